@@ -1,0 +1,116 @@
+"""What a coordinator says to the leaders of a transaction's partitions, and what they answer.
+
+Frozen values handed to `Participants`: a direct call on one node, CBOR over TCP between nodes later.
+One message goes to one *node* and names all logs of the transaction that this node leads, so that the
+node can flush them together (one flush delay) and place them in one order (invariants 6 and 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from fairlog_types import LeaderEpoch, LogId, Placement, TxId
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The transaction will write to these logs: fence older epochs there, accept its batches."""
+
+    txid: TxId
+    logs: tuple[LogId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Leader epoch per log; `refused` names the logs that could not begin, with the reason."""
+
+    leader_epochs: Mapping[LogId, LeaderEpoch]
+    refused: Mapping[LogId, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a log must hold of the transaction in order to prepare."""
+
+    leader_epoch: LeaderEpoch
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Check that each log holds exactly what is expected, and make it durable."""
+
+    txid: TxId
+    expected: Mapping[LogId, Expected]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """`refused` is empty if all logs are durable and whole; else it says which are not, and why."""
+
+    refused: Mapping[LogId, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyCommit:
+    """Place the transaction's records in these logs' data logs. Idempotent."""
+
+    txid: TxId
+    logs: tuple[LogId, ...]
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The places, once they are decided and durable in the journals *and visible* in the data logs."""
+
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardTransaction:
+    """Forget the transaction's records in these logs. Idempotent."""
+
+    txid: TxId
+    logs: tuple[LogId, ...]
+
+
+class Participants(Protocol):
+    """The leaders of the partitions, as the coordinator sees them.
+
+    Every method is idempotent: after a crash the coordinator says the same things again.
+    """
+
+    async def begin(self, message: Begin) -> Begun:
+        """Fence and open. Raises StorageFailure if a fence cannot be written."""
+        ...
+
+    def seal(self, txid: TxId, logs: tuple[LogId, ...]) -> Mapping[LogId, Expected]:
+        """Close the transaction for further batches; say what each log holds of it.
+
+        Called in the same step as `prepare`, so the counts are what `prepare` will find. A log that no
+        longer exists is left out.
+        """
+        ...
+
+    async def prepare(self, message: Prepare) -> Prepared:
+        """Check and flush all logs in parallel: one flush delay."""
+        ...
+
+    def place(self, message: ApplyCommit) -> None:
+        """Write APPLY to every log in one step, without waiting: this fixes the order of transactions.
+
+        Called in the group's commit order (invariant 6). Raises StorageFailure if a journal is closed;
+        the transaction stays decided and is placed again after a restart.
+        """
+        ...
+
+    async def applied(self, message: ApplyCommit) -> Applied:
+        """Wait until what `place` placed is durable, copied and visible; answer where."""
+        ...
+
+    def discard(self, message: DiscardTransaction) -> None:
+        """Write DISCARD to every log that holds something of the transaction, without waiting."""
+        ...

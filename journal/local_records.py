@@ -1,0 +1,64 @@
+"""The records of a local journal, as values; their codec is `encode`/`decode` below.
+
+One frame holds one record. The frame's CBOR header is a short array of the fields in the order in which
+they stand here (docs/formats/local-journal.md); a batch's bytes are the frame's payload, untouched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairlog_types import ApplyNumber, Offset, ProducerEpoch, ProducerId, TxId
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """From here on, `producer_id`'s epochs below `epoch` are refused in this partition."""
+
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class PlainBatch:
+    """A batch outside any transaction, decided as soon as it is written. The payload is the batch."""
+
+    base_offset: Offset
+    record_count: int
+    max_timestamp_ms: int
+    producer_id: ProducerId
+    """-1 for a producer without idempotence."""
+    producer_epoch: ProducerEpoch
+    first_sequence: int
+    """-1 without idempotence."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalBatch:
+    """A batch of an open transaction. The payload is the batch."""
+
+    txid: TxId
+    record_count: int
+    max_timestamp_ms: int
+    first_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """The transaction has committed: its records here are `base_offset … base_offset + record_count - 1`."""
+
+    txid: TxId
+    apply_number: ApplyNumber
+    base_offset: Offset
+    record_count: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """The transaction has aborted: its batches here are never copied."""
+
+    txid: TxId
+
+
+LocalRecord = Fence | PlainBatch | TransactionalBatch | Apply | Discard
