@@ -12,7 +12,7 @@ import sys
 import typer
 
 from fairlog.cli import serve, topic, txn
-from fairlog.cli.client import ClientError
+from fairlog.cli.errors import ClientError
 from fairlog.config import ConfigError
 
 app = typer.Typer(

@@ -27,6 +27,7 @@ from kio.serial.errors import SerialError
 from kio.static.primitive import i16, i32
 from kio.static.protocol import RequestPayload, ResponsePayload
 
+from fairlog.cli.errors import ClientError
 from fairlog.config import Address
 
 CLIENT_ID = "fairlog-cli"
@@ -35,10 +36,6 @@ TIMEOUT_S = 15.0
 _ANSWER_BYTES_MAX = 256 * 1024 * 1024
 
 Answer = TypeVar("Answer", bound=ResponsePayload)
-
-
-class ClientError(Exception):
-    """A command could not be carried out. The message is one sentence: where, what, and what to do if known."""
 
 
 class Refused(ClientError):
@@ -66,12 +63,16 @@ class Connection:
 
     def request(self, payload: RequestPayload, answer: type[Answer]) -> Answer:
         """Send `payload`, wait for its answer. Raises ClientError."""
+        return _read(answer, self.request_undecoded(payload), self.address)
+
+    def request_undecoded(self, payload: RequestPayload) -> bytes:
+        """Send `payload`, return its answer from the header on. Raises ClientError."""
         key, version = int(payload.__api_key__), int(payload.__version__)
         served = self._versions.get(key, range(0))
         if version not in served:
             has = f"serves {served.start} to {served.stop - 1}" if served else "does not serve it"
             raise ClientError(f"{api_key_map[key]} version {version} is needed, but the broker at {self.address} {has}")
-        return _read(answer, self._exchange(payload), self.address)
+        return self._exchange(payload)
 
     def negotiate(self) -> None:
         """Learn which versions the broker serves. Raises ClientError."""

@@ -1,49 +1,63 @@
-"""DescribeTransactions' answer in kio's form, with Fairlog's tagged field (see `placements`).
+"""DescribeTransactions' answer, read with the node's own reader because kio cannot.
 
-Not kio's own, for two reasons: kio refuses an answer with a tagged field that its schema does not have, and it
-reads the start time as a point in time, of which the -1 of an id without an open transaction is none.
-
-kio reads the types of the fields, so they must not be strings: no `from __future__ import annotations` here.
+kio refuses an answer with a tagged field that its schema does not have, and Fairlog's has one: the places of the
+last committed transactions (`fairlog.kafka.handlers.api_65_describe_transactions`). It also reads the start time
+as a point in time, of which the -1 of an id without an open transaction is none.
 """
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from __future__ import annotations
 
-from kio.schema.describe_transactions.v0.response import TopicData
-from kio.schema.errors import ErrorCode
-from kio.schema.response_header.v1.header import ResponseHeader
-from kio.schema.types import ProducerId, TransactionalId
-from kio.static.constants import EntityType
-from kio.static.primitive import i16, i32, i64
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-PLACEMENTS_TAG = 10_000
+from fairlog.kafka.handlers.api_65_describe_transactions import PLACEMENTS_TAG, PlacedTransaction, decode_placements
+from fairlog.kafka.wire import Buffer, Reader
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TransactionState:
-    __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(65)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
-    error_code: ErrorCode = field(metadata={"kafka_type": "error_code"})
-    transactional_id: TransactionalId = field(metadata={"kafka_type": "string"})
-    transaction_state: str = field(metadata={"kafka_type": "string"})
-    transaction_timeout_ms: i32 = field(metadata={"kafka_type": "int32"})
-    transaction_start_time_ms: i64 = field(metadata={"kafka_type": "int64"})
-    """Unix time, -1 without an open transaction."""
-    producer_id: ProducerId = field(metadata={"kafka_type": "int64"})
-    producer_epoch: i16 = field(metadata={"kafka_type": "int16"})
-    topics: tuple[TopicData, ...]
-    placements: bytes = field(metadata={"kafka_type": "bytes", "tag": PLACEMENTS_TAG}, default=b"")
+    """One transactional id as the broker describes it."""
+
+    error_code: int
+    transactional_id: str
+    state: str
+    timeout_ms: int
+    started_ms: int
+    """Unix time in ms, -1 without an open transaction."""
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[tuple[str, int], ...]
+    """Topic and partition of the open transaction's partitions."""
+    committed: tuple[PlacedTransaction, ...]
+    """The last committed transactions, oldest first; none from a broker that is not Fairlog."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeTransactionsResponse:
-    __type__: ClassVar = EntityType.response
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(65)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
-    throttle_time_ms: i32 = field(metadata={"kafka_type": "int32"})
-    transaction_states: tuple[TransactionState, ...]
+def decode_answer_untrusted(body: Buffer) -> Sequence[TransactionState]:
+    """Read an answer, from behind its header, in version 0. Raises `wire.Malformed`."""
+    reader = Reader(body, flexible=True)
+
+    def topic() -> list[tuple[str, int]]:
+        name = reader.string()
+        partitions = reader.array(reader.int32)
+        reader.end_of_fields()
+        return [(name, partition) for partition in partitions]
+
+    def state() -> TransactionState:
+        described = (
+            reader.int16(),
+            reader.string(),
+            reader.string(),
+            reader.int32(),
+            reader.int64(),
+            reader.int64(),
+            reader.int16(),
+            tuple(partition for partitions in reader.array(topic) for partition in partitions),
+        )
+        tagged = dict(reader.tagged_fields())
+        placements = tagged.get(PLACEMENTS_TAG)
+        return TransactionState(*described, () if placements is None else decode_placements(placements))
+
+    reader.int32()  # throttle time
+    states = reader.array(state)
+    reader.end_of_fields()
+    return states

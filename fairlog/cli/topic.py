@@ -1,4 +1,8 @@
-"""`fairlog topic …`: make, list, describe and delete topics."""
+"""`fairlog topic …`: make, list, describe and delete topics.
+
+The client is imported when a command runs: kio takes longer to load than all the rest, and `fairlog serve`, which
+passes through here, has no use for it.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,7 @@ from typing import Annotated
 
 import typer
 
-from fairlog.cli import topics_admin
 from fairlog.cli.bootstrap import Bootstrap, Json
-from fairlog.cli.client import connect
 from fairlog.cli.output import say, show_json, show_table
 
 app = typer.Typer(name="topic", help="Make, list, describe and delete topics.", no_args_is_help=True)
@@ -32,6 +34,9 @@ def create(
     json: Json = False,
 ) -> None:
     """Make a topic."""
+    from fairlog.cli import topics_admin
+    from fairlog.cli.client import connect
+
     configs = dict(_pair(each) for each in config or ())
     with connect(bootstrap) as connection:
         made = topics_admin.create_topic(connection, name, partitions, configs)
@@ -44,6 +49,9 @@ def create(
 @app.command("list", epilog="\b\nExample:\n  fairlog topic list --json")
 def list_all(bootstrap: Bootstrap, json: Json = False) -> None:
     """List all topics."""
+    from fairlog.cli import topics_admin
+    from fairlog.cli.client import connect
+
     with connect(bootstrap) as connection:
         found = topics_admin.topic_partitions(connection)
     if json:
@@ -55,6 +63,9 @@ def list_all(bootstrap: Bootstrap, json: Json = False) -> None:
 @app.command("describe", epilog="\b\nExample:\n  fairlog topic describe orders")
 def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
     """Show a topic's partitions: who leads them, and which offsets they hold."""
+    from fairlog.cli import topics_admin
+    from fairlog.cli.client import connect
+
     with connect(bootstrap) as connection:
         partitions = topics_admin.describe_topic(connection, name)
     if json:
@@ -68,6 +79,9 @@ def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
 @app.command("delete", epilog="\b\nExample:\n  fairlog topic delete orders")
 def delete(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
     """Delete a topic with all its records. It cannot be undone."""
+    from fairlog.cli import topics_admin
+    from fairlog.cli.client import connect
+
     with connect(bootstrap) as connection:
         topics_admin.delete_topic(connection, name)
     if json:

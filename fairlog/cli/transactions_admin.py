@@ -15,13 +15,17 @@ from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
 from kio.schema.list_transactions.v0.request import ListTransactionsRequest
 from kio.schema.list_transactions.v0.response import ListTransactionsResponse
+from kio.schema.response_header.v1.header import ResponseHeader
 from kio.schema.types import TransactionalId
+from kio.serial import entity_reader
+from kio.serial.errors import SerialError
 from kio.static.primitive import i8, i32Timedelta
 
-from fairlog.cli.client import TIMEOUT_S, ClientError, Connection, check
-from fairlog.cli.describe_transactions import DescribeTransactionsResponse
-from fairlog.cli.placements import CommittedTransaction, decode_placements_untrusted
+from fairlog.cli.client import TIMEOUT_S, Connection, check
+from fairlog.cli.describe_transactions import TransactionState, decode_answer_untrusted
+from fairlog.cli.errors import ClientError
 from fairlog.config import Address
+from fairlog.kafka.wire import Malformed
 
 _TRANSACTION_KEY = i8(1)
 """FindCoordinator's key type of transactional ids."""
@@ -35,23 +39,6 @@ class Listed:
     transactional_id: str
     producer_id: int
     state: str
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """A transactional id as it stands."""
-
-    transactional_id: str
-    producer_id: int
-    epoch: int
-    state: str
-    timeout_ms: int
-    started_ms: int | None
-    """When the open transaction began, if there is one. Unix time in ms."""
-    partitions: Sequence[tuple[str, int]]
-    """Topic and partition of the open transaction's partitions."""
-    committed: Sequence[CommittedTransaction]
-    """The last committed transactions, oldest first; empty from a broker that is not Fairlog."""
 
 
 def list_transactions(connection: Connection, states: Sequence[str]) -> Sequence[Listed]:
@@ -76,27 +63,20 @@ def coordinator_address(connection: Connection, transactional_id: str) -> Addres
     return Address(found.host, int(found.port))
 
 
-def describe_transaction(connection: Connection, transactional_id: str) -> Described:
+def describe_transaction(connection: Connection, transactional_id: str) -> TransactionState:
     """One id, asked of its coordinator. Raises ClientError, also if the id is unknown."""
     request = DescribeTransactionsRequest(transactional_ids=(TransactionalId(transactional_id),))
-    (state,) = connection.request(request, DescribeTransactionsResponse).transaction_states
-    if state.error_code is ErrorCode.transactional_id_not_found:
-        raise ClientError(f"there is no transactional id {transactional_id}")
-    check(f"describing transactional id {transactional_id}", state.error_code)
+    frame = connection.request_undecoded(request)
     try:
-        committed = decode_placements_untrusted(state.placements)
-    except ValueError as error:
-        raise ClientError(f"the answer of {connection.address} is not understood: {error}") from error
-    return Described(
-        transactional_id=transactional_id,
-        producer_id=int(state.producer_id),
-        epoch=int(state.producer_epoch),
-        state=state.transaction_state,
-        timeout_ms=int(state.transaction_timeout_ms),
-        started_ms=None if state.transaction_start_time_ms < 0 else int(state.transaction_start_time_ms),
-        partitions=[(str(topic.topic), int(each)) for topic in state.topics for each in topic.partitions],
-        committed=committed,
-    )
+        _, header_end = entity_reader(ResponseHeader)(frame, 0)
+        (state,) = decode_answer_untrusted(memoryview(frame)[header_end:])
+        code = ErrorCode(state.error_code)
+    except (SerialError, Malformed, ValueError) as error:
+        raise ClientError(f"the answer of {connection.address} describes no transaction: {error}") from error
+    if code is ErrorCode.transactional_id_not_found:
+        raise ClientError(f"there is no transactional id {transactional_id}")
+    check(f"describing transactional id {transactional_id}", code)
+    return state
 
 
 def fence(connection: Connection, transactional_id: str) -> int:

@@ -26,7 +26,8 @@ from fairlog.cli import main
 API_VERSIONS = 18
 
 Answers = Mapping[int, Callable[[Any], Any]]
-"""By API key: the answer to a request; bytes are sent as they are, and the connection closed."""
+"""By API key: the answer to a request. Bytes are sent as they are, and the connection closed; a bytearray is the body
+of an answer that kio cannot write, to be sent behind a header of version 1."""
 
 
 class FakeBroker:
@@ -69,6 +70,9 @@ class FakeBroker:
                 if isinstance(answer, bytes):
                     stream.sendall(answer)
                     return
+                if isinstance(answer, bytearray):
+                    stream.sendall(struct.pack(">iiB", len(answer) + 5, correlation_id, 0) + answer)
+                    continue
                 out = io.BytesIO()
                 header_type = type(answer).__header_schema__
                 entity_writer(header_type)(out, header_type(correlation_id=i32(correlation_id)))

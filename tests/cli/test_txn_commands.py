@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
-import cbor2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kio.schema.describe_transactions.v0.response import TopicData
+from kio.schema.describe_transactions.v0.response import DescribeTransactionsResponse, TopicData, TransactionState
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v4.response import Coordinator, FindCoordinatorResponse
 from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
 from kio.schema.list_transactions.v0.response import ListTransactionsResponse
 from kio.schema.list_transactions.v0.response import TransactionState as ListedState
 from kio.schema.types import BrokerId, ProducerId, TopicName, TransactionalId
-from kio.static.primitive import i16, i32, i32Timedelta, i64
+from kio.static.primitive import TZAware, i16, i32, i32Timedelta
 
 from fairlog.cli import transactions_admin
-from fairlog.cli.describe_transactions import DescribeTransactionsResponse, TransactionState
-from fairlog.cli.placements import CommittedTransaction, PlacedPart, decode_placements_untrusted
+from fairlog.cli.describe_transactions import decode_answer_untrusted
+from fairlog.kafka.handlers.api_65_describe_transactions import (
+    PLACEMENTS_TAG,
+    PlacedRecords,
+    PlacedTransaction,
+    encode_placements,
+)
+from fairlog.kafka.wire import Malformed, Writer
 
 FIND_COORDINATOR, INIT_PRODUCER_ID, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 10, 22, 65, 66
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))
@@ -31,21 +38,58 @@ Fairlog = Callable[..., tuple[int, str, str]]
 StartBroker = Callable[..., Any]
 
 
-def state(error: ErrorCode = ErrorCode.none, **changes: Any) -> Callable[[Any], DescribeTransactionsResponse]:
-    """Answers an id with an open transaction, or what `changes` make of it."""
-    fields: dict[str, Any] = {
-        "transaction_state": "Ongoing",
-        "transaction_timeout_ms": i32(60_000),
-        "transaction_start_time_ms": i64(1_760_000_000_000),
-        "producer_id": ProducerId(7),
-        "producer_epoch": i16(2),
-        "topics": (TopicData(topic=TopicName("orders"), partitions=(i32(0), i32(2))),),
-        **changes,
-    }
-    return lambda request: DescribeTransactionsResponse(
-        throttle_time_ms=i32(0),
+def state(
+    error: ErrorCode = ErrorCode.none,
+    *,
+    name: str = "Ongoing",
+    started_ms: int = 1_760_000_000_000,
+    topics: Mapping[str, tuple[int, ...]] = MappingProxyType({"orders": (0, 2)}),
+    tags: tuple[tuple[int, bytes], ...] = (),
+) -> Callable[[Any], bytearray]:
+    """Answers an id with an open transaction, or what the arguments make of it."""
+
+    def answer(request: Any) -> bytearray:
+        writer = Writer(flexible=True)
+
+        def topic(entry: tuple[str, tuple[int, ...]]) -> None:
+            writer.string(entry[0])
+            writer.int32_array(entry[1])
+            writer.end_of_fields()
+
+        def one(transactional_id: str) -> None:
+            writer.int16(error.value)
+            writer.string(transactional_id)
+            writer.string(name)
+            writer.int32(60_000)
+            writer.int64(started_ms)
+            writer.int64(7)
+            writer.int16(2)
+            writer.array(topics.items(), topic)
+            writer.tagged_fields(tags)
+
+        writer.int32(0)
+        writer.array(request.transactional_ids, one)
+        writer.end_of_fields()
+        return bytearray().join(writer.parts())
+
+    return answer
+
+
+def as_kafka_writes(request: Any) -> DescribeTransactionsResponse:
+    """The same open transaction, written by another codec."""
+    return DescribeTransactionsResponse(
+        throttle_time=NO_THROTTLE,
         transaction_states=(
-            TransactionState(error_code=error, transactional_id=request.transactional_ids[0], **fields),
+            TransactionState(
+                error_code=ErrorCode.none,
+                transactional_id=request.transactional_ids[0],
+                transaction_state="Ongoing",
+                transaction_timeout=i32Timedelta.parse(timedelta(minutes=1)),
+                transaction_start_time=TZAware.parse(datetime.fromtimestamp(1_760_000_000, UTC)),
+                producer_id=ProducerId(7),
+                producer_epoch=i16(2),
+                topics=(TopicData(topic=TopicName("orders"), partitions=(i32(0), i32(2))),),
+            ),
         ),
     )
 
@@ -111,17 +155,20 @@ def test_txn_list_with_a_state_that_the_broker_does_not_know_is_refused(start: S
     assert (code, err) == (1, "fairlog: the broker knows no transaction state Onging\n")
 
 
-def test_txn_describe_shows_producer_and_open_transaction(start: StartBroker, fairlog: Fairlog) -> None:
-    """Everything that the broker says of the id is shown."""
-    broker = start({DESCRIBE_TRANSACTIONS: state()})
+@pytest.mark.parametrize("answer", [state(), as_kafka_writes])
+def test_txn_describe_shows_producer_and_open_transaction(
+    start: StartBroker, fairlog: Fairlog, answer: Callable[[Any], Any]
+) -> None:
+    """Everything that the broker says of the id is shown, whoever wrote it."""
+    broker = start({DESCRIBE_TRANSACTIONS: answer})
     code, out, _ = fairlog("txn", "describe", "billing", "--json", "--bootstrap", broker.address)
     assert (code, json.loads(out)) == (
         0,
         {
             "transactional_id": "billing",
-            "producer_id": 7,
-            "epoch": 2,
             "state": "Ongoing",
+            "producer_id": 7,
+            "producer_epoch": 2,
             "timeout_ms": 60_000,
             "started_ms": 1_760_000_000_000,
             "partitions": [{"topic": "orders", "partition": 0}, {"topic": "orders", "partition": 2}],
@@ -134,9 +181,7 @@ def test_txn_describe_shows_producer_and_open_transaction(start: StartBroker, fa
 
 def test_txn_describe_of_an_id_without_a_transaction_shows_no_start(start: StartBroker, fairlog: Fairlog) -> None:
     """-1 is Kafka's "never", not a second before 1970."""
-    broker = start(
-        {DESCRIBE_TRANSACTIONS: state(transaction_state="Empty", transaction_start_time_ms=i64(-1), topics=())}
-    )
+    broker = start({DESCRIBE_TRANSACTIONS: state(name="Empty", started_ms=-1, topics={})})
     out = fairlog("txn", "describe", "billing", "--json", "--bootstrap", broker.address)[1]
     assert json.loads(out)["started_ms"] is None
 
@@ -182,7 +227,7 @@ def test_txn_abort_takes_the_id_over_with_its_own_timeout(start: StartBroker, fa
         }
     )
     code, out, _ = fairlog("txn", "abort", "billing", "--json", "--bootstrap", broker.address)
-    assert (code, json.loads(out)) == (0, {"transactional_id": "billing", "epoch": 3})
+    assert (code, json.loads(out)) == (0, {"transactional_id": "billing", "producer_epoch": 3})
     asked = broker.requests[-1]
     assert (asked.transactional_id, asked.transaction_timeout) == ("billing", timedelta(seconds=60))
     assert (asked.producer_id, asked.producer_epoch) == (-1, -1)
@@ -215,24 +260,31 @@ def test_txn_abort_of_a_transaction_that_stays_undecided_gives_up(
 
 def test_txn_show_lists_where_committed_records_are(start: StartBroker, fairlog: Fairlog) -> None:
     """Each partition of each committed transaction is a row with its first and last offset."""
-    placements = cbor2.dumps(
-        [["7.2.0", 1_760_000_000_000, [["orders", 0, 10, 5], ["bills", 1, 0, 1]]], ["7.2.1", None, []]]
+    placements = encode_placements(
+        [
+            PlacedTransaction(7, 2, 0, (PlacedRecords("orders", 0, 10, 5), PlacedRecords("bills", 1, 0, 1))),
+            PlacedTransaction(7, 2, 1, ()),
+        ]
     )
-    broker = start({DESCRIBE_TRANSACTIONS: state(placements=placements)})
+    broker = start({DESCRIBE_TRANSACTIONS: state(tags=((9_999, b"?"), (PLACEMENTS_TAG, placements)))})
     code, out, _ = fairlog("txn", "show", "billing", "--json", "--bootstrap", broker.address)
     assert (code, json.loads(out)[0]) == (
         0,
         {
-            "transaction": "7.2.0",
-            "committed_ms": 1_760_000_000_000,
-            "parts": [
-                {"topic": "orders", "partition": 0, "base_offset": 10, "record_count": 5},
-                {"topic": "bills", "partition": 1, "base_offset": 0, "record_count": 1},
+            "producer_id": 7,
+            "producer_epoch": 2,
+            "number": 0,
+            "records": [
+                {"topic": "orders", "partition": 0, "base_offset": 10, "count": 5},
+                {"topic": "bills", "partition": 1, "base_offset": 0, "count": 1},
             ],
         },
     )
     rows = fairlog("txn", "show", "billing", "--bootstrap", broker.address)[1].splitlines()
-    assert rows[1].split() == ["7.2.0", "2025-10-09", "08:53:20", "UTC", "orders", "0", "10", "14", "5"]
+    assert [row.split() for row in rows[1:]] == [
+        ["7.2.0", "orders", "0", "10", "14", "5"],
+        ["7.2.0", "bills", "1", "0", "0", "1"],
+    ]
 
 
 def test_txn_show_of_a_broker_that_tells_no_places_says_so(start: StartBroker, fairlog: Fairlog) -> None:
@@ -246,22 +298,14 @@ def test_txn_show_of_a_broker_that_tells_no_places_says_so(start: StartBroker, f
 
 def test_txn_show_of_places_that_make_no_sense_is_refused(start: StartBroker, fairlog: Fairlog) -> None:
     """A field that cannot be read is an error with the broker's address, not a traceback."""
-    broker = start({DESCRIBE_TRANSACTIONS: state(placements=cbor2.dumps([["7.2.0", 1, [["orders", "zero"]]]]))})
+    broker = start({DESCRIBE_TRANSACTIONS: state(tags=((PLACEMENTS_TAG, b"\x05\x00"),))})
     code, _, err = fairlog("txn", "show", "billing", "--bootstrap", broker.address)
     assert code == 1
-    assert "['orders', 'zero'] is not a placement" in err
+    assert f"the answer of {broker.address} describes no transaction: " in err
 
 
-@given(st.binary(max_size=50))
-def test_placements_of_arbitrary_bytes_are_read_or_refused(encoded: bytes) -> None:
-    """Whatever a broker sends, the reader answers or raises ValueError."""
-    try:
-        decoded = decode_placements_untrusted(encoded)
-    except ValueError:
-        return
-    assert all(isinstance(each, CommittedTransaction) for each in decoded)
-
-
-def test_placed_part_knows_its_last_offset() -> None:
-    """Offsets are dense (invariant 2), so count and base give the last one."""
-    assert PlacedPart("orders", 0, base_offset=10, record_count=5).last_offset == 14
+@given(st.binary(max_size=80))
+def test_description_of_arbitrary_bytes_is_read_or_malformed(body: bytes) -> None:
+    """Whatever a broker sends, the reader answers or raises Malformed."""
+    with contextlib.suppress(Malformed):
+        decode_answer_untrusted(body)

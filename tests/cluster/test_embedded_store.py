@@ -22,25 +22,25 @@ from fairlog_types import CorruptStorage, LogId, StorageFailure
 OpenStore = Callable[..., EmbeddedStore]
 
 
-async def test_store_first_start_makes_a_cluster_id_like_kafkas(open_store: OpenStore) -> None:
+def test_store_first_start_makes_a_cluster_id_like_kafkas(open_store: OpenStore) -> None:
     """A new directory gets 22 URL-safe characters as the cluster's id, for good."""
     store: ClusterStore = open_store()
     assert re.fullmatch(r"[A-Za-z0-9_-]{22}", store.cluster_id)
     assert open_store().cluster_id == store.cluster_id
 
 
-async def test_store_each_start_raises_the_leader_epoch(open_store: OpenStore) -> None:
+def test_store_each_start_raises_the_leader_epoch(open_store: OpenStore) -> None:
     """The leader epoch is the count of starts, so what an earlier start promised can be told apart."""
     assert [open_store().leader_epoch for _ in range(3)] == [1, 2, 3]
 
 
-async def test_store_group_journal_count_is_that_of_the_first_start(open_store: OpenStore) -> None:
+def test_store_group_journal_count_is_that_of_the_first_start(open_store: OpenStore) -> None:
     """Transactional ids must be hashed over as many group journals as ever."""
     open_store(group_journal_count=4)
     assert open_store(group_journal_count=32).group_journal_count == 4
 
 
-async def test_store_of_another_node_is_refused_naming_both_ids(open_store: OpenStore) -> None:
+def test_store_of_another_node_is_refused_naming_both_ids(open_store: OpenStore) -> None:
     """A directory is one node's; the refused start is not counted."""
     open_store(node_id=3)
     with pytest.raises(StoreMismatch, match="node 3, but node_id is 7"):
@@ -188,7 +188,7 @@ async def test_change_that_is_cancelled_leaves_memory_and_disk_alike(open_store:
     assert list(open_store().topics()) == in_memory
 
 
-async def test_store_with_a_strange_record_is_refused_naming_file_and_record(
+def test_store_with_a_strange_record_is_refused_naming_file_and_record(
     open_store: OpenStore, tmp_path: Path
 ) -> None:
     """A record that is not what was written is corruption, not something to guess at."""
@@ -199,7 +199,7 @@ async def test_store_with_a_strange_record_is_refused_naming_file_and_record(
         open_store()
 
 
-async def test_store_that_lacks_a_record_is_refused_naming_it(open_store: OpenStore, tmp_path: Path) -> None:
+def test_store_that_lacks_a_record_is_refused_naming_it(open_store: OpenStore, tmp_path: Path) -> None:
     """A store without its count of starts would give old leader epochs again: refused."""
     open_store().close()
     with lmdb.open(str(tmp_path / "cluster")) as environment, environment.begin(write=True) as transaction:
@@ -208,7 +208,7 @@ async def test_store_that_lacks_a_record_is_refused_naming_it(open_store: OpenSt
         open_store()
 
 
-async def test_store_of_a_newer_format_is_refused(open_store: OpenStore, tmp_path: Path) -> None:
+def test_store_of_a_newer_format_is_refused(open_store: OpenStore, tmp_path: Path) -> None:
     """An older program does not touch a newer program's store."""
     open_store().close()
     with lmdb.open(str(tmp_path / "cluster")) as environment, environment.begin(write=True) as transaction:
@@ -217,7 +217,7 @@ async def test_store_of_a_newer_format_is_refused(open_store: OpenStore, tmp_pat
         open_store()
 
 
-async def test_store_that_is_no_lmdb_file_is_refused_naming_it(open_store: OpenStore, tmp_path: Path) -> None:
+def test_store_that_is_no_lmdb_file_is_refused_naming_it(open_store: OpenStore, tmp_path: Path) -> None:
     """A file full of something else is corruption."""
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "data.mdb").write_bytes(b"not a database" * 1000)
