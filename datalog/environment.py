@@ -10,7 +10,8 @@ the meta page at them. Readers hold no lock and see the state of the last commit
 Each topic partition's log is a database of its own, so that appends fill pages to the brim (`append=True`) and a log
 can be emptied at once. Handles are opened all together when the environment is, and one by one by `create`.
 A handle becomes known to readers only after the transaction that opened it is committed, and they look it up
-before they begin their own; so no reader holds a handle that its transaction does not know.
+before they begin their own; so no reader holds a handle that its transaction does not know. Whether the log still exists
+is for the record to say, which is read inside the transaction.
 
 Durability: `metasync=False`. A commit waits for its pages but not for the meta page: after a crash of the machine the
 file is whole, and at worst the last commit is undone (the journals have it). `sync()` waits for all. A crash
@@ -69,7 +70,7 @@ class LmdbDataLogs:
         self._env = env
         self._tables = tables
         self._batches = batches
-        self._write_lock = threading.Lock()
+        self._write_lock = threading.Lock()  # beyond LMDB's own: it also covers `_failed` and the handles made known
         self._writing_thread: int | None = None
         self._failed: StorageFailure | CorruptStorage | None = None
         self._closed = False

@@ -13,9 +13,11 @@ import pytest
 from datalog import environment, layout
 from datalog.environment import LmdbDataLogs
 from datalog.interface import LogMissing, ReadRequest, ReadResult, UnknownFormat
-from fairlog_types import CorruptStorage, LogId, Offset, StorageFailure
+from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
+from datalog.time_index import ENTRY_SPACING_BYTES
+from fairlog_types import CorruptStorage, LogId, Offset, ProducerId, StorageFailure
 from tests.datalog.batches import batch
-from tests.datalog.behaviour import ORDERS, PAYMENTS, OpenLogs, append, mark, read_one
+from tests.datalog.behaviour import COMMITS, ORDERS, PAYMENTS, OpenLogs, append, mark, read_one
 
 MAP_BYTES = 1 << 30
 
@@ -32,6 +34,12 @@ def names_in(directory: Path) -> set[bytes]:
     """The databases that the environment has."""
     with lmdb.open(str(directory), map_size=MAP_BYTES, max_dbs=10) as env, env.begin() as txn:
         return {key for key, _ in txn.cursor()}
+
+
+def entries_in(directory: Path, table: bytes) -> int:
+    """How many keys a table has."""
+    with lmdb.open(str(directory), map_size=MAP_BYTES, max_dbs=10) as env, env.begin() as txn:
+        return txn.stat(env.open_db(table, txn=txn, create=False))["entries"]
 
 
 def fill(logs: LmdbDataLogs, count: int, record_bytes: int) -> None:
@@ -121,6 +129,29 @@ def test_open_after_drop_frees_the_name(open_lmdb: OpenLogs, tmp_path: Path) -> 
     logs = open_lmdb()
     logs.close()
     assert names_in(tmp_path / "data") == {*layout.TABLES, str(PAYMENTS).encode()}
+
+
+def test_drop_leaves_nothing_in_the_tables(open_lmdb: OpenLogs, tmp_path: Path) -> None:
+    """What belonged to a dropped log does not stay behind as garbage under its number."""
+    tables = (layout.LOGS, layout.TIME_INDEX, layout.PRODUCERS, layout.OFFSETS)
+    logs = open_lmdb()
+    with logs.write() as writer:
+        for log in (ORDERS, COMMITS):
+            writer.create(log)
+            writer.put_producer(log, ProducerId(1), b"state")
+        for offset in range(3):
+            data = batch(offset, [offset], value=bytes(ENTRY_SPACING_BYTES))
+            writer.append(ORDERS, Offset(offset), 1, offset, data)
+        value = CommittedOffset(Offset(1), -1, "", 0)
+        writer.put_offsets(COMMITS, [OffsetEntry(OffsetKey("g", "t", 0), value)])
+    logs.close()
+    assert [entries_in(tmp_path / "data", table) for table in tables] == [2, 2, 2, 1]
+    logs = open_lmdb()
+    with logs.write() as writer:
+        writer.drop(ORDERS)
+        writer.drop(COMMITS)
+    logs.close()
+    assert [entries_in(tmp_path / "data", table) for table in tables] == [0, 0, 0, 0]
 
 
 def test_write_full_map_fails_and_undoes_the_block(tmp_path: Path) -> None:

@@ -138,5 +138,5 @@ def test_search_match_before_the_log_start_alone_finds_none() -> None:
 def test_search_log_append_time_gives_the_batch_start() -> None:
     """With LogAppendTime every record has the batch's max timestamp, whatever the deltas say."""
     data = bytes(batch(100, TIMESTAMPS, attributes=0x08, max_timestamp_ms=7000))
-    assert first_at_or_after(data, 6000, Offset(0)) == found(100, 7000)
+    assert first_at_or_after(data, 3000, Offset(0)) == found(100, 7000)
     assert first_at_or_after(data, 6000, Offset(103)) == found(103, 7000)
