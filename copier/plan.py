@@ -131,17 +131,23 @@ def chunk_length(weights: Iterable[int], bytes_max: int) -> int:
     return length
 
 
+def logs_of(groups: Iterable[Group]) -> set[LogId]:
+    """The logs that the groups touch."""
+    return {item.log for group in groups for item in group}
+
+
 def plan(groups: Iterable[Group], copied_through: Mapping[LogId, JournalPosition]) -> list[LogPlan]:
     """Sort a chunk by log, leaving out what is copied already.
 
-    `copied_through` are the marks that the data logs hold, as read in the LMDB transaction that will write
-    the plan; a log without one is copied from its beginning. An item that ends at or before its mark is
-    left out (invariant 4), so planning the same groups again after they were copied gives nothing.
+    `copied_through` are the marks that the data logs hold, as read in the write block that will follow the
+    plan. An item that ends at or before its log's mark is left out (invariant 4), so planning the same
+    groups again after they were copied gives nothing. A log without a mark was dropped: its items are left
+    out, too, and the rest of their groups is not.
     """
     items_of: dict[LogId, list[Placed]] = {}
     for group in groups:
         for item in group:
-            if item.end > copied_through.get(item.log, 0):
+            if item.log in copied_through and item.end > copied_through[item.log]:
                 items_of.setdefault(item.log, []).append(item)
     return [_plan_log(log, items) for log, items in items_of.items()]
 
