@@ -15,7 +15,7 @@ instead of batches, and their offsets are running numbers that nobody reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,12 +23,17 @@ from copier.plan import Group, LogPlan, batches_at, logs_of, plan
 from datalog.batch import patch
 from datalog.interface import DataLogs, DataLogWriter, Mark, UnknownLog
 from datalog.offset_entries import OffsetEntry, decode_offset_entries
-from fairlog_types import CorruptStorage, JournalPosition, LogId, LogKind, Offset
+from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, LogKind, Offset
 from journal.failpoints import reach
 
 
 class PayloadSource(Protocol):
     """What the copy needs of a local journal."""
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """In which this node leads the log."""
+        ...
 
     def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray:
         """The payload of the frame at `position`, its CRC checked. Callable from any thread."""
@@ -50,11 +55,12 @@ class Copied:
 def apply(
     groups: Sequence[Group],
     data_logs: DataLogs,
-    journal_of: Callable[[LogId], PayloadSource],
+    journals: Mapping[LogId, PayloadSource],
     dropped: Container[LogId],
 ) -> Copied:
     """Copy the groups; all of it becomes visible at once, or nothing does.
 
+    `journals` has the journal of every log that the groups touch, except for those in `dropped`.
     `dropped` names logs that are being deleted, whose items are left out; it may grow while this runs. A log
     is entered there *before* its data log is dropped, so that looking it up behind the lock of the write
     block is enough.
@@ -74,7 +80,7 @@ def apply(
                 reach("copier.copy.between_logs")
             log = log_plan.log
             first = marks[log].next_offset
-            next_offset, copied_bytes = _copy_data(log_plan, first, writer, journal_of(log))
+            next_offset, copied_bytes = _copy_data(log_plan, first, writer, journals[log])
             new_marks[log] = _copy_state(log_plan, next_offset, writer)
             if log_plan.data:
                 high_watermarks[log] = next_offset
@@ -106,7 +112,7 @@ def _copy_data(
             if log.kind == LogKind.OFFSETS.value:
                 writer.put_offsets(log, _offset_entries(payload, log, batch.position))
             else:
-                patch(payload, base_offset, batch.leader_epoch)
+                patch(payload, base_offset, journal.leader_epoch)
                 writer.append(log, base_offset, batch.record_count, batch.max_timestamp_ms, payload)
             next_offset = Offset(base_offset + batch.record_count)
     return next_offset, payload_bytes
@@ -117,13 +123,18 @@ def _offset_entries(payload: bytearray, log: LogId, position: JournalPosition) -
         return decode_offset_entries(payload)
     except ValueError as error:
         # The frame's CRC was right, so this was written by something that does not speak our format.
-        raise CorruptStorage(f"journal of {log}: the frame at {position} holds no committed offsets: {error}") from error
+        raise CorruptStorage(
+            f"journal of {log}: the frame at {position} holds no committed offsets: {error}"
+        ) from error
 
 
 def _copy_state(log_plan: LogPlan, next_offset: Offset, writer: DataLogWriter) -> Mark:
     """Write the log's windows and its mark; answer the mark."""
     for producer_id, window in log_plan.windows.items():
-        writer.put_producer(log_plan.log, producer_id, window)
+        if window is None:
+            writer.delete_producer(log_plan.log, producer_id)
+        else:
+            writer.put_producer(log_plan.log, producer_id, window.encode())
     mark = Mark(log_plan.copied_through, log_plan.replay_from, next_offset)
     writer.put_mark(log_plan.log, mark)
     return mark

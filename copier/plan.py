@@ -28,6 +28,7 @@ from dataclasses import dataclass
 
 from fairlog_types import ApplyNumber, JournalPosition, LogId, Offset, ProducerId, TxId
 from journal.placing import BatchRef, Placed, PlacedBatch, PlacedState, PlacedTransaction
+from journal.producer_window import ProducerWindow
 
 Group = tuple[Placed, ...]
 """Items that become visible together; at most one per log."""
@@ -44,8 +45,8 @@ class LogPlan:
     log: LogId
     data: tuple[PlacedBatch | PlacedTransaction, ...]
     """In the journal's order; empty if only state has changed."""
-    windows: Mapping[ProducerId, bytes]
-    """The last window of each producer that the chunk touches."""
+    windows: Mapping[ProducerId, ProducerWindow | None]
+    """The last window of each producer that the chunk touches; None for one that has expired by then."""
     copied_through: JournalPosition
     replay_from: JournalPosition
 
@@ -140,32 +141,43 @@ def plan(groups: Iterable[Group], copied_through: Mapping[LogId, JournalPosition
     """Sort a chunk by log, leaving out what is copied already.
 
     `copied_through` are the marks that the data logs hold, as read in the write block that will follow the
-    plan. An item that ends at or before its log's mark is left out (invariant 4), so planning the same
-    groups again after they were copied gives nothing. A log without a mark was dropped: its items are left
-    out, too, and the rest of their groups is not.
+    plan. What a mark has passed is left out (invariant 4), so writing the plan of the same groups again
+    changes nothing. A log without a mark was dropped: its items are left out, too, and the rest of their
+    groups is not.
     """
     items_of: dict[LogId, list[Placed]] = {}
     for group in groups:
         for item in group:
-            if item.log in copied_through and item.end > copied_through[item.log]:
+            mark = copied_through.get(item.log)
+            if mark is not None and not is_copied(item, mark):
                 items_of.setdefault(item.log, []).append(item)
     return [_plan_log(log, items) for log, items in items_of.items()]
 
 
+def is_copied(item: Placed, copied_through: JournalPosition) -> bool:
+    """Has the mark passed the item?
+
+    An expiry has no frame of its own: it ends where the last frame before it ends, so at that mark it may be
+    copied or not. It counts as not copied: deleting a window twice is as good as once, and whatever the
+    producer wrote since lies behind the mark.
+    """
+    if isinstance(item, PlacedState) and item.window is None:
+        return item.end < copied_through
+    return item.end <= copied_through
+
+
 def _plan_log(log: LogId, items: Sequence[Placed]) -> LogPlan:
-    windows: dict[ProducerId, bytes] = {}
+    data: list[PlacedBatch | PlacedTransaction] = []
+    windows: dict[ProducerId, ProducerWindow | None] = {}
+    end = JournalPosition(0)
     for item in items:
-        if item.window is not None:
+        assert item.end >= end, f"{log}: what ends at {item.end} was placed behind what ends at {end}"
+        end = item.end
+        if not isinstance(item, PlacedState):
+            data.append(item)
+        if item.window is not None or isinstance(item, PlacedState):
             windows[item.producer_id] = item.window
-    for earlier, later in zip(items, items[1:], strict=False):
-        assert earlier.end < later.end, f"{log}: the item that ends at {later.end} was placed out of order"
-    return LogPlan(
-        log=log,
-        data=tuple(item for item in items if not isinstance(item, PlacedState)),
-        windows=windows,
-        copied_through=items[-1].end,
-        replay_from=items[-1].replay_from,
-    )
+    return LogPlan(log, tuple(data), windows, copied_through=end, replay_from=items[-1].replay_from)
 
 
 def batches_at(item: PlacedBatch | PlacedTransaction) -> Iterator[tuple[Offset, BatchRef]]:
