@@ -61,4 +61,14 @@ class Discard:
     txid: TxId
 
 
-LocalRecord = Fence | PlainBatch | TransactionalBatch | Apply | Discard
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The producer has been idle for so long that nothing of it is remembered here from now on.
+
+    It stands in the journal so that a replay forgets at the same place (invariant 4).
+    """
+
+    producer_id: ProducerId
+
+
+LocalRecord = Fence | PlainBatch | TransactionalBatch | Apply | Discard | Forget

@@ -73,12 +73,12 @@ class PlacedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class PlacedState:
-    """A change without records: a fence, a discard, or a producer that expired."""
+    """A change without records: a fence, a discard, or a producer that is forgotten."""
 
     log: LogId
     producer_id: ProducerId
     window: ProducerWindow | None
-    """The producer's window as of `end`; None: the producer has expired, delete what is kept of it."""
+    """The producer's window as of `end`; None: the producer is forgotten, delete what is kept of it."""
     end: JournalPosition
     replay_from: JournalPosition
 

@@ -23,8 +23,7 @@ Keeps invariant 9 for one partition: a smaller epoch than the window's is refuse
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -117,8 +116,13 @@ class ProducerWindow:
     """The end of the last frame that is folded in."""
 
     def fenced(self, epoch: ProducerEpoch, *, as_of: JournalPosition, now_ms: int) -> ProducerWindow:
-        """After a frame that names `epoch` and holds no batch: a new epoch begins with sequence 0."""
-        raise NotImplementedError
+        """After a frame that names `epoch` and holds no batch; a larger epoch begins with sequence 0.
+
+        A smaller one changes nothing: a transaction of an older epoch may still be decided.
+        """
+        if epoch > self.epoch:
+            return ProducerWindow(epoch, (), self.applied, now_ms, as_of)
+        return ProducerWindow(self.epoch, self.batches, self.applied, now_ms, as_of)
 
     def with_batch(
         self,
@@ -130,25 +134,74 @@ class ProducerWindow:
         as_of: JournalPosition,
         now_ms: int,
     ) -> ProducerWindow:
-        """After a batch. A larger epoch fences the present one."""
-        raise NotImplementedError
+        """After a batch that `check_sequence` has accepted. A larger epoch fences the present one.
+
+        A batch without a sequence (NO_SEQUENCE: committed offsets) is not remembered, only its epoch.
+        """
+        if first_sequence == NO_SEQUENCE:
+            return self.fenced(epoch, as_of=as_of, now_ms=now_ms)
+        batch = WindowBatch(first_sequence, last_sequence(first_sequence, record_count), base_offset)
+        if epoch > self.epoch:
+            return ProducerWindow(epoch, (batch,), self.applied, now_ms, as_of)
+        return ProducerWindow(epoch, (*self.batches[1 - BATCHES_KEPT :], batch), self.applied, now_ms, as_of)
 
     def with_applied(self, entry: AppliedTransaction, *, as_of: JournalPosition, now_ms: int) -> ProducerWindow:
-        """After an APPLY of one of the producer's transactions."""
-        raise NotImplementedError
+        """After an APPLY of one of the producer's transactions, of this epoch or of another one."""
+        applied = (*self.applied[1 - TRANSACTIONS_KEPT :], entry)
+        batches = self.batches if entry.epoch <= self.epoch else ()
+        return ProducerWindow(max(self.epoch, entry.epoch), batches, applied, now_ms, as_of)
+
+    def accepts(self, epoch: ProducerEpoch, first_sequence: int) -> bool:
+        """Would a batch of this epoch that begins so be appended? (NO_SEQUENCE asks of the epoch alone.)"""
+        if first_sequence == NO_SEQUENCE:
+            return epoch >= self.epoch
+        if epoch == self.epoch:
+            return first_sequence == self.next_sequence
+        return epoch > self.epoch and first_sequence == 0
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence with which the next batch of the present epoch must begin."""
+        return (self.batches[-1].last_sequence + 1) % _SEQUENCES if self.batches else 0
 
     def find_applied(self, txid: TxId) -> AppliedTransaction | None:
         """Where the transaction was placed, if it is one of the last."""
-        raise NotImplementedError
+        for entry in reversed(self.applied):
+            if entry.number == txid.number and entry.epoch == txid.epoch:
+                return entry
+        return None
 
     def encode(self) -> bytes:
-        """The window as the data log keeps it (docs/formats/local-journal.md)."""
-        raise NotImplementedError
+        """The window as the data log keeps it (docs/formats/local-journal.md, "Producer windows")."""
+        fields = (_FORMAT_VERSION, self.epoch, self.last_use_ms, self.as_of, self.batches, self.applied)
+        return cbor2.dumps(fields)
 
     @classmethod
     def decode(cls, data: bytes) -> ProducerWindow:
-        """Read what `encode` wrote. Raises CorruptStorage on anything else."""
-        raise NotImplementedError
+        """Read what `encode` wrote. Raises CorruptStorage on anything else; the caller knows whose window it is."""
+        try:
+            version, epoch, last_use_ms, as_of, batches, applied = cbor2.loads(data)
+            if version != _FORMAT_VERSION:
+                raise CorruptStorage(f"a producer window has format version {version}; known is {_FORMAT_VERSION}")
+            return cls(
+                epoch=epoch,
+                batches=tuple(WindowBatch(*batch) for batch in batches),
+                applied=tuple(AppliedTransaction(*entry) for entry in applied),
+                last_use_ms=last_use_ms,
+                as_of=as_of,
+            )
+        except (cbor2.CBORDecodeError, TypeError, ValueError) as error:
+            raise CorruptStorage(f"a producer window does not read: {data.hex()}") from error
+
+
+def first_window(epoch: ProducerEpoch, *, as_of: JournalPosition, now_ms: int) -> ProducerWindow:
+    """The window of a producer that has just become known, before its first batch."""
+    return ProducerWindow(epoch, (), (), now_ms, as_of)
+
+
+def last_sequence(first_sequence: int, record_count: int) -> int:
+    """The sequence of the last of `record_count` records: int32, going on with 0 behind 2^31 - 1."""
+    return (first_sequence + record_count - 1) % _SEQUENCES
 
 
 def check_sequence(
@@ -156,6 +209,30 @@ def check_sequence(
 ) -> BatchCheck:
     """May a batch of `record_count` records, the first numbered `first_sequence`, follow what the window holds?
 
-    `window` is None for a producer that is not known in this partition.
+    `window` is None for a producer that is not known in this partition. A negative `first_sequence` is
+    OUT_OF_ORDER. A repetition is recognised by both ends of the batch, as clients repeat batches unchanged.
     """
-    raise NotImplementedError
+    if first_sequence < 0:
+        return Refused(BatchRefusal.OUT_OF_ORDER)
+    if window is None:
+        return ACCEPT if first_sequence == 0 else Refused(BatchRefusal.UNKNOWN_PRODUCER)
+    if epoch < window.epoch:
+        return Refused(BatchRefusal.FENCED)
+    if epoch > window.epoch:
+        return ACCEPT if first_sequence == 0 else Refused(BatchRefusal.OUT_OF_ORDER)
+    if first_sequence == window.next_sequence:
+        return ACCEPT
+    if not window.batches:
+        return Refused(BatchRefusal.UNKNOWN_PRODUCER)
+    last = last_sequence(first_sequence, record_count)
+    for batch in window.batches:
+        if batch.first_sequence == first_sequence and batch.last_sequence == last:
+            return DuplicateOf(batch.base_offset, remembered=True)
+    if len(window.batches) == BATCHES_KEPT and _is_before(last, window.batches[0].first_sequence):
+        return DuplicateOf(None, remembered=False)
+    return Refused(BatchRefusal.OUT_OF_ORDER)
+
+
+def _is_before(sequence: int, other: int) -> bool:
+    """Whether `sequence` lies in the half circle before `other`."""
+    return sequence != other and (other - sequence) % _SEQUENCES < _SEQUENCES // 2
