@@ -9,7 +9,7 @@ the cost of the LMDB commit. No timer, nothing to tune::
     submit ─▶ [ queue: durable … | not yet durable … ] ─▶ chunk ─▶ worker thread ─▶ on_copied, copied()
                  └─ start_flush, at once                     one LMDB transaction
 
-A change of state alone (fence, discard, expiry) is nothing that anybody waits for, so it costs no flush of
+A change of state alone (fence, discard, forgotten producer) is nothing that anybody waits for, so it costs no flush of
 its own: it rests until the next records of the same log take it along, or until `urge`.
 
 The copier copies only what is durable in the journal, so that the data log never holds what a crash could

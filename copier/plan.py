@@ -46,7 +46,7 @@ class LogPlan:
     data: tuple[PlacedBatch | PlacedTransaction, ...]
     """In the journal's order; empty if only state has changed."""
     windows: Mapping[ProducerId, ProducerWindow | None]
-    """The last window of each producer that the chunk touches; None for one that has expired by then."""
+    """The last window of each producer that the chunk touches; None for one that is forgotten by then."""
     copied_through: JournalPosition
     replay_from: JournalPosition
 
@@ -155,14 +155,7 @@ def plan(groups: Iterable[Group], copied_through: Mapping[LogId, JournalPosition
 
 
 def is_copied(item: Placed, copied_through: JournalPosition) -> bool:
-    """Has the mark passed the item?
-
-    An expiry has no frame of its own: it ends where the last frame before it ends, so at that mark it may be
-    copied or not. It counts as not copied: deleting a window twice is as good as once, and whatever the
-    producer wrote since lies behind the mark.
-    """
-    if isinstance(item, PlacedState) and item.window is None:
-        return item.end < copied_through
+    """Has the mark passed the item?"""
     return item.end <= copied_through
 
 
@@ -171,7 +164,7 @@ def _plan_log(log: LogId, items: Sequence[Placed]) -> LogPlan:
     windows: dict[ProducerId, ProducerWindow | None] = {}
     end = JournalPosition(0)
     for item in items:
-        assert item.end >= end, f"{log}: what ends at {item.end} was placed behind what ends at {end}"
+        assert item.end > end, f"{log}: what ends at {item.end} was placed behind what ends at {end}"
         end = item.end
         if not isinstance(item, PlacedState):
             data.append(item)

@@ -54,9 +54,9 @@ class Journals:
         )
         return self._add((item,))[0]  # type: ignore[return-value]
 
-    def state(self, log: LogId, producer_id: int = 8, *, expired: bool = False) -> PlacedState:
-        end = JournalPosition(self.end(log) + (0 if expired else 40))
-        item = PlacedState(log, ProducerId(producer_id), None if expired else _window(end), end, end)
+    def state(self, log: LogId, producer_id: int = 8, *, forgotten: bool = False) -> PlacedState:
+        end = JournalPosition(self.end(log) + 40)
+        item = PlacedState(log, ProducerId(producer_id), None if forgotten else _window(end), end, end)
         return self._add((item,))[0]  # type: ignore[return-value]
 
     def transaction(self, logs: Sequence[LogId], txid: TxId | None = None, counts: Sequence[int] = (2, 3)) -> Group:
@@ -101,7 +101,7 @@ logs_of_one_step = st.lists(st.sampled_from(LOGS), min_size=1, unique=True)
 steps = st.one_of(
     st.tuples(st.just("plain"), logs_of_one_step),
     st.tuples(st.just("state"), logs_of_one_step),
-    st.tuples(st.just("expiry"), logs_of_one_step),
+    st.tuples(st.just("forget"), logs_of_one_step),
     st.tuples(st.just("transaction"), logs_of_one_step),
 )
 
@@ -116,7 +116,7 @@ def histories(draw: st.DrawFn) -> Journals:
         elif what == "plain":
             journals.plain(logs[0])
         else:
-            journals.state(logs[0], expired=what == "expiry")
+            journals.state(logs[0], forgotten=what == "forget")
     return journals
 
 
@@ -144,6 +144,7 @@ def groups_of_transactions(groups: Sequence[Group]) -> dict[TxId, list[Group]]:
     return found
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_merge_after_a_crash_anywhere_keeps_order_and_whole_groups(data: st.DataObject) -> None:
     """However the crash cut each journal, every log keeps its order and what survives of a transaction is one group."""
@@ -153,6 +154,7 @@ def test_merge_after_a_crash_anywhere_keeps_order_and_whole_groups(data: st.Data
     assert all(len(parts) == 1 for parts in groups_of_transactions(groups).values())
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_merge_behind_any_copied_prefix_gives_the_rest(data: st.DataObject) -> None:
     """The copier had copied some groups before the crash: the merge of the rest keeps order and whole groups."""
@@ -168,6 +170,7 @@ def test_merge_behind_any_copied_prefix_gives_the_rest(data: st.DataObject) -> N
     assert all(len(parts) == 1 for parts in groups_of_transactions(groups).values())
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_merge_after_parts_were_placed_again_in_another_order_still_gives_every_item(data: st.DataObject) -> None:
     """A second crash before the re-placed parts are copied leaves orders that contradict: still nothing is lost."""
@@ -230,6 +233,7 @@ class DataLogsModel:
         return chunks
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_plan_of_any_suffix_already_copied_changes_nothing(data: st.DataObject) -> None:
     """Copying any suffix again leaves data, windows and marks as they are (invariant 4)."""
@@ -242,6 +246,7 @@ def test_plan_of_any_suffix_already_copied_changes_nothing(data: st.DataObject) 
     assert twice == once
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_plan_in_any_chunks_writes_what_one_chunk_writes(data: st.DataObject) -> None:
     """However the queue is cut into chunks, data, last windows and last marks come out the same."""
@@ -254,6 +259,7 @@ def test_plan_in_any_chunks_writes_what_one_chunk_writes(data: st.DataObject) ->
     assert all(len(chunk) == 1 or sum(map(weight_bytes, chunk)) <= bytes_max for chunk in chunks)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_plan_gives_every_record_one_dense_place(data: st.DataObject) -> None:
     """Offsets are dense and a transaction's batches contiguous, in produce order (invariants 2 and 3)."""
@@ -277,15 +283,15 @@ def test_plan_of_a_dropped_log_keeps_the_other_parts_of_its_groups() -> None:
     assert [log_plan.log for log_plan in plans] == list(LOGS[1:])
 
 
-def test_plan_of_an_expiry_at_the_mark_deletes_the_window() -> None:
-    """An expiry has no frame of its own: at the very mark it is still written, behind it no more."""
+def test_plan_of_a_forgotten_producer_deletes_its_window_unless_it_comes_back() -> None:
+    """Within one chunk the last word counts: forgotten behind its batch, or back behind being forgotten."""
     journals = Journals()
     batch = journals.plain(LOGS[0])
-    expiry = journals.state(LOGS[0], batch.producer_id, expired=True)
-    (log_plan,) = plan([(batch,), (expiry,)], {LOGS[0]: batch.end})
-    assert log_plan.windows == {batch.producer_id: None}
-    assert log_plan.data == ()
-    assert plan([(expiry,)], {LOGS[0]: JournalPosition(batch.end + 40)}) == []
+    forgotten = journals.state(LOGS[0], batch.producer_id, forgotten=True)
+    back = journals.plain(LOGS[0])
+    start = {LOGS[0]: JournalPosition(0)}
+    assert [p.windows for p in plan([(batch,), (forgotten,)], start)] == [{batch.producer_id: None}]
+    assert [p.windows for p in plan([(batch,), (forgotten,), (back,)], start)] == [{batch.producer_id: back.window}]
 
 
 def test_plan_of_items_out_of_order_is_refused() -> None:
