@@ -157,8 +157,8 @@ class DataLogs(Protocol):
     def write(self) -> AbstractContextManager[DataLogWriter]:
         """A write block: committed when it ends, undone if it raises. Waits for another thread's block.
 
-        Raises StorageFailure at its end if it could not be committed (nothing of it is visible then), and at
-        its beginning once that has happened for another reason than a full map.
+        Raises StorageFailure inside if the map is full, and at its end if it could not be committed (nothing of it is
+        visible then); once a commit or sync has failed, all further blocks are refused at their beginning.
         """
         ...
 

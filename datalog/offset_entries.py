@@ -22,6 +22,10 @@ import cbor2
 from fairlog_types import Offset
 
 
+class MalformedEntries(ValueError):
+    """Bytes that should hold offset entries do not."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetKey:
     """What a committed offset is kept under. `topic` is the text that the caller chose to name topics by."""
@@ -52,19 +56,31 @@ class OffsetEntry:
 
 def encode_offset_entries(entries: Sequence[OffsetEntry]) -> bytes:
     """The payload of one record of an offsets log."""
-    return cbor2.dumps([_entry_to_plain(entry) for entry in entries])
+    return cbor2.dumps([_to_plain(entry) for entry in entries])
 
 
 def decode_offset_entries(payload: bytes | bytearray | memoryview) -> list[OffsetEntry]:
-    """Read what `encode_offset_entries` wrote. Raises ValueError on anything else."""
+    """Read what `encode_offset_entries` wrote. Raises MalformedEntries on anything else."""
     try:
-        plain = cast("list[list[object]]", cbor2.loads(payload))
-        return [_entry_from_plain(line) for line in plain]
+        return [_from_plain(line) for line in cast("list[list[object]]", cbor2.loads(payload))]
     except (cbor2.CBORDecodeError, TypeError, ValueError) as error:
-        raise ValueError(f"not a list of offset entries: {error}") from error
+        raise MalformedEntries(f"not a list of offset entries: {error}") from error
 
 
-def _entry_to_plain(entry: OffsetEntry) -> list[object]:
+def encode_offset_entry(entry: OffsetEntry) -> bytes:
+    """One entry alone: the value under its key in the offsets table."""
+    return cbor2.dumps(_to_plain(entry))
+
+
+def decode_offset_entry(data: bytes | bytearray | memoryview) -> OffsetEntry:
+    """Read what `encode_offset_entry` wrote. Raises MalformedEntries on anything else."""
+    try:
+        return _from_plain(cast("list[object]", cbor2.loads(data)))
+    except (cbor2.CBORDecodeError, TypeError, ValueError) as error:
+        raise MalformedEntries(f"not an offset entry: {error}") from error
+
+
+def _to_plain(entry: OffsetEntry) -> list[object]:
     key, value = entry.key, entry.value
     plain: list[object] | None = None
     if value is not None:
@@ -72,7 +88,7 @@ def _entry_to_plain(entry: OffsetEntry) -> list[object]:
     return [key.group, key.topic, key.partition, plain]
 
 
-def _entry_from_plain(line: list[object]) -> OffsetEntry:
+def _from_plain(line: list[object]) -> OffsetEntry:
     group, topic, partition, plain = line
     value: CommittedOffset | None = None
     if plain is not None:
