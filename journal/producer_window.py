@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import NamedTuple
 
 import cbor2
@@ -183,7 +184,7 @@ class ProducerWindow:
             version, epoch, last_use_ms, as_of, batches, applied = cbor2.loads(data)
             if version != _FORMAT_VERSION:
                 raise CorruptStorage(f"a producer window has format version {version}; known is {_FORMAT_VERSION}")
-            return cls(
+            window = cls(
                 epoch=epoch,
                 batches=tuple(WindowBatch(*batch) for batch in batches),
                 applied=tuple(AppliedTransaction(*entry) for entry in applied),
@@ -192,6 +193,12 @@ class ProducerWindow:
             )
         except (cbor2.CBORDecodeError, TypeError, ValueError) as error:
             raise CorruptStorage(f"a producer window does not read: {data.hex()}") from error
+        numbers: list[object] = [epoch, last_use_ms, as_of, *chain.from_iterable(window.applied)]
+        for first, last, base_offset in window.batches:
+            numbers += (first, last) if base_offset is None else (first, last, base_offset)
+        if not all(type(number) is int for number in numbers):
+            raise CorruptStorage(f"a producer window does not read: {data.hex()}")
+        return window
 
 
 def first_window(epoch: ProducerEpoch, *, as_of: JournalPosition, now_ms: int) -> ProducerWindow:
