@@ -72,6 +72,7 @@ class LmdbDataLogs:
         self._write_lock = threading.Lock()
         self._writing_thread: int | None = None
         self._failed: StorageFailure | CorruptStorage | None = None
+        self._closed = False
 
     @classmethod
     def open(cls, directory: Path, *, map_bytes: int, sync: bool = True) -> LmdbDataLogs:
@@ -189,6 +190,9 @@ class LmdbDataLogs:
             raise self._fail(error, "syncing") from error
 
     def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         try:
             if self._failed is None:
                 self.sync()

@@ -192,7 +192,10 @@ class DataLogs(Protocol):
         ...
 
     def max_timestamp(self, log: LogId) -> TimestampOffset | None:
-        """The first record that has the log's largest timestamp, None if the log is empty. Raises UnknownLog."""
+        """The first record that has the log's largest timestamp, None if the log is empty.
+
+        If `delete_before` has cut that record off inside its batch, the log's start stands for it. Raises UnknownLog.
+        """
         ...
 
     def producers(self, log: LogId) -> list[tuple[ProducerId, bytes]]:
@@ -211,5 +214,5 @@ class DataLogs(Protocol):
         ...
 
     def close(self) -> None:
-        """Sync and close. No other method may be in flight or called afterwards."""
+        """Sync and close; twice is as good as once. No other method may be in flight or called afterwards."""
         ...

@@ -91,12 +91,13 @@ def find_timestamp(
 
 
 def find_max_timestamp(txn: Transaction, database: Database, record: LogRecord) -> TimestampOffset | None:
-    """The first record at or behind the log's start with the largest timestamp of the log."""
+    """The first record with the largest timestamp of the log; the log's start, if it was cut off inside its batch."""
     with txn.cursor(db=database) as cursor:
         if not cursor.set_range(layout.batch_key(record.max_timestamp_at)):
             return None
         batch = bytes(cursor.value())
-    return first_at_or_after(batch, record.max_timestamp_ms, record.log_start)
+    answer = first_at_or_after(batch, record.max_timestamp_ms, record.log_start)
+    return answer or TimestampOffset(record.log_start, record.max_timestamp_ms)
 
 
 def _scan_start(txn: Transaction, tables: Tables, record: LogRecord, timestamp_ms: int) -> Offset:

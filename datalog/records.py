@@ -24,9 +24,10 @@ from datalog.batch import HEADER_BYTES, BatchHeader, Compression, parse_batch_he
 from datalog.interface import TimestampOffset
 from fairlog_types import Offset
 
-DECOMPRESSED_BYTES_MAX = 64 << 20
+DECOMPRESSED_BYTES_MAX = 16 << 20
 """A batch that swells to more is not worth the memory: it answers as a whole."""
 
+_FIRST_ROOM_BYTES = 256 << 10
 _GZIP_WBITS = 31
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
@@ -116,13 +117,23 @@ def _decompress_with_cramjam(compression: Compression, data: memoryview) -> byte
     failure = cast("type[Exception]", cramjam.DecompressionError)
     out = bytearray()
     for block in blocks:
-        room = bytearray(DECOMPRESSED_BYTES_MAX - len(out))  # untouched pages cost nothing
-        try:
-            size = into(block, room)
-        except failure as error:
-            raise UnreadableRecords(f"{compression.name.lower()}: {error}") from error
-        out += memoryview(room)[:size]
+        out += _decompress_block(into, failure, block, DECOMPRESSED_BYTES_MAX - len(out))
     return out
+
+
+def _decompress_block(
+    into: Callable[[bytes, bytearray], int], failure: type[Exception], block: bytes, bytes_max: int
+) -> memoryview:
+    """Try with more and more room: the codecs do not say beforehand how much they need, or lie."""
+    room_bytes = min(_FIRST_ROOM_BYTES, bytes_max)
+    while True:
+        room = bytearray(room_bytes)
+        try:
+            return memoryview(room)[: into(block, room)]
+        except failure as error:
+            if room_bytes >= bytes_max:
+                raise UnreadableRecords(f"damaged, or more than {bytes_max} bytes: {error}") from error
+        room_bytes = min(8 * room_bytes, bytes_max)
 
 
 def _snappy_blocks(data: memoryview) -> list[bytes]:
