@@ -68,7 +68,7 @@ def batch_bytes(logs: LmdbDataLogs) -> int:
 
 @pytest.mark.slow
 def test_process_killed_at_each_point_leaves_the_last_committed_block(tmp_path: Path) -> None:
-    """Killed inside a write: not a trace of it. Killed behind the commit: all of it. And writing goes on after either."""
+    """Killed inside a write: not a trace of it. Killed behind the commit: all of it. Writing goes on after either."""
     committed = 0
     for point in POINTS:
         # two blocks of each run are committed; "after create" lies in odd blocks, "after drop" in even ones
