@@ -110,7 +110,8 @@ def _write_state(writer: Writer, broker: Broker, description: Description) -> No
     writer.int64(description.producer_id)
     writer.int16(description.epoch)
     writer.array(topics.items(), topic)
-    writer.tagged_fields([(PLACEMENTS_TAG, encode_placements(_place(broker, description.committed)))])
+    placed = _place(broker, description.committed)
+    writer.tagged_fields([(PLACEMENTS_TAG, encode_placements(placed))] if placed else ())
 
 
 def _place(broker: Broker, committed: Iterable[CommittedTransaction]) -> list[PlacedTransaction]:
