@@ -1,4 +1,4 @@
-"""The records of a local journal, as values; their codec is `encode`/`decode` below.
+"""The records of a local journal, as values; their codec is in `local_journal`.
 
 One frame holds one record. The frame's CBOR header is a short array of the fields in the order in which
 they stand here (docs/formats/local-journal.md); a batch's bytes are the frame's payload, untouched.
@@ -61,4 +61,14 @@ class Discard:
     txid: TxId
 
 
-LocalRecord = Fence | PlainBatch | TransactionalBatch | Apply | Discard
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The producer has been idle for so long that nothing of it is remembered here from now on.
+
+    It stands in the journal so that a replay forgets at the same place (invariant 4).
+    """
+
+    producer_id: ProducerId
+
+
+LocalRecord = Fence | PlainBatch | TransactionalBatch | Apply | Discard | Forget

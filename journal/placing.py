@@ -1,7 +1,11 @@
-"""What a local journal hands to the copier: batches whose place in the data log is decided.
+"""What a local journal hands to the copier: everything that has been decided, in the journal's order.
 
 These values flow from the fold over a local journal (`local_state`) to the copier, live and in recovery
 alike. They hold positions in the journal, never the data: the copier reads the bytes back.
+
+Every decided frame gives one item, also those that place no records (fences, discards): so the data log's
+copied-through mark and the producers' windows follow the journal frame by frame, and a restart finds in
+the data log exactly the state that the journal had at the mark (invariant 4).
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairlog_types import ApplyNumber, JournalPosition, LogId, Offset, ProducerEpoch, ProducerId, TxId
+from journal.producer_window import ProducerWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +23,7 @@ class BatchRef:
     position: JournalPosition
     """Of the *frame* that holds the batch."""
     frame_bytes: int
+    """From the frame's first byte to the next frame's, padding included."""
     record_count: int
     max_timestamp_ms: int
     first_sequence: int
@@ -30,8 +36,11 @@ class PlacedBatch:
     log: LogId
     base_offset: Offset
     producer_id: ProducerId
+    """-1 for a producer without idempotence."""
     producer_epoch: ProducerEpoch
     batch: BatchRef
+    window: ProducerWindow | None
+    """The producer's window as of `end`, to be kept beside the data; None for a producer without idempotence."""
     end: JournalPosition
     """The position behind the deciding frame: copying this moves the copied-through mark here."""
     replay_from: JournalPosition
@@ -40,7 +49,10 @@ class PlacedBatch:
 
 @dataclass(frozen=True, slots=True)
 class PlacedTransaction:
-    """This log's part of a committed transaction, to be copied to `base_offset` in one piece."""
+    """This log's part of a committed transaction, to be copied to `base_offset` in one piece.
+
+    A participant that was never written to has a part all the same: `record_count` 0 and no batches.
+    """
 
     log: LogId
     base_offset: Offset
@@ -48,9 +60,27 @@ class PlacedTransaction:
     apply_number: ApplyNumber
     record_count: int
     batches: tuple[BatchRef, ...]
+    window: ProducerWindow
+    """The producer's window as of `end`; it remembers this very placement."""
     end: JournalPosition
     replay_from: JournalPosition
     timestamp_ms: int
 
+    @property
+    def producer_id(self) -> ProducerId:
+        return self.txid.producer_id
 
-Placed = PlacedBatch | PlacedTransaction
+
+@dataclass(frozen=True, slots=True)
+class PlacedState:
+    """A change without records: a fence, a discard, or a producer that is forgotten."""
+
+    log: LogId
+    producer_id: ProducerId
+    window: ProducerWindow | None
+    """The producer's window as of `end`; None: the producer is forgotten, delete what is kept of it."""
+    end: JournalPosition
+    replay_from: JournalPosition
+
+
+Placed = PlacedBatch | PlacedTransaction | PlacedState

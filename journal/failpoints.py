@@ -1,0 +1,125 @@
+"""Named points at which a crash test stops the node, and faults planted to prove that the test can fail.
+
+Code calls `reach("journal.flush.before")` where a crash would be interesting. Unarmed, that costs one `if`.
+A crash test starts a node with
+
+    FAIRLOG_FAILPOINT=<name>:<kill|fail>:<nth>
+
+and the nth time (from 1) that the point is reached the process kills itself with SIGKILL, or the call raises
+OSError(EIO) as a broken disk would. The names form one vocabulary, shared by unit tests and crash tests;
+an unknown name stops the process at its start rather than test nothing.
+
+`FAIRLOG_PLANTED_FAULT=<name>` switches on one deliberate bug (`planted`), with which the crash test must be
+seen to go red. There is no other way to arm either.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Mapping
+
+FAILPOINTS: Mapping[str, str] = {
+    "journal.append.after": "a frame is in the page cache, not on disk",
+    "journal.flush.before": "in the flusher's thread, before a journal's fdatasync",
+    "journal.flush.after": "the fdatasync returned, nobody has been told",
+    "journal.make_room.before": "before zeros are written behind a segment's end",
+    "journal.make_room.after": "the zeros are on disk, nobody has been told",
+    "journal.roll.before_seal": "the next segment takes frames; the full one is not on disk",
+    "journal.roll.before_publish": "the full segment is sealed; the next one has no name yet",
+    "journal.roll.after_publish": "the next segment has its name",
+    "journal.reclaim.before_delete": "before each deletion of a segment",
+    "journal.reclaim.after_delete": "after each deletion of a segment",
+    "journal.close.before": "before the CLOSE frame",
+    "group.begin.appended": "BEGIN is in the group journal, not on disk",
+    "group.prepare_commit.appended": "PREPARE_COMMIT is in the group journal, not on disk",
+    "group.prepare_commit.flushed": "PREPARE_COMMIT is on disk",
+    "group.committed.appended": "COMMITTED is in the group journal, not on disk",
+    "group.prepare_abort.appended": "PREPARE_ABORT is in the group journal, not on disk",
+    "group.aborted.appended": "ABORTED is in the group journal, not on disk",
+    "group.producer_state.appended": "a producer id or epoch is in the group journal, not on disk",
+    "group.snapshot.before": "before SNAPSHOT_BEGIN",
+    "group.snapshot.middle": "in the middle of a snapshot",
+    "group.snapshot.after": "SNAPSHOT_END is on disk, the older segments are still there",
+    "coordinator.prepared": "all participants have prepared",
+    "coordinator.place.before": "before APPLY goes to the local journals",
+    "coordinator.place.between_logs": "APPLY is in some of the transaction's local journals",
+    "coordinator.place.after": "APPLY is in all local journals, the producer has no answer",
+    "copier.copy.before": "before the LMDB transaction of a chunk",
+    "copier.copy.between_logs": "inside it, between two logs",
+    "copier.copy.before_commit": "inside it, all is written",
+    "copier.copy.after_commit": "the chunk is copied, nobody has been told",
+}
+"""Every point that `reach` may name, and what is true there."""
+
+PLANTED_FAULTS: Mapping[str, str] = {
+    "skip-flush-of-one-participant": "prepare answers without flushing one of its journals",
+    "apply-before-prepared": "APPLY is written before all participants have prepared",
+}
+"""Every fault that `planted` may name. Each breaks an invariant that the crash test checks."""
+
+
+class _Armed:
+    """One failpoint, its action, and how often it is still to be passed."""
+
+    def __init__(self, name: str, action: str, nth: int) -> None:
+        self._name = name
+        self._action = action
+        self._left = nth
+        self._lock = threading.Lock()
+
+    def reached(self, name: str) -> None:
+        assert name in FAILPOINTS, f"no failpoint is registered as {name!r}"
+        if name != self._name:
+            return
+        with self._lock:
+            self._left -= 1
+            due = self._left == 0
+        if not due:
+            return
+        if self._action == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise OSError(errno.EIO, f"failpoint {name}")
+
+
+_armed: _Armed | None = None
+_planted: str | None = None
+
+
+def arm(environment: Mapping[str, str]) -> None:
+    """Arm what `environment` asks for and disarm everything else; done once with the process's own at import.
+
+    Raises ValueError if a name is unknown or the specification is not `<name>:<kill|fail>:<nth>`.
+    """
+    global _armed, _planted  # noqa: PLW0603 - process-wide by nature, and `reach` must cost one `if`
+    specification = environment.get("FAIRLOG_FAILPOINT")
+    fault = environment.get("FAIRLOG_PLANTED_FAULT")
+    armed = None
+    if specification is not None:
+        name, _, rest = specification.partition(":")
+        action, _, nth = rest.partition(":")
+        if name not in FAILPOINTS or action not in ("kill", "fail") or not nth.isdecimal() or int(nth) < 1:
+            raise ValueError(
+                f"FAIRLOG_FAILPOINT={specification!r} is not <name>:<kill|fail>:<nth>; names: {', '.join(FAILPOINTS)}"
+            )
+        armed = _Armed(name, action, int(nth))
+    if fault is not None and fault not in PLANTED_FAULTS:
+        raise ValueError(f"FAIRLOG_PLANTED_FAULT={fault!r} is none of {', '.join(PLANTED_FAULTS)}")
+    _armed, _planted = armed, fault
+
+
+def reach(name: str) -> None:
+    """Say that execution is at `name`. Returns, unless armed: then it kills the process or raises OSError(EIO)."""
+    if _armed is not None:
+        _armed.reached(name)
+
+
+def planted(name: str) -> bool:
+    """Whether the deliberate bug `name` is switched on."""
+    assert name in PLANTED_FAULTS, f"no planted fault is registered as {name!r}"
+    return _planted == name
+
+
+arm(os.environ)

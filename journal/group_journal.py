@@ -1,0 +1,204 @@
+"""The journal of the groups that hash to it: append, replay, snapshot.
+
+A thin shell over a `Journal` of kind GROUP. It keeps no state of the groups; the coordinator does, and hands its
+state over when a snapshot is taken.
+
+A snapshot lets older segments go. It is written while the node serves, so other records are appended beside it::
+
+    … r1 r2 r3 │ r4 BEGIN(as_of │) part part r5 part END(3) r6 …
+               └─ the state was taken here
+
+The state is taken in one step with the position `as_of`, and its records are frames of kinds of their own (*parts*). A
+replay therefore gives: the parts of the last snapshot that has its END, then every other record from its
+`as_of` on (r4 r5 r6). A snapshot without END, cut short by a crash or a cancellation, is as if it had never
+begun. Segments before `as_of` are deleted only when END is on disk, so at every moment there is either the old
+history or a complete snapshot (docs/formats/group-journal.md has the crash cases).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import trio.lowlevel
+
+from fairlog_types import CorruptStorage, JournalPosition, StorageFailure
+from journal.failpoints import reach
+from journal.group_records import (
+    AbortedRecord,
+    BeginRecord,
+    CommittedRecord,
+    GroupRecord,
+    PrepareAbortRecord,
+    PrepareCommitRecord,
+    ProducerRecord,
+    decode_group,
+    encode_group,
+    payload_bytes_max,
+)
+from journal.journal import FrameAt, Journal
+
+SNAPSHOT_BEGIN = 0x10
+SNAPSHOT_END = 0x11
+PART = 0x80
+"""Added to a record's kind where it is part of a snapshot."""
+
+_PARTS_PER_STEP = 200
+"""About 2 ms of the event loop between two checkpoints."""
+
+_FAILPOINTS: dict[type[GroupRecord], str] = {
+    ProducerRecord: "group.producer_state.appended",
+    BeginRecord: "group.begin.appended",
+    PrepareCommitRecord: "group.prepare_commit.appended",
+    CommittedRecord: "group.committed.appended",
+    PrepareAbortRecord: "group.prepare_abort.appended",
+    AbortedRecord: "group.aborted.appended",
+}
+
+
+class GroupJournal:
+    """One group journal, over an opened `Journal`, which the caller closes."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._snapshot_end = journal.start
+        self._snapshot_running = False
+
+    @property
+    def failed(self) -> StorageFailure | None:
+        """Why the journal is closed for writing; None as long as it is open."""
+        return self._journal.failed
+
+    @property
+    def bytes_since_snapshot(self) -> int:
+        """How much stands behind the last complete snapshot, in bytes; meaningful once `replay` has run."""
+        return self._journal.end - self._snapshot_end
+
+    def replay(self) -> Iterator[GroupRecord]:
+        """The last complete snapshot's records, then all that was appended since its state was taken.
+
+        Synchronous, for recovery, before the first `append`. Raises CorruptStorage, naming the position.
+        """
+        parts: list[FrameAt] = []
+        beside: list[FrameAt] = []
+        snapshot: list[FrameAt] = []
+        as_of: JournalPosition | None = None
+        complete = self._journal.start == 0
+        for frame in self._journal.frames(self._journal.start):
+            if frame.kind == SNAPSHOT_BEGIN:
+                parts = []
+                as_of = JournalPosition(_only_number(frame))
+            elif frame.kind == SNAPSHOT_END:
+                if as_of is None:
+                    continue  # An older snapshot, whose beginning has been deleted already.
+                if _only_number(frame) != len(parts):
+                    raise _unreadable(frame, f"ends a snapshot of {frame.header} parts, but {len(parts)} stand there")
+                complete = self._journal.start <= as_of
+                beside = [other for other in beside if other.position >= as_of]
+                snapshot, parts, as_of = parts, [], None
+                self._snapshot_end = frame.end
+            elif frame.kind & PART:
+                if as_of is not None:
+                    parts.append(frame)
+            else:
+                beside.append(frame)
+        if not complete:
+            raise CorruptStorage(
+                f"a group journal begins at position {self._journal.start}, but no complete snapshot stands in it; "
+                "restore its directory from a copy"
+            )
+        for frame in snapshot:
+            yield self._decode(frame, frame.kind ^ PART)
+        for frame in beside:
+            yield self._decode(frame, frame.kind)
+
+    def has_room(self, record: GroupRecord) -> bool:
+        """Will `append` find room for the record?"""
+        return self._journal.has_room(payload_bytes_max(record))
+
+    async def make_room(self, record: GroupRecord) -> None:
+        """Make room for the record. Raises StorageFailure if the disk is full."""
+        await self._journal.make_room(payload_bytes_max(record))
+
+    def append(self, record: GroupRecord) -> JournalPosition:
+        """Append; answer the position *behind* the record: `flush` of it makes the record durable.
+
+        Raises StorageFailure if the journal is closed for writing; NoRoom (one of them) if room is missing.
+        """
+        kind, header, payload = encode_group(record)
+        self._journal.append(kind, header, (payload,) if payload else ())
+        end = self._journal.end
+        failpoint = _FAILPOINTS.get(type(record))
+        if failpoint is not None:
+            reach(failpoint)
+        return end
+
+    def start_flush(self) -> None:
+        """Begin to flush what is appended so far, without waiting."""
+        self._journal.start_flush()
+
+    async def flush(self, through: JournalPosition) -> None:
+        """Return once everything before `through` is durable. Raises StorageFailure. Cancelling changes nothing."""
+        await self._journal.flush(through)
+
+    async def snapshot(self, records: Iterable[GroupRecord]) -> None:
+        """Let `records` stand for all that was appended so far, and delete the segments that are not needed then.
+
+        `records` must be the state as of this very step: they are taken before the first await, and what is
+        appended from now on is replayed after them. One snapshot at a time. Raises StorageFailure; then, and
+        when cancelled, the journal reads as if the snapshot had not been begun, and another one may follow.
+        """
+        assert not self._snapshot_running, "a snapshot of this group journal is being written"
+        self._snapshot_running = True
+        try:
+            as_of = self._journal.end
+            await self._write_snapshot(as_of, list(records))
+            await self._journal.reclaim(as_of)
+        finally:
+            self._snapshot_running = False
+
+    async def _write_snapshot(self, as_of: JournalPosition, records: list[GroupRecord]) -> None:
+        reach("group.snapshot.before")
+        # In a segment of its own, so that the one before can be deleted as soon as the snapshot is complete.
+        await self._journal.roll()
+        await self._room_for(0)
+        self._journal.append(SNAPSHOT_BEGIN, (as_of,))
+        for number, record in enumerate(records):
+            if number == len(records) // 2:
+                reach("group.snapshot.middle")
+            if number % _PARTS_PER_STEP == 0:
+                await trio.lowlevel.checkpoint()
+            kind, header, payload = encode_group(record)
+            await self._room_for(len(payload))
+            self._journal.append(PART | kind, header, (payload,) if payload else ())
+        await self._room_for(0)
+        self._journal.append(SNAPSHOT_END, (len(records),))
+        end = self._journal.end
+        await self._journal.sync()
+        self._snapshot_end = end
+        reach("group.snapshot.after")
+
+    async def _room_for(self, payload_bytes: int) -> None:
+        """Return in a step in which there is room, whoever else appends meanwhile."""
+        while not self._journal.has_room(payload_bytes):
+            await self._journal.make_room(payload_bytes)
+
+    def _decode(self, frame: FrameAt, kind: int) -> GroupRecord:
+        payload = b""
+        if frame.payload_bytes:
+            payload = self._journal.read_payload(frame.position, frame.end - frame.position)
+        try:
+            return decode_group(kind, frame.header, payload)
+        except CorruptStorage as error:
+            raise _unreadable(frame, str(error)) from error
+
+
+def _only_number(frame: FrameAt) -> int:
+    match frame.header:
+        case [int(number)]:
+            return number
+        case _:
+            raise _unreadable(frame, f"must have one number in its header, not {frame.header!r}")
+
+
+def _unreadable(frame: FrameAt, what: str) -> CorruptStorage:
+    return CorruptStorage(f"a group journal's frame at position {frame.position} {what}; restore it from a copy")

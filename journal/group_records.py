@@ -1,0 +1,339 @@
+"""The records of a group journal, as values, and their codec.
+
+One frame holds one record. The frame's CBOR header is an array of the fields in the order in which they stand
+here (docs/formats/group-journal.md). The records that list a transaction's logs have that list as their last field;
+a header holds 64 KiB, so a list of more than LISTED_IN_HEADER logs is the frame's payload instead. Every record
+names its transactional id: so each can be read alone, also when the id has got another producer id since.
+
+What a replay makes of them is the coordinator's matter; a snapshot is a sequence of the same records. The frame's
+checksum has been checked when a record is decoded: a header that does not read was written by a newer version, or
+by a bug, and is CorruptStorage. Pure: no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, assert_never, cast
+from uuid import UUID
+
+import cbor2
+
+from fairlog_types import (
+    CorruptStorage,
+    LeaderEpoch,
+    LogId,
+    LogKind,
+    Offset,
+    Placement,
+    ProducerEpoch,
+    ProducerId,
+    TxId,
+)
+
+PRODUCER = 1
+EXPIRED = 2
+BEGIN = 3
+PREPARE_COMMIT = 4
+COMMITTED = 5
+PREPARE_ABORT = 6
+ABORTED = 7
+
+LISTED_IN_HEADER = 500
+"""An entry takes at most 44 bytes and a transactional id 32 KiB, so such a header stays below 64 KiB."""
+
+LISTED_BYTES_MAX = 44
+"""Of one entry: array 1, kind 1, topic 17, partition 5, two numbers of 9, rounded up."""
+
+
+class Expectation(NamedTuple):
+    """What a participant must hold in order to prepare."""
+
+    leader_epoch: LeaderEpoch
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRecord:
+    """The transactional id as it stands; replaces what was known of its producer."""
+
+    transactional_id: str
+    group: str
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+    last_epoch: ProducerEpoch
+    """The one before `epoch`, -1 for none: a retry of the request that made `epoch` names it."""
+    timeout_ms: int
+    next_number: int
+    """Of the next transaction in this epoch: numbers are not used again after a restart."""
+    must_abort: bool
+    """The coordinator aborted a transaction that the client may believe to be open."""
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredRecord:
+    """The transactional id is forgotten."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRecord:
+    """The transaction writes to these logs. Written again, with the new logs only, when logs are added."""
+
+    txid: TxId
+    transactional_id: str
+    logs: Mapping[LogId, LeaderEpoch]
+    """The leader epoch in which each log began it."""
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareCommitRecord:
+    """The transaction is committed if every participant holds what is expected of it."""
+
+    txid: TxId
+    transactional_id: str
+    participants: Mapping[LogId, Expectation]
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRecord:
+    """The transaction is copied in all its logs: its index. In a snapshot: one of the id's last."""
+
+    txid: TxId
+    transactional_id: str
+    placements: tuple[Placement, ...]
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareAbortRecord:
+    """The transaction is aborted; these logs are to discard it."""
+
+    txid: TxId
+    transactional_id: str
+    logs: tuple[LogId, ...]
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedRecord:
+    """The logs of the aborted transaction have been told."""
+
+    txid: TxId
+    transactional_id: str
+    timestamp_ms: int
+
+
+GroupRecord = (
+    ProducerRecord
+    | ExpiredRecord
+    | BeginRecord
+    | PrepareCommitRecord
+    | CommittedRecord
+    | PrepareAbortRecord
+    | AbortedRecord
+)
+
+
+def encode_group(record: GroupRecord) -> tuple[int, list[object], bytes]:
+    """The record as (frame kind, fields of the CBOR header, payload)."""
+    match record:
+        case ProducerRecord():
+            header: list[object] = [
+                record.transactional_id,
+                record.group,
+                record.producer_id,
+                record.epoch,
+                record.last_epoch,
+                record.timeout_ms,
+                record.next_number,
+                record.must_abort,
+                record.timestamp_ms,
+            ]
+            return PRODUCER, header, b""
+        case ExpiredRecord(transactional_id):
+            return EXPIRED, [transactional_id], b""
+        case AbortedRecord(txid, transactional_id, timestamp_ms):
+            return ABORTED, _fields(txid, transactional_id, timestamp_ms), b""
+        case BeginRecord(txid, transactional_id, logs, timestamp_ms):
+            listed = [[*_of_log(log), epoch] for log, epoch in logs.items()]
+            return _listing(BEGIN, _fields(txid, transactional_id, timestamp_ms), listed)
+        case PrepareCommitRecord(txid, transactional_id, participants, timestamp_ms):
+            listed = [[*_of_log(log), *expectation] for log, expectation in participants.items()]
+            return _listing(PREPARE_COMMIT, _fields(txid, transactional_id, timestamp_ms), listed)
+        case CommittedRecord(txid, transactional_id, placements, timestamp_ms):
+            listed = [[*_of_log(place.log), place.base_offset, place.count] for place in placements]
+            return _listing(COMMITTED, _fields(txid, transactional_id, timestamp_ms), listed)
+        case PrepareAbortRecord(txid, transactional_id, discarded, timestamp_ms):
+            listed = [_of_log(log) for log in discarded]
+            return _listing(PREPARE_ABORT, _fields(txid, transactional_id, timestamp_ms), listed)
+        case _:
+            assert_never(record)
+
+
+def decode_group(kind: int, header: Sequence[object], payload: bytes | bytearray) -> GroupRecord:
+    """Read what `encode_group` wrote. Raises CorruptStorage on anything else; the caller knows where it stands."""
+    try:
+        record = _decode(kind, header, payload)
+    except (cbor2.CBORDecodeError, ValueError, TypeError) as error:
+        raise CorruptStorage(f"a frame of kind {kind} does not read: {error}; its header is {header!r}") from error
+    if record is None:
+        raise CorruptStorage(f"a group journal has no records of kind {kind}; a newer version may have written it")
+    return record
+
+
+def payload_bytes_max(record: GroupRecord) -> int:
+    """How large the record's payload can be, reckoned without encoding it."""
+    match record:
+        case BeginRecord(logs=listed) | PrepareAbortRecord(logs=listed):
+            count = len(listed)
+        case PrepareCommitRecord(participants=participants):
+            count = len(participants)
+        case CommittedRecord(placements=placements):
+            count = len(placements)
+        case ProducerRecord() | ExpiredRecord() | AbortedRecord():
+            count = 0
+        case _:
+            assert_never(record)
+    return _LIST_HEAD_BYTES_MAX + count * LISTED_BYTES_MAX if count > LISTED_IN_HEADER else 0
+
+
+_LIST_HEAD_BYTES_MAX = 9
+
+
+def _fields(txid: TxId, transactional_id: str, timestamp_ms: int) -> list[object]:
+    return [txid.producer_id, txid.epoch, txid.number, transactional_id, timestamp_ms]
+
+
+def _of_log(log: LogId) -> list[object]:
+    if log.kind == LogKind.TOPIC.value:
+        return [0, UUID(hex=log.topic).bytes, log.partition]
+    return [1, b"", log.partition]
+
+
+def _listing(kind: int, fields: list[object], listed: Sequence[Sequence[object]]) -> tuple[int, list[object], bytes]:
+    if len(listed) <= LISTED_IN_HEADER:
+        return kind, [*fields, listed], b""
+    return kind, [*fields, None], cbor2.dumps(listed)
+
+
+def _decode(kind: int, header: Sequence[object], payload: bytes | bytearray) -> GroupRecord | None:
+    """The record, or None if the kind is unknown; raises ValueError if a field is not what it must be."""
+    reader = _Fields(header)
+    if kind == PRODUCER:
+        record = ProducerRecord(
+            transactional_id=reader.text(),
+            group=reader.text(),
+            producer_id=ProducerId(reader.number()),
+            epoch=ProducerEpoch(reader.number()),
+            last_epoch=ProducerEpoch(reader.number()),
+            timeout_ms=reader.number(),
+            next_number=reader.number(),
+            must_abort=reader.flag(),
+            timestamp_ms=reader.number(),
+        )
+        reader.done()
+        return record
+    if kind == EXPIRED:
+        expired = ExpiredRecord(reader.text())
+        reader.done()
+        return expired
+    if kind not in (BEGIN, PREPARE_COMMIT, COMMITTED, PREPARE_ABORT, ABORTED):
+        return None
+    txid = TxId(ProducerId(reader.number()), ProducerEpoch(reader.number()), reader.number())
+    transactional_id, timestamp_ms = reader.text(), reader.number()
+    if kind == ABORTED:
+        reader.done()
+        return AbortedRecord(txid, transactional_id, timestamp_ms)
+    listed = reader.listed(payload)
+    reader.done()
+    if kind == BEGIN:
+        epochs: dict[LogId, LeaderEpoch] = {}
+        for entry in listed:
+            epochs[entry.log()] = LeaderEpoch(entry.number())
+            entry.done()
+        return BeginRecord(txid, transactional_id, epochs, timestamp_ms)
+    if kind == PREPARE_COMMIT:
+        participants: dict[LogId, Expectation] = {}
+        for entry in listed:
+            participants[entry.log()] = Expectation(LeaderEpoch(entry.number()), entry.number())
+            entry.done()
+        return PrepareCommitRecord(txid, transactional_id, participants, timestamp_ms)
+    if kind == COMMITTED:
+        placements: list[Placement] = []
+        for entry in listed:
+            placements.append(Placement(entry.log(), Offset(entry.number()), entry.number()))
+            entry.done()
+        return CommittedRecord(txid, transactional_id, tuple(placements), timestamp_ms)
+    logs: list[LogId] = []
+    for entry in listed:
+        logs.append(entry.log())
+        entry.done()
+    return PrepareAbortRecord(txid, transactional_id, tuple(logs), timestamp_ms)
+
+
+class _Fields:
+    """Reads an array field by field. Raises ValueError where the type or the number of fields is another."""
+
+    __slots__ = ("_fields", "_next")
+
+    def __init__(self, fields: Sequence[object]) -> None:
+        self._fields = fields
+        self._next = 0
+
+    def _take(self) -> object:
+        if self._next == len(self._fields):
+            raise ValueError(f"field {self._next} is missing")
+        self._next += 1
+        return self._fields[self._next - 1]
+
+    def _unexpected(self, wanted: str) -> ValueError:
+        return ValueError(f"field {self._next - 1} must be {wanted}")
+
+    def number(self) -> int:
+        value = self._take()
+        if type(value) is not int:
+            raise self._unexpected("an integer")
+        return value
+
+    def text(self) -> str:
+        value = self._take()
+        if type(value) is not str:
+            raise self._unexpected("a text")
+        return value
+
+    def flag(self) -> bool:
+        value = self._take()
+        if type(value) is not bool:
+            raise self._unexpected("true or false")
+        return value
+
+    def log(self) -> LogId:
+        kind, topic, partition = self._take(), self._take(), self.number()
+        if kind == 0 and isinstance(topic, bytes):
+            return LogId.of_topic(UUID(bytes=topic), partition)
+        if kind == 1 and topic == b"":
+            return LogId.of_offsets(partition)
+        raise self._unexpected("the partition of a topic (0, its id) or of the offsets (1, nothing)")
+
+    def listed(self, payload: bytes | bytearray) -> list[_Fields]:
+        """The list of logs: this field, or the payload if this field is null."""
+        value = self._take()
+        if value is None:
+            value = cbor2.loads(payload)
+        if not isinstance(value, list):
+            raise self._unexpected("a list")
+        entries: list[_Fields] = []
+        for entry in cast("list[object]", value):
+            if not isinstance(entry, list):
+                raise self._unexpected("a list of lists")
+            entries.append(_Fields(cast("list[object]", entry)))
+        return entries
+
+    def done(self) -> None:
+        if self._next != len(self._fields):
+            raise ValueError(f"{len(self._fields)} fields where {self._next} are known")

@@ -1,0 +1,449 @@
+"""The state of one local journal: what folding its frames gives, live and after a restart alike.
+
+The leader of a partition decides with the `check_*` methods (which change nothing), appends the frame to the
+journal, and folds it; recovery folds the same frames, in the same order, with the same code. So there is
+one place that says what a frame means::
+
+    Produce ─▶ check ─▶ journal.append ─▶ fold ─▶ Placed ─▶ copier
+                        journal.frames ─▶ fold ─▶ Placed ─▶ copier        (recovery)
+
+What it holds: the next offset; per producer a window (`producer_window`); and per open transaction an index of
+its batches, by position in the journal. Never the data.
+
+*Replay.* The data log knows through which position it has been copied, from where to replay (the first frame of
+the oldest transaction open then), and every producer's window as of its last decided frame before that mark. So a
+replay begins before the mark. What was decided there is in the data log already: such frames only rebuild the
+open transactions. Their batches go into a window only at or behind its `as_of`; a producer that the data log has
+no window of, though it wrote before the mark, was forgotten before the mark, and is not revived.
+
+*Trust.* `check_*` judge what a client sends. `fold` raises CorruptStorage only where the journal says what can not
+be: a decision that leaves a hole or an overlap, or counts other records than are there (invariants 2, 3); a
+batch that no check would have accepted (invariant 9, and exactly once).
+
+Keeps invariants 2, 3, 4 and 9 for one log; 11 through `pinned_from`. Offsets logs are treated the same: their
+records are entries, their offsets running numbers. Pure: no clock, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, assert_never
+
+from fairlog_types import (
+    NO_PRODUCER_ID,
+    CorruptStorage,
+    JournalPosition,
+    LeaderEpoch,
+    LogId,
+    LogKind,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TxId,
+)
+from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
+from journal.placing import BatchRef, Placed, PlacedBatch, PlacedState, PlacedTransaction
+from journal.producer_window import (
+    ACCEPT,
+    NO_SEQUENCE,
+    AppliedTransaction,
+    BatchCheck,
+    BatchRefusal,
+    DuplicateOf,
+    ProducerWindow,
+    Refused,
+    check_sequence,
+    first_window,
+)
+
+_START = JournalPosition(0)
+
+
+class Held(NamedTuple):
+    """What the log holds of an open transaction."""
+
+    leader_epoch: LeaderEpoch
+    """In which it was begun here."""
+    records: int
+
+
+@dataclass(slots=True)
+class OpenTransaction:
+    """A transaction that is neither applied nor discarded here: an index of its batches, never the data."""
+
+    leader_epoch: LeaderEpoch
+    first_position: JournalPosition | None = None
+    """Of its first batch's frame; None as long as it has none."""
+    batches: list[BatchRef] = field(default_factory=list[BatchRef])
+    records: int = 0
+    sealed: bool = False
+
+
+class LocalState:
+    """What the leader of `log` knows from its journal. Not thread-safe; every method is one step."""
+
+    __slots__ = (
+        "_copied_through",
+        "_pins",
+        "folded_through",
+        "leader_epoch",
+        "log",
+        "next_offset",
+        "open_transactions",
+        "windows",
+    )
+
+    def __init__(self, log: LogId, leader_epoch: LeaderEpoch) -> None:
+        """An empty log. `leader_epoch` is the one in which transactions begin from now on."""
+        self.log = log
+        self.leader_epoch = leader_epoch
+        self.next_offset = Offset(0)
+        """Of the next record that is decided."""
+        self.folded_through = _START
+        """The end of the last frame that was folded."""
+        self.open_transactions: dict[TxId, OpenTransaction] = {}
+        self.windows: dict[ProducerId, ProducerWindow] = {}
+        self._copied_through = _START
+        self._pins: dict[TxId, JournalPosition] = {}
+        """First position of every open transaction with batches; in the order of positions, as they are entered
+        when the first batch is folded: so the oldest is the first one, without a search."""
+
+    def restore(
+        self,
+        *,
+        copied_through: JournalPosition,
+        replay_from: JournalPosition,
+        next_offset: Offset,
+        windows: Mapping[ProducerId, ProducerWindow],
+    ) -> None:
+        """Start from what the data log holds; then fold the journal's frames from `replay_from` to its end.
+
+        The first three are the data log's mark, `windows` what it keeps of the producers.
+        """
+        assert replay_from <= copied_through, (self.log, replay_from, copied_through)
+        self.next_offset = next_offset
+        self.folded_through = replay_from
+        self.open_transactions = {}
+        self.windows = dict(windows)
+        self._copied_through = copied_through
+        self._pins = {}
+
+    # ------------------------------------------------------------------ decisions (nothing changes)
+
+    def check_plain(
+        self, producer_id: ProducerId, epoch: ProducerEpoch, first_sequence: int, record_count: int
+    ) -> BatchCheck:
+        """May this batch outside any transaction be appended?
+
+        `producer_id` -1 is a producer without idempotence: always. FENCED, UNKNOWN_PRODUCER or OUT_OF_ORDER.
+        """
+        if producer_id == NO_PRODUCER_ID:
+            return ACCEPT
+        return check_sequence(self.windows.get(producer_id), epoch, first_sequence, record_count)
+
+    def check_transactional(self, txid: TxId, first_sequence: int, record_count: int) -> BatchCheck:
+        """May this batch be appended to the transaction?
+
+        `first_sequence` -1 (no sequence) is for offsets logs only. A repetition is answered as one also when the
+        transaction is sealed or decided by now: "no effect" would be untrue. Otherwise the transaction must
+        have begun here and take batches still (NOT_OPEN, SEALED), and the sequence must fit.
+        """
+        fenced = self.check_begin(txid)
+        if fenced is not None:
+            return fenced
+        if first_sequence == NO_SEQUENCE and self.log.kind == LogKind.OFFSETS.value:
+            check = ACCEPT
+        else:
+            check = check_sequence(self.windows.get(txid.producer_id), txid.epoch, first_sequence, record_count)
+        if isinstance(check, DuplicateOf):
+            return check
+        transaction = self.open_transactions.get(txid)
+        if transaction is None:
+            return Refused(BatchRefusal.NOT_OPEN)
+        if transaction.sealed:
+            return Refused(BatchRefusal.SEALED)
+        return check
+
+    def check_begin(self, txid: TxId) -> Refused | None:
+        """May the transaction begin here? Refused if its epoch is FENCED."""
+        window = self.windows.get(txid.producer_id)
+        if window is not None and txid.epoch < window.epoch:
+            return Refused(BatchRefusal.FENCED)
+        return None
+
+    def needs_fence(self, producer_id: ProducerId, epoch: ProducerEpoch) -> bool:
+        """Is this epoch of the producer new here, so that a Fence must be appended and folded before `begin`?"""
+        window = self.windows.get(producer_id)
+        return window is None or epoch > window.epoch
+
+    # ------------------------------------------------------------------ memory only
+
+    def begin(self, txid: TxId) -> LeaderEpoch:
+        """Open the transaction; answer the leader epoch it was begun in. Idempotent; forgotten by a restart.
+
+        Only after `check_begin` and, where needed, a Fence.
+        """
+        assert not self.needs_fence(txid.producer_id, txid.epoch), f"{self.log}: {txid} begins without its fence"
+        assert self.check_begin(txid) is None, f"{self.log}: {txid} begins though it is fenced"
+        transaction = self.open_transactions.get(txid)
+        if transaction is None:
+            transaction = self.open_transactions[txid] = OpenTransaction(self.leader_epoch)
+        return transaction.leader_epoch
+
+    def seal(self, txid: TxId) -> Held | None:
+        """Close the transaction for further batches and say what the log holds of it; None if it is not open.
+
+        Idempotent; forgotten by a restart, after which nothing is open to clients anyway.
+        """
+        transaction = self.open_transactions.get(txid)
+        if transaction is None:
+            return None
+        transaction.sealed = True
+        return Held(transaction.leader_epoch, transaction.records)
+
+    # ------------------------------------------------------------------ questions
+
+    def held(self, txid: TxId) -> Held | None:
+        """What the log holds of an open transaction; None if it is not open."""
+        transaction = self.open_transactions.get(txid)
+        return None if transaction is None else Held(transaction.leader_epoch, transaction.records)
+
+    def holds(self, txid: TxId, leader_epoch: LeaderEpoch, records: int) -> str | None:
+        """None if the transaction can be committed here with so many records, or was; else why not, in words.
+
+        `leader_epoch` is the one in which it was begun. A participant that nothing was written to holds its 0
+        records also after a restart, which has forgotten that it began.
+        """
+        applied = self.applied(txid)
+        if applied is not None:
+            if applied.record_count == records:
+                return None
+            return f"{self.log} has applied {txid} with {applied.record_count} records, not {records}"
+        held = self.held(txid)
+        if held is None:
+            return None if records == 0 else f"{self.log} holds nothing of {txid}, where {records} records are expected"
+        if held.records != records:
+            return f"{self.log} holds {held.records} records of {txid}, where {records} are expected"
+        if held.leader_epoch != leader_epoch:
+            return f"{self.log} has begun {txid} in leader epoch {held.leader_epoch}, not {leader_epoch}"
+        return None
+
+    def applied(self, txid: TxId) -> AppliedTransaction | None:
+        """Where the transaction was placed, if it is one of the producer's last."""
+        window = self.windows.get(txid.producer_id)
+        return None if window is None else window.find_applied(txid)
+
+    def expired(self, *, unused_since_ms: int) -> list[ProducerId]:
+        """The producers last used before `unused_since_ms`, but none with an open transaction.
+
+        Nothing changes: the leader appends and folds a Forget for each, so that the deletion has its place in
+        the journal's order, before what the producer may write when it comes back. Ask only once the
+        coordinator has recovered: until then it may ask what was applied before a long stop.
+        """
+        busy = {txid.producer_id for txid in self.open_transactions}
+        return [
+            producer_id
+            for producer_id, window in self.windows.items()
+            if window.last_use_ms < unused_since_ms and producer_id not in busy
+        ]
+
+    def pinned_from(self, end: JournalPosition) -> JournalPosition:
+        """The first position that is still needed if all decided before `end` is copied (invariant 11)."""
+        for position in self._pins.values():
+            return min(position, end)
+        return end
+
+    # ------------------------------------------------------------------ the fold
+
+    def fold(
+        self,
+        record: LocalRecord,
+        position: JournalPosition,
+        end: JournalPosition,
+        *,
+        leader_epoch: LeaderEpoch,
+        now_ms: int,
+    ) -> Placed | None:
+        """Take in the next frame of the journal; answer what it decided, if that is not in the data log yet.
+
+        The frame lies at `position … end` (padding included) and was written in `leader_epoch`. `now_ms` is the
+        node's clock, for the expiry of producers; a replay counts as use. Raises CorruptStorage, before anything
+        has changed, if the frame contradicts what stands before it.
+        """
+        assert self.folded_through <= position < end, (self.log, self.folded_through, position, end)
+        placed: Placed | None
+        match record:
+            case PlainBatch():
+                placed = self._fold_plain(record, position, end, now_ms)
+            case TransactionalBatch():
+                placed = self._fold_transactional(record, position, end, leader_epoch, now_ms)
+            case Apply():
+                placed = self._fold_apply(record, position, end, now_ms)
+            case Discard(txid):
+                self._close(txid)
+                placed = self._fold_epoch(txid.producer_id, txid.epoch, position, end, now_ms)
+            case Fence(producer_id, epoch):
+                placed = self._fold_epoch(producer_id, epoch, position, end, now_ms)
+            case Forget(producer_id):
+                placed = self._fold_forget(producer_id, position, end)
+            case _:
+                assert_never(record)
+        self.folded_through = end
+        return placed
+
+    def _fold_plain(
+        self, record: PlainBatch, position: JournalPosition, end: JournalPosition, now_ms: int
+    ) -> PlacedBatch | None:
+        if position < self._copied_through:
+            return None
+        producer_id = record.producer_id
+        self._require_next_offset(record.base_offset, record.record_count, "a plain batch", position)
+        window = None
+        if producer_id != NO_PRODUCER_ID:
+            window = self._window_with_batch(
+                producer_id, record.producer_epoch, record, record.base_offset, position, end, now_ms
+            )
+            self.windows[producer_id] = window
+        self.next_offset = Offset(record.base_offset + record.record_count)
+        return PlacedBatch(
+            self.log,
+            record.base_offset,
+            producer_id,
+            record.producer_epoch,
+            _batch_ref(record, position, end),
+            window,
+            end,
+            self.pinned_from(end),
+        )
+
+    def _fold_transactional(
+        self,
+        record: TransactionalBatch,
+        position: JournalPosition,
+        end: JournalPosition,
+        leader_epoch: LeaderEpoch,
+        now_ms: int,
+    ) -> None:
+        txid = record.txid
+        producer_id = txid.producer_id
+        window = self.windows.get(producer_id)
+        if position >= self._copied_through or (window is not None and position >= window.as_of):
+            self.windows[producer_id] = self._window_with_batch(
+                producer_id, txid.epoch, record, None, position, end, now_ms
+            )
+        transaction = self.open_transactions.get(txid)
+        if transaction is None:
+            transaction = self.open_transactions[txid] = OpenTransaction(leader_epoch)
+        if transaction.first_position is None:
+            transaction.first_position = self._pins[txid] = position
+        transaction.batches.append(_batch_ref(record, position, end))
+        transaction.records += record.record_count
+
+    def _fold_apply(
+        self, record: Apply, position: JournalPosition, end: JournalPosition, now_ms: int
+    ) -> PlacedTransaction | None:
+        txid = record.txid
+        if position < self._copied_through:
+            self._close(txid)
+            return None
+        self._require_next_offset(record.base_offset, record.record_count, f"the APPLY of {txid}", position)
+        transaction = self.open_transactions.get(txid)
+        held = 0 if transaction is None else transaction.records
+        if held != record.record_count:
+            raise self._contradiction(
+                position, f"the APPLY of {txid} places {record.record_count} records, but {held} stand before it"
+            )
+        self._close(txid)
+        entry = AppliedTransaction(txid.epoch, txid.number, record.apply_number, record.base_offset, held)
+        window = self.windows.get(txid.producer_id)
+        if window is None:
+            window = first_window(txid.epoch, as_of=end, now_ms=now_ms)
+        window = window.with_applied(entry, as_of=end, now_ms=now_ms)
+        self.windows[txid.producer_id] = window
+        self.next_offset = Offset(record.base_offset + held)
+        return PlacedTransaction(
+            self.log,
+            record.base_offset,
+            txid,
+            record.apply_number,
+            held,
+            () if transaction is None else tuple(transaction.batches),
+            window,
+            end,
+            self.pinned_from(end),
+            record.timestamp_ms,
+        )
+
+    def _fold_epoch(
+        self,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        position: JournalPosition,
+        end: JournalPosition,
+        now_ms: int,
+    ) -> PlacedState | None:
+        """A Fence or a Discard: no records; the producer is known by this epoch from here on."""
+        if position < self._copied_through:
+            return None
+        window = self.windows.get(producer_id)
+        if window is None:
+            window = first_window(epoch, as_of=end, now_ms=now_ms)
+        else:
+            window = window.fenced(epoch, as_of=end, now_ms=now_ms)
+        self.windows[producer_id] = window
+        return PlacedState(self.log, producer_id, window, end, self.pinned_from(end))
+
+    def _fold_forget(
+        self, producer_id: ProducerId, position: JournalPosition, end: JournalPosition
+    ) -> PlacedState | None:
+        if position < self._copied_through:
+            return None
+        self.windows.pop(producer_id, None)
+        return PlacedState(self.log, producer_id, None, end, self.pinned_from(end))
+
+    def _window_with_batch(
+        self,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        batch: PlainBatch | TransactionalBatch,
+        base_offset: Offset | None,
+        position: JournalPosition,
+        end: JournalPosition,
+        now_ms: int,
+    ) -> ProducerWindow:
+        window = self.windows.get(producer_id)
+        if window is None:
+            window = first_window(epoch, as_of=end, now_ms=now_ms)
+        if not window.accepts(epoch, batch.first_sequence):
+            raise self._contradiction(
+                position,
+                f"producer {producer_id} goes on in epoch {epoch} with sequence {batch.first_sequence}, but it was in "
+                f"epoch {window.epoch} and before sequence {window.next_sequence}",
+            )
+        return window.with_batch(epoch, batch.first_sequence, batch.record_count, base_offset, as_of=end, now_ms=now_ms)
+
+    def _close(self, txid: TxId) -> None:
+        self.open_transactions.pop(txid, None)
+        self._pins.pop(txid, None)
+
+    def _require_next_offset(
+        self, base_offset: Offset, record_count: int, what: str, position: JournalPosition
+    ) -> None:
+        """Density (invariant 2): a decision places its records exactly where the log ends."""
+        if base_offset == self.next_offset:
+            return
+        raise self._contradiction(
+            position,
+            f"{what} places {record_count} records at offset {base_offset}, but the log goes on at offset "
+            f"{self.next_offset}",
+        )
+
+    def _contradiction(self, position: JournalPosition, what: str) -> CorruptStorage:
+        return CorruptStorage(
+            f"the journal of {self.log} contradicts itself at position {position}: {what}; restore this log from a copy"
+        )
+
+
+def _batch_ref(record: PlainBatch | TransactionalBatch, position: JournalPosition, end: JournalPosition) -> BatchRef:
+    return BatchRef(position, end - position, record.record_count, record.max_timestamp_ms, record.first_sequence)
