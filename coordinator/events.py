@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from coordinator.answers import Answer
 from coordinator.messages import ApplyCommit, Begin, DiscardTransaction, Expected, Prepare
+from coordinator.settings import CoordinatorSettings
 from fairlog_types import LeaderEpoch, LogId, Placement, ProducerEpoch, ProducerId, TxId
 from journal.group_records import GroupRecord
 
@@ -25,6 +26,8 @@ class Init:
     producer_id: ProducerId
     epoch: ProducerEpoch
     connection: int
+    settings: CoordinatorSettings
+    """Clamps the time-out."""
     now_ms: int
     fresh_id: ProducerId | None = None
 
@@ -93,23 +96,23 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The open transaction has lived too long."""
+    """The open transaction has lived too long. `fence` says whether the epoch is to be bumped."""
 
+    fence: bool
     now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """An operator aborts the open transaction."""
+    """An operator aborts the open transaction. `fence` as in `TimedOut`."""
 
+    fence: bool
     now_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
     """The id has been idle for the expiration time."""
-
-    now_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def kind_of(event: ev.Event) -> EventKind:
     return _KINDS[type(event)]
 
 
-def step(producer: Producer, event: ev.Event, settings: CoordinatorSettings) -> Step:
+def step(producer: Producer, event: ev.Event) -> Step:
     """The producer after the event, and what is to be done, in order. Pure.
 
     An AssertionError says that the event cannot occur in this state, or that a rule left the table.
@@ -84,7 +84,7 @@ def step(producer: Producer, event: ev.Event, settings: CoordinatorSettings) -> 
     pair = (producer.state, kind_of(event))
     allowed = NEXT_STATES.get(pair)
     assert allowed is not None, f"{pair[1].name} cannot occur in {pair[0].name}"
-    after, effects = _RULES[pair](producer, event, settings)
+    after, effects = _RULES[pair](producer, event)
     assert after.state in allowed, f"{pair[1].name} in {pair[0].name} must not lead to {after.state.name}"
     return after, effects
 
@@ -94,10 +94,11 @@ def due(producer: Producer, now_ms: int, settings: CoordinatorSettings) -> ev.Ti
     if producer.state is IdState.OPEN:
         assert producer.transaction is not None
         if now_ms - producer.transaction.started_ms >= producer.timeout_ms:
-            return ev.TimedOut(now_ms)
-    elif producer.state in (IdState.EMPTY, IdState.MUST_ABORT) and not producer.decided:
-        if now_ms - producer.used_ms >= settings.transactional_id_expiration_ms:
-            return ev.Idle(now_ms)
+            return ev.TimedOut(settings.fence_on_timeout, now_ms)
+        return None
+    may_expire = producer.state in (IdState.EMPTY, IdState.MUST_ABORT) and not producer.decided
+    if may_expire and now_ms - producer.used_ms >= settings.transactional_id_expiration_ms:
+        return ev.Idle()
     return None
 
 
@@ -116,23 +117,23 @@ def producer_record(producer: Producer, now_ms: int) -> ProducerRecord:
     )
 
 
-def prepare_commit_record(producer: Producer, decided: Decided) -> PrepareCommitRecord:
+def prepare_commit_record(transactional_id: str, decided: Decided) -> PrepareCommitRecord:
     """PREPARE_COMMIT of a transaction that is being prepared, or has been."""
     participants = {log: Expectation(it.leader_epoch, it.records) for log, it in decided.expected.items()}
-    return PrepareCommitRecord(decided.txid, producer.transactional_id, participants, decided.timestamp_ms)
+    return PrepareCommitRecord(decided.txid, transactional_id, participants, decided.timestamp_ms)
 
 
 # -------------------------------------------------------------------------------------- InitProducerId
 
 
-def _init(producer: Producer, event: ev.Init, settings: CoordinatorSettings) -> Step:
+def _init(producer: Producer, event: ev.Init) -> Step:
     """Grant the id to the caller: a retry gets what it was granted, anybody else the next epoch."""
     if event.timeout_ms <= 0:
         return producer, (ev.AnswerWith(Refusal.BAD_TIMEOUT),)
     names_itself = event.producer_id != NO_PRODUCER_ID
     if names_itself != (event.epoch != NO_PRODUCER_EPOCH) or not producer.transactional_id:
         return producer, (ev.AnswerWith(Refusal.BAD_REQUEST),)
-    timeout_ms = min(max(event.timeout_ms, settings.min_timeout_ms), settings.max_timeout_ms)
+    timeout_ms = min(max(event.timeout_ms, event.settings.min_timeout_ms), event.settings.max_timeout_ms)
 
     if producer.state is IdState.UNKNOWN:
         return _grant(producer, event, timeout_ms, NO_PRODUCER_EPOCH)
@@ -216,7 +217,7 @@ def _discard(producer: Producer, txid: TxId, logs: tuple[LogId, ...], now_ms: in
     return ev.Discard(DiscardTransaction(txid, logs), AbortedRecord(txid, producer.transactional_id, now_ms))
 
 
-def _wait_for_decision(producer: Producer, event: ev.Init | ev.End, settings: CoordinatorSettings) -> Step:
+def _wait_for_decision(producer: Producer, event: ev.Init | ev.End) -> Step:
     if isinstance(event, ev.End) and (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     return producer, (ev.WaitForDecision(),)
@@ -240,7 +241,7 @@ def _touched(producer: Producer, event: ev.Add | ev.End) -> Producer:
     return replace(producer, connection=event.connection, granted_on=NO_CONNECTION, used_ms=event.now_ms)
 
 
-def _add(producer: Producer, event: ev.Add, settings: CoordinatorSettings) -> Step:
+def _add(producer: Producer, event: ev.Add) -> Step:
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     after = _touched(producer, event)
@@ -251,20 +252,20 @@ def _add(producer: Producer, event: ev.Add, settings: CoordinatorSettings) -> St
     return after, (ev.AskBegin(Begin(producer.txid, new), event.logs),)
 
 
-def _add_after_abort(producer: Producer, event: ev.Add, settings: CoordinatorSettings) -> Step:
+def _add_after_abort(producer: Producer, event: ev.Add) -> Step:
     """Whoever has been told on this very connection has given the old transaction up: this is a new one."""
     if event.connection == producer.told_on:
-        return _add(producer, event, settings)
+        return _add(producer, event)
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     return replace(_touched(producer, event), told_on=event.connection), (ev.AnswerWith(Refusal.MUST_ABORT),)
 
 
-def _add_while_preparing(producer: Producer, event: ev.Add, settings: CoordinatorSettings) -> Step:
+def _add_while_preparing(producer: Producer, event: ev.Add) -> Step:
     return producer, (ev.AnswerWith(_refusal(producer, event) or Refusal.CONCURRENT),)
 
 
-def _begun(producer: Producer, event: ev.LogsBegun, settings: CoordinatorSettings) -> Step:
+def _begun(producer: Producer, event: ev.LogsBegun) -> Step:
     before = producer.transaction
     logs = {**(before.logs if before else {}), **event.leader_epochs}
     answers = {log: None if log in logs else Refusal.UNKNOWN_LOG for log in event.requested}
@@ -284,7 +285,7 @@ def _begun(producer: Producer, event: ev.LogsBegun, settings: CoordinatorSetting
 # ---------------------------------------------------------------------------------------------- EndTxn
 
 
-def _end_nothing(producer: Producer, event: ev.End, settings: CoordinatorSettings) -> Step:
+def _end_nothing(producer: Producer, event: ev.End) -> Step:
     """Nothing is open: the same outcome again succeeds, and so does ending a transaction without partitions.
 
     The opposite outcome is refused, since the client would believe it.
@@ -296,7 +297,7 @@ def _end_nothing(producer: Producer, event: ev.End, settings: CoordinatorSetting
     return _touched(producer, event), (ev.AnswerWith(answer),)
 
 
-def _commit(producer: Producer, event: ev.End, settings: CoordinatorSettings) -> Step:
+def _commit(producer: Producer, event: ev.End) -> Step:
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     if len(producer.decided) >= DECIDED_MAX:
@@ -306,16 +307,16 @@ def _commit(producer: Producer, event: ev.End, settings: CoordinatorSettings) ->
     return after, (ev.AskSeal(producer.txid, tuple(producer.transaction.logs)),)
 
 
-def _sealed(producer: Producer, event: ev.Sealed, settings: CoordinatorSettings) -> Step:
+def _sealed(producer: Producer, event: ev.Sealed) -> Step:
     """Only logs that hold records take part: the others need not be flushed. None at all is fine, too."""
     assert producer.transaction is not None
     expected = {log: it for log, it in event.expected.items() if it.records}
     after = replace(producer, transaction=replace(producer.transaction, expected=expected))
-    record = prepare_commit_record(producer, Decided(producer.txid, expected, event.now_ms))
+    record = prepare_commit_record(producer.transactional_id, Decided(producer.txid, expected, event.now_ms))
     return after, (ev.Append(record), ev.EnterOrder(producer.txid), ev.AskPrepare(Prepare(producer.txid, expected)))
 
 
-def _prepared(producer: Producer, event: ev.Prepared, settings: CoordinatorSettings) -> Step:
+def _prepared(producer: Producer, event: ev.Prepared) -> Step:
     transaction = producer.transaction
     assert transaction is not None
     assert transaction.expected is not None
@@ -333,7 +334,7 @@ def _prepared(producer: Producer, event: ev.Prepared, settings: CoordinatorSetti
     return after, (ev.Apply(decided.apply()), *release, ev.AnswerWith(None))
 
 
-def _refused(producer: Producer, event: ev.Refused, settings: CoordinatorSettings) -> Step:
+def _refused(producer: Producer, event: ev.Refused) -> Step:
     """PREPARE_ABORT must be durable before the error, and before those behind it in the group go on.
 
     Otherwise a restart might prepare the transaction with more luck, and commit it after all, or late.
@@ -364,11 +365,11 @@ def _aborted(producer: Producer) -> Producer:
     )
 
 
-def _end_while_deciding_otherwise(producer: Producer, event: ev.End, settings: CoordinatorSettings) -> Step:
+def _end_while_deciding_otherwise(producer: Producer, event: ev.End) -> Step:
     return producer, (ev.AnswerWith(_refusal(producer, event) or Refusal.WRONG_STATE),)
 
 
-def _abort(producer: Producer, event: ev.End, settings: CoordinatorSettings) -> Step:
+def _abort(producer: Producer, event: ev.End) -> Step:
     """Answered without a flush: docs/decisions/restart-and-open-transactions.md says why that is enough."""
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
@@ -382,7 +383,7 @@ def _abort(producer: Producer, event: ev.End, settings: CoordinatorSettings) -> 
     return after, (*_abort_open(producer, event.now_ms), ev.AnswerWith(None))
 
 
-def _commit_after_abort(producer: Producer, event: ev.End, settings: CoordinatorSettings) -> Step:
+def _commit_after_abort(producer: Producer, event: ev.End) -> Step:
     """If the last that the journal knows is a commit, this may be its repetition, or a lost transaction's."""
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
@@ -390,7 +391,7 @@ def _commit_after_abort(producer: Producer, event: ev.End, settings: Coordinator
     return replace(_touched(producer, event), told_on=event.connection), (ev.AnswerWith(answer),)
 
 
-def _abort_after_abort(producer: Producer, event: ev.End, settings: CoordinatorSettings) -> Step:
+def _abort_after_abort(producer: Producer, event: ev.End) -> Step:
     """The client gives up what the coordinator has aborted, known by its number or lost with its BEGIN."""
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
@@ -411,7 +412,7 @@ def _abort_after_abort(producer: Producer, event: ev.End, settings: CoordinatorS
 # ---------------------------------------------------------------------- copies, time, operators, restarts
 
 
-def _copied(producer: Producer, event: ev.Copied, settings: CoordinatorSettings) -> Step:
+def _copied(producer: Producer, event: ev.Copied) -> Step:
     assert any(it.txid == event.txid for it in producer.decided), f"{event.txid} is not being copied"
     done = CommittedTransaction(event.txid, event.placements)
     after = replace(
@@ -423,8 +424,8 @@ def _copied(producer: Producer, event: ev.Copied, settings: CoordinatorSettings)
     return after, (ev.Append(record),)
 
 
-def _end_by_force(producer: Producer, event: ev.TimedOut | ev.Forced, settings: CoordinatorSettings) -> Step:
-    if settings.fence_on_timeout and producer.epoch < EPOCH_MAX:
+def _end_by_force(producer: Producer, event: ev.TimedOut | ev.Forced) -> Step:
+    if event.fence and producer.epoch < EPOCH_MAX:
         after = _in_epoch(producer, ProducerEpoch(producer.epoch + 1), NO_PRODUCER_EPOCH)
     else:
         after = _aborted(producer)
@@ -433,7 +434,7 @@ def _end_by_force(producer: Producer, event: ev.TimedOut | ev.Forced, settings: 
     return after, (*_abort_open(producer, event.now_ms, record), *answer)
 
 
-def _force_nothing(producer: Producer, event: ev.Forced, settings: CoordinatorSettings) -> Step:
+def _force_nothing(producer: Producer, _event: ev.Forced) -> Step:
     return producer, (ev.AnswerWith(_FORCED_ANSWERS[producer.state]),)
 
 
@@ -445,12 +446,12 @@ _FORCED_ANSWERS = {
 }
 
 
-def _expire(producer: Producer, event: ev.Idle, settings: CoordinatorSettings) -> Step:
+def _expire(producer: Producer, _event: ev.Idle) -> Step:
     record = ExpiredRecord(producer.transactional_id)
     return Producer(producer.transactional_id), (ev.Append(record),)
 
 
-def _restarted(producer: Producer, event: ev.Restarted, settings: CoordinatorSettings) -> Step:
+def _restarted(producer: Producer, event: ev.Restarted) -> Step:
     """What was open is aborted. If BEGINs may be lost, every id may have had one open."""
     after = producer
     if producer.transaction is not None:
@@ -462,7 +463,7 @@ def _restarted(producer: Producer, event: ev.Restarted, settings: CoordinatorSet
     return after, _abort_open(producer, event.now_ms, ev.Append(producer_record(after, event.now_ms)))
 
 
-def _withdrawn(producer: Producer, event: ev.Withdrawn, settings: CoordinatorSettings) -> Step:
+def _withdrawn(producer: Producer, event: ev.Withdrawn) -> Step:
     """Its data did not survive, so its producer was not answered, and it is the id's last."""
     withdrawn = next(it for it in producer.decided if it.txid == event.txid)
     after = replace(
@@ -480,7 +481,7 @@ def _withdrawn(producer: Producer, event: ev.Withdrawn, settings: CoordinatorSet
     )
 
 
-def _unknown(producer: Producer, event: ev.Add | ev.End, settings: CoordinatorSettings) -> Step:
+def _unknown(producer: Producer, _event: ev.Add | ev.End) -> Step:
     return producer, (ev.AnswerWith(Refusal.UNKNOWN_PRODUCER_ID_MAPPING),)
 
 
@@ -499,7 +500,7 @@ _KINDS: dict[type[ev.Event], EventKind] = {
     ev.Withdrawn: EventKind.WITHDRAWN,
 }
 
-_Rule = Callable[[Producer, Any, CoordinatorSettings], Step]
+_Rule = Callable[[Producer, Any], Step]
 """Each rule takes the events of its kind; `kind_of` and the table below see to it."""
 
 _S, _E = IdState, EventKind
