@@ -6,6 +6,7 @@ no codes. What every refusal does say is whether the request may have had an eff
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -49,6 +50,10 @@ class Granted:
 
     producer_id: ProducerId
     epoch: ProducerEpoch
+
+
+Answer = Granted | Mapping[LogId, Refusal | None] | Refusal | None
+"""Of any request: to init, to add, or to end (None: done)."""
 
 
 @dataclass(frozen=True, slots=True)

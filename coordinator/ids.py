@@ -35,7 +35,7 @@ class ProducerIdBlocks:
 
     async def next_id(self) -> ProducerId:
         """A producer id that nobody has had. Raises StorageFailure; a cancellation loses at most one block."""
-        if not self._block:
+        while not self._block:
             async with self._fetching:
                 if not self._block:
                     self._block = await self._source.allot_producer_ids(self._block_size)
