@@ -26,7 +26,7 @@ from fairlog_types import StorageFailure
 from journal.failpoints import reach
 from journal.flush import Flusher
 from journal.segment import NEW_SUFFIX, SEGMENT_HEADER_BYTES
-from journal.segment_file import SegmentFile
+from journal.segment_file import SegmentFile, Sync
 
 STEP_BYTES_MIN = 64 * 1024
 STEP_BYTES_MAX = 4 * 2**20
@@ -119,6 +119,7 @@ class Room:
         active: SegmentFile | None,
         limit_bytes: int,
         flusher: Flusher,
+        sync: Sync,
         failed: Callable[[OSError], object],
     ) -> None:
         self.active = active
@@ -129,6 +130,7 @@ class Room:
         self._limit_bytes = limit_bytes
         self._reserve_bytes = min(RESERVE_BYTES, limit_bytes // 8)
         self._flusher = flusher
+        self._sync = sync
         self._failed = failed
         self._under_way: _GrowthUnderWay | None = None
         self._stopped = False
@@ -217,7 +219,7 @@ class Room:
         self._flusher.submit(growth.run, returned)
 
     def _begin(self, plan: Growth) -> _GrowthUnderWay:
-        sync = self._flusher.sync
+        sync = self._sync
         if plan.target is Target.NEW_SPARE:
             self._spares_made += 1
             name = f"spare-{self._spares_made}{NEW_SUFFIX}"
