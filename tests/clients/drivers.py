@@ -81,9 +81,7 @@ class ProducerDriver(ABC):
 
 
 class ConfluentProducer(ProducerDriver):
-    def __init__(
-        self, address: str, transactional_id: str | None, timeout_ms: int, compression: str | None
-    ) -> None:
+    def __init__(self, address: str, transactional_id: str | None, timeout_ms: int, compression: str | None) -> None:
         config: dict[str, Any] = {
             "bootstrap.servers": address,
             "enable.idempotence": True,
@@ -160,9 +158,7 @@ def _confluent_error(error: confluent_kafka.KafkaError) -> ClientError:
 
 
 class KafkaPythonProducer(ProducerDriver):
-    def __init__(
-        self, address: str, transactional_id: str | None, timeout_ms: int, compression: str | None
-    ) -> None:
+    def __init__(self, address: str, transactional_id: str | None, timeout_ms: int, compression: str | None) -> None:
         config: dict[str, Any] = {
             "bootstrap_servers": address,
             "enable_idempotence": True,
@@ -230,9 +226,7 @@ class KafkaPythonProducer(ProducerDriver):
 class AiokafkaProducer(ProducerDriver):
     """Owns an event loop, which runs while one of its methods does."""
 
-    def __init__(
-        self, address: str, transactional_id: str | None, timeout_ms: int, compression: str | None
-    ) -> None:
+    def __init__(self, address: str, transactional_id: str | None, timeout_ms: int, compression: str | None) -> None:
         self._runner = asyncio.Runner()
         self._futures: list[asyncio.Future[Any]] = []
         more: dict[str, Any] = {}

@@ -59,9 +59,7 @@ def test_timeout_aborts_the_transaction_and_fences_its_producer(
     assert_topic_holds(node.address, topic, {0: [b"in time"]})
 
 
-def test_timeout_above_the_maximum_is_refused(
-    node: NodeProcess, client: ClientKind, new_id: Callable[[], str]
-) -> None:
+def test_timeout_above_the_maximum_is_refused(node: NodeProcess, client: ClientKind, new_id: Callable[[], str]) -> None:
     """A time-out above transactions.max_timeout_ms is INVALID_TRANSACTION_TIMEOUT, told at the start."""
     with pytest.raises(ClientError, match=r"(?i)timeout"):
         client.producer(node.address, new_id(), timeout_ms=900_001).close()
