@@ -57,8 +57,8 @@ from journal import producer_window
 from journal.failpoints import planted, reach
 from journal.flush import Flusher
 from journal.journal import Journal, JournalKind, JournalSettings
-from journal.local_journal import decode_local, encode_local
-from journal.local_records import Apply, Discard, Fence, LocalRecord, PlainBatch, TransactionalBatch
+from journal.local_journal import encode_local, replay_local
+from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
 from journal.local_state import LocalState
 from journal.placing import Placed
 from journal.producer_window import BatchRefusal, ProducerWindow
@@ -207,16 +207,7 @@ class LocalLeaders:
 
     def _replay(self, journal: Journal, state: LocalState, start: JournalPosition) -> list[Placed]:
         """Fold the journal's frames from `start` on. In a worker thread."""
-        placed: list[Placed] = []
-        now_ms = self._now_ms()
-        for frame in journal.frames(start):
-            record = decode_local(frame.kind, frame.header)
-            if record is None:
-                continue
-            item = state.fold(record, frame.position, frame.end, leader_epoch=frame.leader_epoch, now_ms=now_ms)
-            if item is not None:
-                placed.append(item)
-        return placed
+        return list(replay_local(journal.frames(start), state, now_ms=self._now_ms()))
 
     def finish_recovery(self) -> None:
         """Called once the coordinators have said again what they had decided.
@@ -566,8 +557,9 @@ class LocalLeaders:
             await trio.sleep(min(EXPIRY_CHECK_MS, self._producer_expiration_ms) / 1000)
             unused_since_ms = self._now_ms() - self._producer_expiration_ms
             for leader in list(self._leaders.values()):
-                for item in leader.state.expire(unused_since_ms=unused_since_ms):
-                    self._submit((item,))
+                for producer_id in leader.state.expired(unused_since_ms=unused_since_ms):
+                    if await self._has_room(leader, 0):
+                        self._write(leader, Forget(producer_id))
                 await trio.lowlevel.checkpoint()
 
     def _raise_if_failed(self) -> None:

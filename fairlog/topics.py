@@ -46,8 +46,8 @@ class LocalTopics:
                     name, partitions=partitions, configs=configs, now_ms=self._now_ms()
                 )
                 await self._leaders.lead(topic.logs())
-        log.info("topic created", topic=name, topic_id=str(topic.topic_id), partitions=partitions)
-        return topic
+                log.info("topic created", topic=name, topic_id=str(topic.topic_id), partitions=partitions)
+                return topic
 
     async def delete(self, topic_id: UUID) -> None:
         """See `fairlog.broker.Topics.delete`."""
