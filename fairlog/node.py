@@ -1,6 +1,6 @@
 """The composition root: one node, put together from the rooms, brought up, served and taken down in order.
 
-    up:    lock the directory ─▶ cluster store ─▶ data logs ─▶ journals replayed ─▶ coordinator says again what
+    up:    cluster store ─▶ data logs ─▶ journals replayed ─▶ coordinator says again what
            it had decided ─▶ what is placed is copied ─▶ listen ─▶ ready
     down:  accept no more ─▶ answer what is in flight ─▶ copy what is placed ─▶ close journals, data logs, store
 
@@ -27,7 +27,6 @@ from fairlog import last_run
 from fairlog.broker import Broker
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.config import Address, Settings, advertised_address
-from fairlog.directory import locked_directory
 from fairlog.kafka.server import Server
 from fairlog.leaders import LocalLeaders
 from fairlog.topics import LocalTopics
@@ -46,7 +45,7 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Address] = t
     """Run a node until cancelled; `task_status.started` gets the address that clients are told.
 
     Cancelled: stops in good order, within `stop_grace_ms`; what is not done by then is done at the next start.
-    Raises, before it serves: DirectoryInUse, DirectoryUnusable, StoreMismatch, CorruptStorage, StorageFailure,
+    The caller holds the data directory (`fairlog.directory`). Raises, before it serves: StoreMismatch, CorruptStorage, StorageFailure,
     ConfigError, OSError if it cannot listen.
     """
     stop = trio.Event()
@@ -60,7 +59,7 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Address] = t
 
 async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskStatus[Address]) -> None:
     """The node's life. Shielded: it ends by `stop` alone, and bounds its own end."""
-    with trio.CancelScope(shield=True), locked_directory(settings.data_dir):
+    with trio.CancelScope(shield=True):
         listeners = await trio.open_tcp_listeners(settings.listen.port, host=settings.listen.host)
         advertised = advertised_address(settings, _bound_to(listeners))
         async with AsyncExitStack() as stack:

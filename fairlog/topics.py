@@ -41,13 +41,15 @@ class LocalTopics:
     async def create(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> Topic:
         """See `fairlog.broker.Topics.create`. Cancelled: the topic was made, with its partitions, or it was not."""
         async with self._changing:
+            topic: Topic | None = None
             with trio.CancelScope(shield=True):
                 topic = await self._cluster.create_topic(
                     name, partitions=partitions, configs=configs, now_ms=self._now_ms()
                 )
                 await self._leaders.lead(topic.logs())
-                log.info("topic created", topic=name, topic_id=str(topic.topic_id), partitions=partitions)
-                return topic
+        assert topic is not None
+        log.info("topic created", topic=name, topic_id=str(topic.topic_id), partitions=partitions)
+        return topic
 
     async def delete(self, topic_id: UUID) -> None:
         """See `fairlog.broker.Topics.delete`."""
