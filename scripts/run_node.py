@@ -24,8 +24,8 @@ def main(arguments: list[str]) -> int:
     python = environment.ensure("quickstart")
     os.environ.setdefault("FAIRLOG_LOG_LEVEL", "debug")
     command = [str(python), "-m", "fairlog.cli", "serve", *arguments]
-    if any(argument.split("=")[0] in ("--data-dir", "--config") for argument in arguments):
-        return _run(command)
+    if "FAIRLOG_DATA_DIR" in os.environ or any(word.startswith(("--data-dir", "--config")) for word in arguments):
+        os.execv(python, command)
     with tempfile.TemporaryDirectory(prefix="fairlog-") as directory:
         print(f"data directory, removed at the end: {directory}", flush=True)
         return _run([*command, "--data-dir", directory])
