@@ -188,9 +188,7 @@ async def test_change_that_is_cancelled_leaves_memory_and_disk_alike(open_store:
     assert list(open_store().topics()) == in_memory
 
 
-def test_store_with_a_strange_record_is_refused_naming_file_and_record(
-    open_store: OpenStore, tmp_path: Path
-) -> None:
+def test_store_with_a_strange_record_is_refused_naming_file_and_record(open_store: OpenStore, tmp_path: Path) -> None:
     """A record that is not what was written is corruption, not something to guess at."""
     open_store().close()
     with lmdb.open(str(tmp_path / "cluster")) as environment, environment.begin(write=True) as transaction:
