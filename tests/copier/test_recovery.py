@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 import shutil
 import struct
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -21,7 +22,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from journal.segment import SegmentHeader, decode_segment_header_untrusted, file_offset
 
 from copier.copier import Copier
 from copier.reclaim import Reclaimer
@@ -48,6 +48,7 @@ from journal.local_records import Apply, Discard, Fence, LocalRecord, PlainBatch
 from journal.local_state import LocalState
 from journal.placing import Placed
 from journal.producer_window import ProducerWindow
+from journal.segment import SegmentHeader, decode_segment_header_untrusted, file_offset
 
 TOPIC_LOGS = tuple(LogId("t", "ab" * 16, partition) for partition in range(3))
 OFFSETS = LogId.of_offsets(0)
@@ -114,6 +115,8 @@ class Node:
         self.earlier_data_logs: Path | None = None
         """A copy of the data logs as they were some chunks ago, not older than the last sync."""
         self.failures: list[StorageFailure] = []
+        self.disk_works = threading.Event()
+        self.disk_works.set()
 
     async def start(self, stack: AsyncExitStack) -> None:
         self.data_logs = LmdbDataLogs.open(self.directory / "data", map_bytes=2**28, sync=False)
@@ -121,7 +124,7 @@ class Node:
         with self.data_logs.write() as writer:
             for log in LOGS:
                 writer.create(log)
-        flusher = await stack.enter_async_context(open_flusher(threads=2, sync=lambda fd: None))
+        flusher = await stack.enter_async_context(open_flusher(sync=self._sync))
         self.journals: dict[LogId, Journal] = {}
         self.states: dict[LogId, LocalState] = {}
         for log in LOGS:
@@ -136,6 +139,7 @@ class Node:
         self.copier = Copier(
             self.data_logs, self.journals.__getitem__, self._on_copied, on_failure=self.failures.append
         )
+        stack.callback(self.disk_works.set)
         self.reclaimer = Reclaimer(self.copier, self.data_logs, self.journals.__getitem__)
 
     def recover(self) -> None:
@@ -284,6 +288,24 @@ class Node:
             for log in transaction.records:
                 await self.write(log, Discard(transaction.txid))
 
+    async def stall(self) -> None:
+        """From now on no flush returns; what is produced behind the durable head must not be copied."""
+        await self.copier.drain()
+        log = self.choose.choice(TOPIC_LOGS)
+        await self.produce_plain(log)
+        offset = self.states[log].next_offset
+        await self.journals[log].flush(self.journals[log].end)
+        self.disk_works.clear()
+        for _ in range(self.choose.randint(1, 5)):
+            other = self.choose.choice(TOPIC_LOGS)
+            if self.journals[other].has_room(2000):
+                await self.produce_plain(other)
+        await self.copier.copied(log, offset)
+
+    def _sync(self, fd: int) -> None:
+        """In place of fdatasync, in a flusher's thread."""
+        self.disk_works.wait()
+
     # What is seen
 
     def _on_copied(self, high_watermarks: Mapping[LogId, Offset]) -> None:
@@ -423,13 +445,11 @@ async def live(directory: Path, model: Model, epoch: int, choose: random.Random,
                 await node.decide_again()
                 if choose.random() < 0.8:
                     await node.copier.drain()
-                    if steps == 0:
-                        await node.copier.drain()
-                    node.read_all()
-                    if not node.open:
-                        node.check_complete()
+                    node.check_complete()
                     for _ in range(steps):
                         await node.step()
+                    if choose.random() < 0.5:
+                        await node.stall()
                 nursery.cancel_scope.cancel()
         except* (Crash, StorageFailure):
             pass
