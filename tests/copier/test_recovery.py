@@ -6,7 +6,8 @@ part of the rest, of the data logs the present state or an earlier one (a power 
 synced). The node starts again from that, several times over, and what the data logs hold is compared with what the
 model knows was decided and answered.
 
-The disk is not waited for (`sync` does nothing): durable is what a flush has covered. A failure names its seed.
+The disk is not waited for (`sync` does nothing): durable is what a flush has covered. A failure names its seed, which
+gives the same workload again, though not the same timing of the threads.
 """
 
 from __future__ import annotations
@@ -115,6 +116,8 @@ class Node:
         self.earlier_data_logs: Path | None = None
         """A copy of the data logs as they were some chunks ago, not older than the last sync."""
         self.failures: list[StorageFailure] = []
+        self.crash_chance = 0.02
+        """Of dying in the middle of an APPLY to several logs."""
         self.disk_works = threading.Event()
         self.disk_works.set()
 
@@ -266,7 +269,7 @@ class Node:
 
     async def place(self, transaction: Transaction, logs: set[LogId]) -> None:
         """APPLY in all logs in one step; now and then the crash comes in the middle of it."""
-        survive = self.choose.random() > 0.02
+        survive = self.choose.random() >= self.crash_chance
         placed_in = sorted(logs)[: len(logs) if survive else self.choose.randint(0, len(logs))]
         self.model.apply_number += 1
         group: list[Placed] = []
@@ -459,6 +462,7 @@ async def live(directory: Path, model: Model, epoch: int, choose: random.Random,
 
 
 async def run_lives(directory: Path, seed: int, *, lives: int, steps: int) -> Model:
+    """Several lives that end in a crash, and a last one that ends well."""
     choose = random.Random(seed)
     model = Model()
     here = directory / "life"
@@ -468,17 +472,19 @@ async def run_lives(directory: Path, seed: int, *, lives: int, steps: int) -> Mo
         shutil.rmtree(here)
         left.rename(here)
     node = Node(here, model, lives + 1, choose)
+    node.crash_chance = 0
     async with AsyncExitStack() as stack:
         await node.start(stack)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(node.copier.run)
             node.recover()
-            while True:
-                try:
-                    await node.decide_again()
-                    break
-                except Crash:
-                    continue
+            await node.decide_again()
+            await node.copier.drain()
+            node.check_complete()
+            for _ in range(steps):
+                await node.step()
+            for producer in PRODUCERS:
+                await node.abort(producer)
             await node.copier.drain()
             node.check_complete()
             nursery.cancel_scope.cancel()
