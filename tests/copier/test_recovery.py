@@ -6,7 +6,8 @@ part of the rest, of the data logs the present state or an earlier one (a power 
 synced). The node starts again from that, several times over, and what the data logs hold is compared with what the
 model knows was decided and answered.
 
-The disk is not waited for (`sync` does nothing): durable is what a flush has covered. A failure names its seed.
+The disk is not waited for (`sync` does nothing): durable is what a flush has covered. A failure names its seed, which
+gives the same workload again, though not the same timing of the threads.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import random
 import shutil
 import struct
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -21,7 +23,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from journal.segment import SegmentHeader, decode_segment_header_untrusted, file_offset
 
 from copier.copier import Copier
 from copier.reclaim import Reclaimer
@@ -48,6 +49,7 @@ from journal.local_records import Apply, Discard, Fence, LocalRecord, PlainBatch
 from journal.local_state import LocalState
 from journal.placing import Placed
 from journal.producer_window import ProducerWindow
+from journal.segment import SegmentHeader, decode_segment_header_untrusted, file_offset
 
 TOPIC_LOGS = tuple(LogId("t", "ab" * 16, partition) for partition in range(3))
 OFFSETS = LogId.of_offsets(0)
@@ -114,6 +116,10 @@ class Node:
         self.earlier_data_logs: Path | None = None
         """A copy of the data logs as they were some chunks ago, not older than the last sync."""
         self.failures: list[StorageFailure] = []
+        self.crash_chance = 0.02
+        """Of dying in the middle of an APPLY to several logs."""
+        self.disk_works = threading.Event()
+        self.disk_works.set()
 
     async def start(self, stack: AsyncExitStack) -> None:
         self.data_logs = LmdbDataLogs.open(self.directory / "data", map_bytes=2**28, sync=False)
@@ -121,7 +127,7 @@ class Node:
         with self.data_logs.write() as writer:
             for log in LOGS:
                 writer.create(log)
-        flusher = await stack.enter_async_context(open_flusher(threads=2, sync=lambda fd: None))
+        flusher = await stack.enter_async_context(open_flusher(sync=self._sync))
         self.journals: dict[LogId, Journal] = {}
         self.states: dict[LogId, LocalState] = {}
         for log in LOGS:
@@ -136,6 +142,7 @@ class Node:
         self.copier = Copier(
             self.data_logs, self.journals.__getitem__, self._on_copied, on_failure=self.failures.append
         )
+        stack.callback(self.disk_works.set)
         self.reclaimer = Reclaimer(self.copier, self.data_logs, self.journals.__getitem__)
 
     def recover(self) -> None:
@@ -262,7 +269,7 @@ class Node:
 
     async def place(self, transaction: Transaction, logs: set[LogId]) -> None:
         """APPLY in all logs in one step; now and then the crash comes in the middle of it."""
-        survive = self.choose.random() > 0.02
+        survive = self.choose.random() >= self.crash_chance
         placed_in = sorted(logs)[: len(logs) if survive else self.choose.randint(0, len(logs))]
         self.model.apply_number += 1
         group: list[Placed] = []
@@ -283,6 +290,24 @@ class Node:
         if transaction is not None:
             for log in transaction.records:
                 await self.write(log, Discard(transaction.txid))
+
+    async def stall(self) -> None:
+        """From now on no flush returns; what is produced behind the durable head must not be copied."""
+        await self.copier.drain()
+        log = self.choose.choice(TOPIC_LOGS)
+        await self.produce_plain(log)
+        offset = self.states[log].next_offset
+        await self.journals[log].flush(self.journals[log].end)
+        self.disk_works.clear()
+        for _ in range(self.choose.randint(1, 5)):
+            other = self.choose.choice(TOPIC_LOGS)
+            if self.journals[other].has_room(2000):
+                await self.produce_plain(other)
+        await self.copier.copied(log, offset)
+
+    def _sync(self, fd: int) -> None:
+        """In place of fdatasync, in a flusher's thread."""
+        self.disk_works.wait()
 
     # What is seen
 
@@ -423,13 +448,11 @@ async def live(directory: Path, model: Model, epoch: int, choose: random.Random,
                 await node.decide_again()
                 if choose.random() < 0.8:
                     await node.copier.drain()
-                    if steps == 0:
-                        await node.copier.drain()
-                    node.read_all()
-                    if not node.open:
-                        node.check_complete()
+                    node.check_complete()
                     for _ in range(steps):
                         await node.step()
+                    if choose.random() < 0.5:
+                        await node.stall()
                 nursery.cancel_scope.cancel()
         except* (Crash, StorageFailure):
             pass
@@ -439,6 +462,7 @@ async def live(directory: Path, model: Model, epoch: int, choose: random.Random,
 
 
 async def run_lives(directory: Path, seed: int, *, lives: int, steps: int) -> Model:
+    """Several lives that end in a crash, and a last one that ends well."""
     choose = random.Random(seed)
     model = Model()
     here = directory / "life"
@@ -448,17 +472,19 @@ async def run_lives(directory: Path, seed: int, *, lives: int, steps: int) -> Mo
         shutil.rmtree(here)
         left.rename(here)
     node = Node(here, model, lives + 1, choose)
+    node.crash_chance = 0
     async with AsyncExitStack() as stack:
         await node.start(stack)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(node.copier.run)
             node.recover()
-            while True:
-                try:
-                    await node.decide_again()
-                    break
-                except Crash:
-                    continue
+            await node.decide_again()
+            await node.copier.drain()
+            node.check_complete()
+            for _ in range(steps):
+                await node.step()
+            for producer in PRODUCERS:
+                await node.abort(producer)
             await node.copier.drain()
             node.check_complete()
             nursery.cancel_scope.cancel()
