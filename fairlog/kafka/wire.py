@@ -126,6 +126,9 @@ class Reader:
         """Behind the last field of each structure: skips the tagged fields of a flexible version."""
         if not self.flexible:
             return
+        if self._position < self._end and self._buffer[self._position] == 0:
+            self._position += 1  # no tagged fields: almost always
+            return
         for _ in self.tagged_fields():
             pass
 
@@ -148,16 +151,15 @@ class Reader:
 
     def _unsigned_varint(self) -> int:
         value = shift = 0
-        for _ in range(5):
-            if self._position >= self._end:
-                raise Malformed(f"the frame ends within a length, at byte {self._end}")
-            byte = self._buffer[self._position]
-            self._position += 1
+        position = self._position
+        for byte in self._buffer[position : position + 5]:
+            position += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
+                self._position = position
                 return value
             shift += 7
-        raise Malformed(f"a length of more than 5 bytes at byte {self._position}")
+        raise Malformed(f"a length that does not end, at byte {self._position} of {self._end}")
 
     def _take(self, length: int) -> memoryview:
         start, end = self._position, self._position + length

@@ -61,7 +61,13 @@ class Peer:
 
     def __init__(self, stream, router, connection) -> None:
         self.stream, self.router, self.connection = stream, router, connection
+        self.ended = False
         self._frames = FrameReader(stream, frame_bytes_max=2**31 - 1)
+
+    async def serve(self) -> None:
+        """The other end, until it has ended."""
+        await self.connection.serve()
+        self.ended = True
 
     async def send(self, *bodies: bytes) -> None:
         await self.stream.send_all(b"".join(map(framed, bodies)))
@@ -77,8 +83,9 @@ async def peer(nursery, autojump_clock):
     ours, theirs = memory_stream_pair()
     router = EchoRouter()
     connection = Connection(ours, Client(1, "peer:1"), router, frame_bytes_max=FRAME_BYTES_MAX)
-    nursery.start_soon(connection.serve)
-    return Peer(theirs, router, connection)
+    peer = Peer(theirs, router, connection)
+    nursery.start_soon(peer.serve)
+    return peer
 
 
 # --- frames ----------------------------------------------------------------------------------------
@@ -195,7 +202,7 @@ async def test_client_that_goes_takes_its_waiting_answers_along(peer):
     await trio.testing.wait_all_tasks_blocked()
     await peer.stream.aclose()
     await trio.testing.wait_all_tasks_blocked()
-    assert peer.router.finished == []
+    assert (peer.ended, peer.router.finished) == (True, [])
 
 
 async def test_connection_stopped_finishes_what_is_in_flight(peer):

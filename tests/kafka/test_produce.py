@@ -185,19 +185,22 @@ async def test_refusal_of_the_leader_has_its_code(ask, memory, batch, refusal):
     assert (answer.error_code, answer.error_message) == (APPEND_REFUSALS[refusal], refusal.value)
 
 
-@pytest.mark.parametrize("when", ["appending", "waiting"])
-async def test_storage_failure_is_answered_as_such(ask, memory, batch, when):
-    """A full or failed disk is KAFKA_STORAGE_ERROR, whether it shows at the append or at the flush."""
+async def test_disk_failing_at_the_append_is_told(ask, memory, batch):
+    """A batch that did not get into the journal had no effect: KAFKA_STORAGE_ERROR."""
     memory.topics.create_now("t")
-    if when == "appending":
-        memory.leaders.failure = StorageFailure("no space left on device")
-        answer = only(await ask(PRODUCE, 9, **request(batch())))
-    else:
-        memory.leaders.held = True
-        started = await ask.start(PRODUCE, 9, **request(batch()))
-        memory.leaders.failure = StorageFailure("fdatasync failed")
-        answer = only(ask.parse(PRODUCE, 9, await ask.finish(started)))
+    memory.leaders.failure = StorageFailure("no space left on device")
+    answer = only(await ask(PRODUCE, 9, **request(batch())))
     assert (answer.error_code, answer.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+
+
+async def test_disk_failing_at_the_flush_is_of_unknown_effect(ask, memory, batch):
+    """The batch may be found in the journal after a restart, so the answer must not deny it (invariant 5)."""
+    memory.topics.create_now("t")
+    memory.leaders.held = True
+    started = await ask.start(PRODUCE, 9, **request(batch()))
+    memory.leaders.failure = StorageFailure("fdatasync failed")
+    answer = only(ask.parse(PRODUCE, 9, await ask.finish(started)))
+    assert (answer.error_code, answer.error_message) == (ErrorCode.REQUEST_TIMED_OUT, "fdatasync failed")
 
 
 async def test_batch_repeated_is_answered_with_the_originals_offset(ask, memory, batch):
@@ -253,6 +256,19 @@ async def test_transactional_flag_and_id_must_agree(ask, memory, batch, attribut
     memory.topics.create_now("t")
     answer = only(await ask(PRODUCE, 9, **request(batch(attributes=attributes), transactional_id="tx")))
     assert answer.error_code == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [("MUST_ABORT", ErrorCode.TRANSACTION_ABORTABLE), ("EMPTY", ErrorCode.INVALID_TXN_STATE)],
+)
+async def test_batch_after_the_broker_has_aborted_is_abortable(ask, memory, batch, description, state, error):
+    """A client whose transaction was aborted behind its back may abort and go on; one that never began may not."""
+    memory.topics.create_now("t")
+    memory.leaders.refusal = RefusedAppend.NOT_IN_TRANSACTION
+    memory.coordinator.descriptions["tx"] = description(state=state)
+    records = batch(producer_id=41, epoch=2, sequence=0, attributes=TRANSACTIONAL)
+    assert only(await ask(PRODUCE, 9, **request(records, transactional_id="tx"))).error_code == error
 
 
 def test_base_offset_unknown_makes_every_offset_negative_for_clients_that_add_the_index():

@@ -83,9 +83,7 @@ def add(*partitions):
         "v3_and_below_transactional_id": "tx",
         "v3_and_below_producer_id": 41,
         "v3_and_below_producer_epoch": 2,
-        "v3_and_below_topics": [
-            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))
-        ],
+        "v3_and_below_topics": [topic],
     }
 
 

@@ -138,6 +138,8 @@ async def _append(
         outcome = await broker.leaders.append(log_id, data, header)
     except StorageFailure as failure:
         return result.fail(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+    if outcome is RefusedAppend.NOT_IN_TRANSACTION and _must_abort(broker, request.transactional_id):
+        outcome = RefusedAppend.MUST_ABORT
     if isinstance(outcome, RefusedAppend):
         return result.fail(APPEND_REFUSALS[outcome], outcome.value)
     return _accepted(context, result, log_id, header, outcome)
@@ -189,6 +191,12 @@ def _is_fenced_plain(broker: Broker, header: BatchHeader) -> bool:
     return current is not None and header.producer_epoch < current
 
 
+def _must_abort(broker: Broker, transactional_id: str | None) -> bool:
+    """Whether the partition has no open transaction because the broker has aborted it, unknown to the client."""
+    description = None if transactional_id is None else broker.coordinator.describe(transactional_id)
+    return description is not None and description.state == "MUST_ABORT"
+
+
 def unknown_base_offset(client: Client, record_count: int) -> int:
     """The base offset that makes the client report "no offset" for every record of a transactional batch.
 
@@ -210,7 +218,8 @@ async def _finish(context: Context, results: _Results, waiting: Sequence[_Result
             try:
                 await context.broker.leaders.visible(*result.visible_at)
             except StorageFailure as failure:
-                result.fail(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+                # The batch is in the journal, and may come back with it: KAFKA_STORAGE_ERROR would deny that.
+                result.fail(ErrorCode.REQUEST_TIMED_OUT, str(failure))
             result.visible_at = None
     if timeout.cancelled_caught:
         for result in waiting:

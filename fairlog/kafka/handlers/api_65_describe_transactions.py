@@ -80,13 +80,14 @@ async def handle(context: Context, request: DescribeTransactionsRequest) -> Answ
 
 
 def _write_unknown(writer: Writer, transactional_id: str) -> None:
+    # Zeros as Kafka sends them; kio, for one, cannot read a time before 1970.
     writer.int16(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
     writer.string(transactional_id)
     writer.string("")
     writer.int32(0)
-    writer.int64(-1)
-    writer.int64(-1)
-    writer.int16(-1)
+    writer.int64(0)
+    writer.int64(0)
+    writer.int16(0)
     writer.array((), writer.string)
     writer.end_of_fields()
 
