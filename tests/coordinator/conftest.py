@@ -1,0 +1,287 @@
+"""A coordinator between doubles: group journals and participants in memory, with scripted trouble.
+
+Fault model of the doubles. A flush takes `flush_s` and may fail, after which the journal is closed. A
+process that is killed keeps everything that was appended; a machine that loses power keeps what was flushed.
+Participants may refuse or fail to prepare, fail to place or to discard, take `prepare_s`, and copy
+nothing while `copying` is held back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+
+from coordinator.messages import (
+    Applied,
+    ApplyCommit,
+    Begin,
+    Begun,
+    DiscardTransaction,
+    Expected,
+    Prepare,
+    Prepared,
+)
+from coordinator.service import Coordinator
+from coordinator.settings import CoordinatorSettings
+from fairlog_types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    ApplyNumber,
+    JournalPosition,
+    LeaderEpoch,
+    LogId,
+    Offset,
+    Placement,
+    StorageFailure,
+    TxId,
+)
+from journal.group_records import GroupRecord
+
+LEADER_EPOCH = LeaderEpoch(3)
+
+
+class MemoryGroupJournal:
+    """A `GroupJournal` whose positions count records."""
+
+    def __init__(self) -> None:
+        self.records: list[GroupRecord] = []
+        self.durable = 0
+        self.failed: StorageFailure | None = None
+        self.flush_s = 0.0
+        self.flush_fails = False
+        self.room = 1_000_000
+        self.disk_is_full = False
+        self.snapshots = 0
+        self.bytes_since_snapshot = 0
+        self._flushes: list[tuple[int, float]] = []
+
+    def replay(self) -> Iterator[GroupRecord]:
+        yield from list(self.records)
+
+    def has_room(self, record: GroupRecord) -> bool:
+        return self.room > 0
+
+    async def make_room(self, record: GroupRecord) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.disk_is_full:
+            raise StorageFailure("disk full")
+        self.room = 10
+
+    def append(self, record: GroupRecord) -> JournalPosition:
+        if self.failed is not None:
+            raise self.failed
+        assert self.room > 0
+        self.room -= 1
+        self.records.append(record)
+        self.bytes_since_snapshot += 100
+        return JournalPosition(len(self.records))
+
+    def start_flush(self) -> None:
+        self._flushes.append((len(self.records), trio.current_time() + self.flush_s))
+
+    async def flush(self, through: JournalPosition) -> None:
+        if self.durable >= through and self.failed is None:
+            await trio.lowlevel.checkpoint()
+            return
+        if not any(end >= through for end, _ in self._flushes):
+            self.start_flush()
+        end, done_s = next(it for it in self._flushes if it[0] >= through)
+        await trio.sleep(max(0.0, done_s - trio.current_time()))
+        if self.flush_fails:
+            self.failed = StorageFailure("fdatasync failed")
+        if self.failed is not None:
+            raise self.failed
+        self.durable = max(self.durable, end)
+
+    async def snapshot(self, records: Iterable[GroupRecord]) -> None:
+        self.records = list(records)
+        await trio.lowlevel.checkpoint()
+        self.durable = len(self.records)
+        self._flushes = []
+        self.snapshots += 1
+        self.bytes_since_snapshot = 0
+
+    def reopened(self, *, power_lost: bool) -> MemoryGroupJournal:
+        """The journal as a restart finds it."""
+        after = MemoryGroupJournal()
+        after.records = self.records[: self.durable] if power_lost else list(self.records)
+        after.durable = len(after.records)
+        return after
+
+
+@dataclass
+class MemoryParticipants:
+    """Leaders of `logs`, all on one node; every method is a `Participants`'."""
+
+    logs: set[LogId]
+    held: dict[TxId, dict[LogId, int]] = field(default_factory=dict)
+    """Records of each open transaction."""
+    sealed: set[TxId] = field(default_factory=set)
+    placed: list[TxId] = field(default_factory=list)
+    discarded: list[TxId] = field(default_factory=list)
+    prepared: list[Prepare] = field(default_factory=list)
+    apply_numbers: dict[TxId, int] = field(default_factory=dict)
+    refusing: dict[LogId, str] = field(default_factory=dict)
+    prepare_fails: bool = False
+    place_fails: bool = False
+    discard_fails: bool = False
+    apply_fails: bool = False
+    prepare_s: float = 0.0
+    begin_s: float = 0.0
+    copying: trio.Event | None = None
+    """If set to an event: nothing becomes visible before it is set."""
+
+    async def begin(self, message: Begin) -> Begun:
+        await trio.sleep(self.begin_s)
+        known = [log for log in message.logs if log in self.logs]
+        for log in known:
+            self.held.setdefault(message.txid, {}).setdefault(log, 0)
+        refused = {log: "no such log" for log in message.logs if log not in self.logs}
+        return Begun(dict.fromkeys(known, LEADER_EPOCH), refused)
+
+    def produce(self, txid: TxId, log: LogId, records: int) -> bool:
+        """What a Produce does; False if the transaction is not open there."""
+        if txid in self.sealed or log not in self.held.get(txid, {}):
+            return False
+        self.held[txid][log] += records
+        return True
+
+    def seal(self, txid: TxId, logs: tuple[LogId, ...]) -> Mapping[LogId, Expected]:
+        self.sealed.add(txid)
+        held = self.held.get(txid, {})
+        return {log: Expected(LEADER_EPOCH, held.get(log, 0)) for log in logs if log in self.logs}
+
+    async def prepare(self, message: Prepare) -> Prepared:
+        self.prepared.append(message)
+        await trio.sleep(self.prepare_s)
+        if self.prepare_fails:
+            raise StorageFailure("a local journal failed")
+        if message.txid in self.placed:
+            return Prepared({})
+        held = self.held.get(message.txid, {})
+        lost = {
+            log: f"holds {held.get(log, 0)} of {expected.records} records"
+            for log, expected in message.expected.items()
+            if log in self.logs and held.get(log, 0) != expected.records
+        }
+        return Prepared({**lost, **{log: why for log, why in self.refusing.items() if log in message.expected}})
+
+    def place(self, message: ApplyCommit) -> None:
+        if self.place_fails:
+            raise StorageFailure("a local journal is closed")
+        if message.txid not in self.placed:
+            self.placed.append(message.txid)
+
+    async def applied(self, message: ApplyCommit) -> Applied:
+        assert message.txid in self.placed
+        if self.copying is not None:
+            await self.copying.wait()
+        await trio.lowlevel.checkpoint()
+        if self.apply_fails:
+            raise StorageFailure("the data log is full")
+        held = self.held.get(message.txid, {})
+        return Applied(tuple(Placement(log, Offset(0), held.get(log, 0)) for log in message.logs if log in self.logs))
+
+    def surviving_apply_number(self, txid: TxId, logs: tuple[LogId, ...]) -> ApplyNumber | None:
+        number = self.apply_numbers.get(txid)
+        return None if number is None else ApplyNumber(number)
+
+    def discard(self, message: DiscardTransaction) -> None:
+        if self.discard_fails:
+            raise StorageFailure("a local journal is closed")
+        self.discarded.append(message.txid)
+        held = self.held.get(message.txid, {})
+        for log in message.logs:
+            held.pop(log, None)
+
+
+class CountingIds:
+    """Blocks of producer ids from 1000 on."""
+
+    def __init__(self) -> None:
+        self.next = 1000
+        self.fetches = 0
+        self.fails = False
+
+    async def allot_producer_ids(self, count: int) -> range:
+        await trio.lowlevel.checkpoint()
+        if self.fails:
+            raise StorageFailure("the cluster store is closed")
+        self.fetches += 1
+        self.next += count
+        return range(self.next - count, self.next)
+
+
+class World:
+    """A coordinator, its doubles and shorthand for requests; `t` is the transactional id unless told."""
+
+    def __init__(self, journals: list[MemoryGroupJournal], participants: MemoryParticipants, ids: CountingIds) -> None:
+        self.journals = journals
+        self.participants = participants
+        self.ids = ids
+        self.settings = CoordinatorSettings()
+        self.start()
+
+    def start(self) -> None:
+        self.coordinator = Coordinator(
+            journals=self.journals,  # type: ignore[arg-type]
+            participants=self.participants,
+            producer_ids=self.ids,
+            settings=self.settings,
+            now_ms=lambda: int(trio.current_time() * 1000),
+        )
+
+    @property
+    def journal(self) -> MemoryGroupJournal:
+        (journal,) = self.journals
+        return journal
+
+    def restarted(self, *, power_lost: bool = False) -> World:
+        """The world after a crash; recovery has not run yet."""
+        after = World([it.reopened(power_lost=power_lost) for it in self.journals], self.participants, self.ids)
+        after.participants.copying = None
+        return after
+
+    async def init(self, connection: int = 1, timeout_ms: int = 60_000, name: str = "t", known=None):
+        producer_id, epoch = known or (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        return await self.coordinator.init_producer_id(name, timeout_ms, producer_id, epoch, connection)
+
+    async def add(self, granted, *logs: LogId, connection: int = 1, name: str = "t"):
+        return await self.coordinator.add_logs(name, granted.producer_id, granted.epoch, logs, connection)
+
+    async def end(self, granted, commit: bool = True, connection: int = 1, name: str = "t"):
+        return await self.coordinator.end(name, granted.producer_id, granted.epoch, commit, connection)
+
+    def produce(self, log: LogId, records: int = 1, name: str = "t") -> bool:
+        description = self.coordinator.describe(name)
+        assert description is not None
+        return description.txid is not None and self.participants.produce(description.txid, log, records)
+
+    async def transaction(self, granted, log: LogId, commit: bool = True, connection: int = 1, name: str = "t"):
+        """Add, produce one record, end."""
+        answer = await self.add(granted, log, connection=connection, name=name)
+        assert answer == {log: None}
+        assert self.produce(log, name=name)
+        return await self.end(granted, commit, connection=connection, name=name)
+
+
+@pytest.fixture
+def logs() -> list[LogId]:
+    return [LogId("t", "ab" * 16, partition) for partition in range(4)]
+
+
+@pytest.fixture
+def world(logs) -> World:
+    """One group journal; `recover` and `run` are up to the test."""
+    return World([MemoryGroupJournal()], MemoryParticipants(set(logs)), CountingIds())
+
+
+@pytest.fixture
+async def running(world, nursery) -> World:
+    """A world that serves."""
+    await world.coordinator.recover(tail_kept=True)
+    await nursery.start(world.coordinator.run)
+    return world

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.messages import ApplyCommit
+from coordinator.order import CommitOrder
+from fairlog_types import ProducerEpoch, ProducerId, TxId
+
+
+def txid(number: int) -> TxId:
+    return TxId(ProducerId(1), ProducerEpoch(0), number)
+
+
+@given(
+    groups=st.lists(st.sampled_from("ab"), min_size=1, max_size=12),
+    data=st.data(),
+)
+def test_order_of_placing_is_the_order_of_entering_whatever_the_order_of_decisions(groups, data):
+    """Invariant 6: what commits is placed in each group in the order of PREPARE_COMMITs, and nothing is left."""
+    order = CommitOrder()
+    for number, group in enumerate(groups):
+        order.enter(group, txid(number))
+    commits = data.draw(st.lists(st.booleans(), min_size=len(groups), max_size=len(groups)))
+    placed = {"a": [], "b": []}
+    undecided = set(range(len(groups)))
+    for number in data.draw(st.permutations(range(len(groups)))):
+        undecided.discard(number)
+        group = groups[number]
+        if commits[number]:
+            heads = order.decide(group, ApplyCommit(txid(number), (), 0))
+        else:
+            heads = order.leave(group, txid(number))
+        placed[group] += [message.txid.number for message in heads]
+        ahead = [n for n in range(len(groups)) if groups[n] == group and commits[n] and n not in undecided]
+        first_open = min((n for n in undecided if groups[n] == group), default=len(groups))
+        assert placed[group] == [n for n in ahead if n < first_open], "placed as early as may be, and no earlier"
+    for group, numbers in placed.items():
+        assert numbers == [n for n in range(len(groups)) if groups[n] == group and commits[n]]
+
+
+def test_order_refuses_a_transaction_that_enters_or_is_decided_twice():
+    """Both would be a bug of the machine."""
+    order = CommitOrder()
+    order.enter("g", txid(0))
+    order.enter("g", txid(1))
+    with pytest.raises(AssertionError):
+        order.enter("g", txid(1))
+    order.decide("g", ApplyCommit(txid(1), (), 0))
+    with pytest.raises(AssertionError):
+        order.decide("g", ApplyCommit(txid(1), (), 0))

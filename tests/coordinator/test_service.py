@@ -1,0 +1,700 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import trio
+import trio.testing
+from structlog.testing import capture_logs
+
+from coordinator.answers import Granted, Refusal
+from coordinator.settings import CoordinatorSettings
+from fairlog_types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    LogId,
+    Placement,
+    ProducerEpoch,
+    ProducerId,
+    StorageFailure,
+    TxId,
+)
+from journal.group_records import (
+    AbortedRecord,
+    BeginRecord,
+    CommittedRecord,
+    PrepareAbortRecord,
+    PrepareCommitRecord,
+    ProducerRecord,
+)
+
+SAME_PRODUCER = ProducerId(1000)
+
+
+def txid(number: int, epoch: int = 0) -> TxId:
+    return TxId(SAME_PRODUCER, ProducerEpoch(epoch), number)
+
+
+def kinds(journal) -> list[type]:
+    return [type(record) for record in journal.records]
+
+
+async def settle() -> None:
+    """Let what runs in the background come to rest."""
+    await trio.testing.wait_all_tasks_blocked()
+
+
+# ------------------------------------------------------------------------------------------------ commits
+
+
+async def test_commit_is_placed_and_recorded_with_its_placements(running, logs, autojump_clock):
+    """A committed transaction is placed before the answer, and COMMITTED keeps where its records are."""
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0]) is None
+    assert running.participants.placed == [txid(0)]
+    await settle()
+    assert kinds(running.journal) == [ProducerRecord, BeginRecord, PrepareCommitRecord, CommittedRecord]
+    (done,) = running.coordinator.describe("t").committed
+    assert (done.txid, done.placements) == (txid(0), (Placement(logs[0], 0, 1),))
+
+
+async def test_commit_costs_one_flush_delay(running, logs, autojump_clock):
+    """The group journal and the participants go to disk in parallel."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.produce(logs[0])
+    running.journal.flush_s = running.participants.prepare_s = 1.0
+    before = trio.current_time()
+    assert await running.end(granted) is None
+    assert trio.current_time() - before == pytest.approx(1.0)
+    assert running.journal.durable == 3
+
+
+async def test_commit_does_not_wait_for_the_copy(running, logs, autojump_clock):
+    """The next transaction begins, and commits, while the last one is being copied."""
+    running.participants.copying = trio.Event()
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0]) is None
+    assert await running.transaction(granted, logs[1]) is None
+    assert running.coordinator.describe("t").being_copied == (txid(0), txid(1))
+    running.participants.copying.set()
+    await settle()
+    assert running.coordinator.describe("t").being_copied == ()
+
+
+async def test_fifth_uncopied_commit_waits_for_room_and_is_not_refused(running, logs, nursery, autojump_clock):
+    """At most four committed transactions of an id are uncopied; the fifth EndTxn waits."""
+    running.participants.copying = trio.Event()
+    granted = await running.init()
+    for _ in range(4):
+        assert await running.transaction(granted, logs[0]) is None
+    await running.add(granted, logs[0])
+    answers = []
+
+    async def fifth():
+        answers.append(await running.end(granted))
+
+    nursery.start_soon(fifth)
+    await trio.sleep(30)
+    assert answers == []
+    running.participants.copying.set()
+    await settle()
+    assert answers == [None]
+
+
+async def test_log_without_records_is_neither_prepared_nor_placed(running, logs, autojump_clock):
+    """A partition that was added and not written to costs no flush; its leader forgets the transaction."""
+    granted = await running.init()
+    await running.add(granted, logs[0], logs[1])
+    running.produce(logs[0])
+    assert await running.end(granted) is None
+    assert list(running.participants.prepared[0].expected) == [logs[0]]
+    assert list(running.participants.held[txid(0)]) == [logs[0]]
+
+
+async def test_commit_without_any_records_succeeds(running, logs, autojump_clock):
+    """A begun and empty transaction commits."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    assert await running.end(granted) is None
+    await settle()
+    assert running.participants.prepared == []
+    assert running.coordinator.describe("t").state == "EMPTY"
+
+
+async def test_commit_after_topic_deletion_commits_the_rest(running, logs, autojump_clock):
+    """A transaction that wrote to a topic that is gone commits in its other partitions."""
+    granted = await running.init()
+    await running.add(granted, logs[0], logs[1])
+    running.produce(logs[0])
+    running.produce(logs[1])
+    running.participants.logs.discard(logs[1])
+    with capture_logs() as lines:
+        assert await running.end(granted) is None
+    assert [line["logs"] for line in lines if "deleted" in line["event"]] == [[str(logs[1])]]
+    assert list(running.participants.prepared[0].expected) == [logs[0]]
+
+
+async def test_commit_that_a_participant_refuses_is_aborted_durably(running, logs, autojump_clock):
+    """The producer hears an abortable error only when PREPARE_ABORT is on disk; EndTxn(abort) clears it."""
+    granted = await running.init()
+    running.participants.refusing[logs[0]] = "lost"
+    assert await running.transaction(granted, logs[0]) is Refusal.MUST_ABORT
+    records = running.journal.records[: running.journal.durable]
+    assert any(isinstance(record, PrepareAbortRecord) for record in records)
+    assert running.participants.placed == []
+    assert running.participants.discarded == [txid(0)]
+    running.participants.refusing.clear()
+    assert await running.end(granted) is Refusal.MUST_ABORT
+    assert await running.end(granted, commit=False) is None
+    assert await running.transaction(granted, logs[0]) is None
+
+
+async def test_commit_whose_participant_fails_is_aborted(running, logs, autojump_clock):
+    """A local journal that cannot be flushed turns the commit into an abort: certainly no effect."""
+    granted = await running.init()
+    running.participants.prepare_fails = True
+    assert await running.transaction(granted, logs[0]) is Refusal.MUST_ABORT
+    assert kinds(running.journal)[-3:] == [PrepareAbortRecord, ProducerRecord, AbortedRecord]
+
+
+async def test_commit_whose_group_journal_fails_is_of_unknown_effect(running, logs, autojump_clock):
+    """After a failed flush of PREPARE_COMMIT nobody can tell; the group is refused from then on."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.produce(logs[0])
+    running.journal.flush_fails = True
+    assert await running.end(granted) is Refusal.STORAGE_EFFECT_UNKNOWN
+    assert running.participants.placed == []
+    assert await running.end(granted) is Refusal.STORAGE
+    assert await running.init(connection=2) is Refusal.STORAGE
+
+
+async def test_commit_whose_placing_fails_is_committed_and_stops_all_placing(running, logs, autojump_clock):
+    """The decision stands; it is placed after a restart, and nothing overtakes it."""
+    granted, other = await running.init(), await running.init(name="u", connection=2)
+    await running.add(other, logs[1], name="u", connection=2)
+    running.participants.place_fails = True
+    assert await running.transaction(granted, logs[0]) is None
+    running.participants.place_fails = False
+    assert await running.end(other, name="u", connection=2) is Refusal.STORAGE
+    assert running.participants.placed == []
+
+    after = running.restarted()
+    await after.coordinator.recover(tail_kept=True)
+    assert after.participants.placed == [txid(0)]
+
+
+async def test_repeated_commit_waits_for_the_first_and_hears_the_same(running, logs, nursery, autojump_clock):
+    """EndTxn sent twice is decided once."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.produce(logs[0])
+    running.participants.prepare_s = 1.0
+    answers = []
+
+    async def end(connection):
+        answers.append(await running.end(granted, connection=connection))
+
+    nursery.start_soon(end, 1)
+    await settle()
+    nursery.start_soon(end, 2)
+    await trio.sleep(2)
+    assert answers == [None, None]
+    assert len(running.participants.prepared) == 1
+
+
+async def test_requests_while_a_commit_is_decided_hear_concurrent_or_wait(running, logs, nursery, autojump_clock):
+    """AddPartitions is told at once; InitProducerId waits for the decision, and is told after a while."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.produce(logs[0])
+    running.participants.prepare_s = 60.0
+    nursery.start_soon(running.end, granted)
+    await settle()
+    before = trio.current_time()
+    assert await running.add(granted, logs[1]) is Refusal.CONCURRENT
+    assert await running.end(granted, commit=False) is Refusal.WRONG_STATE
+    assert await running.coordinator.abort_open("t") is Refusal.CONCURRENT
+    assert trio.current_time() == before
+    assert await running.init(connection=2) is Refusal.CONCURRENT
+    assert trio.current_time() - before == pytest.approx(5.0)
+    running.participants.prepare_s = 0.0
+    await trio.sleep(60)
+    assert await running.init(connection=2) == Granted(SAME_PRODUCER, ProducerEpoch(1))
+
+
+async def test_commit_whose_client_hangs_up_is_decided_all_the_same(running, logs, autojump_clock):
+    """Cancelling the request leaves no transaction undecided."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.produce(logs[0])
+    running.participants.prepare_s = 1.0
+    with trio.move_on_after(0.5):
+        await running.end(granted)
+    await settle()
+    assert running.participants.placed == [txid(0)]
+
+
+async def test_journal_without_room_is_given_room_in_the_middle_of_a_turn(running, logs, autojump_clock):
+    """Records wait for room; nothing fails because a segment is full."""
+    granted = await running.init()
+    for _ in range(3):
+        running.journal.room = 1
+        assert await running.transaction(granted, logs[0]) is None
+
+
+async def test_full_disk_refuses_without_effect_until_the_commit_is_written(running, logs, autojump_clock):
+    """A disk that is full when a transaction begins leaves nothing behind."""
+    granted = await running.init()
+    running.journal.room, running.journal.disk_is_full = 0, True
+    assert await running.add(granted, logs[0]) is Refusal.STORAGE
+
+
+# ----------------------------------------------------------------------------------- aborts and repetitions
+
+
+async def test_abort_discards_and_begins_anew(running, logs, autojump_clock):
+    """An aborted transaction is discarded, and the next one is another."""
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0], commit=False) is None
+    assert running.participants.discarded == [txid(0)]
+    assert await running.end(granted, commit=False) is None
+    assert await running.end(granted) is Refusal.WRONG_STATE
+    assert await running.transaction(granted, logs[0]) is None
+    assert running.participants.placed == [txid(1)]
+
+
+async def test_abort_whose_discard_fails_is_not_acknowledged(running, logs, autojump_clock):
+    """PREPARE_ABORT stands in the journal, and a restart says DISCARD again."""
+    granted = await running.init()
+    running.participants.discard_fails = True
+    assert await running.transaction(granted, logs[0], commit=False) is Refusal.STORAGE
+    after = running.restarted()
+    after.participants.discard_fails = False
+    await after.coordinator.recover(tail_kept=True)
+    assert after.participants.discarded == [txid(0)]
+    assert AbortedRecord in kinds(after.journal)
+
+
+async def test_end_on_an_older_connection_does_not_end_a_later_transaction(running, logs, autojump_clock):
+    """Invariant 10: a delayed EndTxn comes on a connection that a later one has replaced."""
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0], connection=2) is None
+    await running.add(granted, logs[0], connection=2)
+    running.produce(logs[0])
+    for commit in (True, False):
+        assert await running.end(granted, commit, connection=1) is Refusal.LATE
+    assert await running.add(granted, logs[1], connection=1) is Refusal.LATE
+    assert running.coordinator.describe("t").txid == txid(1)
+
+
+async def test_init_on_a_later_connection_than_the_rest_is_no_obstacle(running, logs, autojump_clock):
+    """aiokafka sends InitProducerId on a connection of its own, which may be the later one."""
+    granted = await running.init(connection=9)
+    assert await running.transaction(granted, logs[0], connection=4) is None
+
+
+async def test_commit_without_partitions_succeeds_and_so_does_abort(running, autojump_clock):
+    """A client that began and wrote nothing may end as it likes."""
+    granted = await running.init()
+    assert await running.end(granted) is None
+    assert await running.end(granted, commit=False) is None
+
+
+# -------------------------------------------------------------------------------------------- producer ids
+
+
+async def test_init_fences_the_last_instance_and_aborts_what_it_left(running, logs, autojump_clock):
+    """A new instance gets the next epoch; the old one is fenced everywhere, its transaction gone."""
+    old = await running.init()
+    await running.add(old, logs[0])
+    running.produce(logs[0])
+    new = await running.init(connection=2)
+    assert new == Granted(old.producer_id, ProducerEpoch(1))
+    assert running.participants.discarded == [txid(0)]
+    assert await running.end(old) is Refusal.FENCED
+    assert await running.add(old, logs[1]) is Refusal.FENCED
+    assert running.coordinator.epoch_of(old.producer_id) == 1
+
+
+async def test_init_waits_until_the_last_instances_commit_is_visible(running, logs, nursery, autojump_clock):
+    """Whoever takes over must be able to read what was committed, and hears no CONCURRENT for a mere copy."""
+    running.participants.copying = trio.Event()
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0]) is None
+    answers = []
+
+    async def take_over():
+        answers.append(await running.init(connection=2))
+
+    nursery.start_soon(take_over)
+    await trio.sleep(60)
+    assert answers == []
+    running.participants.copying.set()
+    await settle()
+    assert answers == [Granted(SAME_PRODUCER, ProducerEpoch(1))]
+
+
+async def test_init_repeated_on_the_same_connection_is_answered_alike(running, logs, autojump_clock):
+    """A retry does not fence its own sender; once something has been done, it is a new instance."""
+    granted = await running.init()
+    assert await running.init() == granted
+    await running.add(granted, logs[0])
+    assert (await running.init()).epoch == 1
+
+
+async def test_init_naming_the_last_epoch_is_a_retry_and_an_older_one_is_fenced(running, logs, autojump_clock):
+    """KIP-360: the client says which epoch it had, so a lost answer can be told from a zombie."""
+    first = await running.init()
+    second = await running.init(connection=2, known=(first.producer_id, first.epoch))
+    assert second.epoch == 1
+    assert await running.init(connection=3, known=(first.producer_id, first.epoch)) == second
+    third = await running.init(connection=4, known=(second.producer_id, second.epoch))
+    assert third.epoch == 2
+    assert await running.init(connection=5, known=(first.producer_id, first.epoch)) is Refusal.FENCED
+    assert await running.init(connection=5, known=(ProducerId(77), ProducerEpoch(0))) is Refusal.FENCED
+
+
+async def test_init_is_durable_before_it_is_answered(running, autojump_clock):
+    """An epoch that was granted is never granted again."""
+    await running.init()
+    assert running.journal.durable == len(running.journal.records) == 1
+
+
+async def test_init_whose_first_attempt_was_cancelled_is_durable_on_retry(running, nursery, autojump_clock):
+    """The retry flushes what the first attempt only appended."""
+    running.journal.flush_s = 1.0
+    with trio.move_on_after(0.5):
+        await running.init()
+    assert await running.init() == Granted(SAME_PRODUCER, ProducerEpoch(0))
+    assert running.journal.durable == 1
+
+
+async def test_init_after_the_last_epoch_gets_a_new_producer_id(running, autojump_clock):
+    """int16 is finite."""
+    granted = await running.init()
+    slot = running.coordinator._slots["t"]
+    slot.producer = dataclasses.replace(slot.producer, epoch=ProducerEpoch(32_766))
+    fresh = await running.init(connection=2)
+    assert fresh == Granted(ProducerId(granted.producer_id + 1), ProducerEpoch(0))
+    assert running.coordinator.transactional_id_of(granted.producer_id) is None
+    assert running.coordinator.transactional_id_of(fresh.producer_id) == "t"
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "stored"), [(1, 1_000), (60_000, 60_000), (900_001, 900_000), (0, None), (-1, None)]
+)
+async def test_init_clamps_the_timeout_and_refuses_what_is_none(running, timeout_ms, stored, autojump_clock):
+    """A time-out is clamped to the operator's bounds; zero and less is an error."""
+    answer = await running.init(timeout_ms=timeout_ms)
+    if stored is None:
+        assert answer is Refusal.BAD_TIMEOUT
+        assert running.coordinator.describe("t") is None
+        assert running.coordinator._slots == {}
+    else:
+        assert running.coordinator.describe("t").timeout_ms == stored
+
+
+async def test_init_that_contradicts_itself_is_refused(running, autojump_clock):
+    """A producer id without an epoch, or an empty transactional id."""
+    assert await running.init(known=(ProducerId(5), NO_PRODUCER_EPOCH)) is Refusal.BAD_REQUEST
+    assert await running.init(known=(NO_PRODUCER_ID, ProducerEpoch(5))) is Refusal.BAD_REQUEST
+    assert await running.init(name="") is Refusal.BAD_REQUEST
+
+
+async def test_init_without_transactional_id_gives_a_fresh_producer(running, autojump_clock):
+    """An idempotent producer needs an id and nothing else."""
+    args = (None, 0, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, 1)
+    first = await running.coordinator.init_producer_id(*args)
+    second = await running.coordinator.init_producer_id(*args)
+    assert (first, second) == (Granted(ProducerId(1000), 0), Granted(ProducerId(1001), 0))
+    assert running.coordinator.epoch_of(ProducerId(1000)) is None
+
+
+async def test_init_without_producer_ids_is_refused_and_leaves_nothing(running, autojump_clock):
+    """The cluster store fails: the id stays unknown."""
+    running.ids.fails = True
+    assert await running.init() is Refusal.STORAGE
+    assert running.coordinator._slots == {}
+    running.ids.fails = False
+    assert isinstance(await running.init(), Granted)
+
+
+async def test_two_first_inits_at_once_get_two_epochs(running, nursery, autojump_clock):
+    """One transactional id has one producer id, however many ask at once."""
+    running.journal.flush_s = 1.0
+    answers = []
+
+    async def ask(connection):
+        answers.append(await running.init(connection=connection))
+
+    nursery.start_soon(ask, 1)
+    nursery.start_soon(ask, 2)
+    await trio.sleep(5)
+    assert {answer.producer_id for answer in answers} == {SAME_PRODUCER}
+    assert sorted(answer.epoch for answer in answers) == [0, 1]
+
+
+async def test_requests_of_strangers_are_refused(running, logs, autojump_clock):
+    """Unknown ids and foreign producer ids have no transaction here."""
+    stranger = Granted(ProducerId(5), ProducerEpoch(0))
+    assert await running.add(stranger, logs[0]) is Refusal.UNKNOWN_PRODUCER_ID_MAPPING
+    assert await running.end(stranger) is Refusal.UNKNOWN_PRODUCER_ID_MAPPING
+    await running.init()
+    assert await running.end(stranger) is Refusal.UNKNOWN_PRODUCER_ID_MAPPING
+    assert await running.coordinator.abort_open("nobody") is Refusal.UNKNOWN_PRODUCER_ID_MAPPING
+
+
+async def test_add_of_a_log_that_does_not_exist_leaves_the_others(running, logs, autojump_clock):
+    """Each log has its own answer; repeating what is begun is answered without asking anybody."""
+    granted = await running.init()
+    unknown = LogId("t", "cd" * 16, 0)
+    assert await running.add(granted, unknown) == {unknown: Refusal.UNKNOWN_LOG}
+    assert running.coordinator.describe("t").state == "EMPTY"
+    answers = {logs[0]: None, unknown: Refusal.UNKNOWN_LOG}
+    assert await running.add(granted, logs[0], unknown) == answers
+    before = len(running.journal.records)
+    assert await running.add(granted, logs[0]) == {logs[0]: None}
+    assert len(running.journal.records) == before
+
+
+# ------------------------------------------------------------------------------------------------- time
+
+
+async def test_open_transaction_that_times_out_is_aborted_and_its_producer_fenced(running, logs, autojump_clock):
+    """A hung transaction ends at the next check behind its time-out, also one without any record."""
+    granted = await running.init(timeout_ms=15_000)
+    await running.add(granted, logs[0])
+    await trio.sleep(14)
+    assert running.coordinator.describe("t").state == "OPEN"
+    await trio.sleep(11)
+    assert running.coordinator.describe("t").state == "EMPTY"
+    assert running.participants.discarded == [txid(0)]
+    assert await running.end(granted) is Refusal.FENCED
+    assert await running.init(connection=2, known=(granted.producer_id, granted.epoch)) is Refusal.FENCED
+    assert (await running.init(connection=2)).epoch == 2
+
+
+async def test_timeout_without_fence_tells_the_producer_to_abort(world, logs, nursery, autojump_clock):
+    """With fence_on_timeout off the producer may go on after it has aborted."""
+    world.settings = CoordinatorSettings(fence_on_timeout=False)
+    world.start()
+    nursery.start_soon(world.coordinator.run)
+    granted = await world.init(timeout_ms=1_000)
+    await world.add(granted, logs[0])
+    await trio.sleep(30)
+    assert await world.end(granted) is Refusal.MUST_ABORT
+    assert await world.end(granted, commit=False) is None
+    assert await world.transaction(granted, logs[0]) is None
+
+
+async def test_operator_aborts_an_open_transaction(running, logs, autojump_clock):
+    """`abort_open` acts like the time-out, and is content if nothing is open."""
+    granted = await running.init()
+    assert await running.coordinator.abort_open("t") is None
+    await running.add(granted, logs[0])
+    assert await running.coordinator.abort_open("t") is None
+    assert await running.end(granted) is Refusal.FENCED
+
+
+async def test_idle_id_expires_in_memory_and_on_disk(world, logs, nursery, autojump_clock):
+    """An id without requests for the expiration time is forgotten; its name starts with another producer id."""
+    world.settings = CoordinatorSettings(check_interval_ms=100_000, transactional_id_expiration_ms=1_000_000)
+    world.start()
+    await nursery.start(world.coordinator.run)
+    granted = await world.init()
+    await world.transaction(granted, logs[0])
+    await trio.sleep(950)
+    assert world.coordinator.describe("t") is not None
+    await trio.sleep(200)
+    assert world.coordinator.describe("t") is None
+    assert world.coordinator.epoch_of(granted.producer_id) is None
+    after = world.restarted()
+    await after.coordinator.recover(tail_kept=True)
+    assert after.coordinator.describe_all() == []
+    assert (await world.init()).producer_id == granted.producer_id + 1
+
+
+async def test_grown_journal_is_replaced_by_a_snapshot_that_recovers_the_same(running, logs, autojump_clock):
+    """A snapshot stands for everything before it."""
+    running.participants.copying = trio.Event()
+    granted = await running.init()
+    await running.transaction(granted, logs[0])
+    await running.add(granted, logs[1])
+    running.journal.bytes_since_snapshot = 5 * 2**20
+    before = running.coordinator.describe_all()
+    await trio.sleep(11)
+    assert running.journal.snapshots == 1
+    after = running.restarted()
+    await after.coordinator.recover(tail_kept=True)
+    (description,) = after.coordinator.describe_all()
+    assert description.state == "MUST_ABORT"
+    assert description.being_copied == before[0].being_copied == (txid(0),)
+    assert after.participants.discarded == [txid(1)]
+
+
+# ---------------------------------------------------------------------------------------------- restarts
+
+
+async def restart(world, nursery, *, power_lost=False):
+    after = world.restarted(power_lost=power_lost)
+    await after.coordinator.recover(tail_kept=not power_lost)
+    await nursery.start(after.coordinator.run)
+    return after
+
+
+async def test_restart_after_a_kill_lets_an_idle_producer_go_on(running, logs, nursery, autojump_clock):
+    """The journal is whole: what it does not say did not happen, so a fresh transaction may begin."""
+    granted = await running.init()
+    await running.transaction(granted, logs[0])
+    await running.transaction(granted, logs[0], commit=False)
+    await settle()
+    after = await restart(running, nursery)
+    assert await after.transaction(granted, logs[0]) is None
+
+
+async def test_restart_aborts_what_was_open_and_refuses_its_second_half(running, logs, nursery, autojump_clock):
+    """Invariant 5: the client must not commit the rest of a transaction whose beginning is gone."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.produce(logs[0])
+    after = await restart(running, nursery)
+    assert after.participants.discarded == [txid(0)]
+    assert await after.add(granted, logs[1], connection=2) is Refusal.MUST_ABORT
+    assert await after.end(granted, connection=2) is Refusal.MUST_ABORT
+    assert await after.end(granted, commit=False, connection=2) is None
+    assert await after.transaction(granted, logs[0], connection=2) is None
+
+
+async def test_restart_does_not_trap_a_client_that_aborts_without_saying_so(running, logs, nursery, autojump_clock):
+    """Java aborts locally if its first AddPartitions failed: told once on a connection is enough."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    after = await restart(running, nursery)
+    assert await after.add(granted, logs[0], connection=2) is Refusal.MUST_ABORT
+    assert await after.add(granted, logs[0], connection=3) is Refusal.MUST_ABORT
+    assert await after.transaction(granted, logs[0], connection=3) is None
+
+
+async def test_second_restart_still_remembers_who_must_abort(running, logs, nursery, autojump_clock):
+    """MUST_ABORT is in the journal."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    once = await restart(running, nursery)
+    twice = await restart(once, nursery)
+    assert await twice.end(granted) is Refusal.MUST_ABORT
+
+
+async def test_restart_after_power_loss_makes_every_id_abort_once(running, logs, nursery, autojump_clock):
+    """BEGIN is not flushed and may be lost: an id that looks idle may have had a transaction open."""
+    granted = await running.init()
+    await running.transaction(granted, logs[0])
+    await settle()
+    await running.add(granted, logs[0])
+    running.produce(logs[0])
+    after = await restart(running, nursery, power_lost=True)
+    assert await after.add(granted, logs[1], connection=2) is Refusal.MUST_ABORT
+    assert await after.end(granted, connection=2) is Refusal.OUTCOME_LOST
+    assert await after.end(granted, commit=False, connection=2) is None
+    assert await after.transaction(granted, logs[1], connection=2) is None
+    numbers = {placed.number for placed in after.participants.placed}
+    assert 1 not in numbers, "the number of a lost transaction must not be used again"
+
+
+async def test_restart_finishes_a_decided_transaction(running, logs, nursery, autojump_clock):
+    """PREPARE_COMMIT without COMMITTED: prepared again, placed, recorded; the repeated EndTxn succeeds."""
+    running.participants.copying = trio.Event()
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0]) is None
+    after = await restart(running, nursery)
+    assert after.participants.placed == [txid(0)]
+    assert await after.end(granted) is None
+    await settle()
+    (done,) = after.coordinator.describe("t").committed
+    assert done.txid == txid(0)
+
+
+async def test_restart_withdraws_what_cannot_be_prepared(running, logs, nursery, autojump_clock):
+    """Its data did not survive, so nobody was told that it committed: aborted, and the client must abort."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.produce(logs[0])
+    running.participants.prepare_s = 1_000.0
+    nursery.start_soon(running.end, granted)
+    await settle()
+    after = running.restarted()
+    after.participants.prepare_s = 0.0
+    after.participants.held.clear()
+    await after.coordinator.recover(tail_kept=True)
+    await nursery.start(after.coordinator.run)
+    assert after.participants.placed == []
+    assert after.participants.discarded == [txid(0)]
+    assert await after.end(granted) is Refusal.MUST_ABORT
+    again = await restart(after, nursery)
+    assert again.participants.placed == []
+    assert await again.end(granted) is Refusal.MUST_ABORT
+
+
+async def test_restart_flushes_the_decision_before_it_places(running, logs, autojump_clock):
+    """PREPARE_COMMIT may have survived in the page cache only."""
+    granted = await running.init()
+    await running.transaction(granted, logs[0])
+    after = running.restarted()
+    after.journal.durable = 0
+    order = []
+    place = after.participants.place
+    after.participants.place = lambda message: (order.append(after.journal.durable), place(message))
+    after.participants.copying = trio.Event()
+    await after.coordinator.recover(tail_kept=True)
+    assert order == [len(after.journal.records)]
+
+
+async def test_restart_with_a_broken_disk_does_not_serve(running, logs, autojump_clock):
+    """What was decided cannot be placed: refuse the start rather than the promise."""
+    granted = await running.init()
+    running.participants.copying = trio.Event()
+    await running.transaction(granted, logs[0])
+    after = running.restarted()
+    after.participants.place_fails = True
+    with pytest.raises(StorageFailure):
+        await after.coordinator.recover(tail_kept=True)
+
+
+async def test_copy_that_fails_refuses_further_requests_and_wakes_who_waits(running, logs, nursery, autojump_clock):
+    """Nobody waits for a copy that will not come."""
+    gate = running.participants.copying = trio.Event()
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0]) is None
+    answers = []
+
+    async def take_over():
+        answers.append(await running.init(connection=2))
+
+    nursery.start_soon(take_over)
+    await settle()
+    running.participants.apply_fails = True
+    gate.set()
+    await settle()
+    assert answers == [Refusal.STORAGE]
+    assert await running.add(granted, logs[0]) is Refusal.STORAGE
+
+
+# -------------------------------------------------------------------------------------------------- lines
+
+
+async def test_each_transaction_has_one_line_in_the_log(running, logs, autojump_clock):
+    """One canonical line, when the transaction is visible or discarded."""
+    with capture_logs() as lines:
+        granted = await running.init()
+        await running.transaction(granted, logs[0])
+        await running.transaction(granted, logs[0], commit=False)
+        await settle()
+    said = [line for line in lines if line["event"] == "transaction"]
+    assert sorted((line["txid"], line["outcome"]) for line in said) == [
+        ("1000.0.0", "committed"),
+        ("1000.0.1", "aborted"),
+    ]
+    (committed,) = (line for line in said if line["outcome"] == "committed")
+    assert set(committed) >= {"transactional_id", "partitions", "records", "open_ms", "prepare_ms", "apply_ms"}
+    assert committed["log_level"] == "info"
