@@ -93,7 +93,7 @@ def arm(environment: Mapping[str, str]) -> None:
 
     Raises ValueError if a name is unknown or the specification is not `<name>:<kill|fail>:<nth>`.
     """
-    global _armed, _planted  # noqa: PLW0603 - process-wide by nature, and `reach` must cost one `if`
+    global _armed, _planted
     specification = environment.get("FAIRLOG_FAILPOINT")
     fault = environment.get("FAIRLOG_PLANTED_FAULT")
     armed = None

@@ -1,18 +1,189 @@
-"""(being built: only what others call stands here)"""
+"""The flusher: journals' disk work in a few threads of its own, with group commit.
+
+Waiting for one fdatasync takes ~140 µs, so what matters is how many waiters share one, how many run side by
+side, and how little is spent on getting there and back:
+
+    loop      start(journal) ──▶ queue ──▶ thread: fdatasync ──▶ finished ──▶ loop: journal.flush_done(…)
+
+- *Group commit*: a journal has at most one flush under way. Whoever asks meanwhile is noted, and one further flush,
+  begun when the first returns, serves them all (none at all if the first turned out to cover them).
+- *Side by side*: the threads (8) take flushes of different journals in parallel. They are started once;
+  `trio.to_thread` would cost 60–160 µs for each hop, and three files in one hop one behind the other take
+  500–600 µs, where the pool takes 322 µs.
+- *Back*: a thread puts its outcome into a deque and wakes the loop once for all that lie there
+  (`run_sync_soon(..., idempotent=True)`); the only tasks that are switched to are the journal's own waiters.
+
+Other disk work of journals (zeros for new room) goes through the same threads with `submit`. A timer flushes
+journals with fsync=interval, all that are dirty together. The flusher never retries and never decides what a
+failure means: the journal does (invariant 12).
+"""
 
 from __future__ import annotations
 
+import math
 import os
+from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Thread
+from typing import Protocol, TypeVar
+
+import trio
+
+from fairlog_types import JournalPosition
+
+T = TypeVar("T")
+
+
+class Flushable(Protocol):
+    """What the flusher needs of a journal. All three are called on the loop."""
+
+    def wants_flush(self) -> bool:
+        """Whether anything is appended that is not known to be on disk."""
+        ...
+
+    def flush_work(self) -> Callable[[], JournalPosition]:
+        """The blocking work of one flush, for a thread; it answers through which position all is on disk."""
+        ...
+
+    def flush_done(self, outcome: JournalPosition | OSError) -> None:
+        """What came of it. Not called again after an error."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FlusherStatistics:
+    """A moment's figures."""
+
+    flushes: int
+    """Flushes finished since the start."""
+    under_way: int
+    """Journals whose flush is queued or running."""
+    wakeups: int
+    """How often the loop was woken; below `flushes` when several finished together."""
 
 
 class Flusher:
-    """Runs journals' disk work in a few threads of its own, and flushes with group commit."""
+    """Runs flushes and other disk work in threads. Made by `open_flusher`; its methods are for the loop's thread."""
+
+    def __init__(self, *, threads: int, sync: Callable[[int], None]) -> None:
+        self.sync = sync
+        """fdatasync, or what a test puts in its place; called in the threads."""
+        self._token = trio.lowlevel.current_trio_token()
+        self._queue: SimpleQueue[Callable[[], Callable[[], None]] | None] = SimpleQueue()
+        self._finished: deque[Callable[[], None]] = deque()
+        self._bug: BaseException | None = None
+        self._again: dict[Flushable, bool] = {}
+        self._dirty: set[Flushable] = set()
+        self._due = math.inf
+        self._timer_wakes = trio.Event()
+        self._flushes = 0
+        self._wakeups = 0
+        self._closed = False
+        self._threads = [Thread(target=self._work, name=f"flusher-{n}", daemon=True) for n in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def start(self, journal: Flushable) -> None:
+        """Have `journal` flushed: at once, or once more when the flush that is under way returns. Idempotent."""
+        if journal in self._again:
+            self._again[journal] = True
+            return
+        self._again[journal] = False
+        self.submit(journal.flush_work(), lambda outcome: self._flush_finished(journal, outcome))
+
+    def start_within(self, journal: Flushable, seconds: float) -> None:
+        """Have `journal` flushed in `seconds` at the latest, along with all others that were put off. Idempotent."""
+        self._dirty.add(journal)
+        due = trio.current_time() + seconds
+        if due < self._due:
+            self._due = due
+            self._timer_wakes.set()
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | OSError], None]) -> None:
+        """Run the blocking `work` in a thread, then `done` with its result or its OSError on the loop."""
+        assert not self._closed, "the flusher is closed; journals are to be closed before it"
+
+        def run() -> Callable[[], None]:
+            try:
+                outcome: T | OSError = work()
+            except OSError as error:
+                outcome = error
+            return lambda: done(outcome)
+
+        self._queue.put(run)
+
+    def statistics(self) -> FlusherStatistics:
+        """The figures of this moment."""
+        return FlusherStatistics(self._flushes, len(self._again), self._wakeups)
+
+    def _flush_finished(self, journal: Flushable, outcome: JournalPosition | OSError) -> None:
+        self._flushes += 1
+        again = self._again.pop(journal)
+        journal.flush_done(outcome)
+        # Closed means: left with an error, and nobody is there any more who could be told.
+        if again and not self._closed and not isinstance(outcome, OSError) and journal.wants_flush():
+            self.start(journal)
+
+    def _work(self) -> None:
+        while (run := self._queue.get()) is not None:
+            try:
+                self._finished.append(run())
+            except BaseException as error:  # noqa: BLE001 - not the disk's error but our bug: raised in the timer's task
+                self._bug = error
+            self._token.run_sync_soon(self._drain, idempotent=True)
+
+    def _drain(self) -> None:
+        self._wakeups += 1
+        while self._finished:
+            self._finished.popleft()()
+        if self._bug is not None:
+            self._timer_wakes.set()
+
+    async def _run_timer(self) -> None:
+        while True:
+            with trio.move_on_at(self._due):
+                await self._timer_wakes.wait()
+            self._timer_wakes = trio.Event()
+            if self._bug is not None:
+                raise self._bug
+            if trio.current_time() >= self._due:
+                dirty, self._dirty, self._due = self._dirty, set(), math.inf
+                for journal in dirty:
+                    if journal.wants_flush():
+                        self.start(journal)
+
+    async def _close(self) -> None:
+        self._closed = True
+        for _ in self._threads:
+            self._queue.put(None)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._join)
+        self._drain()
+        if self._bug is not None:
+            raise self._bug
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join()
 
 
 @asynccontextmanager
-async def open_flusher(*, threads: int = 8, sync: Callable[[int], None] = os.fdatasync) -> AsyncGenerator[Flusher]:
-    """Start the threads; on leaving, finish what is queued and join them. Close the journals before."""
-    raise NotImplementedError
-    yield Flusher()
+async def open_flusher(
+    *, threads: int = 8, sync: Callable[[int], None] = os.fdatasync
+) -> AsyncGenerator[Flusher, None]:
+    """Start a flusher; on leaving, what is queued is finished and the threads are joined.
+
+    Close the journals before. `sync` is called with a file descriptor in one of the `threads`, and raises OSError.
+    An error in a thread that is not an OSError is our bug: it is raised here.
+    """
+    async with trio.open_nursery() as nursery:
+        flusher = Flusher(threads=threads, sync=sync)
+        nursery.start_soon(flusher._run_timer)  # pyright: ignore[reportPrivateUsage]
+        try:
+            yield flusher
+        finally:
+            await flusher._close()  # pyright: ignore[reportPrivateUsage]
+            nursery.cancel_scope.cancel()

@@ -1,72 +1,123 @@
-"""(being built: the public face that the other rooms call)"""
+"""A journal: an append-only row of frames over segment files, with group commit and preallocated room.
+
+The way of a frame:
+
+    append ──pwritev──▶ page cache ──Flusher: fdatasync──▶ disk        `end` grows, then `durable` follows
+                           ▲
+       zeros, preallocated ┘  Flusher's threads, ahead of need
+
+`append` runs on the event loop: a write into preallocated zeros costs a few µs and cannot fail for want of
+space. All else that touches the disk (zeroing, syncing, sealing, renaming) runs in the flusher's threads.
+
+*Room.* While the loop appends, zeros are written ahead of it, and near a segment's limit a *spare*, which becomes
+the next segment in one step when a frame does not fit any more (`room`). So `make_room` seldom waits; it is
+where a full disk shows, as `NoRoom`. `has_room` leaves a reserve for the small frames that decide transactions
+(APPLY, DISCARD, COMMITTED), which are appended without asking. Should even the reserve be used up,
+such a frame waits for room on the spot.
+
+*Rolling.* The next segment takes frames at once, under a name that recovery counts as not durable; the next flush
+seals the full one, syncs the new one and gives it its name, in this order (`segment_file`). Hence a segment that
+has a successor is whole.
+
+*Durability.* `_synced` is what fdatasync has confirmed. Every frame carries it, as the witness that recovery needs
+(`recovery`). With fsync=commit it is also what `durable` says; with interval and never `durable` is simply `end`.
+
+Keeps invariant 11 (`reclaim` deletes whole segments that the caller has done with, never the last one) and 12:
+the first failed write or sync sets `failed` for good; waiters and appends get StorageFailure, reads go on.
+It does not know what the frames mean. Formats: docs/formats/journal-segment.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import heapq
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from functools import partial
+from itertools import count
+from operator import attrgetter
 from pathlib import Path
 
-from fairlog_types import JournalPosition, LeaderEpoch, StorageFailure
+import structlog
+import trio
+
+from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, StorageFailure
+from journal.failpoints import reach
 from journal.flush import Flusher
-from journal.frame import Buffer
+from journal.frame import CLOSE, HEADER_BYTES, Buffer, encode_frame, padded
+from journal.reading import FrameAt, ReadableSegment, read_frames, read_payload
+from journal.reopen import Recovered, Reopened, reopen
+from journal.room import NoRoom, Room
+from journal.segment import Fsync, JournalKind, file_offset
+from journal.segment_file import OpenFile, SealedSegment, SegmentFile, sync_directory
 
+__all__ = ["FrameAt", "Fsync", "Journal", "JournalKind", "JournalSettings", "NoRoom", "Recovered"]
 
-class JournalKind(Enum):
-    """Whose journal it is; stands in every segment's header."""
+_log = structlog.stdlib.get_logger(__name__)
 
-    LOCAL = 1
-    GROUP = 2
-
-
-class Fsync(Enum):
-    """When appended frames go to disk (`journal.fsync`); the value is the setting's text."""
-
-    COMMIT = "commit"
-    INTERVAL = "interval"
-    NEVER = "never"
-
-
-class NoRoom(StorageFailure):
-    """The frame does not fit into the preallocated room; `make_room` first (it fails if the disk is full)."""
+_HEADER_ALLOWANCE = 256
+"""What `has_room` adds for a frame's own fields, so that callers count only what they bring, in bytes."""
+_DECISION_BYTES_MAX = 1024
+"""Frames up to this size are given room on the spot rather than refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalSettings:
+    """How a journal uses its disk."""
+
     fsync: Fsync = Fsync.COMMIT
     fsync_interval_ms: int = 100
+    """With fsync=interval: the longest time for which what is appended may be in memory only."""
     segment_bytes_max: int = 32 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class FrameAt:
-    """A frame as `Journal.frames` yields it: what it says, and where its payload lies."""
-
-    position: JournalPosition
-    end: JournalPosition
-    """Behind the frame and its padding; `end - position` is the `frame_bytes` that `read_payload` takes."""
-    kind: int
-    leader_epoch: LeaderEpoch
-    header: list[object]
-    payload_position: JournalPosition
-    payload_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """A torn tail that `open` cut: `bytes_cut` from `position` in `file`, with `frames_cut` whole frames in it."""
-
-    file: Path
-    position: JournalPosition
-    bytes_cut: int
-    frames_cut: int
+    """A segment's file does not grow beyond it, but for a single frame that is larger."""
 
 
 class Journal:
-    kind: JournalKind
-    leader_epoch: LeaderEpoch
-    recovered: Recovered | None
-    failed: StorageFailure | None
+    """One journal, open for appending and reading. Made by `open`; for the loop's thread unless a method says else."""
+
+    def __init__(
+        self,
+        directory: Path,
+        reopened: Reopened,
+        *,
+        kind: JournalKind,
+        settings: JournalSettings,
+        flusher: Flusher,
+        leader_epoch: LeaderEpoch,
+    ) -> None:
+        last = reopened.last
+        self.kind = kind
+        self.leader_epoch = leader_epoch
+        self.recovered = reopened.recovered
+        """The torn tail that `open` cut; None if there was none."""
+        self.failed: StorageFailure | None = None
+        """Why nothing is written any more; None while all is well."""
+        self._directory = directory
+        self._settings = settings
+        self._waits_for_disk = settings.fsync is Fsync.COMMIT
+        self._flusher = flusher
+        self._sealed = reopened.sealed
+        self._writing: list[SegmentFile] = [] if last is None else [last]
+        self._room = Room(
+            directory,
+            active=last,
+            limit_bytes=settings.segment_bytes_max,
+            flusher=flusher,
+            # Synced zeros make every later fdatasync cheap. Where nobody waits for one, zeros may stay in memory
+            # (their space is allotted all the same), and most are overwritten before they would be written.
+            sync=flusher.sync if self._waits_for_disk else _leave_in_memory,
+            failed=partial(self._fail, "writing zeros"),
+        )
+        self._end = JournalPosition(0) if last is None else last.end
+        self._synced = self._end
+        self._closed_at = self._end if reopened.closed or last is None else None
+        self._closing = False
+        self._under_flush: tuple[SegmentFile, ...] = ()
+        self._waiters: list[tuple[JournalPosition, int, trio.Event]] = []
+        self._waiter_numbers = count()
+        self._segments: tuple[SealedSegment | SegmentFile, ...] = (*self._sealed, *self._writing)
+        self._last_read: tuple[JournalPosition, OpenFile] | None = None
 
     @classmethod
     async def open(
@@ -78,54 +129,384 @@ class Journal:
         flusher: Flusher,
         leader_epoch: LeaderEpoch,
     ) -> Journal:
-        raise NotImplementedError
+        """Open the journal in `directory`, after recovering it; all it holds then is on disk.
+
+        The directory need not exist: it and a first segment are made when room is first asked for, and no file stays
+        open before the first append. `leader_epoch` goes into every frame appended. Only the last segment is read.
+        Raises CorruptStorage, naming file and byte, if something durable is damaged or missing; StorageFailure if
+        the disk refuses. Cancelled: nothing is left behind.
+        """
+
+        def work() -> Reopened:
+            return reopen(directory, kind=kind, fsync=settings.fsync, sync=flusher.sync)
+
+        try:
+            reopened = await trio.to_thread.run_sync(work)
+        except OSError as error:
+            raise StorageFailure(f"{directory}: the journal cannot be opened: {error}") from error
+        cut = reopened.recovered
+        if cut is not None:
+            _log.warning(
+                "journal.tail_cut",
+                file=str(cut.file),
+                position=cut.position,
+                bytes_cut=cut.bytes_cut,
+                frames_cut=cut.frames_cut,
+                why=cut.why,
+            )
+        return cls(directory, reopened, kind=kind, settings=settings, flusher=flusher, leader_epoch=leader_epoch)
 
     @property
     def start(self) -> JournalPosition:
-        raise NotImplementedError
+        """Where the oldest segment that is still there begins; `end` if there is none."""
+        return self._segments[0].base if self._segments else self._end
 
     @property
     def end(self) -> JournalPosition:
-        raise NotImplementedError
+        """Behind the last frame: where the next one begins."""
+        return self._end
 
     @property
     def durable(self) -> JournalPosition:
-        raise NotImplementedError
+        """Through here a crash takes nothing: what is on disk with fsync=commit, else simply `end`."""
+        return self._synced if self._waits_for_disk else self._end
+
+    # Writing
 
     def append(self, kind: int, header: Sequence[object], payload: Sequence[Buffer] = ()) -> JournalPosition:
-        """Position of the frame; afterwards `end - position` is its `frame_bytes`."""
-        raise NotImplementedError
+        """Append one frame and answer its position; `end - position` is then its `frame_bytes` (for `read_payload`).
+
+        `kind` is 1…254, the caller's; `header` a row of what CBOR carries. The payload is not copied, and is not needed
+        any more afterwards. Raises NoRoom, with nothing written, if there is no room for it and it is larger than 1 KiB
+        (smaller ones wait for room on the spot), StorageFailure if the journal has failed or is closed.
+        """
+        assert kind != CLOSE, "CLOSE is the journal's own"
+        self._check_writable()
+        return self._append(kind, header, payload)
 
     def has_room(self, payload_bytes: int) -> bool:
-        """For a payload of so many bytes with its header (no need to reckon the frame's overhead)."""
-        raise NotImplementedError
+        """Whether a frame with so many bytes of payload (and up to 256 of header) can be appended without waiting.
+
+        The reserve for decisions is left out of account: it is there for frames that are appended without asking.
+        """
+        return self._room.has(_needed(payload_bytes))
 
     async def make_room(self, payload_bytes: int) -> None:
-        raise NotImplementedError
+        """Return once `has_room(payload_bytes)`. Cancelled: the room is made all the same.
+
+        Raises NoRoom if the disk is full (nothing has failed: ask again when there is space), StorageFailure if the
+        journal has failed or is closed.
+        """
+        self._check_writable()
+        try:
+            await self._room.make(_needed(payload_bytes))
+        except NoRoom:
+            self._check_writable()  # a failed disk is the better reason
+            raise
+        self._check_writable()
 
     def start_flush(self) -> None:
-        raise NotImplementedError
+        """Begin to put what is appended on disk, without waiting (fsync=commit; else nothing). Idempotent."""
+        if self._waits_for_disk and self.wants_flush():
+            self._flusher.start(self)
 
     async def flush(self, through: JournalPosition) -> None:
-        raise NotImplementedError
+        """Return once `durable >= through`. Raises StorageFailure if the journal fails before. Cancelled: goes on."""
+        assert through <= self._end, (through, self._end)
+        if not self._waits_for_disk:
+            through = min(through, self._synced)
+        await self._wait_for(through)
 
     async def sync(self) -> None:
-        """Put all that is appended on disk, whatever `fsync` says (for a group journal's snapshot)."""
-        raise NotImplementedError
+        """Return once all that is appended is on disk, whatever fsync says. Raises StorageFailure as `flush`."""
+        await self._wait_for(self._end)
 
     async def roll(self) -> JournalPosition:
-        """Begin a new segment now; answers its base position (for a group journal's snapshot)."""
-        raise NotImplementedError
+        """Begin a new segment, unless the last one is empty; answers its base, where the next frame will be.
 
-    def frames(self, start: JournalPosition) -> Iterator[FrameAt]:
-        raise NotImplementedError
+        Raises NoRoom if the disk is full, StorageFailure if the journal has failed or is closed.
+        """
+        await self._roll(lambda: self._end)
+        return self._end
 
-    def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray:
-        raise NotImplementedError
+    async def advance(self, to: JournalPosition) -> None:
+        """Go on at `to` if the journal ends before: what was there is gone, but its positions must not be used again.
+
+        For a restart after a power failure with fsync=interval|never, when the data log has copied more than the
+        journal still holds. Returns with the new segment on disk. Raises as `roll`.
+        """
+        target = JournalPosition(padded(to))
+        if target > self._end:
+            await self._roll(lambda: target)
+            await self.sync()
 
     async def reclaim(self, before: JournalPosition) -> None:
-        """Delete whole segments that end at or before `before`."""
-        raise NotImplementedError
+        """Delete the segments that end at or before `before`, oldest first; never the last one.
+
+        The caller vouches for invariant 11. Raises StorageFailure if the disk refuses; then they go at the next try or
+        restart. Cancelled: the deletion goes on in its thread.
+        """
+        gone = [segment for segment in self._sealed if segment.end <= before]
+        if not gone:
+            return
+        self._sealed = self._sealed[len(gone) :]
+        self._index()
+
+        def work() -> None:
+            for segment in gone:
+                reach("journal.reclaim.before_delete")
+                segment.path.unlink()
+                # Each deletion on its own, so that a crash cannot leave an older segment and lose a newer one.
+                sync_directory(self._directory)
+                reach("journal.reclaim.after_delete")
+
+        try:
+            await trio.to_thread.run_sync(work)
+        except OSError as error:
+            raise StorageFailure(f"{self._directory}: old segments cannot be deleted: {error}") from error
 
     async def close(self) -> None:
-        raise NotImplementedError
+        """Put everything on disk, leave a CLOSE frame as witness, and let go of the files. Idempotent.
+
+        Raises StorageFailure if that does not succeed; the files are let go of all the same; nothing durable is lost.
+        """
+        if self._closing:
+            return
+        self._closing = True
+        self._room.stop()
+        try:
+            await self._room.settle()
+            if self.failed is not None:
+                raise self._refusal()
+            if self._writing and self._closed_at != self._end:
+                await self.sync()
+                try:
+                    reach("journal.close.before")
+                    self._append(CLOSE, [])
+                except NoRoom as error:
+                    _log.warning("journal.closed_without_witness", directory=str(self._directory), error=str(error))
+                await self.sync()
+        except OSError as error:
+            raise self._fail("closing", error) from error
+        finally:
+            spare, self._room.spare, self._room.active = self._room.spare, None, None
+            if spare is not None:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(lambda: spare.path.unlink(missing_ok=True))
+            for segment in self._writing:
+                segment.open_file = None
+            self._last_read = None
+
+    # Reading
+
+    def frames(self, start: JournalPosition) -> Iterator[FrameAt]:
+        """Yield the frames from `start` (where one begins) to the present `end`, in order. Blocking, for recovery.
+
+        Raises CorruptStorage at a frame that is damaged, and if the journal does not reach back to `start` or ends
+        before it; StorageFailure if the disk refuses.
+        """
+        if not self.start <= start <= self._end:
+            raise CorruptStorage(
+                f"{self._directory}: frames from position {start} on are needed, but the journal goes from "
+                f"{self.start} to {self._end}. Segments are missing, or it belongs to another data log."
+            )
+        for segment in self._segments:
+            if segment.end > start:
+                try:
+                    yield from read_frames(self._readable(segment), max(start, segment.base))
+                except OSError as error:
+                    raise self._unreadable(segment, error) from error
+
+    def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray:
+        """The payload of the frame at `position`, which takes `frame_bytes` (to the next frame). For any thread.
+
+        Raises CorruptStorage, naming file and byte, if there is no such frame; StorageFailure if the disk refuses.
+        """
+        segments = self._segments
+        found = bisect_right(segments, position, key=attrgetter("base")) - 1
+        if found < 0:
+            raise CorruptStorage(f"{self._directory}: position {position} is before the journal's start, {self.start}")
+        segment = segments[found]
+        try:
+            return read_payload(self._readable(segment), position, frame_bytes)
+        except OSError as error:
+            raise self._unreadable(segment, error) from error
+
+    # The flusher's side (`Flushable`)
+
+    def wants_flush(self) -> bool:
+        """Whether something is not on disk, or a full segment waits to be sealed."""
+        return self.failed is None and (self._synced < self._end or len(self._writing) > 1)
+
+    def flush_work(self) -> Callable[[], JournalPosition]:
+        """One flush, to be run in a thread."""
+        chain = self._under_flush = tuple(self._writing)
+        sync = self._flusher.sync
+
+        def work() -> JournalPosition:
+            for segment in chain[:-1]:
+                if not segment.published:
+                    segment.sync(sync)
+                    segment.publish()
+                segment.seal(sync)
+            active = chain[-1]
+            reach("journal.flush.before")
+            through = active.sync(sync)
+            if not active.published:
+                active.publish()
+            reach("journal.flush.after")
+            return through
+
+        return work
+
+    def flush_done(self, outcome: JournalPosition | OSError) -> None:
+        """What the thread answered."""
+        if isinstance(outcome, OSError):
+            self._fail("fdatasync", outcome)
+            return
+        self._synced = max(self._synced, outcome)
+        full = len(self._under_flush) - 1
+        if full:
+            self._sealed += tuple(segment.as_sealed() for segment in self._under_flush[:-1])
+            del self._writing[:full]
+            self._index()
+        self._wake_waiters()
+
+    # Within
+
+    def _append(self, kind: int, header: Sequence[object], payload: Sequence[Buffer] = ()) -> JournalPosition:
+        position = self._end
+        segment = self._room.active
+        buffers = [] if segment is None else self._encode(segment, kind, header, payload)
+        size = sum(map(len, buffers))
+        if segment is None or size > segment.room_end - position:
+            size = size or padded(HEADER_BYTES + _HEADER_ALLOWANCE + sum(map(len, payload)))
+            segment = self._segment_with_room(size)
+            buffers = self._encode(segment, kind, header, payload)
+            size = sum(map(len, buffers))
+        try:
+            written = os.pwritev(segment.writable().fd, buffers, file_offset(position, segment.base))
+            reach("journal.append.after")
+        except OSError as error:
+            raise self._fail("writing a frame", error) from error
+        if written != size:
+            raise self._fail("writing a frame", OSError(f"only {written} of {size} bytes were taken"))
+        self._end = segment.end = JournalPosition(position + size)
+        if self._end >= self._room.refill_at:
+            self._room.refill()
+        if self._settings.fsync is Fsync.INTERVAL:
+            self._flusher.start_within(self, self._settings.fsync_interval_ms / 1000)
+        return position
+
+    def _encode(
+        self, segment: SegmentFile, kind: int, header: Sequence[object], payload: Sequence[Buffer]
+    ) -> list[Buffer]:
+        return encode_frame(
+            position=self._end,
+            durable=self._synced,
+            leader_epoch=self.leader_epoch,
+            kind=kind,
+            header=header,
+            payload=payload,
+            salt=segment.salt,
+        )
+
+    def _segment_with_room(self, size: int) -> SegmentFile:
+        spare = self._room.spare
+        if spare is None or size > spare.room_end - spare.end:
+            if size > _DECISION_BYTES_MAX:
+                raise NoRoom(f"{self._directory}: there is no room for a frame of {size} bytes; make_room first")
+            self._room.make_now(size)
+            active = self._room.active
+            if active is not None and size <= active.room_end - active.end:
+                return active
+        return self._switch(self._end)
+
+    async def _roll(self, base: Callable[[], JournalPosition]) -> None:
+        self._check_writable()
+        try:
+            await self._room.make_spare()
+        except NoRoom:
+            self._check_writable()  # a failed disk is the better reason
+            raise
+        self._check_writable()
+        active = self._room.active
+        if active is None or active.end > active.base or base() > self._end:
+            self._switch(base())
+
+    def _switch(self, base: JournalPosition) -> SegmentFile:
+        segment = self._room.take_spare()
+        try:
+            segment.begin(self.kind, self._settings.fsync, base=base, previous_end=self._end)
+        except OSError as error:
+            raise self._fail("beginning a segment", error) from error
+        self._room.began()
+        self._writing.append(segment)
+        self._end = base
+        self._index()
+        # Also with fsync=never: the sooner it is sealed, the less has to be recovered from a nameless file.
+        self._flusher.start(self)
+        return segment
+
+    def _index(self) -> None:
+        self._segments = (*self._sealed, *self._writing)
+
+    async def _wait_for(self, through: JournalPosition) -> None:
+        if through <= self._synced:
+            await trio.lowlevel.checkpoint()
+            return
+        if self.failed is not None:
+            raise self._refusal()
+        self._flusher.start(self)
+        synced = trio.Event()
+        heapq.heappush(self._waiters, (through, next(self._waiter_numbers), synced))
+        await synced.wait()
+        if through > self._synced:
+            raise self._refusal()
+
+    def _wake_waiters(self) -> None:
+        while self._waiters and (self.failed is not None or self._waiters[0][0] <= self._synced):
+            heapq.heappop(self._waiters)[2].set()
+
+    def _fail(self, what: str, error: OSError) -> StorageFailure:
+        if self.failed is None:
+            self.failed = StorageFailure(
+                f"{self._directory}: {what} failed: {error}. Nothing more is written to this journal; "
+                "see to the disk, then restart the node."
+            )
+            _log.error("journal.failed", directory=str(self._directory), what=what, error=str(error))
+            self._wake_waiters()
+            self._room.stop()
+        return StorageFailure(str(self.failed))
+
+    def _check_writable(self) -> None:
+        if self.failed is not None or self._closing:
+            raise self._refusal()
+
+    def _refusal(self) -> StorageFailure:
+        return StorageFailure(
+            str(self.failed) if self.failed is not None else f"{self._directory}: the journal is closed"
+        )
+
+    def _readable(self, segment: SealedSegment | SegmentFile) -> ReadableSegment:
+        # The last file read stays open. Two threads may each open one; the one that is not kept closes by itself.
+        open_file = segment.open_file if isinstance(segment, SegmentFile) else None
+        if open_file is None:
+            kept = self._last_read
+            if kept is not None and kept[0] == segment.base:
+                open_file = kept[1]
+            else:
+                open_file = OpenFile(segment.path, os.O_RDONLY)
+                self._last_read = (segment.base, open_file)
+        return ReadableSegment(segment.path, open_file, segment.base, segment.end, segment.salt)
+
+    def _unreadable(self, segment: SealedSegment | SegmentFile, error: OSError) -> StorageFailure:
+        return StorageFailure(f"{segment.path}: cannot be read: {error}")
+
+
+def _leave_in_memory(_fd: int) -> None:
+    """In place of an fdatasync."""
+
+
+def _needed(payload_bytes: int) -> int:
+    return padded(HEADER_BYTES + _HEADER_ALLOWANCE + payload_bytes)

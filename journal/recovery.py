@@ -1,0 +1,201 @@
+"""What to make of a journal's segments after a crash: a scan that finds, and a table that decides.
+
+Only the last segment can be torn: a segment gets its name when all before it is whole and on disk
+(`segment_file.publish`). So the last is scanned frame by frame, and the others are held against their
+neighbours. The scan takes frames while they are valid. Where they stop is the *hole*; behind it lie zeros (the
+preallocated room), or something. Something is either what a crash left of writes that nobody had been told
+were durable, or damage to what somebody was told. The frames themselves say which: each carries
+the position through which the journal was on disk when it was written. A valid frame behind the hole that knew
+bytes at the hole to be on disk is a witness, and the journal is refused; without a witness, nothing durable is
+missing, and the tail is cut.
+
+The other way round: a damaged tail that nothing valid follows is taken for torn. That is why a clean close leaves a
+CLOSE frame: from then on, damage to any other frame has a witness.
+
+`TAIL_TABLE` and `SEALED_TABLE` hold every case, labelled; a test walks all of them.
+Pure: no I/O. Keeps invariant 5 on the journal's side (nothing that was durable is cut).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from fairlog_types import JournalPosition
+from journal.frame import ALIGNMENT, BadFrame, Buffer, Frame, decode_frame_untrusted
+from journal.segment import SEGMENT_HEADER_BYTES, file_offset
+
+_ZEROS = bytes(64 * 1024)
+
+
+class Head(Enum):
+    """What a segment's header turned out to be."""
+
+    WHOLE = "whole"
+    FOREIGN = "whole, but of another base, kind or version"
+    UNREADABLE = "unreadable"
+
+
+class Rest(Enum):
+    """What lies behind the last segment's valid frames (or behind an unreadable header)."""
+
+    ZEROS = "zeros"
+    GARBAGE = "something, but no frame"
+    UNWITNESSED = "later frames, none of which knew the hole to be durable"
+    WITNESSED = "a later frame that knew the hole to be durable"
+
+
+class Joint(Enum):
+    """How a segment that is not the last meets the next one."""
+
+    MEETS = "it ends where the next says that it ends"
+    SHORT = "it ends before"
+    LONG = "it ends behind"
+
+
+class Verdict(Enum):
+    """What to do with a segment."""
+
+    KEEP = "keep"
+    CUT = "cut at the hole"
+    RENEW = "write the header anew"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a decision table: its label, what to do, and why (part of the message where it refuses)."""
+
+    label: str
+    verdict: Verdict
+    why: str
+
+
+_FOREIGN_WHY = "its header is of another journal or version"
+_HEADLESS_WHY = "its header is unreadable and something lies behind it"
+_CLEAN = Row("clean end", Verdict.KEEP, "only preallocated zeros follow")
+_TORN = Row("torn tail", Verdict.CUT, "a frame was being written")
+_REORDERED = Row("torn tail, later frames", Verdict.CUT, "pages reached the disk out of order; none was durable")
+_DAMAGED = Row("hole with a witness", Verdict.REFUSE, "frames that were on disk are damaged or missing")
+_NEWBORN = Row("crash in creation", Verdict.RENEW, "the header is missing, and there was never a frame")
+_HEADLESS = Row("header lost", Verdict.REFUSE, _HEADLESS_WHY)
+_FOREIGN = Row("foreign header", Verdict.REFUSE, _FOREIGN_WHY)
+
+TAIL_TABLE: Mapping[tuple[Head, Rest], Row] = {
+    (Head.WHOLE, Rest.ZEROS): _CLEAN,
+    (Head.WHOLE, Rest.GARBAGE): _TORN,
+    (Head.WHOLE, Rest.UNWITNESSED): _REORDERED,
+    (Head.WHOLE, Rest.WITNESSED): _DAMAGED,
+    (Head.UNREADABLE, Rest.ZEROS): _NEWBORN,
+    # Without the header there is no salt, so nothing behind it can be told for a frame; all of it counts as content.
+    (Head.UNREADABLE, Rest.GARBAGE): _HEADLESS,
+    (Head.UNREADABLE, Rest.UNWITNESSED): _HEADLESS,
+    (Head.UNREADABLE, Rest.WITNESSED): _HEADLESS,
+    (Head.FOREIGN, Rest.ZEROS): _FOREIGN,
+    (Head.FOREIGN, Rest.GARBAGE): _FOREIGN,
+    (Head.FOREIGN, Rest.UNWITNESSED): _FOREIGN,
+    (Head.FOREIGN, Rest.WITNESSED): _FOREIGN,
+}
+"""The last segment: every head with every rest."""
+
+_SEALED = Row("sealed", Verdict.KEEP, "whole when the next segment got its name")
+_GAP = Row("segment missing or short", Verdict.REFUSE, "the next segment continues from a later position")
+_OVERLAP = Row("segment too long", Verdict.REFUSE, "the next segment continues from an earlier position")
+_SEALED_HEADLESS = Row("sealed header lost", Verdict.REFUSE, "its header is unreadable")
+
+SEALED_TABLE: Mapping[tuple[Head, Joint], Row] = {
+    (Head.WHOLE, Joint.MEETS): _SEALED,
+    (Head.WHOLE, Joint.SHORT): _GAP,
+    (Head.WHOLE, Joint.LONG): _OVERLAP,
+    (Head.UNREADABLE, Joint.MEETS): _SEALED_HEADLESS,
+    (Head.UNREADABLE, Joint.SHORT): _SEALED_HEADLESS,
+    (Head.UNREADABLE, Joint.LONG): _SEALED_HEADLESS,
+    (Head.FOREIGN, Joint.MEETS): _FOREIGN,
+    (Head.FOREIGN, Joint.SHORT): _FOREIGN,
+    (Head.FOREIGN, Joint.LONG): _FOREIGN,
+}
+"""Every other segment: every head with every joint. Its frames are checked when they are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What the scan found in the last segment."""
+
+    hole: JournalPosition
+    """Behind the last frame of the unbroken row: where the journal ends, unless it is refused."""
+    witnessed: JournalPosition
+    """The unbroken row's own witness: through here it was on disk before the crash."""
+    rest: Rest
+    bad: BadFrame | None
+    """Why there is no frame at the hole; None if only zeros follow."""
+    content_end: JournalPosition
+    """Behind the last byte that is not zero (at least the hole)."""
+    later_frames: int
+    """Valid frames behind the hole."""
+    later_witness: JournalPosition
+    """The furthest position that one of them knew to be durable; 0 without any."""
+    closed: bool
+    """Whether the unbroken row ends with a CLOSE frame."""
+
+
+def content_bytes(buffer: Buffer) -> int:
+    """The length of `buffer` without its trailing zeros."""
+    view = memoryview(buffer)
+    end = len(view)
+    while end:
+        start = max(0, end - len(_ZEROS))
+        chunk = bytes(view[start:end])
+        if chunk != _ZEROS[: len(chunk)]:
+            return start + len(chunk.rstrip(b"\0"))
+        end = start
+    return 0
+
+
+def scan_tail(buffer: Buffer, *, base: JournalPosition, salt: int, close_kind: int) -> Tail:
+    """Read the last segment's frames from its whole file content `buffer` (with the 64 header bytes).
+
+    Behind a hole only multiples of 8 whose second word equals their own position are tried as frames, so that a tail
+    full of data is searched in one pass. The search goes on behind each frame found, so what a payload
+    contains is not counted.
+    """
+    content = max(SEGMENT_HEADER_BYTES, content_bytes(buffer))
+    position, witnessed, kind = base, base, 0
+    bad: BadFrame | None = None
+    # A frame's padding is part of it, and zeros: so frames are decoded against the whole buffer, not the content.
+    while file_offset(position, base) < content:
+        frame = decode_frame_untrusted(buffer, position, salt=salt, offset=file_offset(position, base))
+        if isinstance(frame, BadFrame):
+            bad = frame
+            break
+        position, kind = frame.end, frame.kind
+        witnessed = max(witnessed, frame.durable)
+    if bad is None:
+        return Tail(position, witnessed, Rest.ZEROS, None, position, 0, JournalPosition(0), kind == close_kind)
+    later, witness = 0, JournalPosition(0)
+    for frame in _later_frames(buffer, position, base=base, salt=salt, content=content):
+        later += 1
+        witness = max(witness, frame.durable)
+    rest = Rest.GARBAGE if not later else Rest.WITNESSED if witness > position else Rest.UNWITNESSED
+    content_end = JournalPosition(base + content - SEGMENT_HEADER_BYTES)
+    return Tail(position, witnessed, rest, bad, content_end, later, witness, kind == close_kind)
+
+
+def _later_frames(
+    buffer: Buffer, hole: JournalPosition, *, base: JournalPosition, salt: int, content: int
+) -> list[Frame]:
+    view = memoryview(buffer)
+    first_word = file_offset(hole, base) + ALIGNMENT
+    words_end = min(content + ALIGNMENT, len(view))
+    words = view[first_word : max(first_word, words_end - (words_end - first_word) % ALIGNMENT)]
+    frames: list[Frame] = []
+    behind = hole
+    for index, (word,) in enumerate(struct.iter_unpack("<Q", words)):
+        position = JournalPosition(hole + index * ALIGNMENT)
+        if word == position and position >= behind:
+            frame = decode_frame_untrusted(view, position, salt=salt, offset=file_offset(position, base))
+            if isinstance(frame, Frame):
+                frames.append(frame)
+                behind = frame.end
+    return frames

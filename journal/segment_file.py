@@ -1,0 +1,221 @@
+"""What is done to segment files: create, fill with zeros, seal, publish, read. Blocking; for worker threads.
+
+A segment's life on disk (`Journal` says when):
+
+    create   `spare-<n>.new`, filled with zeros, synced. Room is bought here: a full disk shows here.
+    begin    the header goes in; frames follow in the zeros. Still without its own name.
+    extend   more zeros behind, in growing chunks, through an open file of their own
+    seal     sync, cut off the unused zeros, sync: now it is exactly as long as its frames
+    publish  once the segment before is sealed and this one is on disk: rename to `<base>.journal`, sync the directory
+
+The order of seal and publish is what lets recovery be strict: whatever a segment with a successor lacks is damage.
+
+Zeros are written rather than allocated (`fallocate`) because a later fdatasync of overwritten blocks changes no
+metadata: 136 against 166 µs. `extend` opens the file anew because Linux reports a failed write-back once per
+open file: its fdatasync must not swallow the error that the flusher has to see (invariant 12).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlog_types import JournalPosition
+from journal.failpoints import reach
+from journal.segment import (
+    SEGMENT_HEADER_BYTES,
+    Fsync,
+    JournalKind,
+    SegmentHeader,
+    encode_segment_header,
+    segment_name,
+)
+
+Sync = Callable[[int], None]
+"""fdatasync, or what a test puts in its place."""
+
+_ZEROS = bytes(1 << 20)
+
+
+class OpenFile:
+    """A file descriptor that is closed when its last user lets go of it.
+
+    The copier's thread reads while the loop seals and drops the file; a count of references is all the
+    locking that needs.
+    """
+
+    __slots__ = ("fd",)
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self.fd = -1
+        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o640)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedSegment:
+    """A segment that has a successor: whole, on disk, never written again."""
+
+    path: Path
+    base: JournalPosition
+    end: JournalPosition
+    salt: int
+
+
+class SegmentFile:
+    """A segment that takes, or will take, frames. The loop owns it; threads only use `open_file` and the paths."""
+
+    __slots__ = ("_directory", "_new_path", "base", "end", "file_bytes", "open_file", "published", "salt")
+
+    def __init__(self, directory: Path, new_path: Path | None, *, file_bytes: int) -> None:
+        self._directory = directory
+        self._new_path = new_path
+        self.published = new_path is None
+        self.file_bytes = file_bytes
+        """Header, frames and the zeros behind them."""
+        self.salt = 0
+        self.base = JournalPosition(0)
+        self.end = JournalPosition(0)
+        """Behind the last frame written. Read by the flusher's thread just before it syncs."""
+        self.open_file: OpenFile | None = None
+
+    @classmethod
+    def create(cls, directory: Path, new_name: str, file_bytes: int, sync: Sync) -> SegmentFile:
+        """Make a spare of `file_bytes` zeros, on disk. Raises OSError (and leaves no file) if the disk is full."""
+        make_directory(directory)
+        segment = cls(directory, directory / new_name, file_bytes=file_bytes)
+        try:
+            opened = OpenFile(segment.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            segment.open_file = opened
+            write_zeros(opened.fd, 0, file_bytes)
+            sync(opened.fd)
+        except OSError:
+            segment.path.unlink(missing_ok=True)
+            raise
+        return segment
+
+    @classmethod
+    def reopened(
+        cls, directory: Path, *, base: JournalPosition, end: JournalPosition, salt: int, file_bytes: int
+    ) -> SegmentFile:
+        """The journal's last segment after a restart; its file is opened when it is first needed."""
+        segment = cls(directory, None, file_bytes=file_bytes)
+        segment.base, segment.end, segment.salt = base, end, salt
+        return segment
+
+    @property
+    def path(self) -> Path:
+        """Where the file is just now; it moves once, in `publish`."""
+        if self._new_path is not None and not self.published:
+            return self._new_path
+        return self._directory / segment_name(self.base)
+
+    @property
+    def room_end(self) -> JournalPosition:
+        """The position at which the preallocated zeros end."""
+        return JournalPosition(self.base + self.file_bytes - SEGMENT_HEADER_BYTES)
+
+    def writable(self) -> OpenFile:
+        """The file to write to, opened if need be. Called on the loop only. Raises OSError."""
+        if self.open_file is None:
+            self.open_file = OpenFile(self.path, os.O_RDWR)
+        return self.open_file
+
+    def begin(self, kind: JournalKind, fsync: Fsync, *, base: JournalPosition, previous_end: JournalPosition) -> None:
+        """Give a spare its place: write the header. Frames may follow at once. Raises OSError."""
+        self.salt = secrets.randbits(32)
+        header = SegmentHeader(kind, fsync, self.salt, base, previous_end)
+        write_all(self.writable().fd, encode_segment_header(header), 0)
+        self.base = self.end = base
+
+    def extend(self, more_bytes: int, sync: Sync) -> None:
+        """Write `more_bytes` zeros behind the room and sync them. Raises OSError."""
+        extra = self._open_apart()
+        write_zeros(extra.fd, self.file_bytes, more_bytes)
+        sync(extra.fd)
+
+    def _open_apart(self) -> OpenFile:
+        # The flusher may publish the file meanwhile; it moves once and forwards, so at most one attempt can miss.
+        try:
+            return OpenFile(self.path, os.O_RDWR)
+        except FileNotFoundError:
+            return OpenFile(self._directory / segment_name(self.base), os.O_RDWR)
+
+    def sync(self, sync: Sync) -> JournalPosition:
+        """Put its frames on disk; answers through which position."""
+        through, opened = self.end, self.open_file
+        if opened is not None:
+            sync(opened.fd)
+        return through
+
+    def seal(self, sync: Sync) -> None:
+        """Nothing is appended any more: put it on disk and cut off the unused room. Raises OSError."""
+        reach("journal.roll.before_seal")
+        self.sync(sync)
+        # Still closed if nothing was appended to it since the restart.
+        opened = self.open_file or OpenFile(self.path, os.O_RDWR)
+        os.ftruncate(opened.fd, SEGMENT_HEADER_BYTES + self.end - self.base)
+        os.fsync(opened.fd)
+
+    def as_sealed(self) -> SealedSegment:
+        """What remains of it when it is sealed and its successor has its name."""
+        return SealedSegment(self._directory / segment_name(self.base), self.base, self.end, self.salt)
+
+    def publish(self) -> None:
+        """Give the file its own name; its content and all segments before it must be on disk. Raises OSError."""
+        reach("journal.roll.before_publish")
+        os.rename(self.path, self._directory / segment_name(self.base))
+        self.published = True
+        sync_directory(self._directory)
+        reach("journal.roll.after_publish")
+
+
+def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
+    """Write all of `data` at `offset`. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def write_zeros(fd: int, offset: int, count: int) -> None:
+    """Write `count` zeros at `offset`. Raises OSError."""
+    view = memoryview(_ZEROS)
+    for start in range(0, count, len(view)):
+        write_all(fd, view[: count - start], offset + start)
+
+
+def read_range(fd: int, offset: int, count: int) -> bytearray:
+    """Read `count` bytes at `offset`, fewer only where the file ends. Raises OSError."""
+    data = bytearray(count)
+    view = memoryview(data)
+    done = 0
+    while done < count:
+        read = os.preadv(fd, [view[done:]], offset + done)
+        if read == 0:
+            break
+        done += read
+    view.release()
+    del data[done:]
+    return data
+
+
+def make_directory(directory: Path) -> None:
+    """Make `directory` and what is missing above it, each entry on disk. Raises OSError."""
+    if directory.is_dir():
+        return
+    make_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    sync_directory(directory.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Put a directory's entries on disk. Raises OSError."""
+    opened = OpenFile(directory, os.O_RDONLY | os.O_DIRECTORY)
+    os.fsync(opened.fd)

@@ -1,0 +1,141 @@
+"""The frame codec: what it writes it reads, and it reads nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlog_types import JournalPosition, LeaderEpoch
+from journal.frame import (
+    ALIGNMENT,
+    HEADER_BYTES,
+    BadFrame,
+    Frame,
+    claimed_frame_bytes,
+    decode_frame_untrusted,
+    encode_frame,
+)
+
+SALT = 0xC0FFEE
+
+headers = st.lists(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.binary(max_size=40), st.text(max_size=20)),
+    max_size=8,
+)
+payloads = st.lists(st.binary(max_size=200), max_size=4)
+positions = st.integers(0, 2**60).map(lambda n: JournalPosition(n * ALIGNMENT))
+
+
+def encode(
+    position: int = 4096, *, durable: int = 0, payload: bytes = b"payload", salt: int = SALT, kind: int = 3
+) -> bytes:
+    return b"".join(
+        encode_frame(
+            position=JournalPosition(position),
+            durable=JournalPosition(durable),
+            leader_epoch=LeaderEpoch(9),
+            kind=kind,
+            header=[1, b"two"],
+            payload=[payload],
+            salt=salt,
+        )
+    )
+
+
+def decode(data: bytes | bytearray, position: int = 4096, *, salt: int = SALT) -> Frame | BadFrame:
+    return decode_frame_untrusted(data, JournalPosition(position), salt=salt)
+
+
+@given(
+    positions, st.data(), st.integers(0, 2**32 - 1), st.integers(1, 255), headers, payloads, st.integers(0, 2**32 - 1)
+)
+def test_frame_encoded_decodes_to_the_same(position, data, epoch, kind, header, payload, salt) -> None:
+    """Every field, the header and the payload come back as they went in, and the length is a multiple of 8."""
+    durable = data.draw(st.integers(0, position))
+    buffers = encode_frame(
+        position=position, durable=durable, leader_epoch=epoch, kind=kind, header=header, payload=payload, salt=salt
+    )
+    encoded = b"".join(buffers)
+    frame = decode_frame_untrusted(b"before.." + encoded + b"behind", position, salt=salt, offset=8)
+    assert isinstance(frame, Frame)
+    assert (frame.position, frame.durable, frame.leader_epoch, frame.kind) == (position, durable, epoch, kind)
+    assert frame.header() == header
+    assert bytes(frame.payload) == b"".join(payload)
+    assert frame.end == position + len(encoded)
+    assert len(encoded) % ALIGNMENT == 0
+    assert encoded[frame.payload_position - position :][: len(frame.payload)] == b"".join(payload)
+
+
+def test_frame_with_a_large_payload_is_encoded_without_copying_it() -> None:
+    """The payload's own buffer stands in the answer."""
+    payload = bytearray(100_000)
+    buffers = encode_frame(
+        position=JournalPosition(0),
+        durable=JournalPosition(0),
+        leader_epoch=LeaderEpoch(0),
+        kind=1,
+        header=[],
+        payload=[payload],
+        salt=0,
+    )
+    assert any(buffer is payload for buffer in buffers)
+
+
+def test_frame_with_any_bit_flipped_is_refused() -> None:
+    """No single bit of a frame, padding included, can change unnoticed."""
+    encoded = encode()
+    assert isinstance(decode(encoded), Frame)
+    for bit in range(len(encoded) * 8):
+        damaged = bytearray(encoded)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert isinstance(decode(damaged), BadFrame), f"bit {bit}"
+
+
+def test_frame_cut_short_anywhere_is_refused() -> None:
+    """A frame that is not there to its last byte of padding is none."""
+    encoded = encode()
+    for length in range(len(encoded)):
+        assert decode(encoded[:length]) is BadFrame.SHORT
+
+
+@pytest.mark.parametrize(
+    ("encoded", "position", "salt", "reason"),
+    [
+        (encode(4096), 4104, SALT, BadFrame.POSITION),
+        (encode(4096), 4096, SALT + 1, BadFrame.CHECKSUM),
+        (bytes(64), 4096, SALT, BadFrame.POSITION),
+        (bytes(64), 0, SALT, BadFrame.SIZE),
+        (b"", 0, SALT, BadFrame.SHORT),
+    ],
+)
+def test_frame_of_another_place_or_segment_is_refused(encoded, position, salt, reason) -> None:
+    """Neither a frame of another position, nor one of another segment, nor zeros pass for a frame."""
+    assert decode(encoded, position, salt=salt) is reason
+
+
+@given(st.binary(max_size=100))
+def test_frame_decoder_given_anything_never_raises(data) -> None:
+    """Random bytes are answered with a reason."""
+    assert isinstance(decode(data, 0), BadFrame)
+
+
+def test_frame_claimed_length_counts_padding_and_needs_the_position() -> None:
+    """A window reader learns how much to read, and only from what looks like the frame it wants."""
+    encoded = encode()
+    start = encoded[:HEADER_BYTES]
+    assert claimed_frame_bytes(start, JournalPosition(4096)) == len(encoded)
+    assert claimed_frame_bytes(start, JournalPosition(4104)) is None
+    assert claimed_frame_bytes(start[:-1], JournalPosition(4096)) is None
+
+
+def test_frame_header_that_is_no_array_raises_value_error() -> None:
+    """A checksummed frame whose header is not a CBOR array is called what it is."""
+    frame = decode(encode())
+    assert isinstance(frame, Frame)
+    broken = Frame(frame.position, 0, frame.durable, frame.leader_epoch, 1, memoryview(b"\x01"), memoryview(b""))
+    with pytest.raises(ValueError, match="not an array"):
+        broken.header()
+    broken = Frame(frame.position, 0, frame.durable, frame.leader_epoch, 1, memoryview(b"\x81"), memoryview(b""))
+    with pytest.raises(ValueError, match="not CBOR"):
+        broken.header()
