@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from fairlog_types import LeaderEpoch, LogId, Placement, TxId
+from fairlog_types import ApplyNumber, LeaderEpoch, LogId, Placement, TxId
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,11 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Check that each log holds exactly what is expected, and make it durable."""
+    """Check that each log holds exactly what is expected, and make it durable.
+
+    A log that was deleted in the meantime counts as prepared: nobody will read it, and the transaction's
+    other logs must not suffer (docs/decisions/deleted-topics.md). The same holds for all that follows.
+    """
 
     txid: TxId
     expected: Mapping[LogId, Expected]
@@ -64,7 +68,10 @@ class ApplyCommit:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The places, once they are decided and durable in the journals *and visible* in the data logs."""
+    """The places, once they are decided and durable in the journals *and visible* in the data logs.
+
+    Logs that were deleted in the meantime are left out.
+    """
 
     placements: tuple[Placement, ...]
 
@@ -96,7 +103,10 @@ class Participants(Protocol):
         ...
 
     async def prepare(self, message: Prepare) -> Prepared:
-        """Check and flush all logs in parallel: one flush delay."""
+        """Check and flush all logs in parallel: one flush delay.
+
+        Raises StorageFailure if a flush fails; the transaction is then aborted, as if it had been refused.
+        """
         ...
 
     def place(self, message: ApplyCommit) -> None:
@@ -108,9 +118,20 @@ class Participants(Protocol):
         ...
 
     async def applied(self, message: ApplyCommit) -> Applied:
-        """Wait until what `place` placed is durable, copied and visible; answer where."""
+        """Wait until what `place` placed is durable, copied and visible; answer where. Raises StorageFailure."""
+        ...
+
+    def surviving_apply_number(self, txid: TxId, logs: tuple[LogId, ...]) -> ApplyNumber | None:
+        """After a restart: the apply number under which any of these logs has placed the transaction before.
+
+        None if no APPLY of it survived. The coordinator places what was undecided in this order, so that
+        the logs which lost an APPLY agree with those which kept it (invariants 6 and 7).
+        """
         ...
 
     def discard(self, message: DiscardTransaction) -> None:
-        """Write DISCARD to every log that holds something of the transaction, without waiting."""
+        """Write DISCARD to every log that holds something of the transaction, without waiting.
+
+        Raises StorageFailure if a journal is closed; it is discarded again after a restart.
+        """
         ...

@@ -1,0 +1,270 @@
+"""What goes into `machine.step` and what comes out of it: events and effects, frozen values.
+
+An event's `KIND` is its column in `states.TABLE`. Effects are run in the order in which they stand;
+each docstring says what running it means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coordinator.answers import Answer
+from coordinator.messages import ApplyCommit, Begin, DiscardTransaction, Expected, Prepare
+from coordinator.settings import CoordinatorSettings
+from fairlog_types import LeaderEpoch, LogId, Placement, ProducerEpoch, ProducerId, TxId
+from journal.group_records import GroupRecord
+
+# ---------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """InitProducerId. `fresh_id` answers `AskProducerId`."""
+
+    timeout_ms: int
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+    connection: int
+    settings: CoordinatorSettings
+    """Clamps the time-out."""
+    now_ms: int
+    fresh_id: ProducerId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """The client wants to write to `logs`."""
+
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+    logs: tuple[LogId, ...]
+    connection: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogsBegun:
+    """The leaders' answer to `AskBegin`; `requested` are all logs of the request, begun before or now."""
+
+    requested: tuple[LogId, ...]
+    leader_epochs: Mapping[LogId, LeaderEpoch]
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """EndTxn."""
+
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+    commit: bool
+    connection: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """The leaders' answer to `AskSeal`; logs that no longer exist are left out."""
+
+    expected: Mapping[LogId, Expected]
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """All participants have prepared, and PREPARE_COMMIT is durable."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A participant cannot prepare."""
+
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A committed transaction is visible."""
+
+    txid: TxId
+    placements: tuple[Placement, ...]
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The open transaction has lived too long. `fence` says whether the epoch is to be bumped."""
+
+    fence: bool
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """An operator aborts the open transaction. `fence` as in `TimedOut`."""
+
+    fence: bool
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """The id has been idle for the expiration time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The journal was replayed. `tail_kept`: nothing that was appended before the stop is missing."""
+
+    tail_kept: bool
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A transaction in `Producer.decided` could not be prepared again after a restart."""
+
+    txid: TxId
+    now_ms: int
+
+
+Event = (
+    Init
+    | Add
+    | LogsBegun
+    | End
+    | Sealed
+    | Prepared
+    | Refused
+    | Copied
+    | TimedOut
+    | Forced
+    | Idle
+    | Restarted
+    | Withdrawn
+)
+
+# --------------------------------------------------------------------------------------------- effects
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append the record to the id's group journal, without waiting for the disk."""
+
+    record: GroupRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Wait until all that was appended for this id is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskProducerId:
+    """Get a producer id that nobody has had, and step the same `Init` again with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskBegin:
+    """Tell the leaders; `LogsBegun` is the next event. `requested` goes into it."""
+
+    message: Begin
+    requested: tuple[LogId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskSeal:
+    """Seal the transaction in these logs; `Sealed` is the next event, in the same step of the program."""
+
+    txid: TxId
+    logs: tuple[LogId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskPrepare:
+    """Flush the group journal and have the participants prepare, in parallel: the one flush delay.
+
+    `Prepared` or `Refused` is the next event.
+    """
+
+    message: Prepare
+
+
+@dataclass(frozen=True, slots=True)
+class EnterOrder:
+    """The transaction has its place in the group's commit order."""
+
+    txid: TxId
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """The transaction is committed: place it when its turn in the group's order has come, then copy."""
+
+    message: ApplyCommit
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOrder:
+    """The transaction is aborted: nobody waits for it in the group's order any more."""
+
+    txid: TxId
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Tell the leaders to discard an aborted transaction; once they are told, append `record` (ABORTED)."""
+
+    message: DiscardTransaction
+    record: GroupRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Tell leaders to forget a *committed* transaction in logs to which it wrote nothing."""
+
+    message: DiscardTransaction
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitCopied:
+    """Wait until nothing of this id is being copied any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerWith:
+    """The request's answer."""
+
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForDecision:
+    """Step the same event again when the transaction is decided; after a while, answer CONCURRENT."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForCopy:
+    """Step the same event again when one of the id's transactions has been copied."""
+
+
+Effect = (
+    Append
+    | Flush
+    | AskProducerId
+    | AskBegin
+    | AskSeal
+    | AskPrepare
+    | EnterOrder
+    | Apply
+    | LeaveOrder
+    | Discard
+    | Release
+    | AwaitCopied
+    | AnswerWith
+    | WaitForDecision
+    | WaitForCopy
+)

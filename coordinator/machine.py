@@ -1,0 +1,552 @@
+"""The transaction state machine of one transactional id: `step(producer, event) -> (producer, effects)`.
+
+How it works. A `Producer` is all that the coordinator knows of an id; an event is a request, an answer of
+the participants, or time. `step` finds the rule for the pair (state, event) and returns the producer as it
+is afterwards and what is to be done. Whoever runs the effects (service.py, or a test) does so in their
+order and stops at the first that fails: what follows an `Append` or a `Flush` relies on it. An effect that
+asks something (`Ask…`) is the last of its step. Its answer is the next event, and until then no other
+request of the same id is stepped, with one exception: while the id is PREPARING every request may be, and
+it gets an answer at once, or `WaitForDecision`.
+
+What it keeps:
+
+* invariant 5: only `Prepared` makes a transaction committed, and it comes when PREPARE_COMMIT and all the
+  data are durable. Once PREPARE_COMMIT is written, an error of the kind "no effect" is answered only after
+  PREPARE_ABORT is durable. A client whose transaction the coordinator aborted is told so before it can go
+  on (MUST_ABORT), lest it commit the second half of it.
+* invariant 6: `EnterOrder` with PREPARE_COMMIT; `Apply` or `LeaveOrder` when it is decided (order.py).
+* invariant 9: a grant ends what is open, and is durable before it is answered.
+* invariant 10: the latest connection that added partitions or ended a transaction is remembered, and these
+  two requests are refused (LATE) on an earlier one. InitProducerId is not compared: aiokafka sends it on
+  a connection of its own, which may be the later one.
+
+It does not order transactions of different ids (order.py), nor read journals (recovery.py). There is no
+I/O and no clock in it: times come with the events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from coordinator import events as ev
+from coordinator.answers import CommittedTransaction, Granted, Refusal
+from coordinator.messages import Begin, DiscardTransaction, Prepare
+from coordinator.producer import NO_CONNECTION, Decided, OpenTransaction, Outcome, Producer
+from coordinator.settings import CoordinatorSettings
+from coordinator.states import NEXT_STATES, EventKind, IdState
+from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogId, ProducerEpoch, TxId
+from journal.group_records import (
+    AbortedRecord,
+    BeginRecord,
+    CommittedRecord,
+    Expectation,
+    ExpiredRecord,
+    PrepareAbortRecord,
+    PrepareCommitRecord,
+    ProducerRecord,
+)
+
+EPOCH_MAX = 32_767
+"""int16. The last one is never granted: it is kept to fence the one before (as in Kafka)."""
+
+DECIDED_MAX = 4
+"""So many committed transactions of an id may be uncopied; the leaders' windows remember one more."""
+
+COMMITTED_KEPT = 5
+"""So many placements are remembered for each id."""
+
+LOST_NUMBERS = 1_000_000
+"""Skipped when BEGINs may be lost, so that no TxId is used twice: more transactions than can begin in one
+group journal between two flushes of it."""
+
+Step = tuple[Producer, Sequence[ev.Effect]]
+
+
+def group_of(transactional_id: str) -> str:
+    """The group whose commit order the id's transactions share. Today each id is a group of its own."""
+    return transactional_id
+
+
+def kind_of(event: ev.Event) -> EventKind:
+    """The event's column in `states.TABLE`."""
+    if type(event) is ev.End:
+        return EventKind.END_COMMIT if event.commit else EventKind.END_ABORT
+    return _KINDS[type(event)]
+
+
+def step(producer: Producer, event: ev.Event) -> Step:
+    """The producer after the event, and what is to be done, in order. Pure.
+
+    An AssertionError says that the event cannot occur in this state, or that a rule left the table.
+    """
+    pair = (producer.state, kind_of(event))
+    allowed = NEXT_STATES.get(pair)
+    assert allowed is not None, f"{pair[1].name} cannot occur in {pair[0].name}"
+    after, effects = _RULES[pair](producer, event)
+    assert after.state in allowed, f"{pair[1].name} in {pair[0].name} must not lead to {after.state.name}"
+    return after, effects
+
+
+def due(producer: Producer, now_ms: int, settings: CoordinatorSettings) -> ev.TimedOut | ev.Idle | None:
+    """What time alone brings to this id now."""
+    if producer.state is IdState.OPEN:
+        assert producer.transaction is not None
+        if now_ms - producer.transaction.started_ms >= producer.timeout_ms:
+            return ev.TimedOut(settings.fence_on_timeout, now_ms)
+        return None
+    may_expire = producer.state in (IdState.EMPTY, IdState.MUST_ABORT) and not producer.decided
+    if may_expire and now_ms - producer.used_ms >= settings.transactional_id_expiration_ms:
+        return ev.Idle()
+    return None
+
+
+def producer_record(producer: Producer, now_ms: int) -> ProducerRecord:
+    """What the group journal is to know of the id, apart from its transactions."""
+    return ProducerRecord(
+        producer.transactional_id,
+        group_of(producer.transactional_id),
+        producer.producer_id,
+        producer.epoch,
+        producer.last_epoch,
+        producer.timeout_ms,
+        producer.number,
+        producer.state is IdState.MUST_ABORT,
+        now_ms,
+    )
+
+
+def prepare_commit_record(transactional_id: str, decided: Decided) -> PrepareCommitRecord:
+    """PREPARE_COMMIT of a transaction that is being prepared, or has been."""
+    participants = {log: Expectation(it.leader_epoch, it.records) for log, it in decided.expected.items()}
+    return PrepareCommitRecord(decided.txid, transactional_id, participants, decided.timestamp_ms)
+
+
+# -------------------------------------------------------------------------------------- InitProducerId
+
+
+def _init(producer: Producer, event: ev.Init) -> Step:
+    """Grant the id to the caller: a retry gets what it was granted, anybody else the next epoch."""
+    if event.timeout_ms <= 0:
+        return producer, (ev.AnswerWith(Refusal.BAD_TIMEOUT),)
+    names_itself = event.producer_id != NO_PRODUCER_ID
+    if names_itself != (event.epoch != NO_PRODUCER_EPOCH) or not producer.transactional_id:
+        return producer, (ev.AnswerWith(Refusal.BAD_REQUEST),)
+    timeout_ms = min(max(event.timeout_ms, event.settings.min_timeout_ms), event.settings.max_timeout_ms)
+
+    if producer.state is IdState.UNKNOWN:
+        return _grant(producer, event, timeout_ms, NO_PRODUCER_EPOCH)
+    if names_itself:
+        if event.producer_id != producer.producer_id:
+            return producer, (ev.AnswerWith(Refusal.FENCED),)
+        if event.epoch != producer.epoch:
+            if event.epoch == producer.last_epoch and producer.state is IdState.EMPTY:
+                return _grant_again(producer, event)
+            return producer, (ev.AnswerWith(Refusal.FENCED),)
+    elif producer.granted_on == event.connection and producer.timeout_ms == timeout_ms:
+        return _grant_again(producer, event)
+    return _grant(producer, event, timeout_ms, event.epoch)
+
+
+def _grant_again(producer: Producer, event: ev.Init) -> Step:
+    """The answer to the first attempt was lost, or overtaken; it may not even have been durable."""
+    after = replace(producer, granted_on=event.connection, used_ms=event.now_ms)
+    return after, (ev.Flush(), ev.AwaitCopied(), ev.AnswerWith(Granted(producer.producer_id, producer.epoch)))
+
+
+def _grant(producer: Producer, event: ev.Init, timeout_ms: int, last_epoch: ProducerEpoch) -> Step:
+    """The next epoch, or a new producer id; what is open is aborted, what is being copied is waited for.
+
+    The wait is for the client that reads back what the last instance has committed: its offsets.
+    """
+    if producer.state is not IdState.UNKNOWN and producer.epoch < EPOCH_MAX - 1:
+        producer_id, epoch = producer.producer_id, ProducerEpoch(producer.epoch + 1)
+    elif event.fresh_id is not None:
+        producer_id, epoch, last_epoch = event.fresh_id, ProducerEpoch(0), NO_PRODUCER_EPOCH
+    else:
+        return producer, (ev.AskProducerId(),)
+    after = replace(
+        _in_epoch(producer, epoch, last_epoch),
+        producer_id=producer_id,
+        timeout_ms=timeout_ms,
+        granted_on=event.connection,
+        used_ms=event.now_ms,
+    )
+    return after, (
+        *_abort_open(producer, event.now_ms, ev.Append(producer_record(after, event.now_ms))),
+        ev.Flush(),
+        ev.AwaitCopied(),
+        ev.AnswerWith(Granted(producer_id, epoch)),
+    )
+
+
+def _in_epoch(producer: Producer, epoch: ProducerEpoch, last_epoch: ProducerEpoch) -> Producer:
+    """The id at the beginning of an epoch."""
+    return replace(
+        producer,
+        state=IdState.EMPTY,
+        epoch=epoch,
+        last_epoch=last_epoch,
+        number=0,
+        last=None,
+        transaction=None,
+        connection=NO_CONNECTION,
+        granted_on=NO_CONNECTION,
+        told_on=NO_CONNECTION,
+    )
+
+
+def _abort_open(producer: Producer, now_ms: int, record: ev.Append | None = None) -> Sequence[ev.Effect]:
+    """PREPARE_ABORT, then `record`, which says what the abort means for the id, then DISCARD and ABORTED."""
+    said = () if record is None else (record,)
+    if producer.transaction is None:
+        return said
+    return (
+        ev.Append(_prepare_abort(producer, producer.txid, tuple(producer.transaction.logs), now_ms)),
+        *said,
+        _discard(producer, producer.txid, tuple(producer.transaction.logs), now_ms),
+    )
+
+
+def _prepare_abort(producer: Producer, txid: TxId, logs: tuple[LogId, ...], now_ms: int) -> PrepareAbortRecord:
+    return PrepareAbortRecord(txid, producer.transactional_id, logs, now_ms)
+
+
+def _discard(producer: Producer, txid: TxId, logs: tuple[LogId, ...], now_ms: int) -> ev.Discard:
+    return ev.Discard(DiscardTransaction(txid, logs), AbortedRecord(txid, producer.transactional_id, now_ms))
+
+
+def _wait_for_decision(producer: Producer, event: ev.Init | ev.End) -> Step:
+    if isinstance(event, ev.End) and (refusal := _refusal(producer, event)) is not None:
+        return producer, (ev.AnswerWith(refusal),)
+    return producer, (ev.WaitForDecision(),)
+
+
+# ---------------------------------------------------------------------------------- AddPartitionsToTxn
+
+
+def _refusal(producer: Producer, event: ev.Add | ev.End) -> Refusal | None:
+    """Why this request does not come from the id's one current producer."""
+    if producer.state is IdState.UNKNOWN or event.producer_id != producer.producer_id:
+        return Refusal.UNKNOWN_PRODUCER_ID_MAPPING
+    if event.epoch != producer.epoch:
+        return Refusal.FENCED
+    if event.connection < producer.connection:
+        return Refusal.LATE
+    return None
+
+
+def _touched(producer: Producer, event: ev.Add | ev.End) -> Producer:
+    return replace(producer, connection=event.connection, granted_on=NO_CONNECTION, used_ms=event.now_ms)
+
+
+def _add(producer: Producer, event: ev.Add) -> Step:
+    if (refusal := _refusal(producer, event)) is not None:
+        return producer, (ev.AnswerWith(refusal),)
+    after = _touched(producer, event)
+    known = () if producer.transaction is None else producer.transaction.logs
+    new = tuple(log for log in dict.fromkeys(event.logs) if log not in known)
+    if not new:
+        return after, (ev.AnswerWith(dict.fromkeys(event.logs)),)
+    return after, (ev.AskBegin(Begin(producer.txid, new), event.logs),)
+
+
+def _add_after_abort(producer: Producer, event: ev.Add) -> Step:
+    """Whoever has been told on this very connection has given the old transaction up: this is a new one."""
+    if event.connection == producer.told_on:
+        return _add(producer, event)
+    if (refusal := _refusal(producer, event)) is not None:
+        return producer, (ev.AnswerWith(refusal),)
+    return replace(_touched(producer, event), told_on=event.connection), (ev.AnswerWith(Refusal.MUST_ABORT),)
+
+
+def _add_while_preparing(producer: Producer, event: ev.Add) -> Step:
+    return producer, (ev.AnswerWith(_refusal(producer, event) or Refusal.CONCURRENT),)
+
+
+def _begun(producer: Producer, event: ev.LogsBegun) -> Step:
+    before = producer.transaction
+    logs = {**(before.logs if before else {}), **event.leader_epochs}
+    answers = {log: None if log in logs else Refusal.UNKNOWN_LOG for log in event.requested}
+    if not event.leader_epochs:
+        return producer, (ev.AnswerWith(answers),)
+    started_ms = before.started_ms if before else event.now_ms
+    after = replace(
+        producer,
+        state=IdState.OPEN,
+        transaction=OpenTransaction(started_ms, logs),
+        told_on=NO_CONNECTION,
+    )
+    record = BeginRecord(producer.txid, producer.transactional_id, event.leader_epochs, event.now_ms)
+    return after, (ev.Append(record), ev.AnswerWith(answers))
+
+
+# ---------------------------------------------------------------------------------------------- EndTxn
+
+
+def _end_nothing(producer: Producer, event: ev.End) -> Step:
+    """Nothing is open: the same outcome again succeeds, and so does ending a transaction without partitions.
+
+    The opposite outcome is refused, since the client would believe it.
+    """
+    if (refusal := _refusal(producer, event)) is not None:
+        return producer, (ev.AnswerWith(refusal),)
+    asked = Outcome.COMMITTED if event.commit else Outcome.ABORTED
+    answer = None if producer.last in (None, asked) else Refusal.WRONG_STATE
+    return _touched(producer, event), (ev.AnswerWith(answer),)
+
+
+def _commit(producer: Producer, event: ev.End) -> Step:
+    if (refusal := _refusal(producer, event)) is not None:
+        return producer, (ev.AnswerWith(refusal),)
+    if len(producer.decided) >= DECIDED_MAX:
+        return producer, (ev.WaitForCopy(),)
+    assert producer.transaction is not None
+    after = replace(_touched(producer, event), state=IdState.PREPARING)
+    return after, (ev.AskSeal(producer.txid, tuple(producer.transaction.logs)),)
+
+
+def _sealed(producer: Producer, event: ev.Sealed) -> Step:
+    """Only logs that hold records take part: the others need not be flushed. None at all is fine, too."""
+    assert producer.transaction is not None
+    expected = {log: it for log, it in event.expected.items() if it.records}
+    after = replace(producer, transaction=replace(producer.transaction, expected=expected))
+    record = prepare_commit_record(producer.transactional_id, Decided(producer.txid, expected, event.now_ms))
+    return after, (ev.Append(record), ev.EnterOrder(producer.txid), ev.AskPrepare(Prepare(producer.txid, expected)))
+
+
+def _prepared(producer: Producer, event: ev.Prepared) -> Step:
+    transaction = producer.transaction
+    assert transaction is not None
+    assert transaction.expected is not None
+    decided = Decided(producer.txid, transaction.expected, event.now_ms)
+    untouched = tuple(log for log in transaction.logs if log not in transaction.expected)
+    after = replace(
+        producer,
+        state=IdState.EMPTY,
+        number=producer.number + 1,
+        last=Outcome.COMMITTED,
+        transaction=None,
+        decided=(*producer.decided, decided),
+    )
+    release = (ev.Release(DiscardTransaction(producer.txid, untouched)),) if untouched else ()
+    return after, (ev.Apply(decided.apply()), *release, ev.AnswerWith(None))
+
+
+def _refused(producer: Producer, event: ev.Refused) -> Step:
+    """PREPARE_ABORT must be durable before the error, and before those behind it in the group go on.
+
+    Otherwise a restart might prepare the transaction with more luck, and commit it after all, or late.
+    """
+    assert producer.transaction is not None
+    logs = tuple(producer.transaction.logs)
+    after = replace(_aborted(producer), told_on=producer.connection)
+    return after, (
+        ev.Append(_prepare_abort(producer, producer.txid, logs, event.now_ms)),
+        ev.Append(producer_record(after, event.now_ms)),
+        ev.Flush(),
+        ev.LeaveOrder(producer.txid),
+        _discard(producer, producer.txid, logs, event.now_ms),
+        ev.AnswerWith(Refusal.MUST_ABORT),
+    )
+
+
+def _aborted(producer: Producer) -> Producer:
+    """After the coordinator, not the client, aborted what was open."""
+    return replace(
+        producer,
+        state=IdState.MUST_ABORT,
+        number=producer.number + 1,
+        last=Outcome.ABORTED,
+        transaction=None,
+        granted_on=NO_CONNECTION,
+        told_on=NO_CONNECTION,
+    )
+
+
+def _end_while_deciding_otherwise(producer: Producer, event: ev.End) -> Step:
+    return producer, (ev.AnswerWith(_refusal(producer, event) or Refusal.WRONG_STATE),)
+
+
+def _abort(producer: Producer, event: ev.End) -> Step:
+    """Answered without a flush: docs/decisions/restart-and-open-transactions.md says why that is enough."""
+    if (refusal := _refusal(producer, event)) is not None:
+        return producer, (ev.AnswerWith(refusal),)
+    after = replace(
+        _touched(producer, event),
+        state=IdState.EMPTY,
+        number=producer.number + 1,
+        last=Outcome.ABORTED,
+        transaction=None,
+    )
+    return after, (*_abort_open(producer, event.now_ms), ev.AnswerWith(None))
+
+
+def _commit_after_abort(producer: Producer, event: ev.End) -> Step:
+    """If the last that the journal knows is a commit, this may be its repetition, or a lost transaction's."""
+    if (refusal := _refusal(producer, event)) is not None:
+        return producer, (ev.AnswerWith(refusal),)
+    answer = Refusal.OUTCOME_LOST if producer.last is Outcome.COMMITTED else Refusal.MUST_ABORT
+    return replace(_touched(producer, event), told_on=event.connection), (ev.AnswerWith(answer),)
+
+
+def _abort_after_abort(producer: Producer, event: ev.End) -> Step:
+    """The client gives up what the coordinator has aborted, known by its number or lost with its BEGIN."""
+    if (refusal := _refusal(producer, event)) is not None:
+        return producer, (ev.AnswerWith(refusal),)
+    after = replace(
+        _touched(producer, event),
+        state=IdState.EMPTY,
+        number=producer.number + 1,
+        last=Outcome.ABORTED,
+        told_on=NO_CONNECTION,
+    )
+    return after, (
+        ev.Append(AbortedRecord(producer.txid, producer.transactional_id, event.now_ms)),
+        ev.Append(producer_record(after, event.now_ms)),
+        ev.AnswerWith(None),
+    )
+
+
+# ---------------------------------------------------------------------- copies, time, operators, restarts
+
+
+def _copied(producer: Producer, event: ev.Copied) -> Step:
+    assert any(it.txid == event.txid for it in producer.decided), f"{event.txid} is not being copied"
+    done = CommittedTransaction(event.txid, event.placements)
+    after = replace(
+        producer,
+        decided=tuple(it for it in producer.decided if it.txid != event.txid),
+        committed=(*producer.committed, done)[-COMMITTED_KEPT:],
+    )
+    record = CommittedRecord(event.txid, producer.transactional_id, event.placements, event.now_ms)
+    return after, (ev.Append(record),)
+
+
+def _end_by_force(producer: Producer, event: ev.TimedOut | ev.Forced) -> Step:
+    if event.fence and producer.epoch < EPOCH_MAX:
+        after = _in_epoch(producer, ProducerEpoch(producer.epoch + 1), NO_PRODUCER_EPOCH)
+    else:
+        after = _aborted(producer)
+    record = ev.Append(producer_record(after, event.now_ms))
+    answer = (ev.AnswerWith(None),) if isinstance(event, ev.Forced) else ()
+    return after, (*_abort_open(producer, event.now_ms, record), *answer)
+
+
+def _force_nothing(producer: Producer, _event: ev.Forced) -> Step:
+    return producer, (ev.AnswerWith(_FORCED_ANSWERS[producer.state]),)
+
+
+_FORCED_ANSWERS = {
+    IdState.UNKNOWN: Refusal.UNKNOWN_PRODUCER_ID_MAPPING,
+    IdState.EMPTY: None,
+    IdState.MUST_ABORT: None,
+    IdState.PREPARING: Refusal.CONCURRENT,
+}
+
+
+def _expire(producer: Producer, _event: ev.Idle) -> Step:
+    record = ExpiredRecord(producer.transactional_id)
+    return Producer(producer.transactional_id), (ev.Append(record),)
+
+
+def _restarted(producer: Producer, event: ev.Restarted) -> Step:
+    """What was open is aborted. If BEGINs may be lost, every id may have had one open."""
+    after = producer
+    if producer.transaction is not None:
+        after = _aborted(after)
+    if not event.tail_kept:
+        after = replace(after, state=IdState.MUST_ABORT, number=after.number + LOST_NUMBERS)
+    if after.state is IdState.EMPTY:
+        return after, ()
+    return after, _abort_open(producer, event.now_ms, ev.Append(producer_record(after, event.now_ms)))
+
+
+def _withdrawn(producer: Producer, event: ev.Withdrawn) -> Step:
+    """Its data did not survive, so its producer was not answered, and it is the id's last."""
+    withdrawn = next(it for it in producer.decided if it.txid == event.txid)
+    after = replace(
+        producer,
+        state=IdState.MUST_ABORT,
+        decided=tuple(it for it in producer.decided if it is not withdrawn),
+        last=Outcome.ABORTED,
+    )
+    logs = tuple(withdrawn.expected)
+    return after, (
+        ev.Append(_prepare_abort(producer, event.txid, logs, event.now_ms)),
+        ev.Append(producer_record(after, event.now_ms)),
+        ev.Flush(),
+        _discard(producer, event.txid, logs, event.now_ms),
+    )
+
+
+def _unknown(producer: Producer, _event: ev.Add | ev.End) -> Step:
+    return producer, (ev.AnswerWith(Refusal.UNKNOWN_PRODUCER_ID_MAPPING),)
+
+
+_KINDS: dict[type[ev.Event], EventKind] = {
+    ev.Init: EventKind.INIT,
+    ev.Add: EventKind.ADD,
+    ev.LogsBegun: EventKind.BEGUN,
+    ev.Sealed: EventKind.SEALED,
+    ev.Prepared: EventKind.PREPARED,
+    ev.Refused: EventKind.REFUSED,
+    ev.Copied: EventKind.COPIED,
+    ev.TimedOut: EventKind.TIMED_OUT,
+    ev.Forced: EventKind.FORCED,
+    ev.Idle: EventKind.IDLE,
+    ev.Restarted: EventKind.RESTARTED,
+    ev.Withdrawn: EventKind.WITHDRAWN,
+}
+
+_Rule = Callable[[Producer, Any], Step]
+"""Each rule takes the events of its kind; `kind_of` and the table below see to it."""
+
+_S, _E = IdState, EventKind
+
+_RULES: dict[tuple[IdState, EventKind], _Rule] = {
+    (_S.UNKNOWN, _E.INIT): _init,
+    (_S.UNKNOWN, _E.ADD): _unknown,
+    (_S.UNKNOWN, _E.END_COMMIT): _unknown,
+    (_S.UNKNOWN, _E.END_ABORT): _unknown,
+    (_S.UNKNOWN, _E.FORCED): _force_nothing,
+    (_S.EMPTY, _E.INIT): _init,
+    (_S.EMPTY, _E.ADD): _add,
+    (_S.EMPTY, _E.BEGUN): _begun,
+    (_S.EMPTY, _E.END_COMMIT): _end_nothing,
+    (_S.EMPTY, _E.END_ABORT): _end_nothing,
+    (_S.EMPTY, _E.COPIED): _copied,
+    (_S.EMPTY, _E.FORCED): _force_nothing,
+    (_S.EMPTY, _E.IDLE): _expire,
+    (_S.EMPTY, _E.RESTARTED): _restarted,
+    (_S.EMPTY, _E.WITHDRAWN): _withdrawn,
+    (_S.OPEN, _E.INIT): _init,
+    (_S.OPEN, _E.ADD): _add,
+    (_S.OPEN, _E.BEGUN): _begun,
+    (_S.OPEN, _E.END_COMMIT): _commit,
+    (_S.OPEN, _E.END_ABORT): _abort,
+    (_S.OPEN, _E.COPIED): _copied,
+    (_S.OPEN, _E.TIMED_OUT): _end_by_force,
+    (_S.OPEN, _E.FORCED): _end_by_force,
+    (_S.OPEN, _E.RESTARTED): _restarted,
+    (_S.PREPARING, _E.INIT): _wait_for_decision,
+    (_S.PREPARING, _E.ADD): _add_while_preparing,
+    (_S.PREPARING, _E.END_COMMIT): _wait_for_decision,
+    (_S.PREPARING, _E.END_ABORT): _end_while_deciding_otherwise,
+    (_S.PREPARING, _E.SEALED): _sealed,
+    (_S.PREPARING, _E.PREPARED): _prepared,
+    (_S.PREPARING, _E.REFUSED): _refused,
+    (_S.PREPARING, _E.COPIED): _copied,
+    (_S.PREPARING, _E.FORCED): _force_nothing,
+    (_S.MUST_ABORT, _E.INIT): _init,
+    (_S.MUST_ABORT, _E.ADD): _add_after_abort,
+    (_S.MUST_ABORT, _E.BEGUN): _begun,
+    (_S.MUST_ABORT, _E.END_COMMIT): _commit_after_abort,
+    (_S.MUST_ABORT, _E.END_ABORT): _abort_after_abort,
+    (_S.MUST_ABORT, _E.COPIED): _copied,
+    (_S.MUST_ABORT, _E.FORCED): _force_nothing,
+    (_S.MUST_ABORT, _E.IDLE): _expire,
+    (_S.MUST_ABORT, _E.RESTARTED): _restarted,
+    (_S.MUST_ABORT, _E.WITHDRAWN): _withdrawn,
+}

@@ -1,0 +1,55 @@
+"""The commit order of groups: who may be placed now.
+
+A group's transactions appear in every partition in the order of their PREPARE_COMMITs (invariant 6). They
+prepare in parallel, though, and one may be decided before another that stands ahead of it. So each stands
+in its group's queue from PREPARE_COMMIT until it is placed or aborted, and only the head is placed:
+
+    enter a, enter b, decide b  → nobody       (a is undecided)
+    decide a                    → a, then b    (or, if a is aborted: b)
+
+A queue exists only while something stands in it. No I/O.
+"""
+
+from __future__ import annotations
+
+from coordinator.messages import ApplyCommit
+from fairlog_types import TxId
+
+
+class CommitOrder:
+    """The queues of all groups."""
+
+    def __init__(self) -> None:
+        self._queues: dict[str, dict[TxId, ApplyCommit | None]] = {}
+        """For each group its transactions in commit order, with the message once they are decided."""
+
+    def enter(self, group: str, txid: TxId) -> None:
+        """PREPARE_COMMIT of `txid` stands in the group journal."""
+        queue = self._queues.setdefault(group, {})
+        assert txid not in queue, f"{txid} prepares twice"
+        queue[txid] = None
+
+    def decide(self, group: str, message: ApplyCommit) -> list[ApplyCommit]:
+        """The transaction is committed; answers all that are to be placed now, in order."""
+        queue = self._queues[group]
+        assert queue[message.txid] is None, f"{message.txid} is decided twice"
+        queue[message.txid] = message
+        return self._heads(group)
+
+    def leave(self, group: str, txid: TxId) -> list[ApplyCommit]:
+        """The transaction is aborted; answers all that are to be placed now, in order."""
+        del self._queues[group][txid]
+        return self._heads(group)
+
+    def _heads(self, group: str) -> list[ApplyCommit]:
+        queue = self._queues[group]
+        heads: list[ApplyCommit] = []
+        for message in queue.values():
+            if message is None:
+                break
+            heads.append(message)
+        for message in heads:
+            del queue[message.txid]
+        if not queue:
+            del self._queues[group]
+        return heads

@@ -1,0 +1,93 @@
+"""All that the coordinator knows of one transactional id, as one frozen value.
+
+There is one for each id, for as long as the id lives, so it is small: an id that is idle holds a dozen
+words and its last few placements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from coordinator.answers import CommittedTransaction
+from coordinator.messages import ApplyCommit, Expected
+from coordinator.states import IdState
+from fairlog_types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    LeaderEpoch,
+    LogId,
+    ProducerEpoch,
+    ProducerId,
+    TxId,
+)
+
+NO_CONNECTION = -1
+"""Smaller than any connection's ordinal."""
+
+
+class Outcome(Enum):
+    """How a transaction ended."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """The transaction that is open or being decided. Its number is the producer's `number`."""
+
+    started_ms: int
+    logs: Mapping[LogId, LeaderEpoch]
+    """With the leader epoch in which each began it."""
+    expected: Mapping[LogId, Expected] | None = None
+    """The logs that hold records of it; set when it is sealed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A committed transaction that is not known to be visible yet."""
+
+    txid: TxId
+    expected: Mapping[LogId, Expected]
+    timestamp_ms: int
+
+    def apply(self) -> ApplyCommit:
+        return ApplyCommit(self.txid, tuple(self.expected), self.timestamp_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """One transactional id. Times in milliseconds since 1970."""
+
+    transactional_id: str
+    state: IdState = IdState.UNKNOWN
+    producer_id: ProducerId = NO_PRODUCER_ID
+    epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    last_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
+    """What the client named when it was granted `epoch`; -1 if it named none. Naming it again is a retry."""
+    timeout_ms: int = 0
+    number: int = 0
+    """Of the open transaction, or of the next one."""
+    last: Outcome | None = None
+    """How the transaction before `number` ended; None if there is none in this epoch."""
+    transaction: OpenTransaction | None = None
+    """Set in OPEN and PREPARING."""
+    decided: tuple[Decided, ...] = ()
+    """Committed and being copied, in commit order, also of earlier epochs."""
+    committed: tuple[CommittedTransaction, ...] = ()
+    """The last few that are visible, in commit order."""
+    connection: int = NO_CONNECTION
+    """The latest connection that added partitions or ended a transaction in this epoch (invariant 10)."""
+    granted_on: int = NO_CONNECTION
+    """The connection that was granted `epoch`, as long as nothing has been done with it."""
+    told_on: int = NO_CONNECTION
+    """In MUST_ABORT: the connection that has been told."""
+    used_ms: int = 0
+    """The last request."""
+
+    @property
+    def txid(self) -> TxId:
+        """Of the open transaction, or of the next one."""
+        return TxId(self.producer_id, self.epoch, self.number)

@@ -1,0 +1,140 @@
+"""The copy itself: one chunk of groups goes into the data logs in one LMDB transaction.
+
+Runs in a worker thread, from start to end. Inside one write block of the data logs it reads the marks,
+plans what they have not passed yet, reads each batch back from its journal (its CRC is checked there),
+patches base offset and leader epoch, appends, and writes windows and marks. On any exception the block is
+undone and nothing has happened.
+
+The marks are read and written in the block that writes the data: that is why copying again what was
+copied changes nothing (invariant 4), and why a reader sees a group whole or not at all (invariant 7).
+Offsets are checked to be dense here and once more in the data log (invariant 2).
+
+Offsets logs go the same way; their payloads are lists of entries for the table of committed offsets
+instead of batches, and their offsets are running numbers that nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from copier.plan import Group, LogPlan, batches_at, logs_of, plan
+from datalog.batch import patch
+from datalog.interface import DataLogs, DataLogWriter, Mark, UnknownLog
+from datalog.offset_entries import OffsetEntry, decode_offset_entries
+from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, LogKind, Offset
+from journal.failpoints import reach
+
+
+class PayloadSource(Protocol):
+    """What the copy needs of a local journal."""
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """In which this node leads the log."""
+        ...
+
+    def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray:
+        """The payload of the frame at `position`, its CRC checked. Callable from any thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What one write block has changed."""
+
+    marks: Mapping[LogId, Mark]
+    """The new mark of every log that was touched."""
+    high_watermarks: Mapping[LogId, Offset]
+    """Of the logs that got records."""
+    records: int
+    payload_bytes: int
+
+
+def apply(
+    groups: Sequence[Group],
+    data_logs: DataLogs,
+    journals: Mapping[LogId, PayloadSource],
+    dropped: Container[LogId],
+) -> Copied:
+    """Copy the groups; all of it becomes visible at once, or nothing does.
+
+    `journals` has the journal of every log that the groups touch, except for those in `dropped`.
+    `dropped` names logs that are being deleted, whose items are left out; it may grow while this runs. A log
+    is entered there *before* its data log is dropped, so that looking it up behind the lock of the write
+    block is enough.
+
+    Raises StorageFailure (the data log refused), CorruptStorage (a frame does not read back), OSError. The
+    same groups may be applied again after any of these.
+    """
+    reach("copier.copy.before")
+    with data_logs.write() as writer:
+        marks = {log: _mark(data_logs, log) for log in logs_of(groups) if log not in dropped}
+        plans = plan(groups, {log: mark.copied_through for log, mark in marks.items()})
+        records = payload_bytes = 0
+        new_marks: dict[LogId, Mark] = {}
+        high_watermarks: dict[LogId, Offset] = {}
+        for log_plan in plans:
+            if new_marks:
+                reach("copier.copy.between_logs")
+            log = log_plan.log
+            first = marks[log].next_offset
+            next_offset, copied_bytes = _copy_data(log_plan, first, writer, journals[log])
+            new_marks[log] = _copy_state(log_plan, next_offset, writer)
+            if log_plan.data:
+                high_watermarks[log] = next_offset
+            records += next_offset - first
+            payload_bytes += copied_bytes
+        reach("copier.copy.before_commit")
+    reach("copier.copy.after_commit")
+    return Copied(new_marks, high_watermarks, records, payload_bytes)
+
+
+def _mark(data_logs: DataLogs, log: LogId) -> Mark:
+    mark = data_logs.mark(log)
+    if mark is None:
+        raise UnknownLog(log)
+    return mark
+
+
+def _copy_data(
+    log_plan: LogPlan, next_offset: Offset, writer: DataLogWriter, journal: PayloadSource
+) -> tuple[Offset, int]:
+    """Append the log's batches; answer its next offset and how many bytes they were."""
+    log = log_plan.log
+    payload_bytes = 0
+    for item in log_plan.data:
+        for base_offset, batch in batches_at(item):
+            assert base_offset == next_offset, f"{log}: placed at {base_offset}, the data log is at {next_offset}"
+            payload = journal.read_payload(batch.position, batch.frame_bytes)
+            payload_bytes += len(payload)
+            if log.kind == LogKind.OFFSETS.value:
+                writer.put_offsets(log, _offset_entries(payload, log, batch.position))
+            else:
+                patch(payload, base_offset, journal.leader_epoch)
+                writer.append(log, base_offset, batch.record_count, batch.max_timestamp_ms, payload)
+            next_offset = Offset(base_offset + batch.record_count)
+    return next_offset, payload_bytes
+
+
+def _offset_entries(payload: bytearray, log: LogId, position: JournalPosition) -> list[OffsetEntry]:
+    try:
+        return decode_offset_entries(payload)
+    except ValueError as error:
+        # The frame's CRC was right, so this was written by something that does not speak our format.
+        raise CorruptStorage(
+            f"journal of {log}: the frame at {position} holds no committed offsets: {error}"
+        ) from error
+
+
+def _copy_state(log_plan: LogPlan, next_offset: Offset, writer: DataLogWriter) -> Mark:
+    """Write the log's windows and its mark; answer the mark."""
+    for producer_id, window in log_plan.windows.items():
+        if window is None:
+            writer.delete_producer(log_plan.log, producer_id)
+        else:
+            writer.put_producer(log_plan.log, producer_id, window.encode())
+    mark = Mark(log_plan.copied_through, log_plan.replay_from, next_offset)
+    writer.put_mark(log_plan.log, mark)
+    return mark

@@ -1,0 +1,184 @@
+"""What is copied next, and in which order: the copier's decisions, without any I/O.
+
+Three questions are answered here, each by one function:
+
+- `merge`: a restart finds, in every local journal, the items that were placed but not yet copied. In which
+  order may they be copied? A transaction that was placed in several logs is taken when it stands at the
+  head of all of them, so that its parts stay one group::
+
+      A:  p1   T1   T2           merge:  p1 · q1 · (T1 of A) · (T2 of A, T2 of B) · q2
+      B:  q1   T2   q2
+
+- `chunk_length`: how many groups from the head of the queue go into the next LMDB transaction?
+- `plan`: of the groups in a chunk, what is written per log? All batches, but of the windows and of the
+  marks only the last, because a chunk becomes visible as a whole.
+
+A *group* is a tuple of placed items that becomes visible together: the local parts of one transaction, or
+a single item.
+
+Keeps invariant 3 (an item is never split), 4 (items that the copied-through mark has passed are left out),
+6 (the order within a log is the journal's) and 7 (groups are not split, but see `merge`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlog_types import ApplyNumber, JournalPosition, LogId, Offset, ProducerId, TxId
+from journal.placing import BatchRef, Placed, PlacedBatch, PlacedState, PlacedTransaction
+from journal.producer_window import ProducerWindow
+
+Group = tuple[Placed, ...]
+"""Items that become visible together; at most one per log."""
+
+ITEM_WEIGHT_BYTES = 512
+"""What an item weighs beside its frames: a chunk of many tiny batches takes its time too. An item costs
+about as much as copying a few hundred bytes more, measured with 100-byte batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPlan:
+    """What one chunk writes to one log."""
+
+    log: LogId
+    data: tuple[PlacedBatch | PlacedTransaction, ...]
+    """In the journal's order; empty if only state has changed."""
+    windows: Mapping[ProducerId, ProducerWindow | None]
+    """The last window of each producer that the chunk touches; None for one that is forgotten by then."""
+    copied_through: JournalPosition
+    replay_from: JournalPosition
+
+
+def merge(per_log: Mapping[LogId, Sequence[Placed]]) -> list[Group]:
+    """Bring what the journals hold, each in its own order, into one order for the node.
+
+    Every item appears once, and each log's items in the order given. The parts of a transaction form one
+    group. Ties go to the smaller apply number, so the order among transactions is that of their placing.
+
+    One case splits a transaction. If a crash destroys some of the APPLYs of T1 and T2, coordinators of
+    different groups may place the missing parts in another order than that of the surviving ones; if
+    the next crash comes before these are copied, T1 precedes T2 in one journal and follows it in
+    another. No order can keep both whole, so the one that was placed first is taken in pieces. Nobody
+    sees them apart: reads begin only when what recovery found is copied (`Copier.drain`).
+    """
+    parts_missing: dict[TxId, int] = {}
+    for items in per_log.values():
+        for item in items:
+            if isinstance(item, PlacedTransaction):
+                parts_missing[item.txid] = parts_missing.get(item.txid, 0) + 1
+
+    groups: list[Group] = []
+    rest = {log: iter(items) for log, items in per_log.items()}
+    at_head: dict[TxId, list[PlacedTransaction]] = {}
+    whole: list[tuple[ApplyNumber, TxId]] = []
+
+    def advance(log: LogId) -> None:
+        """Take this log's items up to its next transaction, which then stands at the head."""
+        for item in rest[log]:
+            if not isinstance(item, PlacedTransaction):
+                groups.append((item,))
+                continue
+            parts = at_head.setdefault(item.txid, [])
+            parts.append(item)
+            parts_missing[item.txid] -= 1
+            if not parts_missing[item.txid]:
+                heapq.heappush(whole, (_placed_first(parts), item.txid))
+            return
+
+    for log in per_log:
+        advance(log)
+    while at_head:
+        if whole:
+            _, txid = heapq.heappop(whole)
+        else:
+            txid = min(at_head, key=lambda waiting: (_placed_first(at_head[waiting]), waiting))
+        parts = at_head.pop(txid)
+        groups.append(tuple(parts))
+        for part in parts:
+            advance(part.log)
+    return groups
+
+
+def _placed_first(parts: Iterable[PlacedTransaction]) -> ApplyNumber:
+    return min(part.apply_number for part in parts)
+
+
+def weight_bytes(group: Group) -> int:
+    """How much of a chunk's room the group takes: its frames, and a flat sum per item."""
+    total = 0
+    for item in group:
+        total += ITEM_WEIGHT_BYTES
+        if isinstance(item, PlacedBatch):
+            total += item.batch.frame_bytes
+        elif isinstance(item, PlacedTransaction):
+            total += sum(batch.frame_bytes for batch in item.batches)
+    return total
+
+
+def chunk_length(weights: Iterable[int], bytes_max: int) -> int:
+    """How many groups from the head go into one chunk: at least one if there is any, then up to `bytes_max`.
+
+    A group that is larger than `bytes_max` goes alone, because it must not be split (invariant 7).
+    """
+    total = 0
+    length = 0
+    for weight in weights:
+        total += weight
+        if length and total > bytes_max:
+            break
+        length += 1
+    return length
+
+
+def logs_of(groups: Iterable[Group]) -> set[LogId]:
+    """The logs that the groups touch."""
+    return {item.log for group in groups for item in group}
+
+
+def plan(groups: Iterable[Group], copied_through: Mapping[LogId, JournalPosition]) -> list[LogPlan]:
+    """Sort a chunk by log, leaving out what is copied already.
+
+    `copied_through` are the marks that the data logs hold, as read in the write block that will follow the
+    plan. What a mark has passed is left out (invariant 4), so writing the plan of the same groups again
+    changes nothing. A log without a mark was dropped: its items are left out, too, and the rest of their
+    groups is not.
+    """
+    items_of: dict[LogId, list[Placed]] = {}
+    for group in groups:
+        for item in group:
+            mark = copied_through.get(item.log)
+            if mark is not None and not is_copied(item, mark):
+                items_of.setdefault(item.log, []).append(item)
+    return [_plan_log(log, items) for log, items in items_of.items()]
+
+
+def is_copied(item: Placed, copied_through: JournalPosition) -> bool:
+    """Has the mark passed the item?"""
+    return item.end <= copied_through
+
+
+def _plan_log(log: LogId, items: Sequence[Placed]) -> LogPlan:
+    data: list[PlacedBatch | PlacedTransaction] = []
+    windows: dict[ProducerId, ProducerWindow | None] = {}
+    end = JournalPosition(0)
+    for item in items:
+        assert item.end > end, f"{log}: what ends at {item.end} was placed behind what ends at {end}"
+        end = item.end
+        if not isinstance(item, PlacedState):
+            data.append(item)
+        if item.window is not None or isinstance(item, PlacedState):
+            windows[item.producer_id] = item.window
+    return LogPlan(log, tuple(data), windows, copied_through=end, replay_from=items[-1].replay_from)
+
+
+def batches_at(item: PlacedBatch | PlacedTransaction) -> Iterator[tuple[Offset, BatchRef]]:
+    """The item's batches with the base offset of each: consecutive, from the item's own base (invariant 3)."""
+    if isinstance(item, PlacedBatch):
+        yield item.base_offset, item.batch
+        return
+    offset = item.base_offset
+    for batch in item.batches:
+        yield offset, batch
+        offset = Offset(offset + batch.record_count)

@@ -1,0 +1,196 @@
+"""Kafka's record batch, version 2, seen from outside: its header, its check, its split.
+
+A batch is opaque to Fairlog (architecture, section 7). Of its bytes only the 61 of the header are looked at;
+the records behind it are never decoded on the way from Produce to Fetch. Base offset and leader epoch
+stand outside the CRC, which is why the broker may patch them without touching what the client has signed:
+
+    base offset i64 | length i32 | leader epoch i32 | magic i8 | crc u32 | ─ covered by the crc ─▶
+    attributes i16 | last offset delta i32 | first timestamp i64 | max timestamp i64 |
+    producer id i64 | producer epoch i16 | base sequence i32 | record count i32 | records …
+
+Pure: no I/O. Functions that end in `_untrusted` take a peer's bytes and raise `BadBatch`, nothing else.
+What is inside the records (timestamps, one by one) is the business of `datalog.records`, off the hot path.
+
+Source: https://kafka.apache.org/documentation/#recordbatch
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import Enum
+from typing import NamedTuple, cast
+
+import crc32c as _crc32c
+
+from fairlog_types import LeaderEpoch, Offset, ProducerEpoch, ProducerId
+
+Buffer = bytes | bytearray | memoryview
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = 61
+assert _HEADER.size == HEADER_BYTES
+
+LENGTH_STARTS_BEHIND = 12
+"""`batch_length` does not count the base offset and itself."""
+
+_CRC_STARTS_AT = 21
+_MAX_TIMESTAMP = struct.Struct(">q")
+_MAX_TIMESTAMP_AT = 35
+_BASE_OFFSET = struct.Struct(">q")
+_LEADER_EPOCH = struct.Struct(">i")
+_LEADER_EPOCH_AT = 12
+_MAGIC = 2
+
+_COMPRESSION_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+
+
+class Compression(Enum):
+    """The codec in the lowest three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class BadBatchReason(Enum):
+    """What is wrong with a peer's batch; the Kafka edge has one error code for each."""
+
+    TOO_SHORT = "too short"
+    """Fewer bytes than a header has, or none at all."""
+    BAD_MAGIC = "bad magic"
+    """Not version 2: the message formats 0 and 1 are not spoken."""
+    LENGTH_MISMATCH = "length mismatch"
+    """The length field and the bytes at hand disagree."""
+    BAD_CRC = "bad CRC"
+    COUNT_MISMATCH = "count mismatch"
+    """No records, or a last offset delta that is not the count minus one: offsets would not be dense."""
+    BAD_COMPRESSION = "unknown compression"
+    CONTROL = "control batch"
+    """A client has sent a control batch; only brokers write these."""
+
+
+class BadBatch(Exception):
+    """A peer's bytes are not a batch that may be stored. `reason` says which promise they break."""
+
+    def __init__(self, reason: BadBatchReason, message: str) -> None:
+        super().__init__(f"{reason.value}: {message}")
+        self.reason = reason
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes in front of the records, as values. Timestamps are in milliseconds since 1970.
+
+    A tuple and not a dataclass: it is made once for each batch produced, and `struct` fills it in one step.
+    """
+
+    base_offset: Offset
+    batch_length: int
+    """Bytes behind this field: the whole batch has 12 more (`size_bytes`)."""
+    partition_leader_epoch: LeaderEpoch
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    first_timestamp: int
+    max_timestamp: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, header included."""
+        return self.batch_length + LENGTH_STARTS_BEHIND
+
+    @property
+    def last_offset(self) -> Offset:
+        return Offset(self.base_offset + self.last_offset_delta)
+
+    @property
+    def compression(self) -> Compression:
+        return Compression(self.attributes & _COMPRESSION_MASK)
+
+    @property
+    def transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def control(self) -> bool:
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def log_append_time(self) -> bool:
+        """Whether `max_timestamp` is the timestamp of every record (set by the broker, not the client)."""
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+
+def parse_batch_header_untrusted(buffer: Buffer) -> BatchHeader:
+    """The header of the batch that `buffer` begins with; more bytes may follow the batch.
+
+    Checks all that can be told from the header and the buffer's length; the CRC is `check_crc`'s, and whether
+    a control batch is welcome is the caller's to say. Raises BadBatch.
+    """
+    if len(buffer) < HEADER_BYTES:
+        raise BadBatch(BadBatchReason.TOO_SHORT, f"{len(buffer)} bytes, a header has {HEADER_BYTES}")
+    header = BatchHeader._make(_HEADER.unpack_from(buffer))
+    if header.magic != _MAGIC:
+        raise BadBatch(BadBatchReason.BAD_MAGIC, f"{header.magic}, want {_MAGIC}")
+    if not HEADER_BYTES <= header.size_bytes <= len(buffer):
+        message = f"the header says {header.size_bytes} bytes, there are {len(buffer)}"
+        raise BadBatch(BadBatchReason.LENGTH_MISMATCH, message)
+    if header.record_count < 1 or header.last_offset_delta + 1 != header.record_count:
+        message = f"{header.record_count} records, last offset delta {header.last_offset_delta}"
+        raise BadBatch(BadBatchReason.COUNT_MISMATCH, message)
+    if header.attributes & _COMPRESSION_MASK > Compression.ZSTD.value:
+        codec = header.attributes & _COMPRESSION_MASK
+        raise BadBatch(BadBatchReason.BAD_COMPRESSION, f"codec {codec}")
+    return header
+
+
+def crc_of(batch: Buffer) -> int:
+    """CRC-32C of what the batch's `crc` field covers: everything from the attributes to the end."""
+    return _crc32c.crc32c(memoryview(batch)[_CRC_STARTS_AT:])
+
+
+def check_crc(header: BatchHeader, batch: Buffer) -> None:
+    """Compare the CRC of exactly one batch with its header's. Raises BadBatch(BAD_CRC)."""
+    found = crc_of(batch)
+    if found != header.crc:
+        raise BadBatch(BadBatchReason.BAD_CRC, f"{found:#010x}, the header says {header.crc:#010x}")
+
+
+def split_batches_untrusted(records: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Each batch of a Produce payload with its header, fully checked: header, CRC, not a control batch.
+
+    The views share memory with `records`. Raises BadBatch at the first batch that is bad (those before it
+    have been yielded by then: collect all before storing any), also if there is none at all.
+    """
+    rest = memoryview(records)
+    if not rest:
+        raise BadBatch(BadBatchReason.TOO_SHORT, "no batch at all")
+    while rest:
+        header = parse_batch_header_untrusted(rest)
+        if header.control:
+            raise BadBatch(BadBatchReason.CONTROL, "a producer may not write control batches")
+        batch = rest[: header.size_bytes]
+        check_crc(header, batch)
+        yield header, batch
+        rest = rest[header.size_bytes :]
+
+
+def patch(data: bytearray, base_offset: Offset, leader_epoch: LeaderEpoch) -> None:
+    """Set one batch's base offset and leader epoch, in place. Both stand outside the CRC."""
+    _BASE_OFFSET.pack_into(data, 0, base_offset)
+    _LEADER_EPOCH.pack_into(data, _LEADER_EPOCH_AT, leader_epoch)
+
+
+def max_timestamp_of(batch: Buffer) -> int:
+    """The max timestamp (ms) of a batch that has been checked before: eight bytes, for scans of a data log."""
+    return cast(int, _MAX_TIMESTAMP.unpack_from(batch, _MAX_TIMESTAMP_AT)[0])

@@ -1,0 +1,50 @@
+"""What LMDB raises, told as what happened, where, and what to do.
+
+Full map and full disk are `StorageFailure`, like everything else that the disk refuses; what LMDB finds damaged
+is `CorruptStorage`. No `lmdb.Error` leaves this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lmdb
+
+from datalog.layout import DamagedValue
+from datalog.offset_entries import MalformedEntries
+from fairlog_types import CorruptStorage, StorageFailure
+
+_DAMAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.VersionMismatchError)
+
+
+@contextmanager
+def storage_errors(directory: Path, doing: str) -> Generator[None]:
+    """Turn LMDB's errors inside the block into StorageFailure or CorruptStorage. `doing` completes "while …"."""
+    try:
+        yield
+    except lmdb.Error as error:
+        raise explain(error, directory, doing) from error
+    except (DamagedValue, MalformedEntries) as error:
+        raise damaged(error, directory, doing) from error
+
+
+def explain(error: lmdb.Error, directory: Path, doing: str) -> StorageFailure | CorruptStorage:
+    """The exception to raise in place of `error`."""
+    where = f"data logs in {directory}, while {doing}"
+    if isinstance(error, _DAMAGE):
+        return damaged(error, directory, doing)
+    if isinstance(error, lmdb.MapFullError):
+        return StorageFailure(f"{where}: the map is full. Open with a larger map (map_bytes), or shorten retention.")
+    if isinstance(error, lmdb.DiskError):
+        return StorageFailure(f"{where}: the disk is full. Free space, then restart.")
+    if isinstance(error, lmdb.DbsFullError):
+        return StorageFailure(f"{where}: too many logs. Delete topics; names of deleted ones are freed at a restart.")
+    return StorageFailure(f"{where}: {error}. Check the disk, then restart.")
+
+
+def damaged(error: Exception, directory: Path, doing: str) -> CorruptStorage:
+    """What is in the file is not what was written."""
+    where = f"data logs in {directory}, while {doing}"
+    return CorruptStorage(f"{where}: {directory / 'data.mdb'} is not what was written: {error}. Restore it.")

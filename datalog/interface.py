@@ -1,0 +1,218 @@
+"""The data logs as the rooms above see them: what they promise, whoever keeps the bytes.
+
+`datalog.environment.LmdbDataLogs` keeps them in LMDB; an in-memory double may stand in for it, and both pass
+the same behaviour suite (tests/datalog). Every method is synchronous and may block on the disk: the event
+loop calls them in worker threads. Any number of threads may read at once; writers take turns.
+
+A log is a dense run of record batches (invariant 2) with its copied-through mark; both change in the same
+write (invariant 4). All that one `write` block does becomes visible at once, over all logs (invariant 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
+from fairlog_types import JournalPosition, LogId, Offset, ProducerId, StorageFailure
+
+
+class UnknownLog(Exception):
+    """The log was never created, or it was dropped."""
+
+    def __init__(self, log: LogId) -> None:
+        super().__init__(f"there is no data log {log}")
+        self.log = log
+
+
+class UnknownFormat(StorageFailure):
+    """The directory holds data logs of a format that this version does not know, or something else altogether."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The copied-through mark: how far of a log's journal is in the data log."""
+
+    copied_through: JournalPosition
+    """Everything decided before this journal position is in the data log."""
+    replay_from: JournalPosition
+    """Where a restart begins to read the journal: at most `copied_through`."""
+    next_offset: Offset
+    """The offset of the next record; for an offsets log, the number of the next entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What can be read: offsets from `log_start` up to, and without, `next_offset` (the high watermark)."""
+
+    log_start: Offset
+    next_offset: Offset
+    size_bytes: int
+    """Of the batches kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """Read `log` from `offset`, whole batches, `bytes_max` of them at most."""
+
+    log: LogId
+    offset: Offset
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """Batches in order; the first may begin before the offset asked for. Empty at the log's end."""
+
+    log: LogId
+    batches: list[bytes]
+    next_offset: Offset
+    """The high watermark, as of the moment of reading."""
+    log_start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetOutOfRange:
+    """The offset asked for lies before the log's start or behind its end."""
+
+    log: LogId
+    next_offset: Offset
+    log_start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class LogMissing:
+    """`UnknownLog`, as one answer among others of the same read."""
+
+    log: LogId
+
+
+ReadAnswer = ReadResult | OffsetOutOfRange | LogMissing
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampOffset:
+    """A record found by its timestamp (ms)."""
+
+    offset: Offset
+    timestamp_ms: int
+
+
+class DataLogWriter(Protocol):
+    """One write: all of it or nothing. Used in the thread that opened it, and not after its block."""
+
+    def create(self, log: LogId) -> None:
+        """Make an empty log with the mark (0, 0, 0). Does nothing if it exists."""
+        ...
+
+    def drop(self, log: LogId) -> None:
+        """Remove the log with its batches, mark, producers and offsets. Does nothing if it does not exist."""
+        ...
+
+    def append(
+        self, log: LogId, base_offset: Offset, record_count: int, max_timestamp_ms: int, data: bytes | bytearray
+    ) -> None:
+        """Add one batch, already patched, behind the last one.
+
+        `base_offset` must be the log's next offset (invariant 2) and, like `record_count` and
+        `max_timestamp_ms`, what the batch's header says: AssertionError otherwise, for it is a bug of ours.
+        Raises UnknownLog; StorageFailure if the disk or the map is full.
+        """
+        ...
+
+    def put_offsets(self, log: LogId, entries: Sequence[OffsetEntry]) -> None:
+        """Keep the newest committed offset per key; the last of two entries with one key wins. Raises UnknownLog."""
+        ...
+
+    def put_producer(self, log: LogId, producer_id: ProducerId, state: bytes) -> None:
+        """Keep `state`, opaque here, in place of what was kept for this producer. Raises UnknownLog."""
+        ...
+
+    def delete_producer(self, log: LogId, producer_id: ProducerId) -> None:
+        """Forget the producer; does nothing if it is not known. Raises UnknownLog."""
+        ...
+
+    def put_mark(self, log: LogId, mark: Mark) -> None:
+        """Move the copied-through mark; it never goes back.
+
+        For a topic's log `mark.next_offset` must be what the appends have led to; an offsets log takes it
+        from here. AssertionError otherwise. Raises UnknownLog.
+        """
+        ...
+
+    def delete_before(self, log: LogId, offset: Offset) -> int:
+        """Let the log start at `offset` (retention, DeleteRecords): answer the bytes of the batches deleted.
+
+        A batch that reaches over `offset` is kept whole. An offset at or before the log's start does nothing.
+        Raises UnknownLog; ValueError if `offset` lies behind the log's end.
+        """
+        ...
+
+
+class DataLogs(Protocol):
+    """All data logs of a node."""
+
+    def write(self) -> AbstractContextManager[DataLogWriter]:
+        """A write block: committed when it ends, undone if it raises. Waits for another thread's block.
+
+        Raises StorageFailure inside if the map is full, and at its end if it could not be committed (nothing of it is
+        visible then); once a commit or sync has failed, all further blocks are refused at their beginning.
+        """
+        ...
+
+    def read(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> list[ReadAnswer]:
+        """Read all requests from one consistent cut, in the order given; answers stand in the same order.
+
+        Each log gives whole batches, beginning with the one that contains the offset, as long as neither its
+        own nor the common `bytes_max` is exceeded; but the first batch found at all is returned whatever its size
+        (KIP-74), so that no consumer is stuck behind a large one.
+        """
+        ...
+
+    def mark(self, log: LogId) -> Mark | None:
+        """The copied-through mark, None if there is no such log."""
+        ...
+
+    def bounds(self, log: LogId) -> Bounds:
+        """What can be read. Raises UnknownLog."""
+        ...
+
+    def logs(self) -> list[LogId]:
+        """All logs, sorted by their names."""
+        ...
+
+    def offset_for_timestamp(self, log: LogId, timestamp_ms: int) -> TimestampOffset | None:
+        """The first record whose timestamp is `timestamp_ms` or later, None if there is none.
+
+        Exact to the record where the batch is uncompressed or its codec is at hand (`datalog.records`); else the
+        batch's first offset with the batch's max timestamp: never too late. Raises UnknownLog.
+        """
+        ...
+
+    def max_timestamp(self, log: LogId) -> TimestampOffset | None:
+        """The first record that has the log's largest timestamp, None if the log is empty.
+
+        If `delete_before` has cut that record off inside its batch, the log's start stands for it. Raises UnknownLog.
+        """
+        ...
+
+    def producers(self, log: LogId) -> list[tuple[ProducerId, bytes]]:
+        """What `put_producer` kept, by ascending producer id. Raises UnknownLog."""
+        ...
+
+    def offsets(self, log: LogId, group: str | None = None) -> list[tuple[OffsetKey, CommittedOffset]]:
+        """The committed offsets of one group, or of all. Raises UnknownLog."""
+        ...
+
+    def sync(self) -> None:
+        """Return once everything committed so far is on disk, also the last commit (invariant 11).
+
+        Raises StorageFailure.
+        """
+        ...
+
+    def close(self) -> None:
+        """Sync and close; twice is as good as once. No other method may be in flight or called afterwards."""
+        ...

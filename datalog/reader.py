@@ -1,0 +1,122 @@
+"""Reading the data logs inside one LMDB read transaction.
+
+The functions here take a transaction that their caller has begun and will end before it returns (no read
+transaction outlives a call: an old one would keep LMDB from reusing pages). LMDB hands out views into its map; whatever
+leaves these functions has been copied out of it.
+
+A log's record is read in the same transaction as its batches. That makes every answer consistent with itself, and
+it tells whether a handle that was found before the transaction began is still that log's (`drop`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from datalog import layout
+from datalog.batch import max_timestamp_of
+from datalog.handles import Database, Tables, Transaction
+from datalog.interface import LogMissing, OffsetOutOfRange, ReadAnswer, ReadRequest, ReadResult, TimestampOffset
+from datalog.layout import LogRecord
+from datalog.records import first_at_or_after
+from fairlog_types import LogId, Offset
+
+
+def find_record(txn: Transaction, tables: Tables, log: LogId) -> LogRecord | None:
+    data = txn.get(str(log).encode(), db=tables.logs)
+    return None if data is None else layout.decode_log_record(data)
+
+
+def read_requests(
+    txn: Transaction,
+    tables: Tables,
+    requests: Sequence[tuple[ReadRequest, Database | None]],
+    bytes_max: int,
+) -> list[ReadAnswer]:
+    """Answer `DataLogs.read`; each request comes with the handle of its log's batches, None if it has none."""
+    answers: list[ReadAnswer] = []
+    left = bytes_max
+    any_found = False
+    for request, database in requests:
+        record = find_record(txn, tables, request.log)
+        if record is None or database is None:
+            answers.append(LogMissing(request.log))
+            continue
+        if not record.log_start <= request.offset <= record.next_offset:
+            answers.append(OffsetOutOfRange(request.log, record.next_offset, record.log_start))
+            continue
+        batches: list[bytes] = []
+        if request.offset < record.next_offset:
+            limit = min(left, request.bytes_max)
+            batches, size = _read_batches(txn, database, request.offset, limit, at_least_one=not any_found)
+            left -= size
+            any_found = any_found or bool(batches)
+        answers.append(ReadResult(request.log, batches, record.next_offset, record.log_start))
+    return answers
+
+
+def _read_batches(
+    txn: Transaction, database: Database, offset: Offset, bytes_max: int, *, at_least_one: bool
+) -> tuple[list[bytes], int]:
+    batches: list[bytes] = []
+    size = 0
+    with txn.cursor(db=database) as cursor:
+        found = cursor.set_range(layout.batch_key(offset))
+        while found:
+            batch = cursor.value()
+            if size + len(batch) > bytes_max and (batches or not at_least_one):
+                break
+            batches.append(bytes(batch))
+            size += len(batch)
+            found = size < bytes_max and cursor.next()
+    return batches, size
+
+
+def find_timestamp(
+    txn: Transaction, tables: Tables, database: Database, record: LogRecord, timestamp_ms: int
+) -> TimestampOffset | None:
+    """The first record at or behind the log's start with `timestamp_ms` or later."""
+    if timestamp_ms > record.max_timestamp_ms:
+        return None
+    start = _scan_start(txn, tables, record, timestamp_ms)
+    with txn.cursor(db=database) as cursor:
+        found = cursor.set_range(layout.batch_key(start))
+        while found:
+            batch = cursor.value()
+            if max_timestamp_of(batch) >= timestamp_ms:
+                answer = first_at_or_after(bytes(batch), timestamp_ms, record.log_start)
+                if answer is not None:
+                    return answer
+            found = cursor.next()
+    return None
+
+
+def find_max_timestamp(txn: Transaction, database: Database, record: LogRecord) -> TimestampOffset | None:
+    """The first record with the largest timestamp of the log; the log's start, if it was cut off inside its batch."""
+    with txn.cursor(db=database) as cursor:
+        if not cursor.set_range(layout.batch_key(record.max_timestamp_at)):
+            return None
+        batch = bytes(cursor.value())
+    answer = first_at_or_after(batch, record.max_timestamp_ms, record.log_start)
+    return answer or TimestampOffset(record.log_start, record.max_timestamp_ms)
+
+
+def _scan_start(txn: Transaction, tables: Tables, record: LogRecord, timestamp_ms: int) -> Offset:
+    """By the time index: no batch before this offset has a timestamp of `timestamp_ms` or later."""
+    prefix = layout.encode_number(record.number)
+    with txn.cursor(db=tables.time_index) as cursor:
+        behind = cursor.set_range(layout.time_key(record.number, timestamp_ms))
+        if (cursor.prev() if behind else cursor.last()) and bytes(cursor.key()).startswith(prefix):
+            return layout.decode_batch_key(cursor.value())
+    return record.log_start
+
+
+def items_with_prefix(txn: Transaction, table: Database, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """All keys that begin with `prefix`, in order, with their values."""
+    with txn.cursor(db=table) as cursor:
+        found = cursor.set_range(prefix)
+        while found:
+            key = bytes(cursor.key())
+            if not key.startswith(prefix):
+                return
+            yield key, bytes(cursor.value())
+            found = cursor.next()

@@ -1,0 +1,172 @@
+"""What the node is to the handlers of Kafka's requests: a bundle of interfaces, and the words between them.
+
+Handlers (`fairlog/kafka/handlers`) see a `Broker` and nothing else. The composition root fills it with the real
+parts, tests with doubles.
+
+    cluster      who we are, which topics there are                   fairlog/cluster
+    leaders      append to the partitions that this node leads        fairlog/leaders.py
+    data_logs    what consumers read; blocking, for worker threads    datalog
+    coordinator  transactions                                         coordinator
+    topics       making and deleting topics with all that hangs on them
+
+The protocols name only what handlers use, in the words of the rooms: no API numbers, no error codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+from uuid import UUID
+
+from coordinator.answers import Description, Granted, Refusal
+from datalog.batch import BatchHeader
+from datalog.interface import DataLogs
+from fairlog.cluster.interface import ClusterStore, Topic
+from fairlog.config import Address, Settings
+from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId
+
+Buffer = bytes | bytearray | memoryview
+
+
+class RefusedAppend(Enum):
+    """Why a leader does not take a batch. None of these leaves a trace in the log."""
+
+    UNKNOWN_LOG = "this node does not lead the partition (any more)"
+    FENCED = "the producer's epoch is older than one that this partition has seen"
+    UNKNOWN_PRODUCER = "the partition knows nothing of this producer, and the batch is not its first"
+    OUT_OF_ORDER = "the batch does not follow the producer's last one"
+    DUPLICATE_FORGOTTEN = "the batch was written long ago; its offset is no longer known"
+    NOT_IN_TRANSACTION = "the partition was not added to an open transaction of this producer"
+    IN_TRANSACTION = "a plain batch of a producer that has an open transaction in the partition"
+    MUST_ABORT = "the broker has aborted the producer's transaction; the producer has to do the same"
+    STORAGE = "the journal takes no more: the disk is full or has failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The batch is in the journal; the flush of a plain one is under way.
+
+    `base_offset` is None for a transactional batch: its place is decided by the commit. A plain one is on
+    disk and readable once the high watermark reaches `visible_at`.
+    """
+
+    base_offset: Offset | None
+    visible_at: Offset | None
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateOf:
+    """The batch was appended before: the original's result. The fields mean what `Appended`'s mean."""
+
+    base_offset: Offset | None
+    visible_at: Offset | None
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveProducer:
+    """What a partition knows of one producer."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    last_sequence: int
+    """-1 if nothing was written in this epoch."""
+    last_timestamp_ms: int
+    """When it was last heard of here; -1 if unknown."""
+    in_transaction: bool
+    """Has batches in a transaction that is not decided."""
+
+
+class Leaders(Protocol):
+    """The partitions that this node leads."""
+
+    async def append(self, log: LogId, data: Buffer, header: BatchHeader) -> Appended | DuplicateOf | RefusedAppend:
+        """Write one checked batch to the partition's journal.
+
+        `data` is the whole batch, read before this returns and not kept. Cancelled: the batch was appended or not.
+        """
+        ...
+
+    async def visible(self, log: LogId, offset: Offset) -> None:
+        """Return once the high watermark is at least `offset`. Raises StorageFailure if it never will be."""
+        ...
+
+    def high_watermark(self, log: LogId) -> Offset | None:
+        """The first offset that cannot be read yet (also the last stable offset); None if the log is not led here."""
+        ...
+
+    def log_start(self, log: LogId) -> Offset:
+        """The first offset that can be read. Only for logs that are led here."""
+        ...
+
+    async def wait_for_more(self, ends: Mapping[LogId, Offset]) -> None:
+        """Return as soon as any of these high watermarks is above the given offset, or its log is gone."""
+        ...
+
+    def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]: ...
+
+
+class Topics(Protocol):
+    """Topics, with the journals and data logs of their partitions."""
+
+    async def create(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> Topic:
+        """Make a topic; when this returns its partitions take batches.
+
+        Raises InvalidTopic, TopicExists (both of `fairlog.cluster.interface`) and StorageFailure.
+        """
+        ...
+
+    async def delete(self, topic_id: UUID) -> None:
+        """Take a topic away; its data goes in the background. Raises UnknownTopic and StorageFailure."""
+        ...
+
+
+class Coordinator(Protocol):
+    """Transactions; `coordinator.service.Coordinator` says what each method promises."""
+
+    async def init_producer_id(
+        self,
+        transactional_id: str | None,
+        timeout_ms: int,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        connection: int,
+    ) -> Granted | Refusal: ...
+
+    async def add_logs(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        logs: Sequence[LogId],
+        connection: int,
+    ) -> Mapping[LogId, Refusal | None] | Refusal: ...
+
+    async def end(
+        self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool, connection: int
+    ) -> Refusal | None: ...
+
+    def describe(self, transactional_id: str) -> Description | None: ...
+
+    def describe_all(self) -> Sequence[Description]: ...
+
+    def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """The node, as handlers see it."""
+
+    cluster: ClusterStore
+    topics: Topics
+    leaders: Leaders
+    data_logs: DataLogs
+    coordinator: Coordinator
+    settings: Settings
+    advertised: Address
+    """What clients are told to connect to."""
+
+    @property
+    def node_id(self) -> int:
+        return self.cluster.node_id

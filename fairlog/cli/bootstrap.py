@@ -1,0 +1,30 @@
+"""The options that all client commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fairlog.config import Address
+
+
+def _address(text: str) -> Address:
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+Bootstrap = Annotated[
+    Address,
+    typer.Option(
+        parser=_address,
+        metavar="HOST:PORT",
+        envvar="FAIRLOG_BOOTSTRAP",
+        help="The broker to ask.",
+        default_factory=lambda: "127.0.0.1:9092",
+        show_default="127.0.0.1:9092",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]

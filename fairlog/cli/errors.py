@@ -1,0 +1,7 @@
+"""What a command says when it cannot be carried out. Apart from the client, so that `main` need not load kio."""
+
+from __future__ import annotations
+
+
+class ClientError(Exception):
+    """A command could not be carried out. The message is one sentence: where, what, and what to do if known."""

@@ -1,0 +1,135 @@
+"""`fairlog serve`: settings in, a node until it is told to stop, one sentence if it cannot.
+
+How it works. The data directory is locked for as long as the node runs. The node itself (`fairlog.node.serve`) is
+started in a nursery and says when it accepts clients; then the one line on stdout tells whoever waits for it.
+SIGTERM or SIGINT cancels the node, which is its request to stop: it finishes what is in flight within
+`stop_grace_ms`, shielded, and returns. A second signal does not wait: the process ends as if killed, which loses
+nothing that was answered.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Generator
+from pathlib import Path
+from typing import Annotated, Protocol, cast
+
+import trio
+import typer
+
+from fairlog import telemetry
+from fairlog.cluster.embedded import StoreMismatch
+from fairlog.config import Address, ConfigError, Settings, load
+from fairlog.directory import DirectoryInUse, DirectoryUnusable, locked_directory
+from fairlog_types import CorruptStorage, StorageFailure
+
+EXAMPLES = """
+\b
+Examples:
+  fairlog serve --data-dir data --listen 127.0.0.1:9092
+  fairlog serve --listen 0.0.0.0:9092 --advertised broker.example:9092
+  FAIRLOG_JOURNAL_FSYNC=interval fairlog serve --config fairlog.toml
+\b
+docs/configuration.md describes all settings.
+"""
+
+
+class NodeStopped(Exception):
+    """The node could not start, or could not go on. The message is one sentence."""
+
+
+_SENTENCES = (
+    NodeStopped,
+    ConfigError,
+    DirectoryInUse,
+    DirectoryUnusable,
+    StoreMismatch,
+    CorruptStorage,
+    StorageFailure,
+)
+"""Errors whose message is already the sentence for the user."""
+
+
+class ServeNode(Protocol):
+    """`fairlog.node.serve`: serves until cancelled, and reports the bound address once it accepts clients."""
+
+    async def __call__(self, settings: Settings, *, task_status: trio.TaskStatus[Address]) -> None: ...
+
+
+def serve(
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where everything is kept.", show_default="fairlog-data")
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Where to accept clients; port 0 picks one.", show_default="127.0.0.1:9092"
+        ),
+    ] = None,
+    advertised: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="What clients are told to connect to.", show_default="the listen address"
+        ),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="A file with settings.")] = None,
+) -> None:
+    """Run a node until SIGTERM or SIGINT. Flags win over the environment (FAIRLOG_…), and that over the file."""
+    settings = load(flags={"data_dir": data_dir, "listen": listen, "advertised": advertised}, file=config)
+    telemetry.set_up(settings.log)
+    from fairlog.node import serve as serve_node  # the other commands need none of the broker
+
+    run(settings, serve_node)
+
+
+def run(settings: Settings, serve_node: ServeNode) -> None:
+    """Run a node until it is told to stop. Raises NodeStopped with a sentence if something kept it from it."""
+    try:
+        with locked_directory(settings.data_dir):
+            trio.run(_until_told_to_stop, settings, serve_node)
+    except (ExceptionGroup, *_SENTENCES) as error:
+        leaves = list(_leaves(error))
+        if all(isinstance(leaf, _SENTENCES) for leaf in leaves):
+            raise NodeStopped("; ".join(dict.fromkeys(map(str, leaves)))) from error
+        raise
+
+
+async def _until_told_to_stop(settings: Settings, serve_node: ServeNode) -> None:
+    node_scope = trio.CancelScope()
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stop_on_signal, signals, node_scope)
+            with node_scope:
+                await _serve_and_announce(settings, serve_node)
+            nursery.cancel_scope.cancel()
+
+
+async def _stop_on_signal(signals: AsyncIterator[int], node_scope: trio.CancelScope) -> None:
+    async for _ in signals:
+        if node_scope.cancel_called:
+            os._exit(1)
+        node_scope.cancel()
+
+
+async def _serve_and_announce(settings: Settings, serve_node: ServeNode) -> None:
+    async with trio.open_nursery() as nursery:
+        try:
+            bound = await nursery.start(serve_node, settings)
+        except* OSError as group:
+            error = next(_leaves(group))
+            assert isinstance(error, OSError)
+            # What bind(2) refuses has no file name; what a file refuses has one.
+            what = f"listen on {settings.listen}" if error.filename is None else f"use {error.filename}"
+            raise NodeStopped(f"cannot {what}: {error.strerror or error}") from error
+        sys.stdout.write(f"fairlog ready on {bound}\n")
+        sys.stdout.flush()
+
+
+def _leaves(error: BaseException) -> Generator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in cast(BaseExceptionGroup[BaseException], error).exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

@@ -1,0 +1,115 @@
+"""What the `topic` commands ask a broker, in their own words: requests and answers of kio stay in here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.create_topics.v5.request import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kio.schema.create_topics.v5.response import CreateTopicsResponse
+from kio.schema.delete_topics.v4.request import DeleteTopicsRequest
+from kio.schema.delete_topics.v4.response import DeleteTopicsResponse
+from kio.schema.list_offsets.v5.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.list_offsets.v5.response import ListOffsetsResponse
+from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v9.response import MetadataResponse
+from kio.schema.types import BrokerId, TopicName
+from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
+
+from fairlog.cli.client import TIMEOUT_S, Connection, check
+
+_EARLIEST, _LATEST = i64(-2), i64(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition; its records are those from `start` to before `end`."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    start: int
+    end: int
+
+
+def topic_partitions(connection: Connection) -> Mapping[str, int]:
+    """All topics by name, with their number of partitions."""
+    answer = _metadata(connection, None)
+    return {str(topic.name): len(topic.partitions) for topic in sorted(answer.topics, key=lambda topic: topic.name)}
+
+
+def create_topic(connection: Connection, name: str, partitions: int | None, configs: Mapping[str, str]) -> int:
+    """Make a topic, with the broker's own number of partitions unless given; answers the number."""
+    topic = CreatableTopic(
+        name=TopicName(name),
+        num_partitions=i32(-1 if partitions is None else partitions),
+        replication_factor=i16(-1),
+        assignments=(),
+        configs=tuple(CreatableTopicConfig(name=key, value=value) for key, value in configs.items()),
+    )
+    answer = connection.request(CreateTopicsRequest(topics=(topic,), timeout=_timeout()), CreateTopicsResponse)
+    (result,) = answer.topics
+    check(f"creating topic {name}", result.error_code, result.error_message)
+    return int(result.num_partitions)
+
+
+def delete_topic(connection: Connection, name: str) -> None:
+    """Take a topic away, with all its records."""
+    request = DeleteTopicsRequest(topic_names=(TopicName(name),), timeout=_timeout())
+    (result,) = connection.request(request, DeleteTopicsResponse).responses
+    check(f"deleting topic {name}", result.error_code)
+
+
+def describe_topic(connection: Connection, name: str) -> Sequence[Partition]:
+    """A topic's partitions, in order."""
+    (topic,) = _metadata(connection, name).topics
+    check(f"describing topic {name}", topic.error_code)
+    found = sorted(topic.partitions, key=lambda each: each.partition_index)
+    starts = _offsets(connection, name, [each.partition_index for each in found], _EARLIEST)
+    ends = _offsets(connection, name, [each.partition_index for each in found], _LATEST)
+    return [
+        Partition(
+            int(each.partition_index),
+            int(each.leader_id),
+            int(each.leader_epoch),
+            starts[each.partition_index],
+            ends[each.partition_index],
+        )
+        for each in found
+    ]
+
+
+def _metadata(connection: Connection, name: str | None) -> MetadataResponse:
+    request = MetadataRequest(
+        topics=None if name is None else (MetadataRequestTopic(name=TopicName(name)),),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+    return connection.request(request, MetadataResponse)
+
+
+def _offsets(connection: Connection, name: str, partitions: Sequence[i32], timestamp: i64) -> Mapping[int, int]:
+    request = ListOffsetsRequest(
+        replica_id=BrokerId(-1),
+        isolation_level=i8(0),
+        topics=(
+            ListOffsetsTopic(
+                name=TopicName(name),
+                partitions=tuple(
+                    ListOffsetsPartition(partition_index=partition, timestamp=timestamp) for partition in partitions
+                ),
+            ),
+        ),
+    )
+    offsets: dict[int, int] = {}
+    for topic in connection.request(request, ListOffsetsResponse).topics:
+        for each in topic.partitions:
+            check(f"asking the offsets of {name}-{each.partition_index}", each.error_code)
+            offsets[int(each.partition_index)] = int(each.offset)
+    return offsets
+
+
+def _timeout() -> i32Timedelta:
+    return i32Timedelta.parse(timedelta(seconds=TIMEOUT_S))

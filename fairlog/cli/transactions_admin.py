@@ -1,0 +1,100 @@
+"""What the `txn` commands ask a broker, in their own words: requests and answers of kio stay in here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
+from kio.schema.find_coordinator.v4.response import FindCoordinatorResponse
+from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
+from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
+from kio.schema.list_transactions.v0.request import ListTransactionsRequest
+from kio.schema.list_transactions.v0.response import ListTransactionsResponse
+from kio.schema.response_header.v1.header import ResponseHeader
+from kio.schema.types import TransactionalId
+from kio.serial import entity_reader
+from kio.serial.errors import SerialError
+from kio.static.primitive import i8, i32Timedelta
+
+from fairlog.cli.client import TIMEOUT_S, Connection, check
+from fairlog.cli.describe_transactions import TransactionState, decode_answer_untrusted
+from fairlog.cli.errors import ClientError
+from fairlog.config import Address
+from fairlog.kafka.wire import Malformed
+
+_TRANSACTION_KEY = i8(1)
+"""FindCoordinator's key type of transactional ids."""
+_ASK_AGAIN_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A transactional id that the broker knows."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+def list_transactions(connection: Connection, states: Sequence[str]) -> Sequence[Listed]:
+    """All transactional ids in one of `states` (all of them without any), by id."""
+    request = ListTransactionsRequest(state_filters=tuple(states), producer_id_filters=())
+    answer = connection.request(request, ListTransactionsResponse)
+    check("listing transactions", answer.error_code)
+    if answer.unknown_state_filters:
+        raise ClientError(f"the broker knows no transaction state {', '.join(answer.unknown_state_filters)}")
+    listed = [
+        Listed(str(each.transactional_id), int(each.producer_id), each.transaction_state)
+        for each in answer.transaction_states
+    ]
+    return sorted(listed, key=lambda each: each.transactional_id)
+
+
+def coordinator_address(connection: Connection, transactional_id: str) -> Address:
+    """Where the broker is that coordinates the id's transactions."""
+    request = FindCoordinatorRequest(key_type=_TRANSACTION_KEY, coordinator_keys=(transactional_id,))
+    (found,) = connection.request(request, FindCoordinatorResponse).coordinators
+    check(f"finding the coordinator of {transactional_id}", found.error_code, found.error_message)
+    return Address(found.host, int(found.port))
+
+
+def describe_transaction(connection: Connection, transactional_id: str) -> TransactionState:
+    """One id, asked of its coordinator. Raises ClientError, also if the id is unknown."""
+    request = DescribeTransactionsRequest(transactional_ids=(TransactionalId(transactional_id),))
+    frame = connection.request_undecoded(request)
+    try:
+        _, header_end = entity_reader(ResponseHeader)(frame, 0)
+        (state,) = decode_answer_untrusted(memoryview(frame)[header_end:])
+        code = ErrorCode(state.error_code)
+    except (SerialError, Malformed, ValueError) as error:
+        raise ClientError(f"the answer of {connection.address} describes no transaction: {error}") from error
+    if code is ErrorCode.transactional_id_not_found:
+        raise ClientError(f"there is no transactional id {transactional_id}")
+    check(f"describing transactional id {transactional_id}", code)
+    return state
+
+
+def fence(connection: Connection, transactional_id: str) -> int:
+    """Abort the id's open transaction, if any, and fence whoever uses the id; answers the new producer epoch.
+
+    It is what a new instance with this id would do first (Kafka's `Admin.fenceProducers`, KIP-664). An id that
+    the broker does not know is refused, because asking for it would make it. The id keeps its time-out.
+    """
+    timeout_ms = describe_transaction(connection, transactional_id).timeout_ms
+    request = InitProducerIdRequest(
+        transactional_id=TransactionalId(transactional_id),
+        transaction_timeout=i32Timedelta.parse(timedelta(milliseconds=timeout_ms)),
+    )
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        answer = connection.request(request, InitProducerIdResponse)
+        # A transaction that is just being decided: the one answer that means "ask again".
+        if answer.error_code is not ErrorCode.concurrent_transactions or time.monotonic() > deadline:
+            check(f"fencing transactional id {transactional_id}", answer.error_code)
+            return int(answer.producer_epoch)
+        time.sleep(_ASK_AGAIN_S)

@@ -1,0 +1,141 @@
+"""`fairlog txn …`: look at transactions, end one that hangs, find a committed one's records.
+
+The client is imported when a command runs: kio takes longer to load than all the rest, and `fairlog serve`, which
+passes through here, has no use for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairlog.cli.bootstrap import Bootstrap, Json
+from fairlog.cli.output import say, show_fields, show_json, show_table, time_text
+from fairlog.config import Address
+
+if TYPE_CHECKING:
+    from fairlog.cli.client import Connection
+
+app = typer.Typer(name="txn", help="Look at transactions, and end one that hangs.", no_args_is_help=True)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")]
+
+
+@app.command("list", epilog="\b\nExample:\n  fairlog txn list --state Ongoing")
+def list_all(
+    bootstrap: Bootstrap,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STATE", help="Only ids in this state, as in Kafka (Ongoing, Empty, …); may be repeated."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the transactional ids that the broker knows, and their states."""
+    from fairlog.cli.client import connect
+    from fairlog.cli.transactions_admin import list_transactions
+
+    with connect(bootstrap) as connection:
+        found = list_transactions(connection, state or ())
+    if json:
+        show_json([asdict(each) for each in found])
+    else:
+        rows = [(each.transactional_id, each.producer_id, each.state) for each in found]
+        show_table(("transactional id", "producer id", "state"), rows, empty="there are no transactional ids")
+
+
+@app.command("describe", epilog="\b\nExample:\n  fairlog txn describe billing-7")
+def describe(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None:
+    """Show one transactional id: its producer, and its open transaction if there is one."""
+    from fairlog.cli.transactions_admin import describe_transaction
+
+    with _coordinator(bootstrap, transactional_id) as connection:
+        found = describe_transaction(connection, transactional_id)
+    started_ms = None if found.started_ms < 0 else found.started_ms
+    if json:
+        show_json(
+            {
+                "transactional_id": transactional_id,
+                "state": found.state,
+                "producer_id": found.producer_id,
+                "producer_epoch": found.producer_epoch,
+                "timeout_ms": found.timeout_ms,
+                "started_ms": started_ms,
+                "partitions": [{"topic": topic, "partition": each} for topic, each in found.partitions],
+            }
+        )
+        return
+    show_fields(
+        {
+            "transactional id": transactional_id,
+            "state": found.state,
+            "producer id": found.producer_id,
+            "producer epoch": found.producer_epoch,
+            "time-out": f"{found.timeout_ms} ms",
+            "open since": time_text(started_ms),
+            "partitions": ", ".join(f"{topic}-{each}" for topic, each in found.partitions) or None,
+        }
+    )
+
+
+@app.command("abort", epilog="\b\nExample:\n  fairlog txn abort billing-7")
+def abort(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None:
+    """Abort the id's open transaction, and fence the producer that uses the id.
+
+    That producer gets an error and must start anew; what it had committed stays.
+    """
+    from fairlog.cli.transactions_admin import fence
+
+    with _coordinator(bootstrap, transactional_id) as connection:
+        epoch = fence(connection, transactional_id)
+    if json:
+        show_json({"transactional_id": transactional_id, "producer_epoch": epoch})
+    else:
+        say(f"aborted what {transactional_id} had open, and fenced its producer: the epoch is {epoch} now")
+
+
+@app.command("show", epilog="\b\nExample:\n  fairlog txn show billing-7 --json")
+def show(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None:
+    """Show where the records of the id's last committed transactions are, oldest first. Only Fairlog can tell.
+
+    A transaction is written as producer id, producer epoch and its number in that epoch.
+    """
+    from fairlog.cli.transactions_admin import describe_transaction
+
+    with _coordinator(bootstrap, transactional_id) as connection:
+        committed = describe_transaction(connection, transactional_id).committed
+    if json:
+        show_json([asdict(each) for each in committed])
+        return
+    rows = [
+        (
+            f"{each.producer_id}.{each.producer_epoch}.{each.number}",
+            part.topic,
+            part.partition,
+            part.base_offset,
+            part.base_offset + part.count - 1,
+            part.count,
+        )
+        for each in committed
+        for part in each.records
+    ]
+    columns = ("transaction", "topic", "partition", "first offset", "last offset", "records")
+    show_table(columns, rows, empty=f"no committed transaction of {transactional_id} is remembered")
+
+
+@contextmanager
+def _coordinator(bootstrap: Address, transactional_id: str) -> Generator[Connection]:
+    """A connection to the broker that coordinates the id; the first one if it is that itself."""
+    from fairlog.cli.client import connect
+    from fairlog.cli.transactions_admin import coordinator_address
+
+    with connect(bootstrap) as connection:
+        address = coordinator_address(connection, transactional_id)
+        if address == bootstrap:
+            yield connection
+            return
+    with connect(address) as connection:
+        yield connection

@@ -1,0 +1,266 @@
+"""The cluster store of a single node: a small LMDB environment of its own, and its content in memory.
+
+How it works. `open` reads everything into memory and counts the start. A change takes the lock, is
+checked against memory, goes to LMDB in one synced transaction in a worker thread, and only then into
+memory; so a reader on the event loop sees a change when it is durable, never before. LMDB's commit is
+atomic: a crash leaves the old state or the new one, and there is nothing to repair.
+
+The environment is its own, apart from the data logs', because its few changes are fully synced while the
+data logs' many are not.
+
+What it does not do: it does not touch journals or data logs (the node does, between `delete_topic` and
+`forget_topic`), and does not guard the directory against a second process (`fairlog.directory` does).
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import types
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from uuid import UUID
+
+import lmdb
+import trio
+
+from fairlog.cluster import records
+from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists, UnknownTopic
+from fairlog.cluster.topic_rules import check_topic_untrusted, folded_name
+from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, StorageFailure
+
+_MAP_BYTES = 256 * 1024 * 1024
+"""Room for about a million topics; address space, not disk."""
+
+
+class StoreMismatch(Exception):
+    """The directory is another node's, or was written by a newer program. The message says which."""
+
+
+class EmbeddedStore:
+    """`ClusterStore` for one node. Make one with `open`; see the interface for the methods' promises."""
+
+    def __init__(
+        self,
+        environment: lmdb.Environment,
+        directory: Path,
+        node: records.NodeRecord,
+        starts: int,
+        next_producer_id: int,
+        topics: Sequence[records.TopicRecord],
+    ) -> None:
+        self._environment = environment
+        self._directory = directory
+        self._node = node
+        self._leader_epoch = LeaderEpoch(starts)
+        self._next_producer_id = next_producer_id
+        self._by_id = {record.topic.topic_id: record.topic for record in topics if not record.deleting}
+        self._by_name = {topic.name: topic for topic in self._by_id.values()}
+        self._by_folded_name = {folded_name(name): name for name in self._by_name}
+        self._deleting = {record.topic.topic_id: record.topic for record in topics if record.deleting}
+        self._generation = 0
+        self._changing = trio.Lock()
+
+    @classmethod
+    def open(cls, directory: Path, *, node_id: int, group_journal_count: int) -> EmbeddedStore:
+        """Open the store in `directory`, making both at the very first start; counts this start, durably.
+
+        `group_journal_count` matters at the very first start only. Blocks on the disk: call it in a worker
+        thread. Raises StoreMismatch if the directory is another node's or a newer program's, CorruptStorage
+        if its content is not what was written, StorageFailure if the disk refuses.
+        """
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            environment = lmdb.open(str(directory), map_size=_MAP_BYTES, max_dbs=0, max_readers=16)
+        except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
+            raise CorruptStorage(
+                f"the cluster store {directory / 'data.mdb'} is not readable from byte 0: {error}"
+            ) from error
+        except (lmdb.Error, OSError) as error:
+            raise StorageFailure(f"cannot open the cluster store in {directory}: {error}") from error
+        try:
+            with environment.begin(write=True) as transaction:
+                content = _start(transaction, directory, node_id, group_journal_count)
+            # LMDB syncs its file, not the directories that lead to it.
+            _sync_directory(directory)
+            _sync_directory(directory.parent)
+        except (lmdb.Error, OSError) as error:
+            environment.close()
+            raise StorageFailure(f"cannot write the cluster store in {directory}: {error}") from error
+        except BaseException:
+            environment.close()
+            raise
+        return cls(environment, directory, *content)
+
+    def close(self) -> None:
+        """Close the environment. Everything that returned is durable already."""
+        self._environment.close()
+
+    @property
+    def cluster_id(self) -> str:
+        return self._node.cluster_id
+
+    @property
+    def node_id(self) -> int:
+        return self._node.node_id
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        return self._leader_epoch
+
+    @property
+    def group_journal_count(self) -> int:
+        return self._node.group_journal_count
+
+    @property
+    def generation(self) -> int:
+        return self._generation
+
+    def topics(self) -> Sequence[Topic]:
+        return sorted(self._by_name.values(), key=lambda topic: topic.name)
+
+    def topic(self, name: str) -> Topic | None:
+        return self._by_name.get(name)
+
+    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        return self._by_id.get(topic_id)
+
+    def deleting(self) -> Sequence[Topic]:
+        return tuple(self._deleting.values())
+
+    def leader(self, log: LogId) -> tuple[int, LeaderEpoch] | None:
+        if log.kind == LogKind.TOPIC.value:
+            topic = self._by_id.get(UUID(log.topic))
+            if topic is None or not 0 <= log.partition < topic.partitions:
+                return None
+        return self.node_id, self._leader_epoch
+
+    async def create_topic(self, name: str, *, partitions: int, configs: Mapping[str, str], now_ms: int) -> Topic:
+        check_topic_untrusted(name, partitions)
+        async with self._changing:
+            if name in self._by_name:
+                raise TopicExists(f"there is a topic {name} already")
+            if (other := self._by_folded_name.get(folded_name(name))) is not None:
+                raise InvalidTopic(f"the topic name {name} collides with {other}: they differ only in . against _")
+            topic = Topic(name, uuid.uuid4(), partitions, types.MappingProxyType(dict(configs)), now_ms)
+            await self._write({records.topic_key(topic.topic_id): _topic_value(topic)})
+            self._by_id[topic.topic_id] = self._by_name[name] = topic
+            self._by_folded_name[folded_name(name)] = name
+            self._generation += 1
+            return topic
+
+    async def delete_topic(self, name: str) -> Topic:
+        async with self._changing:
+            topic = self._by_name.get(name)
+            if topic is None:
+                raise UnknownTopic(f"there is no topic {name}")
+            await self._write({records.topic_key(topic.topic_id): _topic_value(topic, deleting=True)})
+            del self._by_name[name], self._by_id[topic.topic_id], self._by_folded_name[folded_name(name)]
+            self._deleting[topic.topic_id] = topic
+            self._generation += 1
+            return topic
+
+    async def forget_topic(self, topic_id: UUID) -> None:
+        async with self._changing:
+            if topic_id not in self._deleting:
+                assert topic_id not in self._by_id, "only a topic that is being deleted may be forgotten"
+                return
+            await self._write({records.topic_key(topic_id): None})
+            del self._deleting[topic_id]
+
+    async def allot_producer_ids(self, count: int) -> range:
+        assert count > 0, count
+        async with self._changing:
+            first = self._next_producer_id
+            await self._write({records.PRODUCER_IDS_KEY: records.encode_count(first + count)})
+            self._next_producer_id = first + count
+            return range(first, first + count)
+
+    async def _write(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """Put (or with None, delete) records in one synced transaction. Called under the lock.
+
+        A worker thread that has begun is waited for even when the caller is cancelled, so that memory
+        cannot fall behind the disk.
+        """
+        try:
+            await trio.to_thread.run_sync(self._write_in_thread, changes)
+        except lmdb.Error as error:
+            raise StorageFailure(
+                f"cannot write the cluster store in {self._directory}: {error}; the change was refused"
+            ) from error
+
+    def _write_in_thread(self, changes: Mapping[bytes, bytes | None]) -> None:
+        with self._environment.begin(write=True) as transaction:
+            for key, value in changes.items():
+                if value is None:
+                    transaction.delete(key)
+                else:
+                    transaction.put(key, value)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def _topic_value(topic: Topic, *, deleting: bool = False) -> bytes:
+    return records.encode_topic(records.TopicRecord(topic, deleting))
+
+
+def _start(
+    transaction: lmdb.Transaction, directory: Path, node_id: int, group_journal_count: int
+) -> tuple[records.NodeRecord, int, int, list[records.TopicRecord]]:
+    """Count a start: node, starts, next producer id and topics."""
+    content = {bytes(key): bytes(value) for key, value in transaction.cursor()}
+    if not content:
+        content = {
+            records.FORMAT_KEY: records.encode_format(),
+            records.NODE_KEY: records.encode_node(records.NodeRecord(_new_cluster_id(), node_id, group_journal_count)),
+            records.STARTS_KEY: records.encode_count(0),
+            records.PRODUCER_IDS_KEY: records.encode_count(0),
+        }
+        for key, value in content.items():
+            transaction.put(key, value)
+    node, starts, next_producer_id, topics = _read(content, directory)
+    if node.node_id != node_id:
+        raise StoreMismatch(
+            f"the data in {directory.parent} is that of node {node.node_id}, but node_id is {node_id}: "
+            "set node_id to what it was, or give another data directory"
+        )
+    transaction.put(records.STARTS_KEY, records.encode_count(starts + 1))
+    return node, starts + 1, next_producer_id, topics
+
+
+def _read(
+    content: Mapping[bytes, bytes], directory: Path
+) -> tuple[records.NodeRecord, int, int, list[records.TopicRecord]]:
+    """Node, starts, next producer id and topics. Raises StoreMismatch, and CorruptStorage that names the file."""
+    try:
+        version = records.decode_format(content[records.FORMAT_KEY])
+        if version != records.VERSION:
+            raise StoreMismatch(
+                f"the cluster store in {directory} has format {version}, and this program reads {records.VERSION}: "
+                "run the version of Fairlog that wrote it, or a newer one"
+            )
+        return (
+            records.decode_node(content[records.NODE_KEY]),
+            records.decode_count(content[records.STARTS_KEY], "starts"),
+            records.decode_count(content[records.PRODUCER_IDS_KEY], "producer-ids"),
+            [
+                records.decode_topic(key, value)
+                for key, value in content.items()
+                if key.startswith(records.TOPIC_PREFIX)
+            ],
+        )
+    except KeyError as error:
+        raise CorruptStorage(f"the cluster store {directory / 'data.mdb'} lacks the record {error}") from error
+    except CorruptStorage as error:
+        raise CorruptStorage(f"the cluster store {directory / 'data.mdb'} is corrupt: {error}") from error

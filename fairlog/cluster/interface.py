@@ -1,0 +1,127 @@
+"""What the node asks of the cluster: who it is, which topics there are, who leads what, which ids are free.
+
+Everything that several nodes would have to agree on is asked here and nowhere else. Embedded, one node
+agrees with itself (`embedded`); clustered, the answers will come from etcd. Therefore:
+
+* Reading is synchronous and comes from memory: handlers read on every request. An answer may be out of
+  date by the time it is used, as it always is in a cluster; a leader epoch settles who is right.
+* Changing is asynchronous, and durable when it returns. A change that was cancelled may or may not have
+  been made; asking again is safe (`TopicExists` and `UnknownTopic` say so).
+* `generation` grows with every change, so that whoever caches an encoded answer knows when it is stale.
+
+A topic dies in two phases. `delete_topic` takes it out of `topics()`, durably, and lists it in
+`deleting()`; the node then drops its journals and data logs and calls `forget_topic`. A crash in
+between leaves it in `deleting()`, and the node goes on from there at its next start. The name is free as
+soon as phase one is done: a topic made anew has another `topic_id`, so it shares no log with the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from fairlog_types import LeaderEpoch, LogId
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it was created; values never change under a holder's feet."""
+
+    name: str
+    topic_id: UUID
+    """Another one for each creation, so that a topic made anew under an old name is not mistaken for it."""
+    partitions: int
+    """At least 1; they are numbered from 0."""
+    configs: Mapping[str, str]
+    """As given at creation; what is not there has the node's default."""
+    created_ms: int
+    """Unix time in milliseconds."""
+
+    def logs(self) -> tuple[LogId, ...]:
+        """The logs of all partitions, in order."""
+        return tuple(LogId.of_topic(self.topic_id, partition) for partition in range(self.partitions))
+
+
+class InvalidTopic(ValueError):
+    """The name, the partition count or a collision with another name forbids the topic; the message says which."""
+
+
+class TopicExists(Exception):
+    """There is a topic of this name already."""
+
+
+class UnknownTopic(Exception):
+    """There is no such topic (any more)."""
+
+
+class ClusterStore(Protocol):
+    """See the module's head for what is common to all methods."""
+
+    @property
+    def cluster_id(self) -> str:
+        """22 characters, made at the very first start, as Kafka's (a UUID in URL-safe base64)."""
+        ...
+
+    @property
+    def node_id(self) -> int:
+        """This node's id."""
+        ...
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """The leader epoch of everything that this node leads; on one node, the count of its starts (from 1)."""
+        ...
+
+    @property
+    def group_journal_count(self) -> int:
+        """How many group journals transactional ids are hashed over. Fixed at the very first start."""
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Grows with every change that a reader could see. Not kept over a restart."""
+        ...
+
+    def topics(self) -> Sequence[Topic]:
+        """All topics that are not being deleted, by name."""
+        ...
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic of this name, unless there is none or it is being deleted."""
+        ...
+
+    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        """The topic of this id, unless there is none or it is being deleted."""
+        ...
+
+    def deleting(self) -> Sequence[Topic]:
+        """Topics whose data has yet to be dropped, and then to be forgotten with `forget_topic`."""
+        ...
+
+    def leader(self, log: LogId) -> tuple[int, LeaderEpoch] | None:
+        """Node id and leader epoch of who leads `log`; None if the log belongs to no topic that is served."""
+        ...
+
+    async def create_topic(self, name: str, *, partitions: int, configs: Mapping[str, str], now_ms: int) -> Topic:
+        """Make a topic.
+
+        `now_ms` is Unix time in milliseconds. Raises InvalidTopic, TopicExists, StorageFailure.
+        """
+        ...
+
+    async def delete_topic(self, name: str) -> Topic:
+        """Phase one of a topic's end (module head). Raises UnknownTopic, StorageFailure."""
+        ...
+
+    async def forget_topic(self, topic_id: UUID) -> None:
+        """Phase two: nothing of the topic is on disk any more. Idempotent. Raises StorageFailure."""
+        ...
+
+    async def allot_producer_ids(self, count: int) -> range:
+        """`count` producer ids that nobody was or will be given again. Raises StorageFailure.
+
+        Ids of a block that was not used up before a crash are lost, which is harmless: there are 2^63.
+        """
+        ...

@@ -1,0 +1,125 @@
+"""The embedded store's records, as bytes: keys and CBOR values of format 1. Pure.
+
+The page docs/formats/cluster-store.md describes them; tests/golden/cluster-store-1.txt holds them as bytes.
+A value that does not read back as what was written is `CorruptStorage`, never a guess.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import TypeGuard, cast
+from uuid import UUID
+
+import cbor2
+
+from fairlog.cluster.interface import Topic
+from fairlog_types import CorruptStorage
+
+MAGIC = "fairlog-cluster"
+VERSION = 1
+
+FORMAT_KEY = b"format"
+NODE_KEY = b"node"
+STARTS_KEY = b"starts"
+PRODUCER_IDS_KEY = b"producer-ids"
+TOPIC_PREFIX = b"topic/"
+
+_LIVE, _DELETING = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """Who the node is; written once, at the very first start."""
+
+    cluster_id: str
+    node_id: int
+    group_journal_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A topic, and whether phase one of its deletion is done."""
+
+    topic: Topic
+    deleting: bool
+
+
+def encode_format() -> bytes:
+    return cbor2.dumps([MAGIC, VERSION])
+
+
+def decode_format(value: bytes) -> int:
+    """The version. Raises CorruptStorage if this is not a cluster store's format record."""
+    match _load(value, "format"):
+        case [str(magic), int(version)] if magic == MAGIC:
+            return version
+        case other:
+            raise CorruptStorage(f"the record 'format' reads {other!r}, not [{MAGIC!r}, version]")
+
+
+def encode_node(node: NodeRecord) -> bytes:
+    return cbor2.dumps([node.cluster_id, node.node_id, node.group_journal_count])
+
+
+def decode_node(value: bytes) -> NodeRecord:
+    match _load(value, "node"):
+        case [str(cluster_id), int(node_id), int(group_journal_count)]:
+            return NodeRecord(cluster_id, node_id, group_journal_count)
+        case other:
+            raise CorruptStorage(f"the record 'node' reads {other!r}")
+
+
+def encode_count(count: int) -> bytes:
+    """The value of `starts` and of `producer-ids`."""
+    return cbor2.dumps(count)
+
+
+def decode_count(value: bytes, name: str) -> int:
+    match _load(value, name):
+        case int(count) if count >= 0:
+            return count
+        case other:
+            raise CorruptStorage(f"the record {name!r} reads {other!r}, not a count")
+
+
+def topic_key(topic_id: UUID) -> bytes:
+    return TOPIC_PREFIX + topic_id.bytes
+
+
+def encode_topic(record: TopicRecord) -> bytes:
+    topic = record.topic
+    return cbor2.dumps(
+        [topic.name, topic.partitions, dict(topic.configs), topic.created_ms, _DELETING if record.deleting else _LIVE],
+        canonical=True,
+    )
+
+
+def decode_topic(key: bytes, value: bytes) -> TopicRecord:
+    """Read a topic from its key and value. Raises CorruptStorage."""
+    if len(key) != len(TOPIC_PREFIX) + 16:
+        raise CorruptStorage(f"the record {key!r} has no topic id")
+    topic_id = UUID(bytes=key[len(TOPIC_PREFIX) :])
+    content = _load(value, f"topic/{topic_id}")
+    match content:
+        case [str(name), int(partitions), dict(), int(created_ms), int(state)] if (
+            partitions >= 1 and state in (_LIVE, _DELETING) and _maps_texts(configs := cast(list[object], content)[2])
+        ):
+            topic = Topic(name, topic_id, partitions, types.MappingProxyType(configs), created_ms)
+            return TopicRecord(topic, state == _DELETING)
+        case other:
+            raise CorruptStorage(f"the record topic/{topic_id} reads {other!r}")
+
+
+def _maps_texts(value: object) -> TypeGuard[dict[str, str]]:
+    if not isinstance(value, dict):
+        return False
+    items = cast(dict[object, object], value).items()
+    return all(isinstance(name, str) and isinstance(text, str) for name, text in items)
+
+
+def _load(value: bytes, name: str) -> object:
+    try:
+        return cast(object, cbor2.loads(value))
+    except cbor2.CBORDecodeError as error:
+        raise CorruptStorage(f"the record {name!r} is not CBOR: {error}") from error

@@ -1,0 +1,458 @@
+"""The node's settings: what can be set, where a value comes from, and what is wrong with it.
+
+One table describes all keys: the dataclasses below. Each field is declared by `key(...)`, which carries
+the default, the reader that turns an outside value into the right type, and the sentence for the docs.
+From this table come the reading of flags, environment and file, the messages, and docs/configuration.md.
+
+A key's full name is its path, `journal.fsync`. It is set, from weak to strong, by
+
+    the default  <  TOML file: [journal] fsync = "never"  <  environment: FAIRLOG_JOURNAL_FSYNC=never  <  flag
+
+A name that is not in the table, or a value that its reader refuses, is a `ConfigError`: one sentence that
+names the key and the source. Nothing is guessed and nothing is ignored, because a misspelt
+`journal.fsnyc = "commit"` that goes unnoticed is a lost record on a bad day.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import ipaddress
+import os
+import re
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeVar, cast
+
+ENVIRONMENT_PREFIX = "FAIRLOG_"
+
+# Read elsewhere: the address that the command line's clients use, and the switches of the crash tests.
+_NOT_SETTINGS = frozenset({"FAIRLOG_BOOTSTRAP", "FAIRLOG_FAILPOINT", "FAIRLOG_PLANTED_FAULT"})
+# Kubernetes puts these into every container's environment when there is a service named "fairlog".
+_SERVICE_LINK = re.compile(r"FAIRLOG_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)")
+
+T = TypeVar("T")
+
+
+class ConfigError(Exception):
+    """A setting is wrong. The message is one sentence that names the key and where it was set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a node listens or is reached. `host` is a name or an IP address (v6 without brackets)."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read HOST:PORT, with an IPv6 address in brackets. Raises ValueError that says what is wrong."""
+        host, separator, port = text.rpartition(":")
+        if not separator or not host:
+            raise ValueError("an address is HOST:PORT")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            raise ValueError("an IPv6 address stands in brackets, as in [::1]:9092")
+        if not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise ValueError("the port is a number from 0 to 65535")
+        return cls(host, int(port))
+
+
+# --- readers: an outside value (TOML: typed; environment and flags: text) to ours, or ValueError ---
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("a text that is not empty is needed")
+    return value
+
+
+def _directory(value: object) -> Path:
+    return Path(value if isinstance(value, Path) else _text(value))
+
+
+def _address(value: object) -> Address:
+    return value if isinstance(value, Address) else Address.parse(_text(value))
+
+
+def _switch(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):
+        return value == "true"
+    raise ValueError("true or false is needed")
+
+
+def _whole(least: int, most: int | None = None) -> Callable[[object], int]:
+    bounds = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+
+    def read(value: object) -> int:
+        if isinstance(value, str) and re.fullmatch(r"-?[0-9]+", value):
+            value = int(value)
+        # TOML's true is an int to Python, but not a number to its writer.
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= (most or value):
+            return value
+        raise ValueError(f"{bounds} is needed")
+
+    return read
+
+
+def _one_of(*words: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if not isinstance(value, str) or value not in words:
+            raise ValueError(f"one of {', '.join(words)} is needed")
+        return value
+
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyNotes:
+    """What the table says of a key, beside its name, type and default."""
+
+    read: Callable[[object], object]
+    doc: str
+    default_text: str | None
+
+
+_NOTES = "fairlog.config"
+
+
+def key(default: T, read: Callable[[object], object], doc: str, *, default_text: str | None = None) -> T:
+    """Declare a key of the table; `default_text` stands in the docs where the bare default would not tell enough."""
+    notes = _KeyNotes(read, doc, default_text)
+    return dataclasses.field(default=default, metadata={_NOTES: notes})
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """How topics are made."""
+
+    auto_create: bool = key(
+        True, _switch, "Make a topic when a client asks for its metadata, if that client allows it, or produces to it."
+    )
+    partitions_default: int = key(
+        1,
+        _whole(1, 100_000),
+        "Partitions of a topic that is made without saying how many (auto-created, or asked for -1).",
+    )
+    replication_factor_policy: Literal["clamp", "refuse"] = key(
+        "clamp",
+        _one_of("clamp", "refuse"),
+        "What to do when a client asks for more replicas than there are nodes: make the topic with what there is, "
+        "and a log line, or refuse it as INVALID_REPLICATION_FACTOR.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSettings:
+    """What a client may ask of the node's memory."""
+
+    request_bytes_max: int = key(
+        104_857_600,
+        _whole(1024, 2**31 - 1),
+        "Largest request frame in bytes; a connection that announces a larger one is closed. Kafka's "
+        "socket.request.max.bytes.",
+    )
+    message_bytes_max: int = key(
+        1_048_588,
+        _whole(1024, 2**31 - 1),
+        "Largest record batch in bytes, as sent (compressed), unless the topic's max.message.bytes says otherwise. "
+        "Kafka's message.max.bytes.",
+    )
+    connections_max: int = key(
+        1000, _whole(1), "Connections served at once; one more is accepted and closed, with a log line."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSettings:
+    """How journals are written."""
+
+    fsync: Literal["commit", "interval", "never"] = key(
+        "commit",
+        _one_of("commit", "interval", "never"),
+        "commit: what was answered (a commit, a plain produce with acks=all) is on the disk. interval: it is within "
+        "journal.fsync_interval_ms. never: when the operating system likes, as Kafka does.",
+    )
+    fsync_interval_ms: int = key(100, _whole(1), "Milliseconds between two flushes with journal.fsync = interval.")
+    segment_bytes_max: int = key(
+        32 * 1024 * 1024,
+        _whole(1024 * 1024, 2**31 - 1),
+        "Size in bytes at which a local journal (one per partition) goes on in a new segment file. Space is given back "
+        "by whole segments.",
+    )
+    group_journals: int = key(
+        16,
+        _whole(1, 1024),
+        "Group journals over which transactional ids are hashed. Fixed at the very first start of a data directory: "
+        "later values are not looked at.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DataLogSettings:
+    """How data logs are kept."""
+
+    map_bytes: int = key(
+        256 * 1024**3,
+        _whole(16 * 1024**2),
+        "Upper bound of all data logs together, in bytes: LMDB's map size. It takes address space, not disk or memory.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSettings:
+    """How long transactions and producers may idle. Defaults are Kafka's, where Kafka has one."""
+
+    check_interval_ms: int = key(10_000, _whole(1), "Milliseconds between two looks for transactions that timed out.")
+    fence_on_timeout: bool = key(
+        True,
+        _switch,
+        "Bump the producer's epoch when its transaction times out, so that a producer that wakes up late is told.",
+    )
+    min_timeout_ms: int = key(1000, _whole(1), "A client's transaction.timeout.ms below this is raised to it.")
+    max_timeout_ms: int = key(
+        900_000,
+        _whole(1, 2**31 - 1),
+        "A client's transaction.timeout.ms above this is refused as INVALID_TRANSACTION_TIMEOUT. Kafka's "
+        "transaction.max.timeout.ms.",
+    )
+    transactional_id_expiration_ms: int = key(
+        604_800_000,
+        _whole(1),
+        "A transactional id that was idle for so long is forgotten. Kafka's transactional.id.expiration.ms.",
+    )
+    producer_id_expiration_ms: int = key(
+        86_400_000,
+        _whole(1),
+        "A partition forgets the sequences of a producer that was idle for so long. Kafka's producer.id.expiration.ms.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """The node's own log lines, on stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = key(
+        "info",
+        _one_of("debug", "info", "warning", "error"),
+        "info: one line per transaction. debug: one line per request, too.",
+    )
+    format: Literal["auto", "console", "json"] = key(
+        "auto",
+        _one_of("auto", "console", "json"),
+        "console: for people. json: one object per line. auto: console if stderr is a terminal, else json.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that can be set; `Settings()` is all defaults. Make one with `load`."""
+
+    data_dir: Path = key(Path("fairlog-data"), _directory, "Where everything is kept. One node at a time may use it.")
+    listen: Address = key(
+        Address("127.0.0.1", 9092),
+        _address,
+        "HOST:PORT to accept clients on. Port 0 lets the system pick one; 0.0.0.0 accepts on every interface.",
+    )
+    advertised: Address | None = key(
+        None,
+        _address,
+        "HOST:PORT that clients are told to connect to. Needed when they cannot use the listen address: behind a port "
+        "mapping, or with listen = 0.0.0.0. Port 0 stands for the port that is listened on.",
+        default_text="the listen address",
+    )
+    node_id: int = key(
+        1,
+        _whole(0, 2**31 - 1),
+        "This node's id. Fixed at the very first start of a data directory: another is refused.",
+    )
+    stop_grace_ms: int = key(
+        10_000,
+        _whole(0),
+        "Milliseconds that a stopping node gives to requests in flight, and to the copying of what is committed.",
+    )
+    topics: TopicSettings = TopicSettings()
+    requests: RequestSettings = RequestSettings()
+    journal: JournalSettings = JournalSettings()
+    datalog: DataLogSettings = DataLogSettings()
+    transactions: TransactionSettings = TransactionSettings()
+    log: LogSettings = LogSettings()
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A row of the table."""
+
+    name: str
+    """The full name: `journal.fsync`."""
+    default: object
+    doc: str
+    default_text: str | None
+    read: Callable[[object], object]
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return ENVIRONMENT_PREFIX + self.name.replace(".", "_").upper()
+
+
+def _rows(tree: type[Any], prefix: str) -> Iterator[Key]:
+    for field in dataclasses.fields(tree):
+        notes = field.metadata.get(_NOTES)
+        if isinstance(notes, _KeyNotes):
+            yield Key(prefix + field.name, field.default, notes.doc, notes.default_text, notes.read)
+        else:
+            yield from _rows(cast(type[Any], type(field.default)), f"{prefix}{field.name}.")
+
+
+KEYS: Mapping[str, Key] = types.MappingProxyType({row.name: row for row in _rows(Settings, "")})
+"""The table, by full name, in the order of the docs."""
+
+_VARIABLES = {row.variable: row.name for row in KEYS.values()}
+
+
+def load(
+    *,
+    flags: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> Settings:
+    """Settings out of all sources, checked.
+
+    `flags` maps full key names to values (a None is a flag that was not given); `environment` is
+    `os.environ` unless given; `file` is a TOML file. Raises ConfigError, also when `file` cannot be read.
+    """
+    values: dict[str, object] = {}
+    if file is not None:
+        values.update(_from_file(file))
+    values.update(_from_environment(os.environ if environment is None else environment))
+    for name, value in (flags or {}).items():
+        if value is not None:
+            flag = "--" + name.replace(".", "-").replace("_", "-")
+            values[name] = _read(name, value, f"the flag {flag}")
+    settings = _build(Settings, "", values)
+    _check(settings)
+    return settings
+
+
+def advertised_address(settings: Settings, bound: Address) -> Address:
+    """What clients are told to connect to, when the node listens on `bound`.
+
+    Raises ConfigError if that is a wildcard, which is an address to listen on but not one to connect to.
+    """
+    told = settings.advertised or bound
+    if told.port == 0:
+        told = dataclasses.replace(told, port=bound.port)
+    try:
+        wildcard = ipaddress.ip_address(told.host).is_unspecified
+    except ValueError:
+        wildcard = False
+    if wildcard:
+        raise ConfigError(
+            f"clients cannot connect to {told}: set advertised ({KEYS['advertised'].variable} or --advertised) "
+            "to the HOST:PORT by which they reach this node"
+        )
+    return told
+
+
+def _from_file(file: Path) -> dict[str, object]:
+    try:
+        tree = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the config file {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the config file {file} is not TOML: {error}") from error
+    source = f"the config file {file}"
+    return {name: _read(name, value, source) for name, value in _flatten(tree, "")}
+
+
+def _flatten(tree: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
+    for name, value in tree.items():
+        if isinstance(value, dict) and prefix + name not in KEYS:
+            yield from _flatten(cast(dict[str, object], value), f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for variable, text in environment.items():
+        if (
+            not variable.startswith(ENVIRONMENT_PREFIX)
+            or variable in _NOT_SETTINGS
+            or _SERVICE_LINK.fullmatch(variable)
+        ):
+            continue
+        name = _VARIABLES.get(variable)
+        if name is None:
+            _unknown(variable, "the environment", _VARIABLES)
+        values[name] = _read(name, text, f"the environment variable {variable}")
+    return values
+
+
+def _read(name: str, value: object, source: str) -> object:
+    row = KEYS.get(name)
+    if row is None:
+        _unknown(name, source, KEYS)
+    try:
+        return row.read(value)
+    except ValueError as error:
+        raise ConfigError(f"{name} = {str(value)!r} in {source}: {error}") from error
+
+
+def _unknown(name: str, source: str, known: Mapping[str, object]) -> NoReturn:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" (is {near[0]} meant?)" if near else ""
+    raise ConfigError(f"unknown key {name} in {source}{hint}")
+
+
+Tree = TypeVar("Tree")
+
+
+def _build(tree: type[Tree], prefix: str, values: Mapping[str, object]) -> Tree:
+    hints = typing.get_type_hints(tree)
+    arguments: dict[str, object] = {}
+    for field in dataclasses.fields(cast(type[Any], tree)):
+        name = prefix + field.name
+        if name in values:
+            arguments[field.name] = values[name]
+        elif name not in KEYS:
+            arguments[field.name] = _build(hints[field.name], f"{name}.", values)
+    return tree(**arguments)
+
+
+def _check(settings: Settings) -> None:
+    """What must hold between keys."""
+    transactions, requests, journal = settings.transactions, settings.requests, settings.journal
+    if transactions.min_timeout_ms > transactions.max_timeout_ms:
+        raise ConfigError(
+            f"transactions.min_timeout_ms ({transactions.min_timeout_ms}) is above "
+            f"transactions.max_timeout_ms ({transactions.max_timeout_ms})"
+        )
+    if requests.message_bytes_max > requests.request_bytes_max:
+        raise ConfigError(
+            f"requests.message_bytes_max ({requests.message_bytes_max}) is above "
+            f"requests.request_bytes_max ({requests.request_bytes_max})"
+        )
+    if requests.message_bytes_max > journal.segment_bytes_max // 2:
+        raise ConfigError(
+            f"requests.message_bytes_max ({requests.message_bytes_max}) is above half of "
+            f"journal.segment_bytes_max ({journal.segment_bytes_max}): a segment must hold a batch and its decisions"
+        )

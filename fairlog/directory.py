@@ -1,0 +1,43 @@
+"""One node at a time in a data directory.
+
+`DATA/lock` is locked with flock(2) for as long as the node lives. The system lets go of it when the process
+ends, however it ends, so there is no stale lock to remove by hand; the process id inside is for the message
+only. flock and not fcntl's record locks: those are lost as soon as anybody in the process closes the file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class DirectoryInUse(Exception):
+    """Another process has the data directory. The message names both."""
+
+
+class DirectoryUnusable(Exception):
+    """The data directory cannot be made or written. The message says why."""
+
+
+@contextmanager
+def locked_directory(directory: Path) -> Generator[None]:
+    """Hold `directory`, making it if need be. Raises DirectoryInUse, DirectoryUnusable."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise DirectoryUnusable(f"cannot use the data directory {directory}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise DirectoryInUse(f"data directory {directory} is in use by process {holder}") from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)

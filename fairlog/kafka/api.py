@@ -1,0 +1,121 @@
+"""What a handler is, and what passes between a handler and the connection that it serves.
+
+    frame ──▶ router: header, version ──▶ Api.decode ──▶ Api.handle ──▶ Answer | Deferred | None ──▶ connection
+
+`handle` is awaited before the connection reads its next request, so requests *start* in order. What needs
+to wait for others (a flush, new data, a time-out) goes into a `Deferred`, which the connection's writer
+finishes when it is that answer's turn: requests that came behind it have started meanwhile, and shared its flush.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from fairlog.broker import Broker
+from fairlog.kafka.wire import Buffer, Reader, Writer
+
+R = TypeVar("R")
+
+Answer = list[Buffer]
+"""The body of an answer, without its header, as buffers to be sent one behind the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """An answer that is not there yet. `finish` bounds its own waiting, and can be cancelled at any time."""
+
+    finish: Callable[[], Awaitable[Answer]]
+
+
+Reply = Answer | Deferred | None
+"""None: the client wants no answer (Produce with acks=0)."""
+
+
+class HangUp(Exception):
+    """The connection is to be closed without an answer, as the protocol demands. The message is logged."""
+
+
+@dataclass(slots=True)
+class Client:
+    """The peer at the other end of a connection. It is what it says it is: nothing here is proven."""
+
+    connection: int
+    """The connection's ordinal: grows with each connection that the node accepts."""
+    peer: str
+    """Address and port, for log lines."""
+    client_id: str = ""
+    software_name: str = ""
+    """From ApiVersions v3+, as `librdkafka` or `apache-kafka-java`; empty if the client did not say."""
+    software_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The versions of an API that are served, both ends included."""
+
+    min: int
+    max: int
+
+    def __contains__(self, version: int) -> bool:
+        return self.min <= version <= self.max
+
+
+class EncodedAnswers:
+    """Encoded answers that are the same for every client, until the cluster's generation moves on.
+
+    At most `ANSWERS_MAX` are kept; one more empties the store. A thousand clients that each ask for the same
+    few topics cost one encoding.
+    """
+
+    ANSWERS_MAX = 256
+
+    __slots__ = ("_answers", "_generation")
+
+    def __init__(self) -> None:
+        self._generation = -1
+        self._answers: dict[object, Answer] = {}
+
+    def get(self, key: object, generation: int) -> Answer | None:
+        return self._answers.get(key) if generation == self._generation else None
+
+    def put(self, key: object, generation: int, answer: Answer) -> None:
+        if generation != self._generation or len(self._answers) >= self.ANSWERS_MAX:
+            self._answers.clear()
+            self._generation = generation
+        self._answers[key] = answer
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One request's surroundings."""
+
+    broker: Broker
+    client: Client
+    version: int
+    """Of the API, as asked; always one that is served."""
+    flexible: bool
+    served: Mapping[int, Versions]
+    """All API keys that are served."""
+    encoded: EncodedAnswers = field(default_factory=EncodedAnswers)
+
+    def writer(self) -> Writer:
+        """A writer for this request's answer."""
+        return Writer(flexible=self.flexible)
+
+
+@dataclass(frozen=True, slots=True)
+class Api(Generic[R]):
+    """One of Kafka's APIs, as a handler module serves it."""
+
+    key: int
+    name: str
+    served: Versions
+    flexible_from: int
+    """The first version with compact lengths and tagged fields."""
+    decode: Callable[[Reader, int], R]
+    """Reads the request's body, of the given version. Raises Malformed and nothing else."""
+    handle: Callable[[Context, R], Awaitable[Reply]]
+    answer_header_tagged: bool = True
+    """Whether answers of flexible versions carry tagged fields in their header: all but ApiVersions'."""

@@ -1,0 +1,245 @@
+"""One client's connection: frames in, answers out, in order, in bounded memory.
+
+    socket ──▶ FrameReader ──▶ reader task ──▶ Router.start ──┬─ complete, nothing in flight ──▶ socket
+                                                              └─ queue of IN_FLIGHT_MAX ──▶ writer task ──▶ socket
+
+A frame is an int32 length and so many bytes. The reader starts one request after the other; a request is
+started when its handler has returned. If the answer is complete and no other is in flight, the reader
+sends it itself, which saves two task switches for the client that asks one thing at a time. Otherwise it
+goes into the queue, whose writer finishes deferred answers when it is their turn. So answers keep the
+order of the requests, and five pipelined Produce requests share one flush.
+
+Memory: one frame is held at a time (its records are in a journal when its handler returns), one big answer
+(a Fetch is deferred, so it is read when it is its turn), and IN_FLIGHT_MAX answers that wait. A client that
+does not read its answers blocks the writer, then fills the queue, then is not read from any more. An idle
+connection holds two tasks and no buffer.
+
+A frame that is too large is refused by its length, before room is made for it. Whatever is wrong with a
+request, the worst that happens is one log line and a closed connection.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import structlog
+import trio
+
+from fairlog.kafka.api import Answer, Client, Deferred, HangUp
+from fairlog.kafka.router import Router, Started
+from fairlog.kafka.wire import Buffer, Malformed
+
+log = structlog.get_logger()
+
+IN_FLIGHT_MAX = 16
+"""Requests of one connection that are started and not answered. Idempotent producers use at most 5."""
+
+_RECEIVE_BYTES = 64 * 1024
+_JOIN_BYTES_MAX = 64 * 1024
+"""Up to this size an answer is joined into one buffer: cheaper than a gather of many small ones."""
+
+_BUFFERS_PER_SEND = 512
+"""Below Linux's IOV_MAX of 1024."""
+
+_LENGTH = struct.Struct(">i")
+
+
+class FrameReader:
+    """Cuts a byte stream into frames. Each byte of a frame is copied at most once after it was received."""
+
+    def __init__(self, stream: trio.abc.ReceiveStream, *, frame_bytes_max: int) -> None:
+        self._stream = stream
+        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
+        self._frame_bytes_max = frame_bytes_max
+        self._rest = memoryview(b"")
+
+    async def next_frame(self) -> Buffer | None:
+        """The next frame without its length; None if the peer has closed between two frames.
+
+        Raises Malformed for a length that is negative or too large, and for an end within a frame;
+        trio.BrokenResourceError if the connection breaks. Cancelled, the stream may be in the middle of a frame.
+        """
+        while len(self._rest) < _LENGTH.size:
+            received = await self._stream.receive_some(_RECEIVE_BYTES)
+            if not received:
+                if self._rest:
+                    raise Malformed("the connection ended within a frame's length")
+                return None
+            self._rest = memoryview(bytes(self._rest) + received if self._rest else received)
+        (length,) = _LENGTH.unpack_from(self._rest)
+        if not 0 <= length <= self._frame_bytes_max:
+            raise Malformed(f"a frame of {length} bytes; at most {self._frame_bytes_max} are taken")
+        end = _LENGTH.size + length
+        if len(self._rest) >= end:
+            frame = self._rest[_LENGTH.size : end]
+            # An idle connection shall not hold on to a receive buffer for the sake of no bytes.
+            self._rest = self._rest[end:] if len(self._rest) > end else memoryview(b"")
+            return frame
+        return await self._large_frame(length)
+
+    async def _large_frame(self, length: int) -> Buffer:
+        frame = bytearray(length)  # zeroed pages: they take memory only as they are filled
+        view = memoryview(frame)
+        filled = len(self._rest) - _LENGTH.size
+        view[:filled] = self._rest[_LENGTH.size :]
+        self._rest = memoryview(b"")
+        while filled < length:
+            received = await self._receive_into(view[filled:])
+            if received == 0:
+                raise Malformed(f"the connection ended after {filled} of a frame's {length} bytes")
+            filled += received
+        return frame
+
+    async def _receive_into(self, room: memoryview) -> int:
+        if self._socket is not None:
+            try:
+                return await self._socket.recv_into(room)
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+        received = await self._stream.receive_some(min(len(room), _RECEIVE_BYTES))
+        room[: len(received)] = received
+        return len(received)
+
+
+class Connection:
+    """Serves one stream until either side ends it."""
+
+    def __init__(self, stream: trio.abc.Stream, client: Client, router: Router, *, frame_bytes_max: int) -> None:
+        self._stream = stream
+        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
+        self._client = client
+        self._router = router
+        self._frames = FrameReader(stream, frame_bytes_max=frame_bytes_max)
+        self._in_flight = 0
+        self._queue, self._queued = trio.open_memory_channel[Started](IN_FLIGHT_MAX)
+        self._stopping = False
+        self._reading: trio.CancelScope | None = None
+        """While the reader waits for a frame: the only place where `stop` may interrupt it."""
+
+    async def serve(self) -> None:
+        """Serve until the client closes, does wrong, or `stop` is called; then close the stream.
+
+        Cancelled: closes at once; requests in flight have had their effect or not.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write_answers, nursery.cancel_scope)
+                drain = await self._read_requests()
+                self._queue.close()
+                if not drain:
+                    nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(self._stream)
+
+    def stop(self) -> None:
+        """Take no further request; answer what is in flight, then close."""
+        self._stopping = True
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _read_requests(self) -> bool:
+        """Start requests until there are no more. Answers whether those in flight should still be finished."""
+        while not self._stopping:
+            try:
+                frame = await self._next_frame()
+                if frame is None:
+                    return self._stopping
+                started = await self._router.start(frame, self._client)
+                del frame
+                await self._answer(started)
+            except Malformed as error:
+                self._closed("malformed request", reason=str(error))
+                return False
+            except HangUp as error:
+                self._closed("request without an answer", reason=str(error))
+                return False
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return False
+            except Exception:
+                # The barrier between a fault in one handler and the other clients: say it loudly, close this one.
+                log.exception("a request failed by a fault of the node", **self._who())
+                return False
+        return True
+
+    async def _next_frame(self) -> Buffer | None:
+        with trio.CancelScope() as self._reading:
+            frame = await self._frames.next_frame()
+            self._reading = None
+            return frame
+        return None
+
+    async def _answer(self, started: Started) -> None:
+        if started.answer is None:
+            return
+        if self._in_flight == 0 and not isinstance(started.answer, Deferred):
+            await self._send(started, started.answer)
+            return
+        self._in_flight += 1
+        await self._queue.send(started)
+
+    async def _write_answers(self, connection: trio.CancelScope) -> None:
+        async with self._queued:
+            async for started in self._queued:
+                try:
+                    answer = started.answer
+                    if isinstance(answer, Deferred):
+                        answer = started.finished(await answer.finish())
+                    assert answer is not None, "requests without an answer are not queued"
+                    await self._send(started, answer)
+                except HangUp as error:
+                    self._closed("request without an answer", reason=str(error))
+                    connection.cancel()
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    connection.cancel()
+                except Exception:
+                    # As in _read_requests.
+                    log.exception("an answer failed by a fault of the node", api=started.api_name, **self._who())
+                    connection.cancel()
+                self._in_flight -= 1
+
+    async def _send(self, started: Started, answer: Answer) -> None:
+        length = sum(map(len, answer))
+        log.debug(
+            "request",
+            api=started.api_name,
+            version=started.version,
+            answer_bytes=length,
+            client_id=self._client.client_id,
+            connection=self._client.connection,
+        )
+        parts = [_LENGTH.pack(length), *answer]
+        if self._socket is None or length <= _JOIN_BYTES_MAX:
+            await self._stream.send_all(b"".join(parts))
+        else:
+            await self._send_gathered(self._socket, parts)
+
+    async def _send_gathered(self, socket: trio.socket.SocketType, parts: Sequence[Buffer]) -> None:
+        """Send many buffers without joining them."""
+        pending = [memoryview(part) for part in parts if len(part)]
+        first = 0
+        while first < len(pending):
+            try:
+                sent = await socket.sendmsg(pending[first : first + _BUFFERS_PER_SEND])
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+            while sent:
+                size = len(pending[first])
+                if sent < size:
+                    pending[first] = pending[first][sent:]
+                    break
+                sent -= size
+                pending[first] = memoryview(b"")
+                first += 1
+
+    def _closed(self, event: str, *, reason: str) -> None:
+        log.warning(event, reason=reason, action="connection closed", **self._who())
+
+    def _who(self) -> dict[str, object]:
+        return {
+            "peer": self._client.peer,
+            "client_id": self._client.client_id,
+            "software": f"{self._client.software_name} {self._client.software_version}".strip(),
+            "connection": self._client.connection,
+        }

@@ -1,0 +1,120 @@
+"""From the rooms' refusals to Kafka's error codes: the only place where the two meet.
+
+Each refusal says whether the request had an effect (invariant 5). *No effect* refusals are answered with a
+code. For *effect unknown* there is no code that every client takes for what it is, so those close the
+connection (`EffectUnknown`): the client asks again and gets the true outcome, or gives up not knowing.
+The one exception is OUTCOME_LOST, which asking again does not mend: it gets a code that all clients take as
+fatal. docs/compatibility.md has the table with what each client makes of the codes.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from coordinator.answers import Effect, Refusal
+from datalog.batch import BadBatchReason
+from fairlog.broker import RefusedAppend
+from fairlog.kafka.api import HangUp
+
+
+class ErrorCode(IntEnum):
+    """Kafka's error codes, as far as this node answers them."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TOPIC_EXCEPTION = 17
+    INVALID_REQUIRED_ACKS = 21
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
+    CONCURRENT_TRANSACTIONS = 51
+    OPERATION_NOT_ATTEMPTED = 55
+    KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+    PRODUCER_FENCED = 90
+    UNKNOWN_TOPIC_ID = 100
+    TRANSACTIONAL_ID_NOT_FOUND = 105
+    TRANSACTION_ABORTABLE = 120
+
+
+class EffectUnknown(HangUp):
+    """Whether the request had an effect cannot be told now: the connection is closed instead of an answer."""
+
+
+COORDINATOR_REFUSALS: dict[Refusal, ErrorCode] = {
+    Refusal.UNKNOWN_PRODUCER_ID_MAPPING: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    Refusal.FENCED: ErrorCode.PRODUCER_FENCED,
+    Refusal.WRONG_STATE: ErrorCode.INVALID_TXN_STATE,
+    Refusal.CONCURRENT: ErrorCode.CONCURRENT_TRANSACTIONS,
+    Refusal.BAD_TIMEOUT: ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+    Refusal.BAD_REQUEST: ErrorCode.INVALID_REQUEST,
+    # KIP-1050 made this code for it: abort, go on. Older clients do not know it; see docs/compatibility.md.
+    Refusal.MUST_ABORT: ErrorCode.TRANSACTION_ABORTABLE,
+    # Nobody waits for the answer to a late request; whoever does all the same has to stop.
+    Refusal.LATE: ErrorCode.INVALID_TXN_STATE,
+    Refusal.UNKNOWN_LOG: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    Refusal.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,
+    # Fatal to every client, where an abortable code would make it produce the same records again.
+    Refusal.OUTCOME_LOST: ErrorCode.INVALID_TXN_STATE,
+}
+"""What a coordinator's refusal is answered with. Those that are missing close the connection."""
+
+APPEND_REFUSALS: dict[RefusedAppend, ErrorCode] = {
+    RefusedAppend.UNKNOWN_LOG: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    RefusedAppend.FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    RefusedAppend.UNKNOWN_PRODUCER: ErrorCode.UNKNOWN_PRODUCER_ID,
+    RefusedAppend.OUT_OF_ORDER: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    RefusedAppend.DUPLICATE_FORGOTTEN: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
+    RefusedAppend.NOT_IN_TRANSACTION: ErrorCode.INVALID_TXN_STATE,
+    RefusedAppend.IN_TRANSACTION: ErrorCode.INVALID_TXN_STATE,
+    RefusedAppend.MUST_ABORT: ErrorCode.TRANSACTION_ABORTABLE,
+    RefusedAppend.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,
+}
+"""What a leader's refusal of a batch is answered with; all are without effect."""
+
+BAD_BATCHES: dict[BadBatchReason, ErrorCode] = {
+    BadBatchReason.TOO_SHORT: ErrorCode.CORRUPT_MESSAGE,
+    BadBatchReason.BAD_MAGIC: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    BadBatchReason.LENGTH_MISMATCH: ErrorCode.CORRUPT_MESSAGE,
+    BadBatchReason.BAD_CRC: ErrorCode.CORRUPT_MESSAGE,
+    BadBatchReason.COUNT_MISMATCH: ErrorCode.INVALID_RECORD,
+    BadBatchReason.BAD_COMPRESSION: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    BadBatchReason.CONTROL: ErrorCode.INVALID_RECORD,
+}
+"""What a batch that cannot be stored is answered with; all are without effect."""
+
+
+def code_of_refusal(refusal: Refusal, *, knows_producer_fenced: bool) -> ErrorCode:
+    """The answer to a request that the coordinator refused.
+
+    `knows_producer_fenced` is whether the request's version has PRODUCER_FENCED; before KIP-588 the same was
+    said with INVALID_PRODUCER_EPOCH. Raises EffectUnknown if there is no honest answer.
+    """
+    code = COORDINATOR_REFUSALS.get(refusal)
+    if code is None:
+        assert refusal.effect is Effect.UNKNOWN, f"{refusal} is missing in the table of refusals"
+        raise EffectUnknown(refusal.value)
+    if code is ErrorCode.PRODUCER_FENCED and not knows_producer_fenced:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code

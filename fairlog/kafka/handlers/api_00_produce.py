@@ -1,0 +1,255 @@
+"""Produce: record batches for the partitions that this node leads.
+
+Behaviour
+- One batch per partition, of message format 2, as it is: header and CRC are checked, records never decoded.
+- A topic that does not exist is made, if the node is so configured.
+- acks=all, plain: answered when the batch is on disk *and* readable, so that a client which reads its own
+  write finds it. acks=1: when it is in the journal. acks=0: never; a refusal closes the connection, as in
+  Kafka, so that the client notices. Waiting longer than the request's time-out is REQUEST_TIMED_OUT: the
+  effect is unknown.
+- Inside a transaction: answered when it is in the journal, whatever acks says; durability is bought at the
+  commit. The batch's place is not known until then. See `unknown_base_offset` for what is answered instead.
+- A repeated batch of an idempotent producer is answered with the original's result.
+
+Version notes
+- 4 allows KafkaStorageException; 5 adds the log start offset; 7 allows zstd (passed through in any
+  version); 8 adds error messages and per-record errors (never given: batches are opaque); 9 is flexible; 10
+  can name a new leader in tagged fields (never given: there is one node).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import structlog
+import trio
+
+from datalog.batch import BadBatch, BatchHeader, check_crc, parse_batch_header_untrusted
+from fairlog.broker import Appended, Broker, DuplicateOf, RefusedAppend
+from fairlog.cluster.interface import Topic
+from fairlog.kafka.api import Answer, Api, Client, Context, Deferred, HangUp, Reply, Versions
+from fairlog.kafka.errors import APPEND_REFUSALS, BAD_BATCHES, ErrorCode
+from fairlog.kafka.topic_configs import message_bytes_max
+from fairlog.kafka.topic_lookup import find_or_create, log_of
+from fairlog.kafka.wire import Reader, Writer
+from fairlog_types import LogId, Offset, StorageFailure
+
+log = structlog.get_logger()
+
+SERVED = Versions(3, 10)
+FLEXIBLE_FROM = 9
+
+_NO_OFFSET = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: tuple[tuple[str, tuple[tuple[int, memoryview | None], ...]], ...]
+    """(name, ((partition, records), …))"""
+
+
+@dataclass(slots=True)
+class _Result:
+    """One partition's line of the answer."""
+
+    partition: int
+    error: ErrorCode = ErrorCode.NONE
+    base_offset: int = _NO_OFFSET
+    log_start: int = -1
+    message: str | None = None
+    visible_at: tuple[LogId, Offset] | None = None
+    """What has to be readable before the answer may go out."""
+
+    def fail(self, error: ErrorCode, message: str | None = None) -> _Result:
+        self.error, self.message = error, message
+        self.base_offset = self.log_start = -1
+        return self
+
+
+_Results = list[tuple[str, list[_Result]]]
+
+
+def decode(reader: Reader, version: int) -> ProduceRequest:  # noqa: ARG001 (all versions look alike)
+    def partition() -> tuple[int, memoryview | None]:
+        entry = reader.int32(), reader.nullable_records()
+        reader.end_of_fields()
+        return entry
+
+    def topic() -> tuple[str, tuple[tuple[int, memoryview | None], ...]]:
+        entry = reader.string(), reader.array(partition)
+        reader.end_of_fields()
+        return entry
+
+    request = ProduceRequest(reader.nullable_string(), reader.int16(), reader.int32(), reader.array(topic))
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: ProduceRequest) -> Reply:
+    deadline = trio.current_time() + max(request.timeout_ms, 0) / 1000
+    results: _Results = []
+    for name, partitions in request.topics:
+        if request.acks not in (-1, 0, 1):
+            refused = [_Result(partition).fail(ErrorCode.INVALID_REQUIRED_ACKS) for partition, _ in partitions]
+            results.append((name, refused))
+            continue
+        topic = await find_or_create(context.broker, name, may_create=True)
+        results.append((name, [await _append(context, request, topic, *entry) for entry in partitions]))
+    if request.acks == 0:
+        _hang_up_on_errors(results)
+        return None
+    waiting = [result for _, lines in results for result in lines if result.visible_at is not None]
+    if not waiting or request.acks == 1:
+        return encode(context.writer(), context.version, results)
+    return Deferred(functools.partial(_finish, context, results, waiting, deadline))
+
+
+async def _append(
+    context: Context, request: ProduceRequest, topic: Topic | ErrorCode, partition: int, records: memoryview | None
+) -> _Result:
+    result = _Result(partition)
+    if isinstance(topic, ErrorCode):
+        return result.fail(topic)
+    log_id = log_of(topic, partition)
+    if log_id is None:
+        return result.fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    broker = context.broker
+    data = records if records is not None else memoryview(b"")
+    try:
+        header = _checked_header(data, bytes_max=message_bytes_max(topic, broker.settings))
+    except BadBatch as bad:
+        return result.fail(BAD_BATCHES[bad.reason], str(bad))
+    except _Unacceptable as bad:
+        return result.fail(bad.error, str(bad))
+    if header.transactional != (request.transactional_id is not None) or (
+        header.transactional and header.producer_id < 0
+    ):
+        return result.fail(
+            ErrorCode.INVALID_RECORD, "a batch is transactional if, and only if, the request names a transactional id"
+        )
+    if _is_fenced_plain(broker, header):
+        return result.fail(ErrorCode.INVALID_PRODUCER_EPOCH)
+    try:
+        outcome = await broker.leaders.append(log_id, data, header)
+    except StorageFailure as failure:
+        return result.fail(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+    if isinstance(outcome, RefusedAppend):
+        return result.fail(APPEND_REFUSALS[outcome], outcome.value)
+    return _accepted(context, result, log_id, header, outcome)
+
+
+def _accepted(
+    context: Context, result: _Result, log_id: LogId, header: BatchHeader, outcome: Appended | DuplicateOf
+) -> _Result:
+    result.log_start = context.broker.leaders.log_start(log_id)
+    if outcome.base_offset is not None:
+        result.base_offset = outcome.base_offset
+    else:
+        result.base_offset = unknown_base_offset(context.client, header.record_count)
+    if outcome.visible_at is not None:
+        result.visible_at = log_id, outcome.visible_at
+    return result
+
+
+class _Unacceptable(Exception):
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+def _checked_header(data: memoryview, *, bytes_max: int) -> BatchHeader:
+    """The header of the one batch that `data` is. Raises BadBatch and _Unacceptable."""
+    header = parse_batch_header_untrusted(data)
+    if header.size_bytes != len(data):
+        message = f"one batch per partition, please; {len(data) - header.size_bytes} bytes follow the first"
+        raise _Unacceptable(ErrorCode.INVALID_RECORD, message)
+    if len(data) > bytes_max:
+        message = f"a batch of {len(data)} bytes; the topic takes {bytes_max}"
+        raise _Unacceptable(ErrorCode.MESSAGE_TOO_LARGE, message)
+    if header.control:
+        raise _Unacceptable(ErrorCode.INVALID_RECORD, "a client may not write control batches")
+    check_crc(header, data)
+    return header
+
+
+def _is_fenced_plain(broker: Broker, header: BatchHeader) -> bool:
+    """A plain batch of a transactional producer's older epoch (invariant 9).
+
+    Transactional batches of an older epoch have no open transaction; a plain one would find no fence in a partition
+    that the newer instance has not touched.
+    """
+    if header.transactional or header.producer_id < 0:
+        return False
+    current = broker.coordinator.epoch_of(header.producer_id)
+    return current is not None and header.producer_epoch < current
+
+
+def unknown_base_offset(client: Client, record_count: int) -> int:
+    """The base offset that makes the client report "no offset" for every record of a transactional batch.
+
+    Java, kafka-python and franz-go know -1 as "none". librdkafka and aiokafka add the record's index to
+    whatever they get, so -1 would become None, 0, 1, …: plausible lies; with -count every offset is negative, which
+    librdkafka's bindings show as none. librdkafka's bindings change the software's name but keep "rdkafka" in it
+    or in its version; clients without a name (aiokafka, Java before 2.4) do not know ApiVersions 3 and are better
+    served with offsets that are plainly wrong.
+    """
+    name, version = client.software_name, client.software_version
+    adds_index = not name or "rdkafka" in name or "rdkafka" in version
+    return -record_count if adds_index else _NO_OFFSET
+
+
+async def _finish(context: Context, results: _Results, waiting: Sequence[_Result], deadline: float) -> Answer:
+    with trio.move_on_at(deadline) as timeout:
+        for result in waiting:
+            assert result.visible_at is not None, "only results that wait are waited for"
+            try:
+                await context.broker.leaders.visible(*result.visible_at)
+            except StorageFailure as failure:
+                result.fail(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+            result.visible_at = None
+    if timeout.cancelled_caught:
+        for result in waiting:
+            if result.visible_at is not None:
+                result.fail(ErrorCode.REQUEST_TIMED_OUT, "the batch is written, but neither on disk nor readable yet")
+    return encode(context.writer(), context.version, results)
+
+
+def _hang_up_on_errors(results: _Results) -> None:
+    for name, lines in results:
+        for result in lines:
+            if result.error is not ErrorCode.NONE:
+                what = f"Produce with acks=0 to {name}-{result.partition}: {result.error.name}"
+                raise HangUp(f"{what} ({result.message})" if result.message else what)
+
+
+def encode(writer: Writer, version: int, results: _Results) -> Answer:
+    def partition(result: _Result) -> None:
+        writer.int32(result.partition)
+        writer.int16(result.error)
+        writer.int64(result.base_offset)
+        writer.int64(-1)  # log append time: the batches keep their own
+        if version >= 5:
+            writer.int64(result.log_start)
+        if version >= 8:
+            writer.array((), writer.string)  # errors of single records
+            writer.nullable_string(result.message)
+        writer.end_of_fields()
+
+    def topic(entry: tuple[str, list[_Result]]) -> None:
+        name, lines = entry
+        writer.string(name)
+        writer.array(lines, partition)
+        writer.end_of_fields()
+
+    writer.array(results, topic)
+    writer.int32(0)  # throttle time
+    writer.end_of_fields()
+    return writer.parts()
+
+
+API = Api(0, "Produce", SERVED, FLEXIBLE_FROM, decode, handle)

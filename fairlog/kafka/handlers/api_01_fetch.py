@@ -1,0 +1,284 @@
+"""Fetch: whole record batches from the data logs, waiting a while for new ones.
+
+Behaviour
+- The high watermark is the last stable offset: everything that can be read is committed (invariant 1). Both
+  isolation levels get the same records, and the list of aborted transactions is always empty.
+- A fetch offset in the middle of a batch gets the whole batch; the client skips what it does not want.
+- Waits until `min_bytes` are there or `max_wait` is over. A consumer at the end of its partitions costs no
+  worker thread: offsets are compared with the high watermarks first, and one thread call reads all
+  partitions.
+- Limits are per partition and in all, by whole batches; the first batch is sent whatever its size (KIP-74).
+- Errors do not wait.
+- Sessions (KIP-227) are declined: every answer says session 0, so every request names all its partitions.
+
+Version notes
+- 5 adds the log start offset; 7 sessions; 9 the leader epoch, which is checked; 11 racks and preferred
+  replicas (never one); 12 is flexible and adds tagged fields for diverging epochs (never: one node does not
+  diverge from itself); 13 names topics by id; 15 moves the replica id to a tagged field; 16 can name new
+  leaders in tagged fields (never given).
+- zstd batches are sent to clients below version 10, too, which Kafka refuses.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import trio
+
+from datalog.batch import parse_batch_header_untrusted
+from datalog.interface import LogMissing, OffsetOutOfRange, ReadAnswer, ReadRequest
+from fairlog.broker import Broker
+from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.topic_lookup import log_of
+from fairlog.kafka.wire import Reader
+from fairlog_types import LogId, Offset
+
+SERVED = Versions(4, 16)
+FLEXIBLE_FROM = 12
+_TOPIC_IDS_FROM = 13
+
+ANSWER_BYTES_MAX = 57_671_680
+"""Records in one answer, whatever the client asks. Kafka's `fetch.max.bytes` of the broker."""
+
+_READ_COMMITTED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPartition:
+    index: int
+    leader_epoch: int
+    """-1 if the client does not know."""
+    offset: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchTopic:
+    name: str
+    """Empty from version 13 on."""
+    topic_id: UUID | None
+    """From version 13 on."""
+    partitions: tuple[FetchPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    topics: tuple[FetchTopic, ...]
+
+
+@dataclass(slots=True)
+class _Partition:
+    """One partition's line of the answer, and how far reading it has come."""
+
+    index: int
+    log: LogId | None
+    position: int
+    """The next offset to read."""
+    bytes_left: int
+    error: ErrorCode = ErrorCode.NONE
+    high_watermark: int = -1
+    log_start: int = -1
+    batches: list[bytes] = field(default_factory=list[bytes])
+    full: bool = False
+    """Nothing more goes into this answer."""
+
+
+def decode(reader: Reader, version: int) -> FetchRequest:
+    def partition() -> FetchPartition:
+        index = reader.int32()
+        leader_epoch = reader.int32() if version >= 9 else -1
+        offset = reader.int64()
+        if version >= 12:
+            reader.int32()  # the last fetched epoch
+        if version >= 5:
+            reader.int64()  # a follower's log start offset
+        entry = FetchPartition(index, leader_epoch, offset, reader.int32())
+        reader.end_of_fields()
+        return entry
+
+    def topic() -> FetchTopic:
+        by_id = version >= _TOPIC_IDS_FROM
+        name = "" if by_id else reader.string()
+        topic_id = reader.uuid() if by_id else None
+        entry = FetchTopic(name, topic_id, reader.array(partition))
+        reader.end_of_fields()
+        return entry
+
+    def forgotten() -> None:
+        if version >= _TOPIC_IDS_FROM:
+            reader.uuid()
+        else:
+            reader.string()
+        reader.array(reader.int32)
+        reader.end_of_fields()
+
+    if version < 15:
+        reader.int32()  # replica id
+    max_wait_ms, min_bytes, max_bytes, isolation_level = reader.int32(), reader.int32(), reader.int32(), reader.int8()
+    session_id = 0
+    if version >= 7:
+        session_id = reader.int32()
+        reader.int32()  # session epoch
+    topics = reader.array(topic)
+    if version >= 7:
+        reader.array(forgotten)
+    if version >= 11:
+        reader.string()  # rack
+    reader.end_of_fields()
+    return FetchRequest(max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, topics)
+
+
+async def handle(context: Context, request: FetchRequest) -> Reply:
+    deadline = trio.current_time() + max(request.max_wait_ms, 0) / 1000
+    if request.session_id != 0:
+        return encode(context, request, [], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    return Deferred(functools.partial(_finish, context, request, deadline))
+
+
+async def _finish(context: Context, request: FetchRequest, deadline: float) -> Answer:
+    lines = [_look_up(context, topic) for topic in request.topics]
+    partitions = [partition for line in lines for partition in line]
+    bytes_max = min(max(request.max_bytes, 0), ANSWER_BYTES_MAX)
+    fetched = 0
+    while True:
+        fetched += await _read(context.broker, partitions, bytes_max, fetched)
+        ends = {
+            partition.log: Offset(partition.position)
+            for partition in partitions
+            if partition.log is not None and not partition.full
+        }
+        failed = any(partition.error is not ErrorCode.NONE for partition in partitions)
+        if failed or not ends or fetched >= request.min_bytes:
+            break
+        with trio.move_on_at(deadline) as waiting:
+            await context.broker.leaders.wait_for_more(ends)
+        if waiting.cancelled_caught:
+            break
+    return encode(context, request, lines, ErrorCode.NONE)
+
+
+def _look_up(context: Context, topic: FetchTopic) -> list[_Partition]:
+    cluster = context.broker.cluster
+    if context.version >= _TOPIC_IDS_FROM:
+        known = None if topic.topic_id is None else cluster.topic_by_id(topic.topic_id)
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    else:
+        known = cluster.topic(topic.name)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    lines: list[_Partition] = []
+    for asked in topic.partitions:
+        line = _Partition(asked.index, log_of(known, asked.index), asked.offset, max(asked.bytes_max, 0))
+        if line.log is None:
+            line.error = unknown if known is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif 0 <= asked.leader_epoch < cluster.leader_epoch:
+            line.error = ErrorCode.FENCED_LEADER_EPOCH
+        elif asked.leader_epoch > cluster.leader_epoch:
+            line.error = ErrorCode.UNKNOWN_LEADER_EPOCH
+        line.full = line.error is not ErrorCode.NONE
+        lines.append(line)
+    return lines
+
+
+async def _read(broker: Broker, partitions: Sequence[_Partition], bytes_max: int, fetched: int) -> int:
+    """Read what is new in all partitions; the bytes that were added."""
+    behind = [partition for partition in partitions if not partition.full and _is_behind(broker, partition)]
+    if not behind:
+        return 0
+    requests = [
+        ReadRequest(partition.log, Offset(partition.position), partition.bytes_left)
+        for partition in behind
+        if partition.log is not None
+    ]
+    read = functools.partial(broker.data_logs.read, requests, bytes_max=max(bytes_max - fetched, 0))
+    answers: list[ReadAnswer] = await trio.to_thread.run_sync(read)
+    added = 0
+    for partition, answer in zip(behind, answers, strict=True):
+        added += _take(partition, answer, room=bytes_max - fetched - added, first=fetched + added == 0)
+    return added
+
+
+def _is_behind(broker: Broker, partition: _Partition) -> bool:
+    """Whether there is something to read; brings the line's offsets up to date."""
+    assert partition.log is not None, "partitions without a log are full"
+    high_watermark = broker.leaders.high_watermark(partition.log)
+    if high_watermark is None:
+        partition.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        partition.high_watermark = high_watermark
+        partition.log_start = broker.leaders.log_start(partition.log)
+        if not partition.log_start <= partition.position <= high_watermark:
+            partition.error = ErrorCode.OFFSET_OUT_OF_RANGE
+        else:
+            return partition.position < high_watermark
+    partition.full = True
+    return False
+
+
+def _take(partition: _Partition, answer: ReadAnswer, *, room: int, first: bool) -> int:
+    """Put what was read into the line; answers the bytes taken."""
+    if isinstance(answer, LogMissing):
+        partition.error, partition.full = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True
+        return 0
+    partition.high_watermark, partition.log_start = answer.next_offset, answer.log_start_offset
+    if isinstance(answer, OffsetOutOfRange):
+        partition.error, partition.full = ErrorCode.OFFSET_OUT_OF_RANGE, True
+        return 0
+    size = sum(map(len, answer.batches))
+    # The data logs send at least one batch per call; only the answer's very first may break the limits.
+    if not answer.batches or (size > min(room, partition.bytes_left) and not first):
+        partition.full = partition.position < answer.next_offset
+        return 0
+    partition.batches += answer.batches
+    partition.bytes_left -= size
+    partition.position = parse_batch_header_untrusted(answer.batches[-1]).last_offset + 1
+    partition.full = partition.bytes_left <= 0 or partition.position < answer.next_offset
+    return size
+
+
+def encode(context: Context, request: FetchRequest, lines: Sequence[Sequence[_Partition]], error: ErrorCode) -> Answer:
+    version, writer = context.version, context.writer()
+
+    def partition(line: _Partition) -> None:
+        writer.int32(line.index)
+        writer.int16(line.error)
+        writer.int64(line.high_watermark)
+        writer.int64(line.high_watermark)  # the last stable offset
+        if version >= 5:
+            writer.int64(line.log_start)
+        if request.isolation_level == _READ_COMMITTED:
+            writer.array((), writer.int64)  # aborted transactions
+        else:
+            writer.null_array()
+        if version >= 11:
+            writer.int32(-1)  # preferred read replica
+        writer.records(line.batches)
+        writer.end_of_fields()
+
+    def topic(entry: tuple[FetchTopic, Sequence[_Partition]]) -> None:
+        asked, partitions = entry
+        if version >= _TOPIC_IDS_FROM:
+            writer.uuid(asked.topic_id)
+        else:
+            writer.string(asked.name)
+        writer.array(partitions, partition)
+        writer.end_of_fields()
+
+    writer.int32(0)  # throttle time
+    if version >= 7:
+        writer.int16(error)
+        writer.int32(0)  # session id
+    writer.array(zip(request.topics, lines, strict=False), topic)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+API = Api(1, "Fetch", SERVED, FLEXIBLE_FROM, decode, handle)

@@ -1,0 +1,140 @@
+"""ListOffsets: the first and the next offset of a partition, and offsets by timestamp.
+
+Behaviour
+- latest (-1) is the high watermark, for both isolation levels: everything below it is committed and nothing
+  above it can be read. earliest (-2) is the log start offset; max timestamp (-3, from version 7) is the
+  first record that has it.
+- A timestamp (ms, 0 or more) finds the first record that is not older, to the record; -1 if there is none.
+
+Version notes
+- 2 adds the isolation level and the throttle time; 4 the leader epoch, which is checked; 6 is flexible; 7
+  adds -3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import trio
+
+from datalog.interface import UnknownLog
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.topic_lookup import log_of
+from fairlog.kafka.wire import Reader
+from fairlog_types import LogId
+
+SERVED = Versions(1, 7)
+FLEXIBLE_FROM = 6
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+_MAX_TIMESTAMP_FROM = 7
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetQuery:
+    index: int
+    leader_epoch: int
+    """-1 if the client does not know."""
+    timestamp: int
+    """In ms, or one of the constants above."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsetsRequest:
+    topics: tuple[tuple[str, tuple[OffsetQuery, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    index: int
+    error: ErrorCode
+    timestamp: int = -1
+    offset: int = -1
+    leader_epoch: int = -1
+
+
+def decode(reader: Reader, version: int) -> ListOffsetsRequest:
+    def partition() -> OffsetQuery:
+        entry = OffsetQuery(reader.int32(), reader.int32() if version >= 4 else -1, reader.int64())
+        reader.end_of_fields()
+        return entry
+
+    def topic() -> tuple[str, tuple[OffsetQuery, ...]]:
+        entry = reader.string(), reader.array(partition)
+        reader.end_of_fields()
+        return entry
+
+    reader.int32()  # replica id
+    if version >= 2:
+        reader.int8()  # isolation level: makes no difference
+    request = ListOffsetsRequest(reader.array(topic))
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: ListOffsetsRequest) -> Answer:
+    answers: list[tuple[str, list[_Line]]] = []
+    for name, queries in request.topics:
+        topic = context.broker.cluster.topic(name)
+        answers.append((name, [await _answer(context, log_of(topic, query.index), query) for query in queries]))
+    return encode(context, answers)
+
+
+async def _answer(context: Context, log: LogId | None, query: OffsetQuery) -> _Line:
+    broker, epoch = context.broker, context.broker.cluster.leader_epoch
+    high_watermark = None if log is None else broker.leaders.high_watermark(log)
+    if log is None or high_watermark is None:
+        return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if 0 <= query.leader_epoch < epoch:
+        return _Line(query.index, ErrorCode.FENCED_LEADER_EPOCH)
+    if query.leader_epoch > epoch:
+        return _Line(query.index, ErrorCode.UNKNOWN_LEADER_EPOCH)
+    if query.timestamp == LATEST:
+        return _Line(query.index, ErrorCode.NONE, -1, high_watermark, epoch)
+    if query.timestamp == EARLIEST:
+        return _Line(query.index, ErrorCode.NONE, -1, broker.leaders.log_start(log), epoch)
+    by_maximum = query.timestamp == MAX_TIMESTAMP and context.version >= _MAX_TIMESTAMP_FROM
+    if query.timestamp < 0 and not by_maximum:
+        return _Line(query.index, ErrorCode.INVALID_REQUEST)
+    try:
+        if by_maximum:
+            found = await trio.to_thread.run_sync(broker.data_logs.max_timestamp, log)
+        else:
+            found = await trio.to_thread.run_sync(broker.data_logs.offset_for_timestamp, log, query.timestamp)
+    except UnknownLog:
+        return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if found is None:
+        return _Line(query.index, ErrorCode.NONE)
+    return _Line(query.index, ErrorCode.NONE, found.timestamp_ms, found.offset, epoch)
+
+
+def encode(context: Context, answers: Sequence[tuple[str, Sequence[_Line]]]) -> Answer:
+    version, writer = context.version, context.writer()
+
+    def partition(line: _Line) -> None:
+        writer.int32(line.index)
+        writer.int16(line.error)
+        writer.int64(line.timestamp)
+        writer.int64(line.offset)
+        if version >= 4:
+            writer.int32(line.leader_epoch)
+        writer.end_of_fields()
+
+    def topic(entry: tuple[str, Sequence[_Line]]) -> None:
+        name, lines = entry
+        writer.string(name)
+        writer.array(lines, partition)
+        writer.end_of_fields()
+
+    if version >= 2:
+        writer.int32(0)  # throttle time
+    writer.array(answers, topic)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+API = Api(2, "ListOffsets", SERVED, FLEXIBLE_FROM, decode, handle)

@@ -1,0 +1,159 @@
+"""Metadata: the cluster, its one broker, and its topics with their partitions.
+
+Behaviour
+- This node is the only broker, the controller, and leader, replica and in-sync replica of every partition.
+- Topics that are asked for by name and do not exist are made, if the client allows it and the node is so
+  configured.
+- Encoded answers are kept until the cluster's generation changes: many clients ask for the same.
+
+Version notes
+- 0: an empty list means all topics; from 1 on that is null, and an empty list means none. 1 adds racks, the
+  controller and internal topics; 2 the cluster id; 3 the throttle time; 4 lets the client forbid
+  auto-creation; 5 offline replicas; 7 the leader epoch; 8 to 10 authorized operations (never computed:
+  there are no ACLs); 9 is flexible; 10 adds topic ids; 12 lets a client ask by id; 13 adds an error for the
+  whole answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from fairlog.cluster.interface import Topic
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.topic_lookup import find_or_create
+from fairlog.kafka.wire import Reader
+
+SERVED = Versions(0, 13)
+FLEXIBLE_FROM = 9
+
+_NO_OPERATIONS = -(2**31)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicWanted:
+    """Exactly one of the two is given, if the client does right."""
+
+    name: str | None
+    topic_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRequest:
+    topics: tuple[TopicWanted, ...] | None
+    """None: all of them."""
+    may_create: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    error: ErrorCode
+    name: str | None
+    topic_id: UUID | None
+    partitions: int
+
+    @classmethod
+    def of(cls, topic: Topic) -> _Line:
+        return cls(ErrorCode.NONE, topic.name, topic.topic_id, topic.partitions)
+
+
+def decode(reader: Reader, version: int) -> MetadataRequest:
+    def topic() -> TopicWanted:
+        topic_id = reader.uuid() if version >= 10 else None
+        wanted = TopicWanted(reader.nullable_string() if version >= 10 else reader.string(), topic_id)
+        reader.end_of_fields()
+        return wanted
+
+    topics = reader.nullable_array(topic)
+    if version == 0 and not topics:
+        topics = None
+    may_create = reader.boolean() if version >= 4 else True
+    if 8 <= version <= 10:
+        reader.boolean()  # include the cluster's authorized operations
+    if version >= 8:
+        reader.boolean()  # include the topics' authorized operations
+    reader.end_of_fields()
+    return MetadataRequest(topics, may_create)
+
+
+async def handle(context: Context, request: MetadataRequest) -> Answer:
+    cluster = context.broker.cluster
+    generation = cluster.generation
+    key = ("Metadata", context.version, request.topics)
+    kept = context.encoded.get(key, generation)
+    if kept is not None:
+        return kept
+    if request.topics is None:
+        answer = encode(context, map(_Line.of, cluster.topics()))
+    else:
+        answer = encode(context, [await _look_up(context, wanted, request.may_create) for wanted in request.topics])
+    if cluster.generation == generation:
+        context.encoded.put(key, generation, answer)
+    return answer
+
+
+async def _look_up(context: Context, wanted: TopicWanted, may_create: bool) -> _Line:
+    if wanted.name is None:
+        topic = None if wanted.topic_id is None else context.broker.cluster.topic_by_id(wanted.topic_id)
+        return _Line(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id, 0) if topic is None else _Line.of(topic)
+    found = await find_or_create(context.broker, wanted.name, may_create=may_create)
+    if isinstance(found, ErrorCode):
+        return _Line(found, wanted.name, None, 0)
+    return _Line.of(found)
+
+
+def encode(context: Context, lines: Iterable[_Line]) -> Answer:
+    version, writer, broker = context.version, context.writer(), context.broker
+    node_id, leader_epoch = broker.node_id, broker.cluster.leader_epoch
+
+    def node(_: None) -> None:
+        writer.int32(node_id)
+        writer.string(broker.advertised.host)
+        writer.int32(broker.advertised.port)
+        if version >= 1:
+            writer.nullable_string(None)  # rack
+        writer.end_of_fields()
+
+    def partition(index: int) -> None:
+        writer.int16(ErrorCode.NONE)
+        writer.int32(index)
+        writer.int32(node_id)
+        if version >= 7:
+            writer.int32(leader_epoch)
+        writer.int32_array([node_id])  # replicas
+        writer.int32_array([node_id])  # in-sync replicas
+        if version >= 5:
+            writer.int32_array(())  # offline replicas
+        writer.end_of_fields()
+
+    def topic(line: _Line) -> None:
+        writer.int16(line.error)
+        writer.nullable_string(line.name if line.name is not None or version >= 12 else "")
+        if version >= 10:
+            writer.uuid(line.topic_id)
+        if version >= 1:
+            writer.boolean(False)  # internal
+        writer.array(range(line.partitions), partition)
+        if version >= 8:
+            writer.int32(_NO_OPERATIONS)
+        writer.end_of_fields()
+
+    if version >= 3:
+        writer.int32(0)  # throttle time
+    writer.array([None], node)
+    if version >= 2:
+        writer.nullable_string(broker.cluster.cluster_id)
+    if version >= 1:
+        writer.int32(node_id)  # controller
+    writer.array(lines, topic)
+    if 8 <= version <= 10:
+        writer.int32(_NO_OPERATIONS)
+    if version >= 13:
+        writer.int16(ErrorCode.NONE)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+API = Api(3, "Metadata", SERVED, FLEXIBLE_FROM, decode, handle)

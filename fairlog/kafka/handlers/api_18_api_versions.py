@@ -1,0 +1,70 @@
+"""ApiVersions: which APIs this node serves, and in which versions.
+
+Behaviour
+- Always the first request of a connection. From version 3 on the client says what software it is; the
+  connection remembers that, because the best answer to a transactional Produce depends on it.
+- Only what is served is listed: clients use what they see.
+- No features are listed: `transaction.version` 2 and `group.version` are not spoken yet.
+
+Version notes
+- 1 and 2 add the throttle time. 3 is flexible in the request and in the answer's body, but the header of
+  the answer stays as it was (KIP-511), so that a client can read the refusal of a version that the node
+  does not know.
+- A version above ours is answered in version 0 with UNSUPPORTED_VERSION and the full list; the router does
+  that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.wire import Reader, Writer
+
+SERVED = Versions(0, 3)
+FLEXIBLE_FROM = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersionsRequest:
+    software_name: str = ""
+    software_version: str = ""
+
+
+def decode(reader: Reader, version: int) -> ApiVersionsRequest:
+    if version < 3:
+        return ApiVersionsRequest()
+    request = ApiVersionsRequest(reader.string(), reader.string())
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: ApiVersionsRequest) -> Answer:
+    if request.software_name:
+        context.client.software_name = request.software_name
+        context.client.software_version = request.software_version
+    return encode(context.version, ErrorCode.NONE, context.served)
+
+
+def encode(version: int, error: ErrorCode, served: Mapping[int, Versions]) -> Answer:
+    """The answer's body in the given version."""
+    writer = Writer(flexible=version >= FLEXIBLE_FROM)
+
+    def api(item: tuple[int, Versions]) -> None:
+        key, versions = item
+        writer.int16(key)
+        writer.int16(versions.min)
+        writer.int16(versions.max)
+        writer.end_of_fields()
+
+    writer.int16(error)
+    writer.array(served.items(), api)
+    if version >= 1:
+        writer.int32(0)  # throttle time
+    writer.end_of_fields()
+    return writer.parts()
+
+
+API = Api(18, "ApiVersions", SERVED, FLEXIBLE_FROM, decode, handle, answer_header_tagged=False)

@@ -1,0 +1,102 @@
+"""DeleteTopics: topics go, with all their records.
+
+Behaviour
+- A deleted topic is gone when this is answered: its name is free, its partitions take and give nothing.
+  Space on disk comes back in the background.
+- Its part of an open transaction goes with it; the transaction's other partitions can still commit.
+
+Version notes
+- 4 is flexible; 5 adds an error message; 6 allows topic ids beside names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from fairlog.cluster.interface import UnknownTopic
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.wire import Reader
+from fairlog_types import StorageFailure
+
+SERVED = Versions(1, 6)
+FLEXIBLE_FROM = 4
+_TOPIC_IDS_FROM = 6
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopicsRequest:
+    topics: tuple[tuple[str | None, UUID | None], ...]
+    """(name, topic id): one of the two, if the client does right."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    name: str | None
+    topic_id: UUID | None
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+def decode(reader: Reader, version: int) -> DeleteTopicsRequest:
+    def topic() -> tuple[str | None, UUID | None]:
+        if version < _TOPIC_IDS_FROM:
+            return reader.string(), None
+        entry = reader.nullable_string(), reader.uuid()
+        reader.end_of_fields()
+        return entry
+
+    request = DeleteTopicsRequest(reader.array(topic))
+    reader.int32()  # time-out: a topic is gone when it is answered
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: DeleteTopicsRequest) -> Answer:
+    return encode(context, [await _delete(context, name, topic_id) for name, topic_id in request.topics])
+
+
+async def _delete(context: Context, name: str | None, topic_id: UUID | None) -> _Line:
+    cluster = context.broker.cluster
+    if (name is None) == (topic_id is None):
+        return _Line(name, topic_id, ErrorCode.INVALID_REQUEST, "either a name or a topic id is needed")
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if name is not None:
+        topic = cluster.topic(name)
+    else:
+        assert topic_id is not None, "one of the two is given"
+        topic, unknown = cluster.topic_by_id(topic_id), ErrorCode.UNKNOWN_TOPIC_ID
+    if topic is None:
+        return _Line(name, topic_id, unknown, "there is no such topic")
+    try:
+        await context.broker.topics.delete(topic.topic_id)
+    except UnknownTopic:
+        return _Line(name, topic_id, unknown, "there is no such topic any more")
+    except StorageFailure as failure:
+        return _Line(topic.name, topic.topic_id, ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+    return _Line(topic.name, topic.topic_id)
+
+
+def encode(context: Context, lines: Sequence[_Line]) -> Answer:
+    version, writer = context.version, context.writer()
+
+    def topic(line: _Line) -> None:
+        if version >= _TOPIC_IDS_FROM:
+            writer.nullable_string(line.name)
+            writer.uuid(line.topic_id)
+        else:
+            writer.string(line.name or "")
+        writer.int16(line.error)
+        if version >= 5:
+            writer.nullable_string(line.message)
+        writer.end_of_fields()
+
+    writer.int32(0)  # throttle time
+    writer.array(lines, topic)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+API = Api(20, "DeleteTopics", SERVED, FLEXIBLE_FROM, decode, handle)

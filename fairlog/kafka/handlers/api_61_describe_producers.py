@@ -1,0 +1,92 @@
+"""DescribeProducers: what a partition knows of its idempotent and transactional producers.
+
+Behaviour
+- The coordinator epoch is always 0: there are no markers that could carry one.
+- A record's offset is not known before its transaction commits. For a producer with an open transaction the
+  current start offset is therefore the smallest that its records could yet get, the high watermark; -1 says
+  that none is open, as in Kafka.
+
+Version notes
+- 0 is the only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fairlog.broker import ActiveProducer
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.topic_lookup import log_of
+from fairlog.kafka.wire import Reader
+
+SERVED = Versions(0, 0)
+FLEXIBLE_FROM = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeProducersRequest:
+    topics: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    index: int
+    error: ErrorCode
+    producers: Sequence[ActiveProducer]
+    high_watermark: int
+
+
+def decode(reader: Reader, version: int) -> DescribeProducersRequest:  # noqa: ARG001 (there is one version)
+    def topic() -> tuple[str, tuple[int, ...]]:
+        entry = reader.string(), reader.array(reader.int32)
+        reader.end_of_fields()
+        return entry
+
+    request = DescribeProducersRequest(reader.array(topic))
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: DescribeProducersRequest) -> Answer:
+    writer = context.writer()
+
+    def producer(line: _Line, active: ActiveProducer) -> None:
+        writer.int64(active.producer_id)
+        writer.int32(active.producer_epoch)
+        writer.int32(active.last_sequence)
+        writer.int64(active.last_timestamp_ms)
+        writer.int32(0)  # coordinator epoch
+        writer.int64(line.high_watermark if active.in_transaction else -1)
+        writer.end_of_fields()
+
+    def partition(line: _Line) -> None:
+        writer.int32(line.index)
+        writer.int16(line.error)
+        writer.nullable_string(None)
+        writer.array(line.producers, lambda active: producer(line, active))
+        writer.end_of_fields()
+
+    def topic(entry: tuple[str, tuple[int, ...]]) -> None:
+        name, indexes = entry
+        writer.string(name)
+        writer.array([_describe(context, name, index) for index in indexes], partition)
+        writer.end_of_fields()
+
+    writer.int32(0)  # throttle time
+    writer.array(request.topics, topic)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+def _describe(context: Context, name: str, index: int) -> _Line:
+    leaders = context.broker.leaders
+    log = log_of(context.broker.cluster.topic(name), index)
+    high_watermark = None if log is None else leaders.high_watermark(log)
+    if log is None or high_watermark is None:
+        return _Line(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, (), -1)
+    return _Line(index, ErrorCode.NONE, leaders.describe_producers(log), high_watermark)
+
+
+API = Api(61, "DescribeProducers", SERVED, FLEXIBLE_FROM, decode, handle)

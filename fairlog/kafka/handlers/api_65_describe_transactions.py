@@ -1,0 +1,165 @@
+"""DescribeTransactions: how transactional ids stand, and where their last committed transactions are.
+
+Behaviour
+- An id that is unknown, or has expired, is TRANSACTIONAL_ID_NOT_FOUND.
+- The partitions are those of the open transaction, or of the one being decided.
+- Beyond Kafka: each state carries a tagged field (`PLACEMENTS_TAG`) with the last committed transactions
+  and the offsets of their records, out of the group journal's COMMITTED frames. Kafka's clients skip tags
+  that they do not know; `fairlog txn show` reads this one with `decode_placements`.
+
+Version notes
+- 0 is the only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from coordinator.answers import CommittedTransaction, Description
+from fairlog.broker import Broker
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.topic_lookup import partition_name
+from fairlog.kafka.transaction_states import kafka_state
+from fairlog.kafka.wire import Buffer, Reader, Writer
+
+SERVED = Versions(0, 0)
+FLEXIBLE_FROM = 0
+
+PLACEMENTS_TAG = 10_000
+"""Kafka numbers the tags of a structure from 0 up; this leaves it room."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedRecords:
+    """`count` records of a committed transaction, from `base_offset` on in one partition."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTransaction:
+    """A committed transaction, and where its records are."""
+
+    producer_id: int
+    producer_epoch: int
+    number: int
+    """The how-manieth of this epoch, from 0."""
+    records: tuple[PlacedRecords, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransactionsRequest:
+    transactional_ids: tuple[str, ...]
+
+
+def decode(reader: Reader, version: int) -> DescribeTransactionsRequest:  # noqa: ARG001 (there is one version)
+    request = DescribeTransactionsRequest(reader.array(reader.string))
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: DescribeTransactionsRequest) -> Answer:
+    writer, coordinator = context.writer(), context.broker.coordinator
+
+    def state(transactional_id: str) -> None:
+        description = coordinator.describe(transactional_id)
+        if description is None:
+            _write_unknown(writer, transactional_id)
+        else:
+            _write_state(writer, context.broker, description)
+
+    writer.int32(0)  # throttle time
+    writer.array(request.transactional_ids, state)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+def _write_unknown(writer: Writer, transactional_id: str) -> None:
+    writer.int16(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+    writer.string(transactional_id)
+    writer.string("")
+    writer.int32(0)
+    writer.int64(-1)
+    writer.int64(-1)
+    writer.int16(-1)
+    writer.array((), writer.string)
+    writer.end_of_fields()
+
+
+def _write_state(writer: Writer, broker: Broker, description: Description) -> None:
+    topics: dict[str, list[int]] = {}
+    for log in description.logs:
+        name, partition = partition_name(broker, log)
+        topics.setdefault(name, []).append(partition)
+
+    def topic(entry: tuple[str, Sequence[int]]) -> None:
+        writer.string(entry[0])
+        writer.int32_array(entry[1])
+        writer.end_of_fields()
+
+    writer.int16(ErrorCode.NONE)
+    writer.string(description.transactional_id)
+    writer.string(kafka_state(description))
+    writer.int32(description.timeout_ms)
+    writer.int64(-1 if description.started_ms is None else description.started_ms)
+    writer.int64(description.producer_id)
+    writer.int16(description.epoch)
+    writer.array(topics.items(), topic)
+    placed = _place(broker, description.committed)
+    writer.tagged_fields([(PLACEMENTS_TAG, encode_placements(placed))] if placed else ())
+
+
+def _place(broker: Broker, committed: Iterable[CommittedTransaction]) -> list[PlacedTransaction]:
+    return [
+        PlacedTransaction(
+            transaction.txid.producer_id,
+            transaction.txid.epoch,
+            transaction.txid.number,
+            tuple(
+                PlacedRecords(*partition_name(broker, placement.log), placement.base_offset, placement.count)
+                for placement in transaction.placements
+            ),
+        )
+        for transaction in committed
+    ]
+
+
+def encode_placements(transactions: Iterable[PlacedTransaction]) -> bytes:
+    """The value of the tagged field: an array in Kafka's flexible encoding, without tags of its own."""
+    writer = Writer(flexible=True)
+
+    def records(entry: PlacedRecords) -> None:
+        writer.string(entry.topic)
+        writer.int32(entry.partition)
+        writer.int64(entry.base_offset)
+        writer.int64(entry.count)
+
+    def transaction(entry: PlacedTransaction) -> None:
+        writer.int64(entry.producer_id)
+        writer.int16(entry.producer_epoch)
+        writer.int64(entry.number)
+        writer.array(entry.records, records)
+
+    writer.array(transactions, transaction)
+    return b"".join(writer.parts())
+
+
+def decode_placements(value: Buffer) -> tuple[PlacedTransaction, ...]:
+    """Read what `encode_placements` wrote, oldest first. Raises Malformed on anything else."""
+    reader = Reader(value, flexible=True)
+
+    def records() -> PlacedRecords:
+        return PlacedRecords(reader.string(), reader.int32(), reader.int64(), reader.int64())
+
+    def transaction() -> PlacedTransaction:
+        return PlacedTransaction(reader.int64(), reader.int16(), reader.int64(), reader.array(records))
+
+    return reader.array(transaction)
+
+
+API = Api(65, "DescribeTransactions", SERVED, FLEXIBLE_FROM, decode, handle)

@@ -1,0 +1,76 @@
+"""ListTransactions: the transactional ids of this node, filtered.
+
+Behaviour
+- Filters by state, producer id and duration are combined by "and"; an empty filter lets everything pass. A
+  state that Kafka does not have is answered among the unknown filters, and matches nothing.
+- The duration filter lets open transactions pass that began longer ago than so many milliseconds.
+
+Version notes
+- 1 adds the duration filter.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from coordinator.answers import Description
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.transaction_states import KAFKA_STATES, kafka_state
+from fairlog.kafka.wire import Reader
+
+SERVED = Versions(0, 1)
+FLEXIBLE_FROM = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactionsRequest:
+    states: tuple[str, ...]
+    producer_ids: tuple[int, ...]
+    longer_than_ms: int
+    """-1: whatever it took."""
+
+
+def decode(reader: Reader, version: int) -> ListTransactionsRequest:
+    request = ListTransactionsRequest(
+        reader.array(reader.string), reader.array(reader.int64), reader.int64() if version >= 1 else -1
+    )
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: ListTransactionsRequest) -> Answer:
+    now_ms = time.time_ns() // 1_000_000
+    writer = context.writer()
+
+    def transaction(description: Description) -> None:
+        writer.string(description.transactional_id)
+        writer.int64(description.producer_id)
+        writer.string(kafka_state(description))
+        writer.end_of_fields()
+
+    writer.int32(0)  # throttle time
+    writer.int16(ErrorCode.NONE)
+    writer.array([state for state in request.states if state not in KAFKA_STATES], writer.string)
+    passing = (
+        description
+        for description in context.broker.coordinator.describe_all()
+        if _passes(description, request, now_ms)
+    )
+    writer.array(passing, transaction)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+def _passes(description: Description, request: ListTransactionsRequest, now_ms: int) -> bool:
+    if request.states and kafka_state(description) not in request.states:
+        return False
+    if request.producer_ids and description.producer_id not in request.producer_ids:
+        return False
+    if request.longer_than_ms < 0:
+        return True
+    return description.started_ms is not None and now_ms - description.started_ms > request.longer_than_ms
+
+
+API = Api(66, "ListTransactions", SERVED, FLEXIBLE_FROM, decode, handle)

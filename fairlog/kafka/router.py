@@ -1,0 +1,87 @@
+"""From a frame to the handler of its API: the request header, the version, the decoding.
+
+Whatever the bytes are, `start` ends in one of three ways: a started request, `Malformed` or `HangUp`. What a
+handler raises beyond these is a fault of ours and passes through; the connection logs it and closes.
+
+Kafka closes the connection on an API or version that it does not serve, since it cannot know how the answer's
+header looks. The one exception is ApiVersions, which clients send in the highest version they know, before
+they know anything: it is answered in version 0 with UNSUPPORTED_VERSION and the list of what is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairlog.broker import Broker
+from fairlog.kafka.api import Answer, Api, Client, Context, Deferred, EncodedAnswers, HangUp
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.handlers import api_18_api_versions
+from fairlog.kafka.wire import Buffer, Malformed, Reader, Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A request that its handler has taken.
+
+    `answer` is complete (header and body), or deferred (its body is then still to be given to `finished`), or None.
+    """
+
+    api_name: str
+    version: int
+    correlation_id: int
+    answer: Answer | Deferred | None
+    header: Answer
+
+    def finished(self, body: Answer) -> Answer:
+        """The whole answer, when the deferred body is there."""
+        return [*self.header, *body]
+
+
+class Router:
+    """Starts requests. One per node; holds no state of any connection."""
+
+    def __init__(self, broker: Broker, apis: Iterable[Api[Any]]) -> None:
+        self._broker = broker
+        self._apis: Mapping[int, Api[Any]] = {api.key: api for api in apis}
+        self._served = {key: api.served for key, api in sorted(self._apis.items())}
+        self._encoded = EncodedAnswers()
+
+    async def start(self, frame: Buffer, client: Client) -> Started:
+        """Decode one request (the frame without its length) and hand it to its handler.
+
+        Raises Malformed if the bytes are not a request, HangUp if the connection is to be closed for another reason.
+        """
+        reader = Reader(frame)
+        key, version, correlation_id = reader.int16(), reader.int16(), reader.int32()
+        api = self._apis.get(key)
+        if api is None:
+            raise HangUp(f"API {key} (version {version}) is not served")
+        if version not in api.served:
+            return self._unsupported(api, version, correlation_id)
+        flexible = version >= api.flexible_from
+        try:
+            client.client_id = reader.legacy_nullable_string() or ""
+            reader.flexible = flexible
+            reader.end_of_fields()
+            request = api.decode(reader, version)
+        except Malformed as error:
+            raise Malformed(f"{api.name} v{version}: {error}") from None
+        context = Context(self._broker, client, version, flexible, self._served, self._encoded)
+        reply = await api.handle(context, request)
+        header = Writer(flexible=flexible and api.answer_header_tagged)
+        header.int32(correlation_id)
+        header.end_of_fields()
+        parts = header.parts()
+        whole = [*parts, *reply] if isinstance(reply, list) else reply
+        return Started(api.name, version, correlation_id, whole, parts)
+
+    def _unsupported(self, api: Api[Any], version: int, correlation_id: int) -> Started:
+        if api.key != api_18_api_versions.API.key:
+            raise HangUp(f"{api.name} v{version} is not served, only {api.served.min} to {api.served.max}")
+        header = Writer(flexible=False)
+        header.int32(correlation_id)
+        parts = header.parts()
+        body = api_18_api_versions.encode(0, ErrorCode.UNSUPPORTED_VERSION, self._served)
+        return Started(api.name, version, correlation_id, [*parts, *body], parts)

@@ -1,0 +1,82 @@
+"""Accepts connections, numbers them, and brings them to an end in good order.
+
+Ordinals grow with each accepted connection, over all listeners: the coordinator tells by them which of
+two connections of one producer is the newer (invariant 10).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+import trio
+
+from fairlog.broker import Broker
+from fairlog.kafka.api import Client
+from fairlog.kafka.connection import Connection
+from fairlog.kafka.handlers import ALL
+from fairlog.kafka.router import Router
+
+log = structlog.get_logger()
+
+
+class Server:
+    """Kafka's protocol over TCP, for one node."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._router = Router(broker, ALL)
+        self._frame_bytes_max = broker.settings.requests.request_bytes_max
+        self._connections_max = broker.settings.requests.connections_max
+        self._accepted = 0
+        self._connections: set[Connection] = set()
+        self._accepting = trio.CancelScope()
+
+    async def serve(
+        self,
+        listeners: Sequence[trio.SocketListener],
+        *,
+        task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve until `stop` was called and the last request in flight is answered.
+
+        How long that may take is the caller's to bound, by cancelling: connections are then closed as they are.
+        """
+        async with trio.open_nursery() as connections:
+            with self._accepting:
+                await trio.serve_listeners(
+                    self._serve_stream, list(listeners), handler_nursery=connections, task_status=task_status
+                )
+
+    def stop(self) -> None:
+        """Accept no connection and read no request any more."""
+        self._accepting.cancel()
+        for connection in self._connections:
+            connection.stop()
+
+    async def _serve_stream(self, stream: trio.SocketStream) -> None:
+        self._accepted += 1
+        peer = _peer_name(stream.socket)
+        if len(self._connections) >= self._connections_max:
+            log.warning("too many connections", peer=peer, connections_max=self._connections_max)
+            await trio.aclose_forcefully(stream)
+            return
+        # trio sets TCP_NODELAY on every stream; a peer that vanished without a word is found out by keepalive.
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        client = Client(connection=self._accepted, peer=peer)
+        connection = Connection(stream, client, self._router, frame_bytes_max=self._frame_bytes_max)
+        self._connections.add(connection)
+        try:
+            if not self._accepting.cancel_called:
+                await connection.serve()
+        finally:
+            self._connections.discard(connection)
+
+
+def _peer_name(peer: trio.socket.SocketType) -> str:
+    try:
+        name: Any = peer.getpeername()
+    except OSError:
+        return "(gone)"
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)

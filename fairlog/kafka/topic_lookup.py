@@ -1,0 +1,52 @@
+"""From the names and ids in requests to topics and their logs, making topics where that is allowed.
+
+Handlers get either a value or the error code to answer.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import structlog
+
+from fairlog.broker import Broker
+from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists
+from fairlog.kafka.errors import ErrorCode
+from fairlog_types import LogId, StorageFailure
+
+log = structlog.get_logger()
+
+
+async def find_or_create(broker: Broker, name: str, *, may_create: bool) -> Topic | ErrorCode:
+    """The topic of this name; made with the node's defaults if it is missing, `may_create` and configured."""
+    topic = broker.cluster.topic(name)
+    if topic is not None:
+        return topic
+    if not (may_create and broker.settings.topics.auto_create):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    try:
+        topic = await broker.topics.create(name, partitions=broker.settings.topics.partitions_default, configs={})
+    except InvalidTopic:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    except TopicExists:  # another client's request was faster
+        return broker.cluster.topic(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    except StorageFailure as failure:
+        log.warning("a topic could not be made", topic=name, reason=str(failure))
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    log.info("topic made on first use", topic=name, partitions=topic.partitions)
+    return topic
+
+
+def log_of(topic: Topic | None, partition: int) -> LogId | None:
+    """The log of a topic's partition, None if there is none."""
+    if topic is None or not 0 <= partition < topic.partitions:
+        return None
+    return LogId.of_topic(topic.topic_id, partition)
+
+
+def partition_name(broker: Broker, log_id: LogId) -> tuple[str, int]:
+    """A log as clients call it: topic and partition. The topic id stands in for the name of a deleted topic."""
+    if log_id.kind != "t":
+        return str(log_id), log_id.partition
+    topic = broker.cluster.topic_by_id(UUID(hex=log_id.topic))
+    return (log_id.topic if topic is None else topic.name), log_id.partition

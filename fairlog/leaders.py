@@ -1,0 +1,577 @@
+"""The partition leaders of this node: what is written to a local journal, and in which order.
+
+    Produce ──▶ append ─────────────────────────────▶ journal J-p ─▶ fold ─▶ copier ─▶ high watermark ─▶ Fetch
+    coordinator ──▶ begin, seal, prepare, place, discard ──▲
+
+A leader is a journal with its `LocalState`, the fold over that journal. Every change goes the same way: the
+state decides (pure), the journal gets a frame, the state folds the frame, and what the fold says is placed
+goes to the copier. A restart replays the frames through the same fold, so live and recovered leaders agree.
+
+`LocalLeaders` answers the coordinator as `Participants`. All of a transaction's logs on this node get
+their APPLY frames in one step without a checkpoint, and go to the copier as one group: this is what makes
+them visible in one LMDB transaction (invariant 7) and in the group's order (invariant 6).
+
+A storage failure is final for the run: from then on every write is refused, reads go on (invariant 12).
+
+Not here: what a Kafka request looks like, which error code an outcome has, when a transaction ends.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+import trio
+
+from copier.copier import BACKLOG_BYTES_MAX, Copier
+from copier.visibility import LogForgotten
+from coordinator.messages import (
+    Applied,
+    ApplyCommit,
+    Begin,
+    Begun,
+    DiscardTransaction,
+    Expected,
+    Prepare,
+    Prepared,
+)
+from datalog.batch import BatchHeader
+from datalog.interface import Bounds, DataLogs, Mark
+from fairlog.broker import ActiveProducer, Appended, Buffer, DuplicateOf, RefusedAppend
+from fairlog_types import (
+    ApplyNumber,
+    CorruptStorage,
+    JournalPosition,
+    LeaderEpoch,
+    LogId,
+    Offset,
+    Placement,
+    ProducerId,
+    StorageFailure,
+    TxId,
+)
+from journal import producer_window
+from journal.failpoints import planted, reach
+from journal.flush import Flusher
+from journal.journal import Journal, JournalKind, JournalSettings
+from journal.local_journal import encode_local, replay_local
+from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
+from journal.local_state import LocalState
+from journal.placing import Placed
+from journal.producer_window import BatchRefusal, ProducerWindow
+
+logger = structlog.get_logger("fairlog.leaders")
+
+EXPIRY_CHECK_MS = 600_000
+"""How often idle producers are looked for: Kafka's producer.id.expiration.check.interval.ms."""
+
+_REFUSALS: Mapping[BatchRefusal, RefusedAppend] = {
+    BatchRefusal.FENCED: RefusedAppend.FENCED,
+    BatchRefusal.UNKNOWN_PRODUCER: RefusedAppend.UNKNOWN_PRODUCER,
+    BatchRefusal.OUT_OF_ORDER: RefusedAppend.OUT_OF_ORDER,
+    BatchRefusal.NOT_OPEN: RefusedAppend.NOT_IN_TRANSACTION,
+    BatchRefusal.SEALED: RefusedAppend.NOT_IN_TRANSACTION,
+}
+
+
+class _Leader:
+    """One log that this node leads."""
+
+    __slots__ = ("high_watermark", "journal", "log_start", "state", "watchers")
+
+    def __init__(self, state: LocalState, journal: Journal, bounds: Bounds) -> None:
+        self.state = state
+        self.journal = journal
+        self.high_watermark = bounds.next_offset
+        self.log_start = bounds.log_start
+        self.watchers: set[trio.Event] = set()
+
+    def wake(self) -> None:
+        """Tell everybody who waits for this log that there is something to look at."""
+        for event in self.watchers:
+            event.set()
+        self.watchers.clear()
+
+
+class LocalLeaders:
+    """All logs that this node leads. Implements `coordinator.messages.Participants` and `fairlog.broker.Leaders`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        data_logs: DataLogs,
+        flusher: Flusher,
+        journal_settings: JournalSettings,
+        leader_epoch: LeaderEpoch,
+        producer_expiration_ms: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`directory` holds one directory per journal, named by its log."""
+        self._directory = directory
+        self._data_logs = data_logs
+        self._flusher = flusher
+        self._journal_settings = journal_settings
+        self._leader_epoch = leader_epoch
+        self._producer_expiration_ms = producer_expiration_ms
+        self._now_ms = now_ms
+        self._leaders: dict[LogId, _Leader] = {}
+        self._open: dict[ProducerId, TxId] = {}
+        """The transaction that each producer has open on this node: Produce names the producer only."""
+        self._next_apply_number = 0
+        self._marks: dict[LogId, Mark] = {}
+        """Of all logs, as the data logs had them at the start; handed on with what is recovered."""
+        self._recovered: dict[LogId, list[Placed]] | None = {}
+        """What is placed and not yet copied, by log, until `finish_recovery` hands it to the copier."""
+        self._copier: Copier = Copier(
+            data_logs, self._journal_of, on_copied=self._on_copied, on_failure=self._on_failure
+        )
+        self._failure: StorageFailure | None = None
+
+    @property
+    def data_logs(self) -> DataLogs:
+        return self._data_logs
+
+    @property
+    def flusher(self) -> Flusher:
+        return self._flusher
+
+    @property
+    def copier(self) -> Copier:
+        return self._copier
+
+    @property
+    def failure(self) -> StorageFailure | None:
+        """Why this node takes no more writes until it is restarted; None as long as it does."""
+        return self._failure
+
+    # --- the logs that are led ----------------------------------------------------------------
+
+    async def lead(self, logs: Sequence[LogId]) -> None:
+        """Take the lead of `logs`: open their journals and replay what the data logs do not hold yet.
+
+        Raises CorruptStorage or StorageFailure; then none of the remaining logs is led.
+        """
+        missing = [log for log in logs if log not in self._leaders]
+        for log, (bounds, mark, windows) in zip(
+            missing, await trio.to_thread.run_sync(self._load, missing), strict=True
+        ):
+            journal = await Journal.open(
+                self._directory / str(log),
+                kind=JournalKind.LOCAL,
+                settings=self._journal_settings,
+                flusher=self._flusher,
+                leader_epoch=self._leader_epoch,
+            )
+            if journal.end < mark.copied_through:
+                raise CorruptStorage(
+                    f"the journal of {log} ends at {journal.end}, but the data log holds what was written up to "
+                    f"{mark.copied_through}: segment files of {self._directory / str(log)} are missing or cut"
+                )
+            state = LocalState(log, self._leader_epoch)
+            state.restore(
+                copied_through=mark.copied_through,
+                replay_from=mark.replay_from,
+                next_offset=mark.next_offset,
+                windows=windows,
+            )
+            if self._recovered is not None:
+                self._marks[log] = mark
+            if journal.end > mark.replay_from:
+                placed = await trio.to_thread.run_sync(self._replay, journal, state, mark.replay_from)
+                assert self._recovered is not None or not placed, "a log with a past is led at the start only"
+                if self._recovered is not None:
+                    self._recovered[log] = placed
+            for window in state.windows.values():
+                for applied in window.applied:
+                    self._next_apply_number = max(self._next_apply_number, applied.apply_number + 1)
+            self._leaders[log] = _Leader(state, journal, bounds)
+
+    def _load(self, logs: Sequence[LogId]) -> list[tuple[Bounds, Mark, dict[ProducerId, ProducerWindow]]]:
+        """What the data logs hold of `logs`, which are created where they are missing. In a worker thread."""
+        absent = [log for log in logs if self._data_logs.mark(log) is None]
+        if absent:
+            with self._data_logs.write() as writer:
+                for log in absent:
+                    writer.create(log)
+        loaded: list[tuple[Bounds, Mark, dict[ProducerId, ProducerWindow]]] = []
+        for log in logs:
+            mark = self._data_logs.mark(log)
+            assert mark is not None, log
+            windows = {producer: ProducerWindow.decode(state) for producer, state in self._data_logs.producers(log)}
+            loaded.append((self._data_logs.bounds(log), mark, windows))
+        return loaded
+
+    def _replay(self, journal: Journal, state: LocalState, start: JournalPosition) -> list[Placed]:
+        """Fold the journal's frames from `start` on. In a worker thread."""
+        return list(replay_local(journal.frames(start), state, now_ms=self._now_ms()))
+
+    def finish_recovery(self) -> None:
+        """Called once the coordinators have said again what they had decided.
+
+        What is still open then belongs to nobody: a BEGIN that was lost with the power, or aborted without
+        a trace. It is discarded, and what recovery has placed goes to the copier in one order.
+        """
+        for log, leader in self._leaders.items():
+            for txid in list(leader.state.open_transactions):
+                logger.info("orphan discarded", log=str(log), txid=str(txid))
+                self._discard_in(log, leader, txid)
+        self._open.clear()
+        assert self._recovered is not None
+        recovered, self._recovered = self._recovered, None
+        self._copier.recover(recovered, self._marks)
+        self._marks = {}
+
+    async def drop(self, logs: Sequence[LogId]) -> None:
+        """Stop leading `logs`, then remove their journals and data logs. What is not there is passed over.
+
+        Raises StorageFailure; asking again goes on where it stopped.
+        """
+        for log in logs:
+            leader = self._leaders.pop(log, None)
+            if leader is not None:
+                leader.wake()
+                self._copier.forget(log)
+                await leader.journal.close()
+        await trio.to_thread.run_sync(self._remove, logs)
+
+    def _remove(self, logs: Sequence[LogId]) -> None:
+        with self._data_logs.write() as writer:
+            for log in logs:
+                writer.drop(log)
+        for log in logs:
+            shutil.rmtree(self._directory / str(log), ignore_errors=True)
+
+    async def close(self) -> None:
+        """Close all journals cleanly. Nothing may be appended any more."""
+        for leader in self._leaders.values():
+            await leader.journal.close()
+
+    def _journal_of(self, log: LogId) -> Journal:
+        return self._leaders[log].journal
+
+    # --- Produce ------------------------------------------------------------------------------
+
+    async def append(self, log: LogId, data: Buffer, header: BatchHeader) -> Appended | DuplicateOf | RefusedAppend:
+        """Write one checked batch to the journal of `log`. See `fairlog.broker.Leaders`.
+
+        Waits only for room: in the journal (zeros are written ahead), and in the copier's backlog.
+        """
+        leader = self._leaders.get(log)
+        if leader is None:
+            return RefusedAppend.UNKNOWN_LOG
+        try:
+            if not await self._has_room(leader, len(data)):
+                return RefusedAppend.STORAGE
+            if log not in self._leaders:
+                return RefusedAppend.UNKNOWN_LOG
+            if header.transactional:
+                return self._append_transactional(log, leader, data, header)
+            return self._append_plain(log, leader, data, header)
+        except StorageFailure as failure:
+            self._on_failure(failure)
+            return RefusedAppend.STORAGE
+
+    async def _has_room(self, leader: _Leader, payload_bytes: int) -> bool:
+        if self._failure is None and self._copier.backlog_bytes > BACKLOG_BYTES_MAX:
+            await self._copier.room()
+        if self._failure is None and not leader.journal.has_room(payload_bytes):
+            await leader.journal.make_room(payload_bytes)
+        return self._failure is None
+
+    def _append_plain(
+        self, log: LogId, leader: _Leader, data: Buffer, header: BatchHeader
+    ) -> Appended | DuplicateOf | RefusedAppend:
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        if producer_id in self._open and self._open[producer_id] in leader.state.open_transactions:
+            return RefusedAppend.IN_TRANSACTION
+        state = leader.state
+        decision = state.check_plain(producer_id, epoch, header.base_sequence, header.record_count)
+        match decision:
+            case producer_window.Refused(reason):
+                return _REFUSALS[reason]
+            case producer_window.DuplicateOf(base_offset, remembered):
+                if not remembered:
+                    return RefusedAppend.DUPLICATE_FORGOTTEN
+                visible_at = None if base_offset is None else Offset(base_offset + header.record_count)
+                return DuplicateOf(base_offset, visible_at)
+            case producer_window.Accept():
+                pass
+        base_offset = state.next_offset
+        record = PlainBatch(
+            base_offset=base_offset,
+            record_count=header.record_count,
+            max_timestamp_ms=header.max_timestamp,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            first_sequence=header.base_sequence,
+        )
+        self._write(leader, record, data)
+        return Appended(base_offset, Offset(base_offset + header.record_count))
+
+    def _append_transactional(
+        self, log: LogId, leader: _Leader, data: Buffer, header: BatchHeader
+    ) -> Appended | DuplicateOf | RefusedAppend:
+        txid = self._open.get(header.producer_id)
+        if txid is None or txid.epoch < header.producer_epoch:
+            return RefusedAppend.NOT_IN_TRANSACTION
+        if txid.epoch > header.producer_epoch:
+            return RefusedAppend.FENCED
+        decision = leader.state.check_transactional(txid, header.base_sequence, header.record_count)
+        match decision:
+            case producer_window.Refused(reason):
+                return _REFUSALS[reason]
+            case producer_window.DuplicateOf(_, remembered):
+                return DuplicateOf(None, None) if remembered else RefusedAppend.DUPLICATE_FORGOTTEN
+            case producer_window.Accept():
+                pass
+        record = TransactionalBatch(
+            txid=txid,
+            record_count=header.record_count,
+            max_timestamp_ms=header.max_timestamp,
+            first_sequence=header.base_sequence,
+        )
+        self._write(leader, record, data)
+        return Appended(None, None)
+
+    def _write(self, leader: _Leader, record: LocalRecord, payload: Buffer = b"") -> None:
+        """Append, fold, hand on. Raises StorageFailure, and then nothing was folded."""
+        item = self._fold(leader, record, payload)
+        if item is not None:
+            self._submit((item,))
+
+    def _fold(self, leader: _Leader, record: LocalRecord, payload: Buffer = b"") -> Placed | None:
+        kind, header = encode_local(record)
+        position = leader.journal.append(kind, header, (payload,) if payload else ())
+        return leader.state.fold(
+            record, position, leader.journal.end, leader_epoch=self._leader_epoch, now_ms=self._now_ms()
+        )
+
+    def _submit(self, group: tuple[Placed, ...]) -> None:
+        if self._recovered is None:
+            self._copier.submit(group)
+            return
+        for item in group:
+            self._recovered.setdefault(item.log, []).append(item)
+
+    # --- what the coordinator says ------------------------------------------------------------
+
+    async def begin(self, message: Begin) -> Begun:
+        """See `Participants.begin`. The fence is written the first time an epoch of a producer is seen in a log."""
+        self._raise_if_failed()
+        epochs: dict[LogId, LeaderEpoch] = {}
+        refused: dict[LogId, str] = {}
+        for log in message.logs:
+            leader = self._leaders.get(log)
+            if leader is None:
+                refused[log] = "this node does not lead the log"
+                continue
+            if not leader.journal.has_room(0):
+                await leader.journal.make_room(0)
+            refusal = leader.state.check_begin(message.txid)
+            if refusal is not None:
+                refused[log] = refusal.reason.value
+                continue
+            if leader.state.needs_fence(message.txid.producer_id, message.txid.epoch):
+                self._write(leader, Fence(message.txid.producer_id, message.txid.epoch))
+            epochs[log] = leader.state.begin(message.txid)
+        if epochs:
+            self._open[message.txid.producer_id] = message.txid
+        return Begun(epochs, refused)
+
+    def seal(self, txid: TxId, logs: tuple[LogId, ...]) -> Mapping[LogId, Expected]:
+        """See `Participants.seal`."""
+        if self._open.get(txid.producer_id) == txid:
+            del self._open[txid.producer_id]
+        expected: dict[LogId, Expected] = {}
+        for log in logs:
+            leader = self._leaders.get(log)
+            held = None if leader is None else leader.state.seal(txid)
+            if held is not None:
+                expected[log] = Expected(held.leader_epoch, held.records)
+        return expected
+
+    async def prepare(self, message: Prepare) -> Prepared:
+        """See `Participants.prepare`: all flushes are started before the first is waited for."""
+        refused: dict[LogId, str] = {}
+        flushing: list[tuple[LogId, Journal, JournalPosition]] = []
+        for log, expected in message.expected.items():
+            leader = self._leaders.get(log)
+            reason = (
+                "this node does not lead the log"
+                if leader is None
+                else leader.state.holds(message.txid, expected.leader_epoch, expected.records)
+            )
+            if leader is None or reason is not None:
+                refused[log] = reason or ""
+            elif expected.records:
+                flushing.append((log, leader.journal, leader.journal.end))
+        if planted("skip-flush-of-one-participant"):
+            del flushing[:1]
+        for _, journal, _ in flushing:
+            journal.start_flush()
+        for log, journal, through in flushing:
+            try:
+                await journal.flush(through)
+            except StorageFailure as failure:
+                self._on_failure(failure)
+                refused[log] = str(failure)
+        return Prepared(refused)
+
+    def place(self, message: ApplyCommit) -> None:
+        """See `Participants.place`: no checkpoint from the first APPLY to the hand-over of the group."""
+        self._raise_if_failed()
+        number = self.surviving_apply_number(message.txid, message.logs)
+        if number is None:
+            number = ApplyNumber(self._next_apply_number)
+            self._next_apply_number += 1
+        group: list[Placed] = []
+        try:
+            for log in message.logs:
+                leader = self._leaders.get(log)
+                if leader is None or leader.state.applied(message.txid) is not None:
+                    continue
+                held = leader.state.held(message.txid)
+                record = Apply(
+                    txid=message.txid,
+                    apply_number=number,
+                    base_offset=leader.state.next_offset,
+                    record_count=0 if held is None else held.records,
+                    timestamp_ms=message.timestamp_ms,
+                )
+                item = self._fold(leader, record)
+                assert item is not None, f"an APPLY places something: {record}"
+                group.append(item)
+                reach("coordinator.place.between_logs")
+        except StorageFailure as failure:
+            # Some logs hold the APPLY and some do not: nothing of it may be copied in this run.
+            self._on_failure(failure)
+            raise
+        if group:
+            self._submit(tuple(group))
+
+    def surviving_apply_number(self, txid: TxId, logs: Iterable[LogId]) -> ApplyNumber | None:
+        """See `Participants.surviving_apply_number`."""
+        for log in logs:
+            leader = self._leaders.get(log)
+            applied = None if leader is None else leader.state.applied(txid)
+            if applied is not None:
+                return applied.apply_number
+        return None
+
+    async def applied(self, message: ApplyCommit) -> Applied:
+        """See `Participants.applied`. Raises StorageFailure if this run will not get there."""
+        placements: list[Placement] = []
+        for log in message.logs:
+            leader = self._leaders.get(log)
+            applied = None if leader is None else leader.state.applied(message.txid)
+            if applied is not None and applied.record_count:
+                placements.append(Placement(log, applied.base_offset, applied.record_count))
+        for placement in placements:
+            await self.visible(placement.log, Offset(placement.base_offset + placement.count))
+        return Applied(tuple(placements))
+
+    def discard(self, message: DiscardTransaction) -> None:
+        """See `Participants.discard`."""
+        if self._open.get(message.txid.producer_id) == message.txid:
+            del self._open[message.txid.producer_id]
+        for log in message.logs:
+            leader = self._leaders.get(log)
+            if leader is not None and leader.state.held(message.txid) is not None:
+                self._discard_in(log, leader, message.txid)
+
+    def _discard_in(self, log: LogId, leader: _Leader, txid: TxId) -> None:
+        try:
+            self._raise_if_failed()
+            self._write(leader, Discard(txid))
+        except StorageFailure as failure:
+            # Undecided is as good as discarded: nothing is copied without an APPLY, and the next start discards it.
+            logger.warning("discard not written", log=str(log), txid=str(txid), reason=str(failure))
+            self._on_failure(failure)
+
+    # --- what is visible ----------------------------------------------------------------------
+
+    def high_watermark(self, log: LogId) -> Offset | None:
+        """The first offset that cannot be read yet; None if the log is not led here."""
+        leader = self._leaders.get(log)
+        return None if leader is None else leader.high_watermark
+
+    def log_start(self, log: LogId) -> Offset:
+        """The first offset that can be read. Only for logs that are led here."""
+        return self._leaders[log].log_start
+
+    async def visible(self, log: LogId, offset: Offset) -> None:
+        """Return once the high watermark is at least `offset`, or the log is gone.
+
+        Raises StorageFailure if copying has stopped for good.
+        """
+        with suppress(LogForgotten):
+            await self._copier.copied(log, offset)
+
+    async def wait_for_more(self, ends: Mapping[LogId, Offset]) -> None:
+        """Return as soon as any of these high watermarks is above the given offset, or its log is gone."""
+        leaders: list[_Leader] = []
+        for log, end in ends.items():
+            leader = self._leaders.get(log)
+            if leader is None or leader.high_watermark > end:
+                return
+            leaders.append(leader)
+        event = trio.Event()
+        for leader in leaders:
+            leader.watchers.add(event)
+        try:
+            await event.wait()
+        finally:
+            for leader in leaders:
+                leader.watchers.discard(event)
+
+    def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]:
+        """What the partition remembers of its producers. Only for logs that are led here."""
+        state = self._leaders[log].state
+        return [
+            ActiveProducer(
+                producer_id=producer_id,
+                producer_epoch=window.epoch,
+                last_sequence=window.batches[-1].last_sequence if window.batches else -1,
+                last_timestamp_ms=window.last_use_ms,
+                in_transaction=self._open.get(producer_id, None) in state.open_transactions,
+            )
+            for producer_id, window in sorted(state.windows.items())
+        ]
+
+    def _on_copied(self, high_watermarks: Mapping[LogId, Offset]) -> None:
+        for log, high_watermark in high_watermarks.items():
+            leader = self._leaders.get(log)
+            if leader is not None:
+                leader.high_watermark = high_watermark
+                leader.wake()
+
+    # --- in the background, and when the disk fails ---------------------------------------------
+
+    async def run(self) -> None:
+        """Forget idle producers now and then; until cancelled."""
+        while True:
+            await trio.sleep(min(EXPIRY_CHECK_MS, self._producer_expiration_ms) / 1000)
+            unused_since_ms = self._now_ms() - self._producer_expiration_ms
+            for leader in list(self._leaders.values()):
+                for producer_id in leader.state.expired(unused_since_ms=unused_since_ms):
+                    if await self._has_room(leader, 0):
+                        self._write(leader, Forget(producer_id))
+                await trio.lowlevel.checkpoint()
+
+    def _raise_if_failed(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _on_failure(self, failure: StorageFailure) -> None:
+        """Refuse writes from now on, and let nobody wait for what will not come."""
+        if self._failure is not None:
+            return
+        self._failure = failure
+        logger.error("writes are refused until this node is restarted", reason=str(failure))
+        for leader in self._leaders.values():
+            leader.wake()
+

@@ -1,0 +1,196 @@
+"""The composition root: one node, put together from the rooms, brought up, served and taken down in order.
+
+    up:    cluster store ─▶ data logs ─▶ journals replayed ─▶ coordinator says again what
+           it had decided ─▶ what is placed is copied ─▶ listen ─▶ ready
+    down:  accept no more ─▶ answer what is in flight ─▶ copy what is placed ─▶ close journals, data logs, store
+
+Nothing is served before the copy has caught up, so the first read after a crash finds all that was answered
+(invariant 5) and of every transaction all or nothing (invariant 7).
+
+What lies in the data directory:
+
+    lock  last-run  cluster/  datalog/  journals/local/<log>/  journals/group/<number>/
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import AsyncExitStack
+from functools import partial
+
+import structlog
+import trio
+
+from coordinator.service import Coordinator, CoordinatorSettings
+from datalog.environment import LmdbDataLogs
+from fairlog import last_run
+from fairlog.broker import Broker
+from fairlog.cluster.embedded import EmbeddedStore
+from fairlog.config import Address, Settings, advertised_address
+from fairlog.kafka.server import Server
+from fairlog.leaders import LocalLeaders
+from fairlog.topics import LocalTopics
+from journal.flush import open_flusher
+from journal.group_journal import GroupJournal
+from journal.journal import Fsync, Journal, JournalKind, JournalSettings
+
+log = structlog.get_logger()
+
+GROUP_SEGMENT_BYTES_MAX = 8 * 2**20
+"""Group journals are small and are snapshotted as whole segments; Kafka's __transaction_state uses 100 MiB for
+want of such a cut, etcd snapshots every 10,000 entries."""
+
+
+async def serve(settings: Settings, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED) -> None:
+    """Run a node until cancelled; `task_status.started` gets the address that clients are told.
+
+    Cancelled: stops in good order, within `stop_grace_ms`; what is not done by then is done at the next start.
+    The caller holds the data directory (`fairlog.directory`). Raises, before it serves: StoreMismatch, CorruptStorage, StorageFailure,
+    ConfigError, OSError if it cannot listen.
+    """
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        task_status.started(await nursery.start(_run, settings, stop))
+        try:
+            await trio.sleep_forever()
+        finally:
+            stop.set()
+
+
+async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskStatus[Address]) -> None:
+    """The node's life. Shielded: it ends by `stop` alone, and bounds its own end."""
+    with trio.CancelScope(shield=True):
+        listeners = await trio.open_tcp_listeners(settings.listen.port, host=settings.listen.host)
+        advertised = advertised_address(settings, _bound_to(listeners))
+        async with AsyncExitStack() as stack:
+            started = trio.current_time()
+            tail_kept = await trio.to_thread.run_sync(last_run.tail_kept, settings.data_dir)
+            cluster = await _open_cluster(stack, settings)
+            leaders = await _open_leaders(stack, settings, cluster)
+            coordinator = await _open_coordinator(stack, settings, cluster, leaders)
+            topics = LocalTopics(cluster, leaders, _now_ms)
+            await topics.recover()
+            await coordinator.recover(tail_kept=tail_kept)
+            leaders.finish_recovery()
+
+            async with trio.open_nursery() as background:
+                background.start_soon(leaders.copier.run)
+                background.start_soon(leaders.run)
+                background.start_soon(coordinator.run)
+                await leaders.copier.drain()
+                await trio.to_thread.run_sync(last_run.begin_run, settings.data_dir)
+                background.start_soon(topics.run)
+                broker = Broker(cluster, topics, leaders, leaders.data_logs, coordinator, settings, advertised)
+                log.info(
+                    "ready",
+                    address=str(advertised),
+                    start=cluster.leader_epoch,
+                    topics=len(cluster.topics()),
+                    tail_kept=tail_kept,
+                    seconds=round(trio.current_time() - started, 3),
+                )
+                await _serve_until(stop, Server(broker), listeners, advertised, settings, task_status)
+                with trio.move_on_after(settings.stop_grace_ms / 1000):
+                    await leaders.copier.drain()
+                background.cancel_scope.cancel()
+        if leaders.failure is None:
+            await trio.to_thread.run_sync(last_run.end_run, settings.data_dir)
+        log.info("stopped")
+
+
+async def _serve_until(
+    stop: trio.Event,
+    server: Server,
+    listeners: list[trio.SocketListener],
+    advertised: Address,
+    settings: Settings,
+    task_status: trio.TaskStatus[Address],
+) -> None:
+    """Serve clients until `stop`; then answer what is in flight, within `stop_grace_ms`."""
+    async with trio.open_nursery() as serving:
+        await serving.start(server.serve, listeners)
+        task_status.started(advertised)
+        await stop.wait()
+        log.info("stopping", grace_ms=settings.stop_grace_ms)
+        serving.cancel_scope.deadline = trio.current_time() + settings.stop_grace_ms / 1000
+        server.stop()
+
+
+async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedStore:
+    cluster = await trio.to_thread.run_sync(
+        partial(
+            EmbeddedStore.open,
+            settings.data_dir / "cluster",
+            node_id=settings.node_id,
+            group_journal_count=settings.journal.group_journals,
+        )
+    )
+    stack.push_async_callback(trio.to_thread.run_sync, cluster.close)
+    return cluster
+
+
+async def _open_leaders(stack: AsyncExitStack, settings: Settings, cluster: EmbeddedStore) -> LocalLeaders:
+    """The leaders, with the data logs under them and the flusher beside them; they lead nothing yet."""
+    data_logs = await trio.to_thread.run_sync(
+        partial(LmdbDataLogs.open, settings.data_dir / "datalog", map_bytes=settings.datalog.map_bytes)
+    )
+    stack.push_async_callback(trio.to_thread.run_sync, data_logs.close)
+    flusher = await stack.enter_async_context(open_flusher())
+    leaders = LocalLeaders(
+        settings.data_dir / "journals" / "local",
+        data_logs=data_logs,
+        flusher=flusher,
+        journal_settings=JournalSettings(
+            fsync=Fsync(settings.journal.fsync),
+            fsync_interval_ms=settings.journal.fsync_interval_ms,
+            segment_bytes_max=settings.journal.segment_bytes_max,
+        ),
+        leader_epoch=cluster.leader_epoch,
+        producer_expiration_ms=settings.transactions.producer_id_expiration_ms,
+        now_ms=_now_ms,
+    )
+    stack.push_async_callback(leaders.close)
+    return leaders
+
+
+async def _open_coordinator(
+    stack: AsyncExitStack, settings: Settings, cluster: EmbeddedStore, leaders: LocalLeaders
+) -> Coordinator:
+    journals: list[GroupJournal] = []
+    for number in range(cluster.group_journal_count):
+        journal = await Journal.open(
+            settings.data_dir / "journals" / "group" / str(number),
+            kind=JournalKind.GROUP,
+            settings=JournalSettings(
+                fsync=Fsync(settings.journal.fsync),
+                fsync_interval_ms=settings.journal.fsync_interval_ms,
+                segment_bytes_max=GROUP_SEGMENT_BYTES_MAX,
+            ),
+            flusher=leaders.flusher,
+            leader_epoch=cluster.leader_epoch,
+        )
+        stack.push_async_callback(journal.close)
+        journals.append(GroupJournal(journal))
+    transactions = settings.transactions
+    return Coordinator(
+        journals=journals,
+        participants=leaders,
+        producer_ids=cluster,
+        settings=CoordinatorSettings(
+            check_interval_ms=transactions.check_interval_ms,
+            fence_on_timeout=transactions.fence_on_timeout,
+            min_timeout_ms=transactions.min_timeout_ms,
+            max_timeout_ms=transactions.max_timeout_ms,
+            transactional_id_expiration_ms=transactions.transactional_id_expiration_ms,
+        ),
+        now_ms=_now_ms,
+    )
+
+
+def _bound_to(listeners: list[trio.SocketListener]) -> Address:
+    host, port = listeners[0].socket.getsockname()[:2]
+    return Address(host, port)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

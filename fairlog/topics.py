@@ -1,0 +1,74 @@
+"""Topics and all that hangs on them: the cluster store's entry, the journals and the data logs.
+
+    create:  cluster store ──▶ lead its partitions ──▶ answered
+    delete:  cluster store: marked ──▶ answered ──▶ journals and data logs removed ──▶ cluster store: forgotten
+
+A crash between two steps is mended at the next start: `recover` leads the partitions of every topic that
+stands in the store, and `run` removes what is marked.
+
+Auto-creation meets itself: many clients ask for a new topic at once, so `create` takes turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+import structlog
+import trio
+
+from fairlog.cluster.interface import ClusterStore, Topic, UnknownTopic
+from fairlog.leaders import LocalLeaders
+from fairlog_types import StorageFailure
+
+log = structlog.get_logger()
+
+
+class LocalTopics:
+    """The topics of a node that leads all partitions. Implements `fairlog.broker.Topics`."""
+
+    def __init__(self, cluster: ClusterStore, leaders: LocalLeaders, now_ms: Callable[[], int]) -> None:
+        self._cluster = cluster
+        self._leaders = leaders
+        self._now_ms = now_ms
+        self._changing = trio.Lock()
+        self._marked = trio.Event()
+
+    async def recover(self) -> None:
+        """Lead the partitions of all topics. Raises CorruptStorage, StorageFailure."""
+        await self._leaders.lead([log for topic in self._cluster.topics() for log in topic.logs()])
+
+    async def create(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> Topic:
+        """See `fairlog.broker.Topics.create`. Cancelled: the topic was made, with its partitions, or it was not."""
+        async with self._changing:
+            topic: Topic | None = None
+            with trio.CancelScope(shield=True):
+                topic = await self._cluster.create_topic(
+                    name, partitions=partitions, configs=configs, now_ms=self._now_ms()
+                )
+                await self._leaders.lead(topic.logs())
+        assert topic is not None
+        log.info("topic created", topic=name, topic_id=str(topic.topic_id), partitions=partitions)
+        return topic
+
+    async def delete(self, topic_id: UUID) -> None:
+        """See `fairlog.broker.Topics.delete`."""
+        async with self._changing:
+            topic = self._cluster.topic_by_id(topic_id)
+            if topic is None:
+                raise UnknownTopic(f"there is no topic with the id {topic_id}")
+            await self._cluster.delete_topic(topic.name)
+        log.info("topic deleted", topic=topic.name, topic_id=str(topic_id))
+        self._marked.set()
+
+    async def run(self) -> None:
+        """Remove what deleted topics leave behind; until cancelled."""
+        while True:
+            self._marked = trio.Event()
+            for topic in self._cluster.deleting():
+                try:
+                    await self._leaders.drop(topic.logs())
+                    await self._cluster.forget_topic(topic.topic_id)
+                except StorageFailure as failure:
+                    log.error("topic not removed; the next start goes on", topic=topic.name, reason=str(failure))
+            await self._marked.wait()

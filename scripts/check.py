@@ -1,0 +1,68 @@
+"""Lint, format, types and import contracts: `python3 scripts/check.py`. All of them run; one red makes it red.
+
+ruff check           mistakes, naming, order of imports
+ruff format          one format (`.venv/bin/ruff format` mends it)
+flake8-async         blocking calls inside async functions
+pyright              types, strict on the packages
+import contracts     imports run downwards only; pure modules stay pure (pyproject.toml, [tool.importlinter])
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import environment
+
+FOLDERS = ["journal", "datalog", "coordinator", "copier", "fairlog", "tests"]
+
+FLAKE8_ASYNC = [
+    # 9xx: checkpoints on every path, which a broker's hot path avoids on purpose. 124: async without an await, which
+    # is what a handler or a double looks like that keeps a protocol's signature. 114, 128: functions to be started in
+    # a nursery that pass their task_status on, or are protocols.
+    "--disable=ASYNC9,ASYNC124,ASYNC114,ASYNC128",
+    # The event loop never blocks on a disk.
+    "--async200-blocking-calls="
+    + ",".join(f"{call}->a worker thread" for call in ("os.fsync", "os.fdatasync", "lmdb.*", "*.sync")),
+]
+
+
+def _sources() -> list[str]:
+    root = environment.ROOT
+    found = (path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
+    return sorted(str(path.relative_to(root)) for path in found)
+
+
+def main() -> int:
+    python = environment.ensure("test")
+    steps = {
+        "ruff check": [environment.script("ruff"), "check", "."],
+        "ruff format": [environment.script("ruff"), "format", "--check", "."],
+        "flake8-async": [environment.script("flake8-async"), *FLAKE8_ASYNC, *_sources()],
+        "pyright": [python, "-m", "pyright", "--pythonpath", python],
+        "import contracts": [environment.script("lint-imports"), "--no-cache"],
+    }
+    red: list[str] = []
+    for name, command in steps.items():
+        started = time.monotonic()
+        done = subprocess.run(
+            [str(word) for word in command],
+            cwd=environment.ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        verdict = "ok" if done.returncode == 0 else "RED"
+        print(f"{name:<17} {verdict:<3} {time.monotonic() - started:6.1f} s", flush=True)
+        if done.returncode:
+            print(done.stdout, flush=True)
+            red.append(name)
+    if red:
+        print(f"red: {', '.join(red)}", flush=True)
+    return 1 if red else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""One node as a child process: started, waited for, stopped, killed and started again.
+
+The quick start, the benchmark, the client tests and the crash test all run the node that a user runs:
+`python -m fairlog.cli serve`, its own process, real sockets. This module is what they share. It knows of
+the node only what a user knows: the flags, the environment, the line `fairlog ready on HOST:PORT` on
+standard output, and that SIGTERM ends it.
+
+Standard output and the log go to files beside the data directory, never to pipes: a pipe that nobody reads
+would stop the node. Only the standard library is used.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+READY_PREFIX = "fairlog ready on "
+ROOT = Path(__file__).resolve().parent.parent
+POLL_S = 0.005
+
+
+class NodeDidNotStart(Exception):
+    """The node ended, or did not say in time that it is ready. The message carries the end of its log."""
+
+
+@dataclass(slots=True)
+class NodeProcess:
+    """A node over `data_dir`; it keeps its port over restarts, as clients that survive a crash need it to.
+
+    `environment` is added to the caller's own, at each start, so it may be changed between two starts.
+    `program` is what runs the node; the crash test puts a lossy disk under it.
+    """
+
+    data_dir: Path
+    environment: dict[str, str] = field(default_factory=dict[str, str])
+    arguments: Sequence[str] = ()
+    program: Sequence[str] = ("-m", "fairlog.cli")
+    address: str = "127.0.0.1:0"
+    """HOST:PORT; after the first start the port that the node picked."""
+    _child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log_path(self) -> Path:
+        return self.data_dir.with_name(self.data_dir.name + ".log")
+
+    @property
+    def _output_path(self) -> Path:
+        return self.data_dir.with_name(self.data_dir.name + ".out")
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None, "the node was never started"
+        return self._child.pid
+
+    @property
+    def running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    def spawn(self) -> None:
+        """Start the process and return at once."""
+        assert not self.running, "the node is running already"
+        self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        command = [
+            sys.executable, *self.program, "serve",
+            "--data-dir", str(self.data_dir), "--listen", self.address, *self.arguments,
+        ]  # fmt: skip
+        with self._output_path.open("wb") as output, self.log_path.open("ab") as log:
+            self._child = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=os.environ | self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C at the terminal is for the caller, who then stops the node in order
+            )
+
+    def wait_ready(self, timeout_s: float = 20.0) -> None:
+        """Return once the node serves; `address` then names its port.
+
+        Raises NodeDidNotStart if it ends first or says nothing for `timeout_s`.
+        """
+        assert self._child is not None
+        deadline = time.monotonic() + timeout_s
+        while True:
+            first_line, newline, _ = self._output_path.read_text(encoding="utf-8").partition("\n")
+            if newline and first_line.startswith(READY_PREFIX):
+                self.address = first_line.removeprefix(READY_PREFIX).strip()
+                return
+            if self._child.poll() is not None:
+                raise NodeDidNotStart(f"the node ended with status {self._child.returncode}:\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                raise NodeDidNotStart(f"the node was not ready after {timeout_s:.0f} s:\n{self.log_tail()}")
+            time.sleep(POLL_S)
+
+    def start(self, timeout_s: float = 20.0) -> None:
+        """Start the node and wait until it serves."""
+        self.spawn()
+        self.wait_ready(timeout_s)
+
+    def wait_end(self, timeout_s: float) -> int | None:
+        """The exit status (negative: the signal) if the node ends within `timeout_s`, else None."""
+        assert self._child is not None
+        try:
+            return self._child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self, timeout_s: float = 20.0) -> int:
+        """SIGTERM, and the exit status. A node that does not end in time is killed, and that is an error."""
+        if self._child is None:
+            return 0
+        if self.running:
+            self._child.send_signal(signal.SIGTERM)
+        status = self.wait_end(timeout_s)
+        if status is None:
+            self.kill()
+            raise TimeoutError(f"the node did not end within {timeout_s:.0f} s of SIGTERM:\n{self.log_tail()}")
+        return status
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone. Does nothing to a node that has ended."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def log_tail(self, lines: int = 60) -> str:
+        if not self.log_path.exists():
+            return "(no log)"
+        return "\n".join(self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+
+    def memory_bytes(self) -> int:
+        """Resident memory of the node."""
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def cpu_s(self) -> float:
+        """CPU-seconds that the node has used, user and system."""
+        # Fields 14 and 15 of proc(5)'s stat; counted behind the command's name, which may hold spaces.
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

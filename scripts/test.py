@@ -1,0 +1,23 @@
+"""Run the tests in an environment of their own: `python3 scripts/test.py [pytest arguments]`.
+
+The first run makes .venv and installs what requirements-test.lock says; later runs start at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import environment
+
+
+def main() -> None:
+    python = environment.ensure("test")
+    os.chdir(environment.ROOT)
+    sys.stdout.flush()
+    # In place of this process: pytest's exit code is ours, and its closing line is the last one.
+    os.execv(python, [str(python), "-m", "pytest", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

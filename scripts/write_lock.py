@@ -1,0 +1,46 @@
+"""Write requirements.lock and requirements-test.lock anew from pyproject.toml, with pins and hashes.
+
+    python3 scripts/write_lock.py            newest versions that pyproject.toml allows
+    python3 scripts/write_lock.py --keep     only what pyproject.toml newly asks for
+
+Needs `uv` on the path (`pip install uv`), whose universal resolution makes one lock for all Python versions
+from 3.11; nothing else in the project needs it. See docs/decisions/0002-dependencies.md.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+LOCKS = {
+    "requirements.lock": ("--extra", "quickstart"),
+    # Constrained by the first, so that both put the same versions into one environment.
+    "requirements-test.lock": ("--extra", "quickstart", "--extra", "test", "--constraint", "requirements.lock"),
+}
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--keep"]):
+        print(__doc__)
+        return 2
+    uv = shutil.which("uv")
+    if uv is None:
+        print("uv is not on the path: pip install uv", file=sys.stderr)
+        return 1
+    for name, selection in LOCKS.items():
+        command = [uv, "pip", "compile", "pyproject.toml", "--group", "build", *selection]
+        command += ["--universal", "--python-version", "3.11", "--generate-hashes", "--no-annotate", "--quiet"]
+        command += ["--custom-compile-command", "python3 scripts/write_lock.py", "--output-file", name]
+        if not arguments:
+            command.append("--upgrade")
+        print(f"writing {name} …", flush=True)
+        subprocess.run(command, cwd=ROOT, check=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""Nodes, topics and clients for the tests that run over real sockets."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from scripts.node_process import NodeProcess
+from tests.clients.drivers import CLIENTS, ClientKind
+
+# Transactions are looked at ten times a second, so that a time-out test lasts about as long as the shortest
+# time-out that a client may ask for (1 s). Nothing else in these tests depends on it.
+ENVIRONMENT = {"FAIRLOG_TRANSACTIONS_CHECK_INTERVAL_MS": "100", "FAIRLOG_LOG_FORMAT": "console"}
+
+_logs: list[Path] = []
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """One node for all tests that neither stop it nor configure it."""
+    yield from _node(tmp_path_factory.mktemp("node") / "data")
+
+
+@pytest.fixture
+def fresh_node(tmp_path: Path) -> Iterator[Callable[..., NodeProcess]]:
+    """A factory of nodes of one's own, started: `fresh_node(FAIRLOG_…="…")`. All are stopped at the end."""
+    nodes: list[NodeProcess] = []
+
+    def make(**environment: str) -> NodeProcess:
+        fresh = NodeProcess(tmp_path / f"node{len(nodes)}", ENVIRONMENT | environment)
+        nodes.append(fresh)
+        _logs.append(fresh.log_path)
+        fresh.start()
+        return fresh
+
+    yield make
+    for each in nodes:
+        each.stop()
+
+
+def _node(data_dir: Path) -> Iterator[NodeProcess]:
+    node = NodeProcess(data_dir, dict(ENVIRONMENT))
+    _logs.append(node.log_path)
+    node.start()
+    yield node
+    assert node.running, f"the node died during the tests:\n{node.log_tail()}"
+    assert node.stop() == 0, node.log_tail()
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def new_topic(node: NodeProcess) -> Callable[..., str]:
+    """Makes a topic of the shared node and answers its name."""
+    return lambda partitions=1, **config: make_topic(node.address, partitions, **config)
+
+
+def make_topic(address: str, partitions: int = 1, **config: str) -> str:
+    """Make a topic with a name of its own, with a stock admin client."""
+    name = f"topic-{next(_numbers)}"
+    admin = AdminClient({"bootstrap.servers": address})
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
+    admin.create_topics([topic])[name].result(timeout=15)
+    return name
+
+
+@pytest.fixture
+def new_id() -> Callable[[], str]:
+    """A transactional id that no other test uses."""
+    return lambda: f"txn-{next(_numbers)}"
+
+
+@pytest.fixture(params=CLIENTS, ids=lambda kind: kind.name)
+def client(request: pytest.FixtureRequest) -> ClientKind:
+    """Each of the three stock clients in turn."""
+    return request.param
+
+
+_marks: dict[Path, int] = {}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _marks.clear()
+    _marks.update({path: path.stat().st_size for path in _logs if path.exists()})
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """A failed test shows what the nodes wrote into their logs while it ran."""
+    report = yield
+    if report.failed:
+        for path in _logs:
+            if path.exists():
+                with path.open("rb") as file:
+                    file.seek(_marks.get(path, 0))
+                    text = file.read()[-20_000:].decode(errors="replace")
+                report.sections.append((f"log of {path.stem}", text))
+    return report

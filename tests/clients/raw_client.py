@@ -1,0 +1,249 @@
+"""A client that says exactly what a test wants said: late, twice, with a wrong epoch, or not Kafka at all.
+
+Stock clients are too well-behaved to be zombies on purpose. This one is a socket and kafka-python's message
+codec, which is not the codec that the node uses, so that the node's is never checked against itself alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import warnings
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+with warnings.catch_warnings():
+    # kafka-python 3.0 reads its message schemas with importlib.resources.read_text, deprecated since Python 3.11.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
+    from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
+    from kafka.protocol.producer import (
+        AddPartitionsToTxnRequest,
+        AddPartitionsToTxnResponse,
+        EndTxnRequest,
+        EndTxnResponse,
+        InitProducerIdRequest,
+        InitProducerIdResponse,
+        ProduceRequest,
+        ProduceResponse,
+    )
+    from kafka.record import MemoryRecordsBuilder
+    from kafka.record.memory_records import MemoryRecords
+
+NONE = 0
+OFFSET_OUT_OF_RANGE = 1
+CORRUPT_MESSAGE = 2
+UNKNOWN_TOPIC_OR_PARTITION = 3
+MESSAGE_TOO_LARGE = 10
+UNSUPPORTED_VERSION = 35
+OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+INVALID_PRODUCER_EPOCH = 47
+INVALID_TXN_STATE = 48
+INVALID_PRODUCER_ID_MAPPING = 49
+INVALID_TRANSACTION_TIMEOUT = 50
+UNKNOWN_PRODUCER_ID = 59
+PRODUCER_FENCED = 90
+FENCED = (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED)
+
+
+def batch(
+    values: Sequence[bytes],
+    *,
+    producer_id: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+    transactional: bool = False,
+    timestamp_ms: int = 1,
+) -> bytearray:
+    """A record batch (v2, uncompressed) with these values; timestamps count up from `timestamp_ms`."""
+    builder = MemoryRecordsBuilder(
+        magic=2,
+        compression_type=0,
+        batch_size=1 << 30,
+        transactional=transactional,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+    )
+    for index, value in enumerate(values):
+        builder.append(timestamp=timestamp_ms + index, key=None, value=value)
+    builder.close()
+    return bytearray(builder.buffer())
+
+
+class RawClient:
+    """One connection. Every method sends one request and answers what the node said, codes as they are."""
+
+    def __init__(self, address: str, *, timeout_s: float = 15.0) -> None:
+        host, port = address.rsplit(":", 1)
+        self._socket = socket.create_connection((host, int(port)), timeout_s)
+        self._correlation = 0
+
+    def __enter__(self) -> RawClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    # --- bytes ---
+
+    def send_bytes(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def is_closed_by_peer(self) -> bool:
+        """Whether the node closes the connection without saying anything (waits for it)."""
+        with contextlib.suppress(ConnectionError):
+            return self._socket.recv(1) == b""
+        return True
+
+    def send(self, request: Any) -> int:
+        """Send without waiting for the answer; the correlation id, for `receive`."""
+        self._correlation += 1
+        request.with_header(correlation_id=self._correlation, client_id="raw")
+        self._socket.sendall(request.encode(header=True, framed=True))
+        return self._correlation
+
+    def receive(self, response_class: Any, version: int) -> Any:
+        """The next answer on this connection, checked to be the one that is due."""
+        return response_class.decode(self.receive_frame(), version=version, header=True)
+
+    def receive_frame(self) -> bytes:
+        """The next frame as it is, without its length."""
+        return self._receive_exactly(struct.unpack(">i", self._receive_exactly(4))[0])
+
+    def call(self, request: Any, response_class: Any) -> Any:
+        correlation = self.send(request)
+        response = self.receive(response_class, request.API_VERSION)
+        assert response.header.correlation_id == correlation
+        return response
+
+    def _receive_exactly(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            chunk = self._socket.recv(count - len(data))
+            if not chunk:
+                raise ConnectionError("the node closed the connection")
+            data += chunk
+        return bytes(data)
+
+    # --- requests ---
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        response = self.call(ApiVersionsRequest[0](), ApiVersionsResponse)
+        assert response.error_code == NONE
+        return {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
+
+    def metadata(self, topic: str) -> Any:
+        topics = [MetadataRequest.MetadataRequestTopic(name=topic)]
+        return self.call(MetadataRequest[7](topics=topics, allow_auto_topic_creation=False), MetadataResponse)
+
+    def init_producer_id(
+        self, transactional_id: str | None, *, timeout_ms: int = 60_000, producer_id: int = -1, epoch: int = -1
+    ) -> Any:
+        """The whole response: error_code, producer_id, producer_epoch."""
+        request = InitProducerIdRequest[4](
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+        )
+        return self.call(request, InitProducerIdResponse)
+
+    def add_partitions(
+        self, transactional_id: str, producer_id: int, epoch: int, topic: str, partitions: Sequence[int]
+    ) -> dict[int, int]:
+        """Error code by partition."""
+        request = AddPartitionsToTxnRequest[3](
+            v3_and_below_transactional_id=transactional_id,
+            v3_and_below_producer_id=producer_id,
+            v3_and_below_producer_epoch=epoch,
+            v3_and_below_topics=[
+                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))
+            ],
+        )
+        response = self.call(request, AddPartitionsToTxnResponse)
+        return {
+            row.partition_index: row.partition_error_code
+            for each in response.results_by_topic_v3_and_below
+            for row in each.results_by_partition
+        }
+
+    def produce(
+        self, topic: str, partition: int, records: bytes, *, transactional_id: str | None = None
+    ) -> tuple[int, int]:
+        """(error code, base offset)."""
+        self.send(produce_request(topic, partition, records, transactional_id))
+        return self.receive_produce()
+
+    def receive_produce(self) -> tuple[int, int]:
+        """(error code, base offset) of the answer to a produce that was sent with `send`."""
+        row = self.receive(ProduceResponse, 7).responses[0].partition_responses[0]
+        return row.error_code, row.base_offset
+
+    def end(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> int:
+        """Error code of EndTxn."""
+        return self.call(end_request(transactional_id, producer_id, epoch, commit=commit), EndTxnResponse).error_code
+
+    def receive_end(self) -> int:
+        """Error code of the answer to an EndTxn that was sent with `send`."""
+        return self.receive(EndTxnResponse, 3).error_code
+
+    def fetch(self, topic: str, partition: int, offset: int, *, isolation: int = 0, wait_ms: int = 500) -> Any:
+        """The partition's row: error_code, high_watermark, last_stable_offset, aborted_transactions, records."""
+        row = FetchRequest.FetchTopic.FetchPartition(
+            partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20
+        )
+        request = FetchRequest[11](
+            replica_id=-1,
+            max_wait_ms=wait_ms,
+            min_bytes=1,
+            max_bytes=1 << 24,
+            isolation_level=isolation,
+            topics=[FetchRequest.FetchTopic(topic=topic, partitions=[row])],
+        )
+        return self.call(request, FetchResponse).responses[0].partitions[0]
+
+    def list_offset(self, topic: str, partition: int, timestamp_ms: int, *, isolation: int = 0) -> tuple[int, int]:
+        """(error code, offset) for a timestamp; -1 asks for the latest, -2 for the earliest."""
+        row = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+            partition_index=partition, current_leader_epoch=-1, timestamp=timestamp_ms
+        )
+        request = ListOffsetsRequest[5](
+            replica_id=-1,
+            isolation_level=isolation,
+            topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[row])],
+        )
+        answer = self.call(request, ListOffsetsResponse).topics[0].partitions[0]
+        return answer.error_code, answer.offset
+
+
+def produce_request(topic: str, partition: int, records: bytes, transactional_id: str | None = None) -> Any:
+    partition_data = ProduceRequest.TopicProduceData.PartitionProduceData(index=partition, records=bytes(records))
+    return ProduceRequest[7](
+        transactional_id=transactional_id,
+        acks=-1,
+        timeout_ms=10_000,
+        topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[partition_data])],
+    )
+
+
+def end_request(transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> Any:
+    return EndTxnRequest[3](
+        transactional_id=transactional_id, producer_id=producer_id, producer_epoch=epoch, committed=commit
+    )
+
+
+def records_of(fetched: bytes) -> list[tuple[int, bytes | None]]:
+    """(offset, value) of each record in the bytes of a fetch, control batches included as (offset, None)."""
+    found: list[tuple[int, bytes | None]] = []
+    batches = MemoryRecords(fetched)
+    while (each := batches.next_batch()) is not None:
+        found.extend((record.offset, None if each.is_control_batch else record.value) for record in each)
+    return found

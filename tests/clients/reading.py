@@ -1,0 +1,145 @@
+"""A plain consumer that reads partitions from the start, keeps what it saw, and knows when it is at the end.
+
+It is librdkafka's consumer with `assign`, told `read_uncommitted` outright: librdkafka's own default is
+`read_committed`, and the consumer that Fairlog is for is the one that knows nothing of transactions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+
+WAIT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record as the consumer got it."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+
+
+class Reader:
+    """Tails all partitions of one topic from their beginning."""
+
+    def __init__(self, address: str, topic: str, partitions: int, *, isolation: str = "read_uncommitted") -> None:
+        self.topic = topic
+        self.records: list[Seen] = []
+        self._ends: dict[int, int] = dict.fromkeys(range(partitions), -1)
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": address,
+                "group.id": "unused",
+                "enable.auto.commit": False,
+                "isolation.level": isolation,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 50,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 100,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in self._ends])
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._consumer.close()
+
+    def wait_for(self, count: int, *, timeout_s: float = WAIT_S) -> list[Seen]:
+        """Read on until at least `count` records were seen in all; fails the test if they do not come."""
+        deadline = time.monotonic() + timeout_s
+        while len(self.records) < count:
+            assert time.monotonic() < deadline, f"{len(self.records)} of {count} records after {timeout_s} s"
+            self._poll(0.05)
+        return self.records
+
+    def read_to_end(self, *, timeout_s: float = WAIT_S) -> list[Seen]:
+        """Read on until the client itself reports the end of every partition, at the high watermark.
+
+        This is the loop in which consumers hang when control records hide behind the last offset.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            marks = {partition: self.high_watermark(partition) for partition in self._ends}
+            if all(self._ends[partition] == mark for partition, mark in marks.items()):
+                return self.records
+            assert time.monotonic() < deadline, f"ends {self._ends} never came to the high watermarks {marks}"
+            self._poll(0.05)
+
+    def idle(self, seconds: float) -> list[Seen]:
+        """Read for a while whatever comes; for showing that nothing does."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self._poll(0.02)
+        return self.records
+
+    def high_watermark(self, partition: int) -> int:
+        """Asked of the node now (ListOffsets), not remembered from a fetch."""
+        _low, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=WAIT_S)
+        return high
+
+    def values(self, partition: int) -> list[bytes | None]:
+        return [record.value for record in self.records if record.partition == partition]
+
+    def by_partition(self) -> dict[int, list[bytes | None]]:
+        return {partition: self.values(partition) for partition in self._ends}
+
+    def _poll(self, timeout_s: float) -> None:
+        message = self._consumer.poll(timeout_s)
+        if message is None:
+            return
+        error = message.error()
+        if error is None:
+            self.records.append(_seen(message))
+        elif error.code() == KafkaError._PARTITION_EOF:
+            self._ends[message.partition()] = message.offset()
+        else:
+            raise AssertionError(f"the consumer got {error}")
+
+
+def _seen(message: Message) -> Seen:
+    headers = message.headers() or []
+    return Seen(
+        message.partition(),
+        message.offset(),
+        message.key(),
+        message.value(),
+        tuple((name, value) for name, value in headers),
+        message.timestamp()[1],
+    )
+
+
+def assert_dense(records: Sequence[Seen]) -> None:
+    """Invariant 2: the offsets of each partition are 0, 1, 2, … in the order in which they were read."""
+    offsets: dict[int, list[int]] = {}
+    for record in records:
+        offsets.setdefault(record.partition, []).append(record.offset)
+    for partition, found in offsets.items():
+        assert found == list(range(len(found))), f"partition {partition} has holes or repeats: {found}"
+
+
+def assert_topic_holds(address: str, topic: str, expected: Mapping[int, Sequence[bytes]]) -> None:
+    """The topic holds exactly `expected` (values by partition, in order), for both isolation levels.
+
+    Waits for what is committed and not yet copied; then reads to the end, so a record too many is found.
+    """
+    total = sum(len(values) for values in expected.values())
+    for isolation in ("read_uncommitted", "read_committed"):
+        with Reader(address, topic, len(expected), isolation=isolation) as reader:
+            reader.wait_for(total)
+            reader.read_to_end()
+            assert reader.by_partition() == {p: list(values) for p, values in expected.items()}, isolation
+            assert_dense(reader.records)

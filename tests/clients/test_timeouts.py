@@ -1,0 +1,100 @@
+"""Transactions that nobody ends, and those that delay nobody while they hang (invariant 8)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from scripts.node_process import ROOT, NodeProcess
+from tests.clients.drivers import CONFLUENT, ClientError, ClientKind
+from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
+
+pytestmark = [
+    pytest.mark.slow,
+    # kafka-python's own: a socket of a closed client is left to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def transaction_state(node: NodeProcess, transactional_id: str) -> str:
+    """What `fairlog txn list` says of the id; "gone" if it says nothing."""
+    listed = subprocess.run(
+        [sys.executable, "-m", "fairlog.cli", "txn", "list", "--bootstrap", node.address, "--json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    states = {row["transactional_id"]: row["state"] for row in json.loads(listed.stdout)}
+    return states.get(transactional_id, "gone")
+
+
+def wait_until_ended(node: NodeProcess, transactional_id: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while (state := transaction_state(node, transactional_id)) in ("Ongoing", "PrepareAbort"):
+        assert time.monotonic() < deadline, f"{transactional_id} is still {state}"
+
+
+def test_timeout_aborts_the_transaction_and_fences_its_producer(
+    node: NodeProcess, client: ClientKind, new_topic: Callable[..., str], new_id: Callable[[], str]
+) -> None:
+    """Past its time-out a transaction is aborted; the producer that wakes up late cannot commit it."""
+    topic, transactional_id = new_topic(), new_id()
+    with client.producer(node.address, transactional_id, timeout_ms=1000) as sleeper:
+        sleeper.begin()
+        sleeper.send(topic, 0, b"too late")
+        sleeper.flush()
+        wait_until_ended(node, transactional_id)
+        with pytest.raises(ClientError):
+            sleeper.commit()
+    with client.producer(node.address, transactional_id) as successor:
+        successor.begin()
+        successor.send(topic, 0, b"in time")
+        successor.commit()
+    assert_topic_holds(node.address, topic, {0: [b"in time"]})
+
+
+def test_timeout_above_the_maximum_is_refused(node: NodeProcess, client: ClientKind, new_id: Callable[[], str]) -> None:
+    """A time-out above transactions.max_timeout_ms is INVALID_TRANSACTION_TIMEOUT, told at the start."""
+    with pytest.raises(ClientError, match=r"(?i)timeout"):
+        client.producer(node.address, new_id(), timeout_ms=900_001).close()
+
+
+def test_hung_transaction_delays_no_reader_and_no_other_commit(
+    node: NodeProcess, client: ClientKind, new_topic: Callable[..., str], new_id: Callable[[], str]
+) -> None:
+    """While one transaction hangs in all partitions, others commit into them and are read, at either isolation."""
+    topic = new_topic(2)
+    with client.producer(node.address, new_id()) as hung, client.producer(node.address, new_id()) as other:
+        hung.begin()
+        for partition in range(2):
+            hung.send(topic, partition, b"hung")
+        hung.flush()
+        for number in range(10):
+            other.begin()
+            for partition in range(2):
+                other.send(topic, partition, b"%d" % number)
+            other.commit()
+        expected = [b"%d" % number for number in range(10)]
+        assert_topic_holds(node.address, topic, {0: expected, 1: expected})
+        hung.commit()  # it was slow, not dead: it is placed behind those that committed before it
+    assert_topic_holds(node.address, topic, {0: [*expected, b"hung"], 1: [*expected, b"hung"]})
+
+
+def test_hung_transaction_of_a_vanished_client_does_not_outlive_its_timeout(
+    node: NodeProcess, new_topic: Callable[..., str], new_id: Callable[[], str]
+) -> None:
+    """A client that goes away without a word leaves nothing behind after the time-out but its id."""
+    topic, transactional_id = new_topic(), new_id()
+    with CONFLUENT.producer(node.address, transactional_id, timeout_ms=1000) as vanishing:
+        vanishing.begin()
+        vanishing.send(topic, 0, b"never seen")
+        vanishing.flush()
+    wait_until_ended(node, transactional_id)
+    with Reader(node.address, topic, 1) as reader:
+        assert reader.read_to_end() == []

@@ -1,0 +1,198 @@
+"""Settings: where a value comes from, what wins, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairlog.config import KEYS, Address, ConfigError, Settings, advertised_address, load
+from fairlog.configuration_page import page
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "fairlog.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_settings_without_sources_are_all_defaults() -> None:
+    """`Settings()` and a `load` that finds nothing are the same."""
+    assert load(environment={}) == Settings()
+
+
+def test_settings_of_several_sources_flag_wins_over_environment_over_file(tmp_path: Path) -> None:
+    """Each source is beaten by the next; what only the weakest sets stays."""
+    file = written(tmp_path, 'listen = "a:1"\nnode_id = 4\ndata_dir = "file"\n[journal]\nfsync = "never"\n')
+    environment = {"FAIRLOG_LISTEN": "b:2", "FAIRLOG_DATA_DIR": "environment"}
+    settings = load(flags={"listen": "c:3", "data_dir": None}, environment=environment, file=file)
+    assert settings.listen == Address("c", 3)
+    assert settings.data_dir == Path("environment")
+    assert (settings.node_id, settings.journal.fsync) == (4, "never")
+
+
+@pytest.mark.parametrize("name", list(KEYS))
+def test_key_of_the_table_can_be_set_by_its_variable(name: str) -> None:
+    """Every key of the table reaches the tree, and the text of its default is the default again."""
+    row = KEYS[name]
+    text = (
+        "h:1"
+        if row.default is None
+        else str(row.default).lower()
+        if isinstance(row.default, bool)
+        else str(row.default)
+    )
+    settings = load(environment={row.variable: text})
+    value: object = settings
+    for part in name.split("."):
+        value = getattr(value, part)
+    assert value == (Address("h", 1) if row.default is None else row.default)
+
+
+def test_variables_of_the_keys_are_all_different() -> None:
+    """No two keys fold into one variable."""
+    assert len({row.variable for row in KEYS.values()}) == len(KEYS)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "[journal]\nfsnyc = 'commit'\n",
+            "unknown key journal.fsnyc in the config file {file} (is journal.fsync meant?)",
+        ),
+        ("[nonsense]\na = 1\n", "unknown key nonsense.a in the config file {file}"),
+        ("journal = 3\n", "unknown key journal in the config file {file}"),
+        (
+            "[journal]\nfsync = 'always'\n",
+            "journal.fsync = 'always' in the config file {file}: one of commit, interval, never",
+        ),
+        ("node_id = '1x'\n", "node_id = '1x' in the config file {file}: a whole number from 0"),
+        ("node_id = true\n", "node_id = 'True' in the config file {file}: a whole number from 0"),
+        ("node_id = 1.5\n", "node_id = '1.5' in the config file {file}: a whole number from 0"),
+        ("node_id = -1\n", "node_id = '-1' in the config file {file}: a whole number from 0"),
+        ("[topics]\nauto_create = 1\n", "topics.auto_create = '1' in the config file {file}: true or false"),
+        ("listen = 'nowhere'\n", "listen = 'nowhere' in the config file {file}: an address is HOST:PORT"),
+        ("listen = {a = 1}\n", "listen = \"{{'a': 1}}\" in the config file {file}: a text"),
+        ("data_dir = ''\n", "data_dir = '' in the config file {file}: a text that is not empty"),
+        ("a = \n", "the config file {file} is not TOML: "),
+    ],
+)
+def test_file_with_a_mistake_is_refused_naming_key_and_file(tmp_path: Path, text: str, words: str) -> None:
+    """One sentence says which key, which value, where, and what would be right."""
+    file = written(tmp_path, text)
+    with pytest.raises(ConfigError) as raised:
+        load(environment={}, file=file)
+    assert str(raised.value).startswith(words.format(file=file))
+    assert "\n" not in str(raised.value)
+
+
+def test_file_that_cannot_be_read_is_refused_naming_it(tmp_path: Path) -> None:
+    """A config file that was named must be there."""
+    with pytest.raises(ConfigError, match=r"cannot read the config file .*missing\.toml: No such file"):
+        load(environment={}, file=tmp_path / "missing.toml")
+
+
+def test_environment_with_an_unknown_variable_is_refused_naming_it() -> None:
+    """A misspelt variable is not ignored."""
+    with pytest.raises(
+        ConfigError, match=r"unknown key FAIRLOG_JOURNAL_FSNYC in the environment \(is FAIRLOG_JOURNAL_FSYNC meant"
+    ):
+        load(environment={"FAIRLOG_JOURNAL_FSNYC": "commit"})
+
+
+def test_environment_with_a_bad_value_is_refused_naming_the_variable() -> None:
+    """The sentence leads to the place where the value was set."""
+    with pytest.raises(
+        ConfigError, match="stop_grace_ms = 'soon' in the environment variable FAIRLOG_STOP_GRACE_MS: a whole"
+    ):
+        load(environment={"FAIRLOG_STOP_GRACE_MS": "soon"})
+
+
+def test_flag_with_a_bad_value_is_refused_naming_the_flag() -> None:
+    """Flags are named as they are typed."""
+    with pytest.raises(ConfigError, match="listen = '9092' in the flag --listen: an address is HOST:PORT"):
+        load(environment={}, flags={"listen": "9092"})
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "FAIRLOG_BOOTSTRAP",
+        "FAIRLOG_FAILPOINT",
+        "FAIRLOG_PLANTED_FAULT",
+        "FAIRLOG_SERVICE_HOST",
+        "FAIRLOG_SERVICE_PORT_KAFKA",
+        "FAIRLOG_PORT",
+        "FAIRLOG_PORT_9092_TCP_ADDR",
+        "OTHER",
+    ],
+)
+def test_environment_with_variables_that_are_no_settings_is_accepted(variable: str) -> None:
+    """What other parts read, and what Kubernetes sets for a service named fairlog, is no mistake."""
+    assert load(environment={variable: "tcp://10.0.0.1:9092"}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"FAIRLOG_TRANSACTIONS_MIN_TIMEOUT_MS": "900001"}, "transactions.min_timeout_ms (900001) is above"),
+        ({"FAIRLOG_REQUESTS_REQUEST_BYTES_MAX": "2000"}, "requests.message_bytes_max (1048588) is above"),
+        ({"FAIRLOG_JOURNAL_SEGMENT_BYTES_MAX": "1048576"}, "requests.message_bytes_max (1048588) is above half of"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(environment: dict[str, str], words: str) -> None:
+    """Bounds that cross would otherwise show as a strange error much later."""
+    with pytest.raises(ConfigError) as raised:
+        load(environment=environment)
+    assert str(raised.value).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("localhost:0", Address("localhost", 0)),
+        ("[::1]:9092", Address("::1", 9092)),
+        ("10.0.0.1:65535", Address("10.0.0.1", 65535)),
+    ],
+)
+def test_address_reads_back_as_it_is_written(text: str, address: Address) -> None:
+    """HOST:PORT, with brackets around IPv6."""
+    assert Address.parse(text) == address
+    assert str(address) == text
+
+
+@pytest.mark.parametrize("text", ["", ":1", "a:", "a:b", "a:65536", "a:-1", "::1:9092", "a:²"])
+def test_address_that_is_none_is_refused(text: str) -> None:
+    """Nothing is guessed."""
+    with pytest.raises(ValueError, match=r"HOST:PORT|port|brackets"):
+        Address.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("advertised", "bound", "told"),
+    [
+        (None, Address("127.0.0.1", 41), Address("127.0.0.1", 41)),
+        (Address("broker.example", 9092), Address("0.0.0.0", 41), Address("broker.example", 9092)),
+        (Address("broker.example", 0), Address("0.0.0.0", 41), Address("broker.example", 41)),
+    ],
+)
+def test_advertised_address_is_the_one_set_or_the_bound_one(
+    advertised: Address | None, bound: Address, told: Address
+) -> None:
+    """Clients are told where to connect; port 0 stands for the port that was picked."""
+    assert advertised_address(Settings(advertised=advertised), bound) == told
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_advertised_address_that_is_a_wildcard_is_refused(host: str) -> None:
+    """No client can connect to "everywhere"."""
+    with pytest.raises(ConfigError, match="set advertised"):
+        advertised_address(Settings(), Address(host, 9092))
+
+
+def test_configuration_page_is_made_from_the_table() -> None:
+    """docs/configuration.md is what `python -m fairlog.configuration_page` writes."""
+    assert (REPOSITORY / "docs" / "configuration.md").read_text(encoding="utf-8") == page()

@@ -1,0 +1,53 @@
+"""One node at a time in a data directory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairlog.directory import DirectoryInUse, DirectoryUnusable, locked_directory
+
+
+def test_directory_in_use_is_refused_naming_the_process(tmp_path: Path) -> None:
+    """The second node says who is there, and does not touch the lock's content."""
+    with locked_directory(tmp_path / "data"):
+        with (
+            pytest.raises(DirectoryInUse, match=f"data directory .*data is in use by process {os.getpid()}"),
+            locked_directory(tmp_path / "data"),
+        ):
+            pass
+        assert (tmp_path / "data" / "lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_directory_that_was_let_go_can_be_used_again(tmp_path: Path) -> None:
+    """Leaving the block, also by an error, frees the directory."""
+    with pytest.raises(LookupError), locked_directory(tmp_path):
+        raise LookupError
+    with locked_directory(tmp_path):
+        pass
+
+
+@pytest.mark.slow
+def test_directory_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    """SIGKILL leaves no stale lock behind."""
+    program = (
+        "import os, signal, sys; from pathlib import Path; from fairlog.directory import locked_directory\n"
+        "with locked_directory(Path(sys.argv[1])): os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False).returncode == -9
+    with locked_directory(tmp_path):
+        pass
+
+
+def test_directory_that_cannot_be_made_is_refused_saying_why(tmp_path: Path) -> None:
+    """A file in the way is named."""
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(DirectoryUnusable, match=r"cannot use the data directory .*file/data: Not a directory"),
+        locked_directory(tmp_path / "file" / "data"),
+    ):
+        pass

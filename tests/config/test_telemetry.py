@@ -1,0 +1,59 @@
+"""The node's log lines go to stderr, as JSON or for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from fairlog import telemetry
+from fairlog.config import LogSettings
+
+
+@pytest.fixture(autouse=True)
+def structlog_as_before() -> Iterator[None]:
+    """Other tests find structlog as it was."""
+    yield
+    structlog.reset_defaults()
+
+
+def test_log_line_not_on_a_terminal_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+    """Fields are fields, values that JSON does not know are text, stdout stays free."""
+    telemetry.set_up(LogSettings())
+    structlog.get_logger().info("transaction", outcome="commit", partitions=2, where=LogSettings)
+    captured = capsys.readouterr()
+    line = json.loads(captured.err)
+    assert (line["event"], line["level"], line["outcome"], line["partitions"]) == ("transaction", "info", "commit", 2)
+    assert captured.out == ""
+
+
+def test_log_line_below_the_level_is_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line per request appears at debug only."""
+    telemetry.set_up(LogSettings(level="info"))
+    structlog.get_logger().debug("request")
+    telemetry.set_up(LogSettings(level="debug"))
+    structlog.get_logger().debug("request", api="Produce")
+    assert [json.loads(line)["api"] for line in capsys.readouterr().err.splitlines()] == ["Produce"]
+
+
+def test_log_line_of_an_exception_carries_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    """An error of ours can be found from the log alone, also as JSON."""
+    telemetry.set_up(LogSettings(format="json"))
+    try:
+        {}["gone"]
+    except KeyError:
+        structlog.get_logger().exception("broken")
+    line = json.loads(capsys.readouterr().err)
+    assert line["exception"][0]["exc_type"] == "KeyError"
+
+
+def test_log_line_for_people_is_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """`console` is readable even through a pipe, without colours."""
+    telemetry.set_up(LogSettings(format="console"))
+    structlog.get_logger().info("transaction", outcome="commit")
+    err = capsys.readouterr().err
+    assert "transaction" in err
+    assert "outcome=commit" in err
+    assert "\x1b" not in err

@@ -1,0 +1,367 @@
+"""The copier between doubles: what it waits for, in which order it tells, and how it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from copier.visibility import LogForgotten
+from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey, encode_offset_entries
+from fairlog_types import JournalPosition, LogId, Offset, ProducerId, StorageFailure
+
+A, B = (LogId("t", "ab" * 16, partition) for partition in range(2))
+OFFSETS = LogId.of_offsets(0)
+TIMEOUT_S = 5
+"""Real time, for the copy is done in a thread: only a test that hangs ever takes it."""
+
+
+async def test_batch_alone_is_copied_and_told(make_node: Any, nursery: trio.Nursery) -> None:
+    """A plain batch, once durable, is in the data log, patched; the leader is told before those who wait."""
+    node = make_node([A])
+    nursery.start_soon(node.copier.run)
+    node.copier.submit((node.plain(A, b"one", records=3),))
+    with trio.fail_after(TIMEOUT_S):
+        await node.copier.copied(A, Offset(3))
+    assert node.told == [{A: 3}]
+    (batch,) = node.data_logs.content[A].batches
+    assert batch == (0, bytes(8) + (7).to_bytes(4, "big") + (3).to_bytes(4, "big") + b"one")
+    assert node.data_logs.content[A].mark.copied_through == node.journals[A].end
+    assert node.copier.backlog_bytes == 0
+
+
+async def test_batch_is_not_copied_before_it_is_durable(make_node: Any, nursery: trio.Nursery) -> None:
+    """The data log never holds what a crash could still take out of the journal."""
+    node = make_node([A])
+    node.journals[A].hold()
+    nursery.start_soon(node.copier.run)
+    node.copier.submit((node.plain(A, b"one"),))
+    assert node.journals[A].flushes_started == 1
+    await wait_all_tasks_blocked()
+    assert node.texts(A) == []
+    node.journals[A].release()
+    await node.copier.drain()
+    assert node.texts(A) == [b"one"]
+
+
+async def test_transaction_waits_until_all_its_logs_are_durable(make_node: Any, nursery: trio.Nursery) -> None:
+    """All local logs of a transaction change in one version of the data logs, and never before all are durable."""
+    node = make_node([A, B])
+    node.journals[B].hold()
+    nursery.start_soon(node.copier.run)
+    node.copier.submit(node.transaction({A: [b"a1", b"a2"], B: [b"b1"]}))
+    await wait_all_tasks_blocked()
+    assert node.texts(A) == []
+    node.journals[B].release()
+    await node.copier.drain()
+    assert node.texts(A) == [b"a1", b"a2"]
+    assert node.texts(B) == [b"b1"]
+    assert [len(v[A].batches) + len(v[B].batches) for v in node.data_logs.versions] == [3]
+    assert node.told == [{A: 2, B: 1}]
+
+
+async def test_queue_gathers_while_the_head_is_not_durable(make_node: Any, nursery: trio.Nursery) -> None:
+    """What comes while the copier waits goes along in one chunk; windows are written once, the last one."""
+    node = make_node([A])
+    node.journals[A].hold()
+    nursery.start_soon(node.copier.run)
+    last = None
+    for number in range(20):
+        last = node.plain(A, b"%d" % number)
+        node.copier.submit((last,))
+    await wait_all_tasks_blocked()
+    node.journals[A].release()
+    await node.copier.drain()
+    assert node.texts(A) == [b"%d" % number for number in range(20)]
+    assert node.copier.statistics().copied_chunks == 1
+    assert node.data_logs.content[A].windows == {last.producer_id: last.window.encode()}
+
+
+async def test_durable_head_does_not_wait_for_the_rest(make_node: Any, nursery: trio.Nursery) -> None:
+    """A log whose flush takes its time does not hold up what was placed before."""
+    node = make_node([A, B])
+    node.journals[B].hold()
+    nursery.start_soon(node.copier.run)
+    node.copier.submit((node.plain(A, b"a"),))
+    node.copier.submit((node.plain(B, b"b"),))
+    with trio.fail_after(TIMEOUT_S):
+        await node.copier.copied(A, Offset(1))
+    assert (node.texts(A), node.texts(B)) == ([b"a"], [])
+    node.journals[B].release()
+    await node.copier.drain()
+
+
+async def test_chunks_are_bounded_but_never_split_a_group(make_node: Any, nursery: trio.Nursery) -> None:
+    """A transaction beyond `chunk_bytes_max` goes alone and whole; small groups share a chunk."""
+    node = make_node([A, B], chunk_bytes_max=2000)
+    node.copier.submit((node.plain(A, b"p1"),))
+    node.copier.submit((node.plain(A, b"p2"),))
+    node.copier.submit(node.transaction({A: [bytes(4000)], B: [bytes(4000)]}))
+    node.copier.submit((node.plain(A, b"p3"),))
+    nursery.start_soon(node.copier.run)
+    await node.copier.drain()
+    assert [(len(v[A].batches), len(v[B].batches)) for v in node.data_logs.versions] == [(2, 0), (3, 1), (4, 1)]
+
+
+async def test_state_alone_costs_no_flush_and_rides_with_the_next_records(
+    make_node: Any, nursery: trio.Nursery
+) -> None:
+    """A fence waits for the next batch of its own log, and is written before that batch's mark passes it."""
+    node = make_node([A, B])
+    nursery.start_soon(node.copier.run)
+    fence = node.state(A, ProducerId(8))
+    node.copier.submit((fence,))
+    node.copier.submit((node.plain(B, b"b"),))
+    await node.copier.copied(B, Offset(1))
+    assert node.journals[A].flushes_started == 0
+    assert node.data_logs.content[A].windows == {}
+    assert node.copier.statistics().resting_items == 1
+    node.copier.submit((node.plain(A, b"a"),))
+    await node.copier.copied(A, Offset(1))
+    assert node.data_logs.content[A].windows[ProducerId(8)] == fence.window.encode()
+    assert node.copier.statistics().resting_items == 0
+
+
+async def test_drain_copies_also_what_rests(make_node: Any, nursery: trio.Nursery) -> None:
+    """After `drain` the marks stand at the journals' ends, and a forgotten producer is forgotten on disk."""
+    node = make_node([A])
+    nursery.start_soon(node.copier.run)
+    node.copier.submit((node.plain(A, b"a"),))
+    node.copier.submit((node.state(A, forgotten=True),))
+    with trio.fail_after(TIMEOUT_S):
+        await node.copier.drain()
+    assert node.data_logs.content[A].windows == {}
+    assert node.copier.marks[A].copied_through == node.journals[A].end
+    assert node.told == [{A: 1}]
+
+
+async def test_offsets_log_fills_the_table_of_committed_offsets(make_node: Any, nursery: trio.Nursery) -> None:
+    """Records of an offsets log become entries, in order; its mark counts on."""
+    node = make_node([OFFSETS])
+    nursery.start_soon(node.copier.run)
+    entries = [OffsetEntry(OffsetKey("g", "t", 0), CommittedOffset(Offset(n), -1, "", 0)) for n in range(2)]
+    for entry in entries:
+        node.copier.submit((node.committed_offsets(OFFSETS, encode_offset_entries([entry])),))
+    await node.copier.drain()
+    assert node.data_logs.content[OFFSETS].offsets == entries
+    assert node.data_logs.content[OFFSETS].mark.next_offset == 2
+
+
+async def test_forgotten_log_is_skipped_and_its_waiters_are_told(make_node: Any, nursery: trio.Nursery) -> None:
+    """Deleting a topic drops its queued items; a transaction's other parts are copied; its journal may be closed."""
+    node = make_node([A, B])
+    for journal in node.journals.values():
+        journal.hold()
+    nursery.start_soon(node.copier.run)
+    node.copier.submit(node.transaction({A: [b"a1"], B: [b"b1"]}))
+    node.copier.submit((node.plain(A, b"a2"),))
+    outcomes: list[str] = []
+
+    async def wait_for_a() -> None:
+        with pytest.raises(LogForgotten, match="deleted"):
+            await node.copier.copied(A, Offset(2))
+        outcomes.append("forgotten")
+
+    nursery.start_soon(wait_for_a)
+    await wait_all_tasks_blocked()
+    node.copier.forget(A)
+    node.data_logs.drop(A)
+    node.journals.pop(A).break_down("closed")
+    node.journals[B].release()
+    with trio.fail_after(TIMEOUT_S):
+        await node.copier.drain()
+    assert node.texts(B) == [b"b1"]
+    assert outcomes == ["forgotten"]
+    assert node.copier.failed is None
+    assert node.told == [{B: 1}]
+    with pytest.raises(LogForgotten):
+        await node.copier.copied(A, Offset(1))
+
+
+async def test_log_forgotten_under_the_copy_leaves_the_rest_of_the_chunk(make_node: Any, nursery: trio.Nursery) -> None:
+    """A journal that is closed while the worker reads it, because its topic was deleted, is no failure."""
+    node = make_node([A, B])
+    group = node.transaction({A: [b"a"], B: [b"b"]})
+    journal = node.journals[A]
+
+    def delete_topic() -> None:
+        journal.on_read = lambda: None
+        trio.from_thread.run_sync(node.copier.forget, A)
+        journal.break_down("closed")
+
+    journal.on_read = delete_topic
+    node.copier.submit(group)
+    nursery.start_soon(node.copier.run)
+    with trio.fail_after(TIMEOUT_S):
+        await node.copier.drain()
+    assert (node.texts(A), node.texts(B)) == ([], [b"b"])
+    assert node.told == [{B: 1}]
+
+
+async def test_failed_flush_stops_the_copier_for_good(make_node: Any, nursery: trio.Nursery) -> None:
+    """All who wait get StorageFailure, the failure is told once, and nothing more is copied."""
+    node = make_node([A, B], backlog_bytes_max=0)
+    node.journals[A].hold()
+    outcomes: list[str] = []
+
+    async def expect_failure(name: str, wait: Callable[[], Any]) -> None:
+        with pytest.raises(StorageFailure, match="no space"):
+            await wait()
+        outcomes.append(name)
+
+    node.copier.submit((node.plain(A, b"a"),))
+    nursery.start_soon(expect_failure, "copied", lambda: node.copier.copied(A, Offset(1)))
+    nursery.start_soon(expect_failure, "drain", node.copier.drain)
+    nursery.start_soon(expect_failure, "room", node.copier.room)
+    nursery.start_soon(expect_failure, "payload", lambda: node.copier.copied_payload(1))
+    await wait_all_tasks_blocked()
+    node.journals[A].break_down("no space left")
+    with trio.fail_after(TIMEOUT_S):
+        await node.copier.run()
+    await wait_all_tasks_blocked()
+    assert sorted(outcomes) == ["copied", "drain", "payload", "room"]
+    assert node.failures == [node.copier.failed]
+    node.copier.submit((node.plain(B, b"b"),))
+    with trio.fail_after(TIMEOUT_S):
+        await node.copier.run()
+    assert node.texts(B) == []
+    with pytest.raises(StorageFailure, match="restart"):
+        await node.copier.copied(B, Offset(1))
+    assert node.failures == [node.copier.failed]
+
+
+@pytest.mark.parametrize("point", ["copier.copy.before", "copier.copy.between_logs", "copier.copy.before_commit"])
+async def test_disk_error_before_the_commit_leaves_nothing_visible_and_a_restart_copies_all(
+    make_node: Any, arm: Callable[[str], None], point: str
+) -> None:
+    """A transaction is all or nothing (invariant 7); what was not copied is recovered, in order."""
+    node = make_node([A, B])
+    arm(f"{point}:fail:1")
+    groups = [node.transaction({A: [b"a1"], B: [b"b1"]}), (node.plain(A, b"a2"),)]
+    for group in groups:
+        node.copier.submit(group)
+    await node.copier.run()
+    assert node.copier.failed is not None
+    assert point in str(node.copier.failed)
+    assert node.data_logs.versions == []
+    await _restart_and_check(node, groups)
+
+
+async def test_disk_error_behind_the_commit_copies_nothing_twice(make_node: Any, arm: Callable[[str], None]) -> None:
+    """The chunk is visible though nobody was told; a restart begins behind it (invariant 4)."""
+    node = make_node([A, B])
+    arm("copier.copy.after_commit:fail:1")
+    groups = [node.transaction({A: [b"a1"], B: [b"b1"]}), (node.plain(A, b"a2"),)]
+    for group in groups:
+        node.copier.submit(group)
+    await node.copier.run()
+    assert len(node.data_logs.versions) == 1
+    assert node.told == []
+    await _restart_and_check(node, groups)
+
+
+async def _restart_and_check(node: Any, groups: list[Any]) -> None:
+    """A new copier recovers what the journals hold; afterwards everything is there once."""
+    copier = node.new_copier()
+    marks = {log: node.data_logs.mark(log) for log in (A, B)}
+    copier.recover({log: [item for g in groups for item in g if item.log == log] for log in (A, B)}, marks)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(copier.run)
+        with trio.fail_after(TIMEOUT_S):
+            await copier.drain()
+            await copier.copied(A, Offset(2))
+        nursery.cancel_scope.cancel()
+    assert (node.texts(A), node.texts(B)) == ([b"a1", b"a2"], [b"b1"])
+    assert all(len(version[B].batches) == (len(version[A].batches) > 0) for version in node.data_logs.versions)
+
+
+async def test_recover_takes_the_high_watermarks_from_the_marks(make_node: Any, nursery: trio.Nursery) -> None:
+    """After a restart with nothing to copy, whoever waits for an old offset goes on at once."""
+    node = make_node([A])
+    nursery.start_soon(node.copier.run)
+    node.copier.submit((node.plain(A, b"a", records=5),))
+    await node.copier.drain()
+    copier = node.new_copier()
+    copier.recover({A: []}, {A: node.data_logs.mark(A)})
+    with trio.fail_after(TIMEOUT_S):
+        await copier.copied(A, Offset(5))
+        await copier.drain()
+
+
+async def test_copier_cancelled_in_its_chunk_goes_on_where_it_was(make_node: Any, nursery: trio.Nursery) -> None:
+    """Cancelling waits for the chunk on its way and accounts for it; running again copies the rest once."""
+    node = make_node([A], chunk_bytes_max=1)
+    scope = trio.CancelScope()
+    node.journals[A].on_read = lambda: trio.from_thread.run_sync(scope.cancel)
+    for text in (b"one", b"two", b"three"):
+        node.copier.submit((node.plain(A, text),))
+    with scope:
+        await node.copier.run()
+    assert node.texts(A) == [b"one"]
+    assert node.told == [{A: 1}]
+    node.journals[A].on_read = lambda: None
+    nursery.start_soon(node.copier.run)
+    await node.copier.drain()
+    assert node.texts(A) == [b"one", b"two", b"three"]
+
+
+async def test_room_waits_while_the_backlog_is_too_large(make_node: Any, nursery: trio.Nursery) -> None:
+    """Leaders that ask for room wait until the copier has caught up."""
+    node = make_node([A], backlog_bytes_max=1000)
+    with trio.fail_after(TIMEOUT_S):
+        await node.copier.room()
+    node.journals[A].hold()
+    node.copier.submit((node.plain(A, bytes(1000)),))
+    assert node.copier.backlog_bytes > 1000
+    got_room: list[int] = []
+
+    async def ask_for_room() -> None:
+        await node.copier.room()
+        got_room.append(node.copier.backlog_bytes)
+
+    async with trio.open_nursery() as askers:
+        askers.start_soon(ask_for_room)
+        await wait_all_tasks_blocked()
+        assert got_room == []
+        node.journals[A].release()
+        nursery.start_soon(node.copier.run)
+    assert got_room == [0]
+
+
+async def test_waiters_of_one_log_wake_at_their_own_offsets(make_node: Any, nursery: trio.Nursery) -> None:
+    """Each waiter goes on exactly when its offset is visible, whatever the order of waiting."""
+    node = make_node([A], chunk_bytes_max=1)
+    awake: list[tuple[int, int]] = []
+
+    async def wait_for(offset: int) -> None:
+        await node.copier.copied(A, Offset(offset))
+        awake.append((offset, node.told[-1][A]))
+
+    for offset in (3, 1, 2, 1):
+        nursery.start_soon(wait_for, offset)
+    await wait_all_tasks_blocked()
+    for text in (b"one", b"two", b"three"):
+        node.copier.submit((node.plain(A, text),))
+    nursery.start_soon(node.copier.run)
+    await node.copier.drain()
+    await wait_all_tasks_blocked()
+    assert sorted(awake) == [(1, 1), (1, 1), (2, 2), (3, 3)]
+
+
+async def test_many_resting_states_are_copied_for_their_own_sake(
+    make_node: Any, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What rests in memory is bounded."""
+    monkeypatch.setattr("copier.copier.RESTING_ITEMS_MAX", 3)
+    node = make_node([A])
+    nursery.start_soon(node.copier.run)
+    for _ in range(3):
+        node.copier.submit((node.state(A),))
+    assert node.copier.statistics().resting_items == 0
+    with trio.fail_after(TIMEOUT_S):
+        await node.copier.drain()
+    assert node.data_logs.content[A].mark.copied_through == node.journals[A].end
+    assert node.data_logs.content[A].mark.copied_through > JournalPosition(0)

@@ -1,0 +1,316 @@
+"""The copier's order: histories of several journals, cut by crashes at arbitrary points, are merged again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from copier.plan import Group, batches_at, chunk_length, is_copied, logs_of, merge, plan, weight_bytes
+from fairlog_types import ApplyNumber, JournalPosition, LogId, Offset, ProducerEpoch, ProducerId, TxId
+from journal.placing import BatchRef, Placed, PlacedBatch, PlacedState, PlacedTransaction
+from journal.producer_window import ProducerWindow
+
+LOGS = tuple(LogId("t", "ab" * 16, partition) for partition in range(3))
+
+
+@dataclass
+class Journals:
+    """What the journals of one node place: positions and offsets as a leader would count them."""
+
+    per_log: dict[LogId, list[Placed]] = field(default_factory=lambda: {log: [] for log in LOGS})
+    groups: list[Group] = field(default_factory=list)
+    apply_number: int = 0
+    next_number: int = 0
+
+    def end(self, log: LogId) -> int:
+        items = self.per_log[log]
+        return items[-1].end if items else 0
+
+    def next_offset(self, log: LogId) -> int:
+        for item in reversed(self.per_log[log]):
+            if isinstance(item, PlacedBatch):
+                return item.base_offset + item.batch.record_count
+            if isinstance(item, PlacedTransaction):
+                return item.base_offset + item.record_count
+        return 0
+
+    def plain(self, log: LogId, records: int = 1) -> PlacedBatch:
+        position = self.end(log)
+        end = JournalPosition(position + 100)
+        item = PlacedBatch(
+            log,
+            Offset(self.next_offset(log)),
+            ProducerId(7),
+            ProducerEpoch(0),
+            BatchRef(JournalPosition(position), 100, records, 0, -1),
+            _window(end),
+            end,
+            end,
+        )
+        return self._add((item,))[0]  # type: ignore[return-value]
+
+    def state(self, log: LogId, producer_id: int = 8, *, forgotten: bool = False) -> PlacedState:
+        end = JournalPosition(self.end(log) + 40)
+        item = PlacedState(log, ProducerId(producer_id), None if forgotten else _window(end), end, end)
+        return self._add((item,))[0]  # type: ignore[return-value]
+
+    def transaction(self, logs: Sequence[LogId], txid: TxId | None = None, counts: Sequence[int] = (2, 3)) -> Group:
+        if txid is None:
+            txid = TxId(ProducerId(9), ProducerEpoch(0), self.next_number)
+            self.next_number += 1
+        self.apply_number += 1
+        parts: list[Placed] = []
+        for log in logs:
+            position = self.end(log)
+            batches = tuple(BatchRef(JournalPosition(position + 100 * i), 100, n, 0, -1) for i, n in enumerate(counts))
+            end = JournalPosition(position + 100 * len(counts) + 40)
+            base_offset, apply_number = Offset(self.next_offset(log)), ApplyNumber(self.apply_number)
+            parts.append(
+                PlacedTransaction(
+                    log,
+                    base_offset,
+                    txid,
+                    apply_number,
+                    sum(counts),
+                    batches,
+                    _window(end),
+                    end,
+                    end,
+                    0,
+                )
+            )
+        return self._add(tuple(parts))
+
+    def _add(self, group: Group) -> Group:
+        self.groups.append(group)
+        for item in group:
+            self.per_log[item.log].append(item)
+        return group
+
+
+def _window(end: JournalPosition) -> ProducerWindow:
+    return ProducerWindow(ProducerEpoch(0), (), (), 0, end)
+
+
+logs_of_one_step = st.lists(st.sampled_from(LOGS), min_size=1, unique=True)
+steps = st.one_of(
+    st.tuples(st.just("plain"), logs_of_one_step),
+    st.tuples(st.just("state"), logs_of_one_step),
+    st.tuples(st.just("forget"), logs_of_one_step),
+    st.tuples(st.just("transaction"), logs_of_one_step),
+)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> Journals:
+    """Any mix of plain batches, changes of state and transactions over three logs."""
+    journals = Journals()
+    for what, logs in draw(st.lists(steps, max_size=20)):
+        if what == "transaction":
+            journals.transaction(logs)
+        elif what == "plain":
+            journals.plain(logs[0])
+        else:
+            journals.state(logs[0], forgotten=what == "forget")
+    return journals
+
+
+@st.composite
+def crashed(draw: st.DrawFn, journals: Journals) -> dict[LogId, list[Placed]]:
+    """What survives of each journal: a prefix, cut independently of the others."""
+    return {log: items[: draw(st.integers(0, len(items)))] for log, items in journals.per_log.items()}
+
+
+def assert_every_item_once_and_in_order(groups: Sequence[Group], per_log: Mapping[LogId, Sequence[Placed]]) -> None:
+    merged: dict[LogId, list[Placed]] = defaultdict(list)
+    for group in groups:
+        assert len({item.log for item in group}) == len(group)
+        for item in group:
+            merged[item.log].append(item)
+    assert merged == {log: list(items) for log, items in per_log.items() if items}
+
+
+def groups_of_transactions(groups: Sequence[Group]) -> dict[TxId, list[Group]]:
+    found: dict[TxId, list[Group]] = defaultdict(list)
+    for group in groups:
+        if isinstance(group[0], PlacedTransaction):
+            assert {item.txid for item in group if isinstance(item, PlacedTransaction)} == {group[0].txid}
+            found[group[0].txid].append(group)
+    return found
+
+
+@pytest.mark.slow
+@given(st.data())
+def test_merge_after_a_crash_anywhere_keeps_order_and_whole_groups(data: st.DataObject) -> None:
+    """However the crash cut each journal, every log keeps its order and what survives of a transaction is one group."""
+    survivors = data.draw(crashed(data.draw(histories())))
+    groups = merge(survivors)
+    assert_every_item_once_and_in_order(groups, survivors)
+    assert all(len(parts) == 1 for parts in groups_of_transactions(groups).values())
+
+
+@pytest.mark.slow
+@given(st.data())
+def test_merge_behind_any_copied_prefix_gives_the_rest(data: st.DataObject) -> None:
+    """The copier had copied some groups before the crash: the merge of the rest keeps order and whole groups."""
+    journals = data.draw(histories())
+    copied = journals.groups[: data.draw(st.integers(0, len(journals.groups)))]
+    marks = {item.log: item.end for group in copied for item in group}
+    rest = {
+        log: [item for item in items if not is_copied(item, marks.get(log, JournalPosition(0)))]
+        for log, items in journals.per_log.items()
+    }
+    groups = merge(rest)
+    assert_every_item_once_and_in_order(groups, rest)
+    assert all(len(parts) == 1 for parts in groups_of_transactions(groups).values())
+
+
+@pytest.mark.slow
+@given(st.data())
+def test_merge_after_parts_were_placed_again_in_another_order_still_gives_every_item(data: st.DataObject) -> None:
+    """A second crash before the re-placed parts are copied leaves orders that contradict: still nothing is lost."""
+    before = data.draw(histories())
+    after = Journals(data.draw(crashed(before)), [], before.apply_number, before.next_number)
+    missing = [
+        (group[0].txid, [item.log for item in group if item not in after.per_log[item.log]])
+        for group in before.groups
+        if isinstance(group[0], PlacedTransaction)
+    ]
+    for txid, logs in data.draw(st.permutations([(txid, logs) for txid, logs in missing if logs])):
+        after.transaction(logs, txid)
+    for log in data.draw(st.lists(st.sampled_from(LOGS), max_size=3)):
+        after.plain(log)
+    survivors = data.draw(crashed(after))
+    assert_every_item_once_and_in_order(merge(survivors), survivors)
+
+
+def test_merge_of_contradicting_orders_splits_the_transaction_that_was_placed_first() -> None:
+    """T1 before T2 in one log and behind it in another: T1 goes in pieces, T2 stays whole."""
+    journals = Journals()
+    first, second = LOGS[:2]
+    t1, t2 = (TxId(ProducerId(9), ProducerEpoch(0), number) for number in range(2))
+    for log, txid in ((first, t1), (first, t2), (second, t2), (second, t1)):
+        journals.transaction([log], txid)
+    found = groups_of_transactions(merge(journals.per_log))
+    assert [len(group) for group in found[t1]] == [1, 1]
+    assert [len(group) for group in found[t2]] == [2]
+
+
+def test_merge_of_transactions_that_share_no_log_follows_the_apply_numbers() -> None:
+    """Where the logs leave a choice, the transaction that was placed first comes first."""
+    journals = Journals()
+    groups = [journals.transaction([log]) for log in reversed(LOGS)]
+    assert merge(journals.per_log) == groups
+
+
+@dataclass
+class DataLogsModel:
+    """What writing plans leads to."""
+
+    data: dict[LogId, list[Placed]] = field(default_factory=lambda: defaultdict(list))
+    windows: dict[tuple[LogId, ProducerId], ProducerWindow] = field(default_factory=dict)
+    marks: dict[LogId, JournalPosition] = field(default_factory=lambda: dict.fromkeys(LOGS, JournalPosition(0)))
+
+    def copy(self, groups: Sequence[Group], bytes_max: int = 10**9) -> list[Sequence[Group]]:
+        """Copy the groups chunk by chunk; answer the chunks."""
+        chunks: list[Sequence[Group]] = []
+        while groups:
+            length = chunk_length(map(weight_bytes, groups), bytes_max)
+            chunk, groups = groups[:length], groups[length:]
+            chunks.append(chunk)
+            for log_plan in plan(chunk, self.marks):
+                self.data[log_plan.log] += log_plan.data
+                self.marks[log_plan.log] = log_plan.copied_through
+                for producer_id, window in log_plan.windows.items():
+                    self.windows.pop((log_plan.log, producer_id), None)
+                    if window is not None:
+                        self.windows[log_plan.log, producer_id] = window
+        return chunks
+
+
+@pytest.mark.slow
+@given(st.data())
+def test_plan_of_any_suffix_already_copied_changes_nothing(data: st.DataObject) -> None:
+    """Copying any suffix again leaves data, windows and marks as they are (invariant 4)."""
+    journals = data.draw(histories())
+    cut = data.draw(st.integers(0, len(journals.groups)))
+    once, twice = DataLogsModel(), DataLogsModel()
+    once.copy(journals.groups)
+    twice.copy(journals.groups)
+    twice.copy(journals.groups[cut:])
+    assert twice == once
+
+
+@pytest.mark.slow
+@given(st.data())
+def test_plan_in_any_chunks_writes_what_one_chunk_writes(data: st.DataObject) -> None:
+    """However the queue is cut into chunks, data, last windows and last marks come out the same."""
+    journals = data.draw(histories())
+    bytes_max = data.draw(st.integers(1, 4000))
+    whole, pieces = DataLogsModel(), DataLogsModel()
+    whole.copy(journals.groups)
+    chunks = pieces.copy(journals.groups, bytes_max)
+    assert pieces == whole
+    assert all(len(chunk) == 1 or sum(map(weight_bytes, chunk)) <= bytes_max for chunk in chunks)
+
+
+@pytest.mark.slow
+@given(st.data())
+def test_plan_gives_every_record_one_dense_place(data: st.DataObject) -> None:
+    """Offsets are dense and a transaction's batches contiguous, in produce order (invariants 2 and 3)."""
+    journals = data.draw(histories())
+    for log_plan in plan(journals.groups, dict.fromkeys(LOGS, JournalPosition(0))):
+        next_offset = 0
+        for item in log_plan.data:
+            positions = []
+            for base_offset, batch in batches_at(item):
+                assert base_offset == next_offset
+                next_offset += batch.record_count
+                positions.append(batch.position)
+            assert positions == sorted(positions)
+
+
+def test_plan_of_a_dropped_log_keeps_the_other_parts_of_its_groups() -> None:
+    """A log without a mark was deleted; what its transactions placed elsewhere is copied."""
+    journals = Journals()
+    journals.transaction(LOGS)
+    plans = plan(journals.groups, {log: JournalPosition(0) for log in LOGS[1:]})
+    assert [log_plan.log for log_plan in plans] == list(LOGS[1:])
+
+
+def test_plan_of_a_forgotten_producer_deletes_its_window_unless_it_comes_back() -> None:
+    """Within one chunk the last word counts: forgotten behind its batch, or back behind being forgotten."""
+    journals = Journals()
+    batch = journals.plain(LOGS[0])
+    forgotten = journals.state(LOGS[0], batch.producer_id, forgotten=True)
+    back = journals.plain(LOGS[0])
+    start = {LOGS[0]: JournalPosition(0)}
+    assert [p.windows for p in plan([(batch,), (forgotten,)], start)] == [{batch.producer_id: None}]
+    assert [p.windows for p in plan([(batch,), (forgotten,), (back,)], start)] == [{batch.producer_id: back.window}]
+
+
+def test_plan_of_items_out_of_order_is_refused() -> None:
+    """A log's items must come in the journal's order; anything else is a bug of ours and stops the copy."""
+    journals = Journals()
+    groups = [(journals.plain(LOGS[0]),), (journals.plain(LOGS[0]),)]
+    with pytest.raises(AssertionError, match="placed behind"):
+        plan(list(reversed(groups)), dict.fromkeys(LOGS, JournalPosition(0)))
+
+
+def test_chunk_of_one_group_beyond_the_bound_takes_it_alone() -> None:
+    """A group is never split: a large one goes alone, and an empty queue gives no chunk."""
+    assert chunk_length([50, 50, 50], 100) == 2
+    assert chunk_length([500, 1], 100) == 1
+    assert chunk_length([1, 500], 100) == 1
+    assert chunk_length([], 100) == 0
+
+
+def test_logs_of_groups_names_each_log() -> None:
+    """The logs that a chunk touches are known before it is planned."""
+    journals = Journals()
+    assert logs_of([journals.transaction(LOGS[:2]), (journals.plain(LOGS[2]),)]) == set(LOGS)

@@ -1,0 +1,125 @@
+"""The record batch header: what a peer's bytes may do, and what patching leaves alone."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datalog.batch import (
+    HEADER_BYTES,
+    BadBatch,
+    BadBatchReason,
+    Compression,
+    check_crc,
+    max_timestamp_of,
+    parse_batch_header_untrusted,
+    patch,
+    split_batches_untrusted,
+)
+from fairlog_types import LeaderEpoch, Offset
+from tests.datalog.batches import batch
+
+
+def with_field(data: bytearray, at: int, layout: str, value: int) -> bytearray:
+    """A copy with one header field replaced, and the CRC as it was."""
+    changed = bytearray(data)
+    struct.pack_into(layout, changed, at, value)
+    return changed
+
+
+def reason_of(data: bytes | bytearray) -> BadBatchReason:
+    """Why splitting these bytes fails."""
+    with pytest.raises(BadBatch) as caught:
+        list(split_batches_untrusted(data))
+    return caught.value.reason
+
+
+def test_header_of_another_implementation_is_read_as_meant() -> None:
+    """aiokafka's batch says the same to us as to itself."""
+    builder = DefaultRecordBatchBuilder(2, 0, 1, 4711, 5, 99, 1 << 20)
+    builder.append(0, 1000, b"k", b"v", [])
+    builder.append(1, 3000, b"k", b"v", [])
+    builder.append(2, 2000, None, b"v", [("h", b"x")])
+    data = builder.build()
+    header = parse_batch_header_untrusted(data)
+    check_crc(header, data)
+    assert (header.base_offset, header.last_offset, header.record_count, header.size_bytes) == (0, 2, 3, len(data))
+    assert (header.first_timestamp, header.max_timestamp) == (1000, 3000)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4711, 5, 99)
+    assert (header.transactional, header.control, header.log_append_time) == (True, False, False)
+    assert header.compression is Compression.NONE
+    assert max_timestamp_of(data) == 3000
+
+
+def test_split_payload_of_several_batches_yields_each() -> None:
+    """A Produce payload may hold many batches; each comes with its header and shares the payload's memory."""
+    parts = [batch(0, [1]), batch(0, [2, 3]), batch(0, [4])]
+    payload = bytearray().join(parts)
+    found = list(split_batches_untrusted(payload))
+    assert [bytes(view) for _, view in found] == [bytes(part) for part in parts]
+    assert [header.record_count for header, _ in found] == [1, 2, 1]
+    assert all(view.obj is payload for _, view in found)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", BadBatchReason.TOO_SHORT),
+        (batch(0, [1])[: HEADER_BYTES - 1], BadBatchReason.TOO_SHORT),
+        (batch(0, [1])[:-1], BadBatchReason.LENGTH_MISMATCH),
+        (batch(0, [1]) + b"\0", BadBatchReason.TOO_SHORT),
+        (with_field(batch(0, [1]), 8, ">i", HEADER_BYTES - 13), BadBatchReason.LENGTH_MISMATCH),
+        (with_field(batch(0, [1]), 8, ">i", -1), BadBatchReason.LENGTH_MISMATCH),
+        (with_field(batch(0, [1]), 16, ">b", 1), BadBatchReason.BAD_MAGIC),
+        (with_field(batch(0, [1]), 17, ">I", 0), BadBatchReason.BAD_CRC),
+        (with_field(batch(0, [1]), 57, ">i", 0), BadBatchReason.COUNT_MISMATCH),
+        (with_field(batch(0, [1, 2]), 57, ">i", 3), BadBatchReason.COUNT_MISMATCH),
+        (with_field(batch(0, [1, 2]), 23, ">i", 0), BadBatchReason.COUNT_MISMATCH),
+        (batch(0, [1], attributes=5), BadBatchReason.BAD_COMPRESSION),
+        (batch(0, [1], attributes=0x20), BadBatchReason.CONTROL),
+    ],
+)
+def test_split_bad_batch_names_the_reason(data: bytes, reason: BadBatchReason) -> None:
+    """Each way of being wrong has a name of its own, for the Kafka edge to answer by."""
+    assert reason_of(data) is reason
+
+
+@given(st.integers(HEADER_BYTES, len(batch(0, [1, 2, 3])) - 1), st.integers(1, 255))
+def test_split_any_changed_byte_behind_the_crc_is_bad(at: int, change: int) -> None:
+    """No damage inside the records passes."""
+    data = batch(0, [1, 2, 3])
+    data[at] ^= change
+    assert reason_of(data) is BadBatchReason.BAD_CRC
+
+
+@given(st.binary(max_size=200))
+def test_split_any_bytes_raises_nothing_but_bad_batch(data: bytes) -> None:
+    """A peer's bytes cannot crash us."""
+    reason_of(data)
+
+
+@given(st.data())
+def test_split_any_damaged_header_raises_nothing_but_bad_batch(data: st.DataObject) -> None:
+    """Nor can those that look almost right."""
+    damaged = batch(0, [1, 2, 3])
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, HEADER_BYTES - 1))] = data.draw(st.integers(0, 255))
+    try:
+        list(split_batches_untrusted(damaged))
+    except BadBatch:
+        return
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**31 - 1))
+def test_patch_changes_offset_and_epoch_and_nothing_signed(base_offset: int, leader_epoch: int) -> None:
+    """After patching the CRC still holds, and every other field is as it was."""
+    data = batch(0, [1, 2, 3])
+    before = parse_batch_header_untrusted(data)
+    patch(data, Offset(base_offset), LeaderEpoch(leader_epoch))
+    after = parse_batch_header_untrusted(data)
+    check_crc(after, data)
+    assert after == before._replace(base_offset=Offset(base_offset), partition_leader_epoch=LeaderEpoch(leader_epoch))

@@ -1,0 +1,515 @@
+"""A broker in memory, and a client that speaks through two codecs that are not ours.
+
+Fault model of the double: everything is visible at once unless `leaders.held` says otherwise; refusals are what a
+test puts into `leaders.refusal`, `coordinator.refusal` and `topics.failure`. Nothing is lost, nothing is late.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+import crc32c
+import pytest
+import trio
+from kio.index import load_payload_module
+from kio.serial import entity_reader, entity_writer
+from kio.static.constants import EntityType
+
+from coordinator.answers import CommittedTransaction, Description, Granted, Refusal
+from datalog.batch import BatchHeader, parse_batch_header_untrusted, patch
+from datalog.interface import LogMissing, OffsetOutOfRange, ReadAnswer, ReadRequest, ReadResult, TimestampOffset
+from fairlog.broker import ActiveProducer, Appended, Broker, DuplicateOf, RefusedAppend
+from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists, UnknownTopic
+from fairlog.config import Address, Settings
+from fairlog.kafka.api import Client, Deferred
+from fairlog.kafka.handlers import ALL
+from fairlog.kafka.router import Router
+from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, StorageFailure, TxId
+
+with warnings.catch_warnings():
+    # It reads its schemas with importlib.resources.read_text.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol import admin, consumer, metadata, producer
+
+PLACEMENTS_TAG_BYTES = b"\x01\x90\x4e"
+"""One tagged field, number 10,000."""
+
+LEADER_EPOCH = LeaderEpoch(3)
+
+
+class MemoryCluster:
+    cluster_id = "fairlog-memory-cluster"
+    node_id = 7
+    leader_epoch = LEADER_EPOCH
+    group_journal_count = 16
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.by_name: dict[str, Topic] = {}
+
+    def topics(self) -> Sequence[Topic]:
+        return [self.by_name[name] for name in sorted(self.by_name)]
+
+    def topic(self, name: str) -> Topic | None:
+        return self.by_name.get(name)
+
+    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        return next((topic for topic in self.by_name.values() if topic.topic_id == topic_id), None)
+
+
+class MemoryTopics:
+    def __init__(self, cluster: MemoryCluster, leaders: MemoryLeaders) -> None:
+        self._cluster, self._leaders = cluster, leaders
+        self._made = 0
+        self.failure: Exception | None = None
+
+    async def create(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> Topic:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        return self.create_now(name, partitions=partitions, configs=configs)
+
+    def create_now(self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Topic:
+        if not name or len(name) > 249 or not all(c.isalnum() or c in "._-" for c in name) or name in (".", ".."):
+            raise InvalidTopic(f"{name!r} is not a name for a topic")
+        if name in self._cluster.by_name:
+            raise TopicExists(name)
+        self._made += 1
+        topic = Topic(name, UUID(int=self._made), partitions, dict(configs or {}), 1_000)
+        self._cluster.by_name[name] = topic
+        self._cluster.generation += 1
+        for log in topic.logs():
+            self._leaders.logs[log] = []
+        return topic
+
+    async def delete(self, topic_id: UUID) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        topic = self._cluster.topic_by_id(topic_id)
+        if topic is None:
+            raise UnknownTopic(str(topic_id))
+        del self._cluster.by_name[topic.name]
+        self._cluster.generation += 1
+        for log in topic.logs():
+            del self._leaders.logs[log]
+
+
+class MemoryLeaders:
+    def __init__(self) -> None:
+        self.logs: dict[LogId, list[bytes]] = {}
+        self.held = False
+        """While set, nothing that is appended becomes visible."""
+        self.refusal: RefusedAppend | None = None
+        self.failure: StorageFailure | None = None
+        self.duplicate: DuplicateOf | None = None
+        self.starts: dict[LogId, Offset] = {}
+        self.producers: dict[LogId, list[ActiveProducer]] = {}
+        self.visible_before_hold: dict[LogId, Offset] = {}
+        self._moved = trio.Event()
+
+    async def append(
+        self, log: LogId, data: bytes | bytearray | memoryview, header: BatchHeader
+    ) -> Appended | DuplicateOf | RefusedAppend:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        if self.refusal is not None:
+            return self.refusal
+        if self.duplicate is not None:
+            return self.duplicate
+        if header.transactional:
+            return Appended(None, None)
+        base = self.end(log)
+        batch = bytearray(data)
+        patch(batch, base, LEADER_EPOCH)
+        if self.held:
+            self.visible_before_hold.setdefault(log, base)
+        self.logs[log].append(bytes(batch))
+        self._wake()
+        return Appended(base, Offset(base + header.record_count))
+
+    def release(self) -> None:
+        self.held = False
+        self.visible_before_hold.clear()
+        self._wake()
+
+    def _wake(self) -> None:
+        self._moved.set()
+        self._moved = trio.Event()
+
+    def end(self, log: LogId) -> Offset:
+        batches = self.logs[log]
+        return Offset(parse_batch_header_untrusted(batches[-1]).last_offset + 1) if batches else Offset(0)
+
+    async def visible(self, log: LogId, offset: Offset) -> None:
+        await trio.lowlevel.checkpoint()
+        while (self.high_watermark(log) or 0) < offset:
+            if self.failure is not None:
+                raise self.failure
+            await self._moved.wait()
+
+    def high_watermark(self, log: LogId) -> Offset | None:
+        if log not in self.logs:
+            return None
+        return self.visible_before_hold.get(log, self.end(log))
+
+    def log_start(self, log: LogId) -> Offset:
+        return self.starts.get(log, Offset(0))
+
+    async def wait_for_more(self, ends: Mapping[LogId, Offset]) -> None:
+        await trio.lowlevel.checkpoint()
+        while all(
+            self.high_watermark(log) is not None and self.high_watermark(log) <= end for log, end in ends.items()
+        ):
+            await self._moved.wait()
+
+    def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]:
+        return self.producers.get(log, [])
+
+
+class MemoryDataLogs:
+    """Reads what the leaders keep. Only what the handlers use of `datalog.interface.DataLogs`."""
+
+    def __init__(self, leaders: MemoryLeaders) -> None:
+        self._leaders = leaders
+        self.reads = 0
+
+    def read(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> list[ReadAnswer]:
+        self.reads += 1
+        answers: list[ReadAnswer] = []
+        left = bytes_max
+        for request in requests:
+            end = self._leaders.high_watermark(request.log)
+            if end is None:
+                answers.append(LogMissing(request.log))
+                continue
+            start = self._leaders.log_start(request.log)
+            if not start <= request.offset <= end:
+                answers.append(OffsetOutOfRange(request.log, end, start))
+                continue
+            taken: list[bytes] = []
+            for batch in self._leaders.logs[request.log]:
+                header = parse_batch_header_untrusted(batch)
+                if not request.offset <= header.last_offset < end:
+                    continue
+                size = sum(map(len, taken)) + len(batch)
+                if size > min(left, request.bytes_max) and not (left == bytes_max and not taken):
+                    break
+                taken.append(batch)
+            left -= sum(map(len, taken))
+            answers.append(ReadResult(request.log, taken, end, start))
+        return answers
+
+    def offset_for_timestamp(self, log: LogId, timestamp_ms: int) -> TimestampOffset | None:
+        headers = map(parse_batch_header_untrusted, self._leaders.logs[log])
+        return next(
+            (TimestampOffset(h.base_offset, h.max_timestamp) for h in headers if h.max_timestamp >= timestamp_ms), None
+        )
+
+    def max_timestamp(self, log: LogId) -> TimestampOffset | None:
+        headers = list(map(parse_batch_header_untrusted, self._leaders.logs[log]))
+        if not headers:
+            return None
+        largest = max(headers, key=lambda h: h.max_timestamp)
+        return TimestampOffset(largest.base_offset, largest.max_timestamp)
+
+
+class MemoryCoordinator:
+    def __init__(self) -> None:
+        self.refusal: Refusal | None = None
+        self.failure: StorageFailure | None = None
+        self.calls: list[tuple[object, ...]] = []
+        self.descriptions: dict[str, Description] = {}
+        self.epochs: dict[ProducerId, ProducerEpoch] = {}
+        self._next_id = 40
+
+    async def _called(self, *call: object) -> Refusal | None:
+        await trio.lowlevel.checkpoint()
+        self.calls.append(call)
+        if self.failure is not None:
+            raise self.failure
+        return self.refusal
+
+    async def init_producer_id(
+        self,
+        transactional_id: str | None,
+        timeout_ms: int,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        connection: int,
+    ) -> Granted | Refusal:
+        refusal = await self._called("init", transactional_id, timeout_ms, producer_id, epoch, connection)
+        if refusal is not None:
+            return refusal
+        self._next_id += 1
+        return Granted(ProducerId(self._next_id), ProducerEpoch(0))
+
+    async def add_logs(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        logs: Sequence[LogId],
+        connection: int,
+    ) -> Mapping[LogId, Refusal | None] | Refusal:
+        refusal = await self._called("add", transactional_id, producer_id, epoch, tuple(logs), connection)
+        return dict.fromkeys(logs) if refusal is None else refusal
+
+    async def end(
+        self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool, connection: int
+    ) -> Refusal | None:
+        return await self._called("end", transactional_id, producer_id, epoch, commit, connection)
+
+    def describe(self, transactional_id: str) -> Description | None:
+        return self.descriptions.get(transactional_id)
+
+    def describe_all(self) -> Sequence[Description]:
+        return list(self.descriptions.values())
+
+    def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None:
+        return self.epochs.get(producer_id)
+
+
+@dataclass
+class Memory:
+    """The double, with its parts at hand."""
+
+    cluster: MemoryCluster = field(default_factory=MemoryCluster)
+    leaders: MemoryLeaders = field(default_factory=MemoryLeaders)
+    coordinator: MemoryCoordinator = field(default_factory=MemoryCoordinator)
+    settings: Settings = field(default_factory=Settings)
+
+    def __post_init__(self) -> None:
+        self.topics = MemoryTopics(self.cluster, self.leaders)
+        self.data_logs = MemoryDataLogs(self.leaders)
+
+    def configure(self, **topics: object) -> None:
+        """Change keys of the settings' `topics` part."""
+        self.settings = replace(self.settings, topics=replace(self.settings.topics, **topics))
+
+    @property
+    def broker(self) -> Broker:
+        return Broker(
+            self.cluster,  # type: ignore[arg-type]
+            self.topics,
+            self.leaders,
+            self.data_logs,  # type: ignore[arg-type]
+            self.coordinator,
+            self.settings,
+            Address("broker.example", 9092),
+        )
+
+    def log(self, topic: str, partition: int = 0) -> LogId:
+        return self.cluster.by_name[topic].logs()[partition]
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+REQUESTS: dict[int, Any] = {
+    0: (producer.ProduceRequest, producer.ProduceResponse),
+    1: (consumer.FetchRequest, consumer.FetchResponse),
+    2: (consumer.ListOffsetsRequest, consumer.ListOffsetsResponse),
+    3: (metadata.MetadataRequest, metadata.MetadataResponse),
+    10: (metadata.FindCoordinatorRequest, metadata.FindCoordinatorResponse),
+    18: (metadata.ApiVersionsRequest, metadata.ApiVersionsResponse),
+    19: (admin.CreateTopicsRequest, admin.CreateTopicsResponse),
+    20: (admin.DeleteTopicsRequest, admin.DeleteTopicsResponse),
+    22: (producer.InitProducerIdRequest, producer.InitProducerIdResponse),
+    24: (producer.AddPartitionsToTxnRequest, producer.AddPartitionsToTxnResponse),
+    26: (producer.EndTxnRequest, producer.EndTxnResponse),
+    61: (admin.DescribeProducersRequest, admin.DescribeProducersResponse),
+    65: (admin.DescribeTransactionsRequest, admin.DescribeTransactionsResponse),
+    66: (admin.ListTransactionsRequest, admin.ListTransactionsResponse),
+}
+"""kafka-python's classes by API key."""
+
+
+def read_with_kio(key: int, version: int, body: bytes) -> Any:
+    """Decode an answer with kio; it must take all bytes, and write the very same again."""
+    response = getattr(load_payload_module(key, version, EntityType.response), REQUESTS[key][1].__name__)
+    entity, size = entity_reader(response)(body, 0)
+    assert size == len(body), f"kio leaves {len(body) - size} bytes of {response.__name__} v{version}"
+    return entity
+
+
+def write_with_kio(entity: Any) -> bytes:
+    with io.BytesIO() as out:
+        entity_writer(type(entity))(out, entity)
+        return out.getvalue()
+
+
+class Asker:
+    """Asks the router as a client would, over kafka-python's codec, and checks each answer with kio, too."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.client = Client(connection=11, peer="test:1")
+
+    @property
+    def router(self) -> Router:
+        return Router(self.memory.broker, ALL)
+
+    async def start(self, key: int, version: int, /, **fields: object) -> Any:
+        request = REQUESTS[key][0](version=version, **fields)
+        request.with_header(correlation_id=5, client_id="asker")
+        return await self.router.start(bytes(request.encode(version=version, header=True)), self.client)
+
+    async def finish(self, started: Any) -> bytes:
+        if isinstance(started.answer, Deferred):
+            return b"".join(started.finished(await started.answer.finish()))
+        return b"".join(started.answer)
+
+    def parse(self, key: int, version: int, answer: bytes) -> Any:
+        header_bytes = 5 if REQUESTS[key][0].flexible_version_q(version) and key != 18 else 4
+        assert answer[:header_bytes] == (b"\0\0\0\x05\0")[:header_bytes]
+        body = answer[header_bytes:]
+        if not (key == 65 and PLACEMENTS_TAG_BYTES in body):  # kio knows no tags but Kafka's
+            assert write_with_kio(read_with_kio(key, version, body)) == body
+        return REQUESTS[key][1].decode(body, version=version)
+
+    async def __call__(self, key: int, version: int, /, **fields: object) -> Any:
+        """Ask; answers kafka-python's response object."""
+        return self.parse(key, version, await self.finish(await self.start(key, version, **fields)))
+
+
+@pytest.fixture
+def ask(memory: Memory) -> Asker:
+    return Asker(memory)
+
+
+@pytest.fixture
+def make_memory() -> Callable[[], Memory]:
+    """For property tests, which need a fresh double for each example."""
+    return Memory
+
+
+@pytest.fixture
+def make_asker() -> Callable[[Memory], Asker]:
+    return Asker
+
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+
+
+def build_batch(
+    *,
+    records: int = 1,
+    size: int = 70,
+    producer_id: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+    attributes: int = 0,
+    timestamp: int = 1_000,
+    magic: int = 2,
+    count: int | None = None,
+) -> bytes:
+    """A record batch of `size` bytes whose records nobody will decode."""
+    payload = bytes(index % 251 for index in range(size - _HEADER.size))
+    count = records if count is None else count
+    head = (
+        0,
+        size - 12,
+        -1,
+        magic,
+        0,
+        attributes,
+        records - 1,
+        timestamp,
+        timestamp,
+        producer_id,
+        epoch,
+        sequence,
+        count,
+    )
+    batch = bytearray(_HEADER.pack(*head) + payload)
+    batch[17:21] = struct.pack(">I", crc32c.crc32c(bytes(batch[21:])))
+    return bytes(batch)
+
+
+@pytest.fixture
+def batch() -> Callable[..., bytes]:
+    return build_batch
+
+
+@pytest.fixture
+def description() -> Callable[..., Description]:
+    def build(transactional_id: str = "tx", state: str = "OPEN", **changes: Any) -> Description:
+        log = LogId.of_topic(UUID(int=1), 0)
+        made = Description(
+            transactional_id=transactional_id,
+            producer_id=ProducerId(41),
+            epoch=ProducerEpoch(2),
+            timeout_ms=60_000,
+            state=state,
+            txid=TxId(ProducerId(41), ProducerEpoch(2), 5),
+            started_ms=1_000,
+            logs=(log,),
+            being_copied=(),
+            committed=(
+                CommittedTransaction(TxId(ProducerId(41), ProducerEpoch(2), 4), (Placement(log, Offset(17), 3),)),
+            ),
+        )
+        return replace(made, **changes)
+
+    return build
+
+
+def _example_fields(key: int) -> dict[str, Any]:
+    """What a plain client would ask, for each API; fields that a version does not have are left out by the codec."""
+    produce, fetch = producer.ProduceRequest.TopicProduceData, consumer.FetchRequest.FetchTopic
+    offsets, add = consumer.ListOffsetsRequest.ListOffsetsTopic, producer.AddPartitionsToTxnRequest
+    new, deleted = admin.CreateTopicsRequest.CreatableTopic, admin.DeleteTopicsRequest.DeleteTopicState
+    partition = {"current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1, "log_start_offset": -1}
+    fetched = fetch.FetchPartition(partition=1, partition_max_bytes=1000, **partition)
+    wanted = offsets.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
+    produced = produce.PartitionProduceData(index=0, records=build_batch())
+    timing = {"replica_id": -1, "max_wait_ms": 0, "min_bytes": 1, "max_bytes": 10_000, "isolation_level": 0}
+    session = {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": [], "rack_id": ""}
+    adding = {"v3_and_below_transactional_id": "tx", "v3_and_below_producer_id": 1, "v3_and_below_producer_epoch": 0}
+    return {
+        0: {
+            "transactional_id": None,
+            "acks": 1,
+            "timeout_ms": 1000,
+            "topic_data": [produce(name="t", partition_data=[produced])],
+        },
+        1: {**timing, **session, "topics": [fetch(topic="t", topic_id=UUID(int=1), partitions=[fetched])]},
+        2: {"replica_id": -1, "isolation_level": 0, "topics": [offsets(name="t", partitions=[wanted])]},
+        3: {"topics": [metadata.MetadataRequest.MetadataRequestTopic(name="t", topic_id=None)]},
+        10: {"key": "k", "key_type": 1, "coordinator_keys": ["k"]},
+        18: {"client_software_name": "fuzz", "client_software_version": "1"},
+        19: {
+            "topics": [new(name="u", num_partitions=1, replication_factor=1, assignments=[], configs=[])],
+            "timeout_ms": 1000,
+            "validate_only": False,
+        },
+        20: {"topics": [deleted(name="t", topic_id=None)], "topic_names": ["t"], "timeout_ms": 1000},
+        22: {"transactional_id": "tx", "transaction_timeout_ms": 1000, "producer_id": -1, "producer_epoch": -1},
+        24: {**adding, "v3_and_below_topics": [add.AddPartitionsToTxnTopic(name="t", partitions=[0])]},
+        26: {"transactional_id": "tx", "producer_id": 1, "producer_epoch": 0, "committed": True},
+        61: {"topics": [admin.DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0])]},
+        65: {"transactional_ids": ["tx"]},
+        66: {"state_filters": ["Ongoing"], "producer_id_filters": [1], "duration_filter": -1},
+    }[key]
+
+
+@pytest.fixture
+def example_request() -> Callable[[int, int], bytes]:
+    """A right request of an API in a version, as a frame without its length."""
+
+    def build(key: int, version: int) -> bytes:
+        request = REQUESTS[key][0](version=version, **_example_fields(key))
+        request.with_header(correlation_id=5, client_id="fuzz")
+        return bytes(request.encode(version=version, header=True))
+
+    return build

@@ -1,0 +1,320 @@
+"""Connections: frames, order, pipelining, limits, and what happens to those who do wrong."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+from trio.testing import memory_stream_pair
+
+from fairlog.kafka.api import Client, Deferred, HangUp
+from fairlog.kafka.connection import IN_FLIGHT_MAX, Connection, FrameReader
+from fairlog.kafka.router import Started
+from fairlog.kafka.server import Server
+from fairlog.kafka.wire import Malformed
+
+FRAME_BYTES_MAX = 1_000_000
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+class EchoRouter:
+    """Answers each frame with itself. b"wait…" is deferred until `gate` opens; others do what they are called."""
+
+    def __init__(self) -> None:
+        self.started: list[bytes] = []
+        self.finished: list[bytes] = []
+        self.gate = trio.Event()
+
+    async def start(self, frame, client):
+        await trio.lowlevel.checkpoint()
+        frame = bytes(frame)
+        self.started.append(frame)
+        if frame == b"malformed":
+            raise Malformed("Fetch v12: the frame ends within a number")
+        if frame == b"hang up":
+            raise HangUp("API 99 is not served")
+        if frame == b"fault":
+            raise ZeroDivisionError("a fault of ours")
+        if frame == b"none":
+            return Started("Echo", 0, 0, None, [])
+        if frame.startswith(b"wait"):
+            return Started("Echo", 0, 0, Deferred(lambda: self._finish(frame)), [b"<"])
+        return Started("Echo", 0, 0, [frame], [])
+
+    async def _finish(self, frame):
+        await self.gate.wait()
+        if frame == b"wait and hang up":
+            raise HangUp("effect unknown")
+        if frame == b"wait for a fault":
+            raise ZeroDivisionError("a fault of ours")
+        self.finished.append(frame)
+        return [frame, b">"]
+
+
+class Peer:
+    """The client's end of a connection that is being served."""
+
+    def __init__(self, stream, router, connection) -> None:
+        self.stream, self.router, self.connection = stream, router, connection
+        self._frames = FrameReader(stream, frame_bytes_max=2**31 - 1)
+
+    async def send(self, *bodies: bytes) -> None:
+        await self.stream.send_all(b"".join(map(framed, bodies)))
+
+    async def receive(self) -> bytes | None:
+        with trio.fail_after(5):
+            frame = await self._frames.next_frame()
+        return None if frame is None else bytes(frame)
+
+
+@pytest.fixture
+async def peer(nursery, autojump_clock):
+    ours, theirs = memory_stream_pair()
+    router = EchoRouter()
+    connection = Connection(ours, Client(1, "peer:1"), router, frame_bytes_max=FRAME_BYTES_MAX)
+    nursery.start_soon(connection.serve)
+    return Peer(theirs, router, connection)
+
+
+# --- frames ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 5, 64, 70_000, 10**6])
+async def test_frames_are_cut_however_the_bytes_arrive(chunk):
+    """Frames of any size come out whole, from one byte at a time to many frames at once."""
+    bodies = [b"", b"a", b"bc" * 10, b"d" * (100 if chunk < 10 else 200_000), b"e", b""]
+    data = b"".join(map(framed, bodies))
+    ours, theirs = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+
+        async def send():
+            for start in range(0, len(data), chunk):
+                await theirs.send_all(data[start : start + chunk])
+            await theirs.send_eof()
+
+        nursery.start_soon(send)
+        reader = FrameReader(ours, frame_bytes_max=FRAME_BYTES_MAX)
+        for body in bodies:
+            assert bytes(await reader.next_frame()) == body
+        assert await reader.next_frame() is None
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (struct.pack(">i", FRAME_BYTES_MAX + 1), "at most 1000000 are taken"),
+        (struct.pack(">i", -1), "a frame of -1 bytes"),
+        (b"GET / HTTP/1.1\r\n\r\n", "a frame of 1195725856 bytes"),
+        (b"\0\0", "ended within a frame's length"),
+        (struct.pack(">i", 100) + b"short", "after 5 of a frame's 100 bytes"),
+    ],
+)
+async def test_frame_that_cannot_be_is_refused(data, why):
+    """Too large, negative, another protocol, cut short: refused by the length, before room is made."""
+    ours, theirs = memory_stream_pair()
+    await theirs.send_all(data)
+    await theirs.send_eof()
+    with pytest.raises(Malformed, match=why):
+        await FrameReader(ours, frame_bytes_max=FRAME_BYTES_MAX).next_frame()
+
+
+async def test_frame_of_the_largest_size_is_taken():
+    """The limit is the largest that fits."""
+    ours, theirs = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(theirs.send_all, framed(bytes(FRAME_BYTES_MAX)))
+        frame = await FrameReader(ours, frame_bytes_max=FRAME_BYTES_MAX).next_frame()
+    assert len(frame) == FRAME_BYTES_MAX
+
+
+# --- order and pipelining --------------------------------------------------------------------------
+
+
+async def test_requests_are_answered_in_order(peer):
+    """An answer that is ready waits for those in front of it."""
+    await peer.send(b"one", b"wait two", b"three", b"wait four", b"five")
+    assert await peer.receive() == b"one"
+    await trio.testing.wait_all_tasks_blocked()
+    assert peer.router.started == [b"one", b"wait two", b"three", b"wait four", b"five"]
+    peer.router.gate.set()
+    assert [await peer.receive() for _ in range(4)] == [b"<wait two>", b"three", b"<wait four>", b"five"]
+
+
+async def test_request_without_an_answer_is_skipped(peer):
+    """acks=0: nothing comes, and the next answer is the next request's."""
+    await peer.send(b"none", b"one", b"none", b"two")
+    assert [await peer.receive() for _ in range(2)] == [b"one", b"two"]
+
+
+async def test_client_that_pipelines_without_end_is_not_read_without_end(peer):
+    """When IN_FLIGHT_MAX answers are outstanding, no further request is started (back-pressure)."""
+    count = IN_FLIGHT_MAX * 3
+    await peer.send(*(b"wait %d" % index for index in range(count)))
+    await trio.testing.wait_all_tasks_blocked()
+    # One is with the writer, IN_FLIGHT_MAX in the queue, one in the reader's hand.
+    assert len(peer.router.started) == IN_FLIGHT_MAX + 2
+    peer.router.gate.set()
+    assert [await peer.receive() for _ in range(count)] == [b"<wait %d>" % index for index in range(count)]
+
+
+# --- those who do wrong, and those who go ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "event", "reason"),
+    [
+        (b"malformed", "malformed request", "Fetch v12: the frame ends within a number"),
+        (b"hang up", "request without an answer", "API 99 is not served"),
+        (b"fault", "a request failed by a fault of the node", None),
+        (b"wait and hang up", "request without an answer", "effect unknown"),
+        (b"wait for a fault", "an answer failed by a fault of the node", None),
+    ],
+)
+async def test_request_that_goes_wrong_closes_its_connection_with_one_line(peer, body, event, reason):
+    """One log line that says who and why; the connection ends, and nothing else does."""
+    peer.router.gate.set()
+    with capture_logs() as lines:
+        await peer.send(b"before", body)
+        assert await peer.receive() == b"before"
+        assert await peer.receive() is None
+    told = [line for line in lines if line["log_level"] != "debug"]
+    assert [line["event"] for line in told] == [event]
+    assert told[0]["peer"] == "peer:1"
+    if reason:
+        assert told[0]["reason"] == reason
+
+
+async def test_client_that_goes_takes_its_waiting_answers_along(peer):
+    """A closed connection leaves no task behind that waits for an answer nobody will read."""
+    await peer.send(b"wait for ever")
+    await trio.testing.wait_all_tasks_blocked()
+    await peer.stream.aclose()
+    await trio.testing.wait_all_tasks_blocked()
+    assert peer.router.finished == []
+
+
+async def test_connection_stopped_finishes_what_is_in_flight(peer):
+    """A stop takes no new request, answers what was started, and closes."""
+    await peer.send(b"wait one", b"wait two")
+    await trio.testing.wait_all_tasks_blocked()
+    peer.connection.stop()
+    await peer.send(b"too late")
+    await trio.testing.wait_all_tasks_blocked()
+    peer.router.gate.set()
+    assert [await peer.receive() for _ in range(3)] == [b"<wait one>", b"<wait two>", None]
+    assert b"too late" not in peer.router.started
+
+
+async def test_connection_idle_is_stopped_at_once(peer):
+    """With nothing in flight there is nothing to wait for."""
+    peer.connection.stop()
+    assert await peer.receive() is None
+
+
+# --- over sockets ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def server(memory, nursery):
+    server = Server(memory.broker)
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    await nursery.start(server.serve, listeners)
+    address = listeners[0].socket.getsockname()
+
+    async def connect():
+        return await trio.open_tcp_stream(*address[:2])
+
+    server.connect = connect
+    yield server
+    server.stop()
+
+
+async def ask_versions(stream) -> bytes:
+    """Asks for ApiVersions v0; the answer's frame."""
+    await stream.send_all(framed(struct.pack(">hhih", 18, 0, 5, -1)))
+    with trio.fail_after(5):
+        return bytes(await FrameReader(stream, frame_bytes_max=2**31 - 1).next_frame())
+
+
+async def test_server_answers_over_tcp(server):
+    """A client that speaks only through a socket gets its answer."""
+    async with await server.connect() as stream:
+        assert (await ask_versions(stream))[:6] == struct.pack(">ih", 5, 0)
+
+
+async def test_large_frames_go_both_ways_over_tcp(server, memory, batch):
+    """A large Produce is received and a large Fetch is sent, whole, in many pieces."""
+    memory.topics.create_now("t")
+    sent = batch(size=1_000_000)
+    produce = struct.pack(">hhihhhii", 0, 3, 5, -1, -1, 1, 1000, 1) + struct.pack(">h1sii", 1, b"t", 1, 0)
+    fetch = struct.pack(">hhih", 1, 4, 6, -1) + struct.pack(">iiiibi", -1, 0, 1, 10**7, 0, 1)
+    fetch += struct.pack(">h1siiqi", 1, b"t", 1, 0, 0, 10**7)
+    async with await server.connect() as stream:
+        reader = FrameReader(stream, frame_bytes_max=2**31 - 1)
+        for _ in range(5):
+            await stream.send_all(framed(produce + struct.pack(">i", len(sent)) + sent))
+            with trio.fail_after(5):
+                assert (await reader.next_frame())[19:21] == b"\0\0"  # no error
+        await stream.send_all(framed(fetch))
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(5):
+            answer = bytes(await reader.next_frame())
+    stored = b"".join(memory.leaders.logs[memory.log("t")])
+    assert len(stored) == 5_000_000
+    assert answer.endswith(stored)
+
+
+async def test_malformed_bytes_over_tcp_harm_nobody_else(server):
+    """The one who sent them is cut off; the others go on."""
+    async with await server.connect() as good, await server.connect() as bad:
+        await ask_versions(good)
+        with capture_logs() as lines:
+            await bad.send_all(b"GET / HTTP/1.1\r\n\r\n")
+            with trio.fail_after(5):
+                assert await bad.receive_some() == b""
+        assert [line["event"] for line in lines] == ["malformed request"]
+        await ask_versions(good)
+
+
+async def test_connections_are_numbered_in_the_order_they_come(server):
+    """Ordinals grow: a younger connection of a producer can be told from an older one (invariant 10)."""
+    async with await server.connect() as one, await server.connect() as two:
+        await ask_versions(one)
+        await ask_versions(two)
+        ordinals = sorted(connection._client.connection for connection in server._connections)
+        assert ordinals == [1, 2]
+
+
+async def test_connections_beyond_the_limit_are_closed(server):
+    """With a log line; those that are there are served on."""
+    server._connections_max = 1
+    async with await server.connect() as one:
+        await ask_versions(one)
+        with capture_logs() as lines:
+            async with await server.connect() as two:
+                with trio.fail_after(5):
+                    assert await two.receive_some() == b""
+        assert [line["event"] for line in lines] == ["too many connections"]
+        await ask_versions(one)
+
+
+async def test_server_stopped_ends_by_itself(memory):
+    """After stop, serve returns when the last connection is done; nobody can connect any more."""
+    server = Server(memory.broker)
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    address = listeners[0].socket.getsockname()
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.serve, listeners)
+            stream = await trio.open_tcp_stream(*address[:2])
+            await ask_versions(stream)
+            server.stop()
+    async with stream:
+        assert await stream.receive_some() == b""
+    with pytest.raises(OSError, match="all attempts to connect"):
+        await trio.open_tcp_stream(*address[:2])

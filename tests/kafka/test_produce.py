@@ -1,0 +1,270 @@
+"""Produce: what is accepted, what is refused with which code, and when the answer goes out."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+import trio
+from kafka.protocol.producer import ProduceRequest
+
+from coordinator.answers import Refusal
+from fairlog.broker import DuplicateOf, RefusedAppend
+from fairlog.kafka.api import Client, Deferred, HangUp
+from fairlog.kafka.errors import APPEND_REFUSALS, ErrorCode
+from fairlog.kafka.handlers import api_00_produce
+from fairlog_types import Offset, ProducerEpoch, ProducerId, StorageFailure
+
+PRODUCE = 0
+TRANSACTIONAL = 0x10
+ALL_VERSIONS = pytest.mark.parametrize("version", range(api_00_produce.SERVED.min, api_00_produce.SERVED.max + 1))
+
+Topic = ProduceRequest.TopicProduceData
+Partition = Topic.PartitionProduceData
+
+
+def request(records, *, topic="t", partition=0, acks=-1, transactional_id=None, timeout_ms=1000):
+    return {
+        "transactional_id": transactional_id,
+        "acks": acks,
+        "timeout_ms": timeout_ms,
+        "topic_data": [Topic(name=topic, partition_data=[Partition(index=partition, records=records)])],
+    }
+
+
+def only(response):
+    (topic,) = response.responses
+    (partition,) = topic.partition_responses
+    return partition
+
+
+@ALL_VERSIONS
+async def test_plain_batch_is_answered_with_its_offset(ask, memory, batch, version):
+    """A batch of three behind a batch of two gets base offset 2, in every version."""
+    memory.topics.create_now("t")
+    await ask(PRODUCE, version, **request(batch(records=2)))
+    answer = only(await ask(PRODUCE, version, **request(batch(records=3))))
+    assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (0, 2, -1)
+    if version >= 5:
+        assert answer.log_start_offset == 0
+
+
+async def test_batch_is_stored_as_it_was_sent(ask, memory, batch):
+    """Nothing but base offset and leader epoch differs from what the client has signed."""
+    memory.topics.create_now("t")
+    sent = batch(records=4, size=5000)
+    await ask(PRODUCE, 9, **request(sent))
+    (stored,) = memory.leaders.logs[memory.log("t")]
+    assert stored[16:] == sent[16:]
+
+
+@ALL_VERSIONS
+async def test_many_topics_and_partitions_are_answered_one_by_one(ask, memory, batch, version):
+    """One bad partition does not keep the others from being written."""
+    memory.topics.create_now("a", partitions=2)
+    memory.configure(auto_create=False)
+    topics = [
+        Topic(name="a", partition_data=[Partition(index=i, records=batch()) for i in (1, 2, 0)]),
+        Topic(name="b", partition_data=[Partition(index=0, records=batch())]),
+    ]
+    fields = {"transactional_id": None, "acks": -1, "timeout_ms": 1000, "topic_data": topics}
+    response = await ask(PRODUCE, version, **fields)
+    errors = {(t.name, p.index): p.error_code for t in response.responses for p in t.partition_responses}
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert errors == {("a", 1): 0, ("a", 2): unknown, ("a", 0): 0, ("b", 0): unknown}
+
+
+async def test_topic_missing_is_made_if_configured(ask, memory, batch):
+    """Producing to a topic that is not there makes it; unless the operator forbids that."""
+    assert only(await ask(PRODUCE, 9, **request(batch(), topic="new"))).error_code == 0
+    assert memory.cluster.topic("new") is not None
+    memory.configure(auto_create=False)
+    answer = only(await ask(PRODUCE, 9, **request(batch(), topic="newer")))
+    assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def corrupt(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    ("build", "error"),
+    [
+        (lambda batch: corrupt(batch()), ErrorCode.CORRUPT_MESSAGE),
+        (lambda batch: batch()[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (lambda batch: batch()[:40], ErrorCode.CORRUPT_MESSAGE),
+        (lambda batch: b"", ErrorCode.CORRUPT_MESSAGE),
+        (lambda batch: None, ErrorCode.CORRUPT_MESSAGE),
+        (lambda batch: batch(magic=1), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (lambda batch: batch(count=3), ErrorCode.INVALID_RECORD),
+        (lambda batch: batch(attributes=0x20), ErrorCode.INVALID_RECORD),
+        (lambda batch: batch(attributes=0x07), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
+        (lambda batch: batch() + batch(), ErrorCode.INVALID_RECORD),
+        (lambda batch: batch(size=1_048_589), ErrorCode.MESSAGE_TOO_LARGE),
+        (lambda batch: batch(attributes=TRANSACTIONAL, producer_id=1, epoch=0), ErrorCode.INVALID_RECORD),
+    ],
+    ids=["crc", "cut", "short", "empty", "null", "magic", "count", "control", "codec", "two", "large", "transactional"],
+)
+async def test_batch_that_may_not_be_stored_is_refused(ask, memory, batch, build, error):
+    """Each way in which a batch is bad has the protocol's own error, and nothing is written."""
+    memory.topics.create_now("t")
+    answer = only(await ask(PRODUCE, 9, **request(build(batch))))
+    assert (answer.error_code, answer.base_offset) == (error, -1)
+    assert memory.leaders.logs[memory.log("t")] == []
+
+
+async def test_batch_of_the_largest_size_is_taken(ask, memory, batch):
+    """The limit is the largest batch that fits, and a topic may have its own."""
+    memory.topics.create_now("t")
+    memory.topics.create_now("small", configs={"max.message.bytes": "100"})
+    assert only(await ask(PRODUCE, 9, **request(batch(size=1_048_588)))).error_code == 0
+    assert only(await ask(PRODUCE, 9, **request(batch(size=100), topic="small"))).error_code == 0
+    answer = only(await ask(PRODUCE, 9, **request(batch(size=101), topic="small")))
+    assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+
+async def test_batch_compressed_passes_through(ask, memory, batch):
+    """The broker does not look into the records: bytes that are no valid gzip are as good as any."""
+    memory.topics.create_now("t")
+    assert only(await ask(PRODUCE, 9, **request(batch(attributes=1, size=61 + len(gzip.compress(b""))))))
+
+
+@pytest.mark.parametrize("acks", [-2, 2, 3])
+async def test_acks_unheard_of_are_refused(ask, memory, batch, acks):
+    """Only 0, 1 and all exist."""
+    memory.topics.create_now("t")
+    answer = only(await ask(PRODUCE, 9, **request(batch(), acks=acks)))
+    assert answer.error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    assert memory.leaders.logs[memory.log("t")] == []
+
+
+async def test_acks_all_waits_until_the_batch_is_visible(ask, memory, batch, autojump_clock):
+    """With acks=all the answer comes when the batch can be read, not before; with acks=1 at once."""
+    memory.topics.create_now("t")
+    memory.leaders.held = True
+    assert not isinstance((await ask.start(PRODUCE, 9, **request(batch(), acks=1))).answer, Deferred)
+    started = await ask.start(PRODUCE, 9, **request(batch(records=2)))
+    answered = []
+    async with trio.open_nursery() as nursery:
+
+        async def finish():
+            answered.append(only(ask.parse(PRODUCE, 9, await ask.finish(started))))
+
+        nursery.start_soon(finish)
+        await trio.sleep(0.9)
+        assert answered == []
+        memory.leaders.release()
+    assert (answered[0].error_code, answered[0].base_offset) == (0, 1)
+
+
+async def test_acks_all_beyond_the_time_out_is_answered_as_timed_out(ask, memory, batch, autojump_clock):
+    """A batch that does not become visible in time is REQUEST_TIMED_OUT: its effect is unknown."""
+    memory.topics.create_now("t")
+    memory.leaders.held = True
+    before = trio.current_time()
+    answer = only(await ask(PRODUCE, 9, **request(batch(), timeout_ms=1500)))
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+    assert trio.current_time() - before == pytest.approx(1.5)
+
+
+async def test_acks_none_is_not_answered(ask, memory, batch):
+    """acks=0 gets no answer; if it is refused, the connection is closed, so that the client notices."""
+    memory.topics.create_now("t")
+    assert (await ask.start(PRODUCE, 9, **request(batch(), acks=0))).answer is None
+    assert len(memory.leaders.logs[memory.log("t")]) == 1
+    with pytest.raises(HangUp, match="CORRUPT_MESSAGE"):
+        await ask.start(PRODUCE, 9, **request(corrupt(batch()), acks=0))
+
+
+@pytest.mark.parametrize("refusal", RefusedAppend)
+async def test_refusal_of_the_leader_has_its_code(ask, memory, batch, refusal):
+    """Every refusal of the leader stands in the table, and says in words what it is."""
+    memory.topics.create_now("t")
+    memory.leaders.refusal = refusal
+    answer = only(await ask(PRODUCE, 9, **request(batch(producer_id=5, epoch=0, sequence=0))))
+    assert (answer.error_code, answer.error_message) == (APPEND_REFUSALS[refusal], refusal.value)
+
+
+@pytest.mark.parametrize("when", ["appending", "waiting"])
+async def test_storage_failure_is_answered_as_such(ask, memory, batch, when):
+    """A full or failed disk is KAFKA_STORAGE_ERROR, whether it shows at the append or at the flush."""
+    memory.topics.create_now("t")
+    if when == "appending":
+        memory.leaders.failure = StorageFailure("no space left on device")
+        answer = only(await ask(PRODUCE, 9, **request(batch())))
+    else:
+        memory.leaders.held = True
+        started = await ask.start(PRODUCE, 9, **request(batch()))
+        memory.leaders.failure = StorageFailure("fdatasync failed")
+        answer = only(ask.parse(PRODUCE, 9, await ask.finish(started)))
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+
+
+async def test_batch_repeated_is_answered_with_the_originals_offset(ask, memory, batch):
+    """A duplicate gets the original's result, after the same wait."""
+    memory.topics.create_now("t")
+    await ask(PRODUCE, 9, **request(batch(records=9)))
+    memory.leaders.duplicate = DuplicateOf(Offset(4), Offset(9))
+    answer = only(await ask(PRODUCE, 9, **request(batch(producer_id=5, epoch=0, sequence=0))))
+    assert (answer.error_code, answer.base_offset) == (0, 4)
+
+
+@pytest.mark.parametrize("current", [3, 4])
+async def test_plain_batch_of_an_older_epoch_is_fenced_everywhere(ask, memory, batch, current):
+    """Invariant 9, for plain batches of a transactional producer in a partition that its successor never touched."""
+    memory.topics.create_now("t")
+    memory.coordinator.epochs[ProducerId(5)] = ProducerEpoch(current)
+    answer = only(await ask(PRODUCE, 9, **request(batch(producer_id=5, epoch=3, sequence=0))))
+    assert answer.error_code == (0 if current == 3 else ErrorCode.INVALID_PRODUCER_EPOCH)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "base_offset"),
+    [
+        ("apache-kafka-java", "4.1.0", -1),
+        ("kafka-python", "3.0.12", -1),
+        ("kgo", "1.20", -1),
+        ("librdkafka", "2.16.1", -5),
+        ("confluent-kafka-python", "2.16.1-rdkafka-2.16.1", -5),
+        ("", "", -5),
+    ],
+)
+async def test_transactional_batch_is_answered_without_an_offset(ask, memory, batch, name, version, base_offset):
+    """Each client gets the base offset from which it makes "no offset" for all five records."""
+    memory.topics.create_now("t")
+    ask.client.software_name, ask.client.software_version = name, version
+    records = batch(records=5, producer_id=5, epoch=0, sequence=0, attributes=TRANSACTIONAL)
+    answer = only(await ask(PRODUCE, 9, **request(records, transactional_id="tx")))
+    assert (answer.error_code, answer.base_offset) == (0, base_offset)
+
+
+async def test_transactional_batch_does_not_wait(ask, memory, batch):
+    """Inside a transaction nothing waits for the disk: the answer is complete when the batch is in the journal."""
+    memory.topics.create_now("t")
+    memory.leaders.held = True
+    records = batch(producer_id=5, epoch=0, sequence=0, attributes=TRANSACTIONAL)
+    started = await ask.start(PRODUCE, 9, **request(records, transactional_id="tx"))
+    assert not isinstance(started.answer, Deferred)
+
+
+@pytest.mark.parametrize("attributes", [0, TRANSACTIONAL])
+async def test_transactional_flag_and_id_must_agree(ask, memory, batch, attributes):
+    """A plain batch under a transactional id, and a transactional one without a producer id, are refused."""
+    memory.topics.create_now("t")
+    answer = only(await ask(PRODUCE, 9, **request(batch(attributes=attributes), transactional_id="tx")))
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+
+
+def test_base_offset_unknown_makes_every_offset_negative_for_clients_that_add_the_index():
+    """The last of count records gets -1 at most: no client can take it for a place in the log."""
+    for count in (1, 2, 100):
+        base = api_00_produce.unknown_base_offset(Client(1, "p", software_name="librdkafka"), count)
+        assert base + count - 1 == -1
+
+
+def test_refusals_of_the_coordinator_are_all_known():
+    """A new refusal has to be given a code, or to be of unknown effect; see test_transactions for the codes."""
+    from coordinator.answers import Effect
+    from fairlog.kafka.errors import COORDINATOR_REFUSALS
+
+    assert {r for r in Refusal if r.effect is Effect.NONE} <= set(COORDINATOR_REFUSALS)

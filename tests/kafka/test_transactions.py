@@ -1,0 +1,292 @@
+"""The transactional APIs: what reaches the coordinator, and in which code its refusals come back."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from kafka.protocol.admin import DescribeProducersRequest
+from kafka.protocol.producer import AddPartitionsToTxnRequest
+
+from coordinator.answers import Effect, Refusal
+from fairlog.broker import ActiveProducer
+from fairlog.kafka.errors import COORDINATOR_REFUSALS, EffectUnknown, ErrorCode, code_of_refusal
+from fairlog.kafka.handlers import (
+    api_10_find_coordinator,
+    api_18_api_versions,
+    api_22_init_producer_id,
+    api_24_add_partitions_to_txn,
+    api_26_end_txn,
+    api_65_describe_transactions,
+    api_66_list_transactions,
+)
+from fairlog.kafka.handlers.api_65_describe_transactions import PLACEMENTS_TAG, PlacedRecords, PlacedTransaction
+from fairlog.kafka.wire import Reader
+from fairlog_types import ProducerEpoch, ProducerId, StorageFailure
+
+FIND, VERSIONS, INIT, ADD, END = 10, 18, 22, 24, 26
+DESCRIBE_PRODUCERS, DESCRIBE, LIST = 61, 65, 66
+
+
+def versions(api):
+    return pytest.mark.parametrize("version", range(api.SERVED.min, api.SERVED.max + 1))
+
+
+# --- FindCoordinator and ApiVersions ---------------------------------------------------------------
+
+
+@versions(api_10_find_coordinator)
+@pytest.mark.parametrize("key_type", [0, 1])
+async def test_coordinator_is_this_node(ask, version, key_type):
+    """For groups and for transactional ids, for one key or many."""
+    fields = {"key": "k", "key_type": key_type, "coordinator_keys": ["k", "l"]}
+    answer = await ask(FIND, version, **fields)
+    told = answer.coordinators if version >= 4 else [answer]
+    assert {(t.error_code, t.node_id, t.host, t.port) for t in told} == {(0, 7, "broker.example", 9092)}
+    if version >= 4:
+        assert [t.key for t in told] == ["k", "l"]
+
+
+@pytest.mark.parametrize("version", [1, 4])
+async def test_coordinator_of_an_unknown_key_type_is_refused(ask, version):
+    """Share groups, for instance, are not served."""
+    answer = await ask(FIND, version, key="k", key_type=2, coordinator_keys=["k"])
+    told = answer.coordinators[0] if version >= 4 else answer
+    assert (told.error_code, told.node_id) == (ErrorCode.INVALID_REQUEST, -1)
+
+
+@versions(api_18_api_versions)
+async def test_versions_served_are_listed(ask, version):
+    """Exactly what the router serves, and what software asks is remembered from version 3 on."""
+    answer = await ask(VERSIONS, version, client_software_name="librdkafka", client_software_version="2.16.1")
+    listed = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+    assert listed[0] == (3, 10)
+    assert set(listed) == {0, 1, 2, 3, 10, 18, 19, 20, 22, 24, 26, 61, 65, 66}
+    assert ask.client.software_name == ("librdkafka" if version >= 3 else "")
+
+
+# --- InitProducerId, AddPartitionsToTxn, EndTxn ----------------------------------------------------
+
+
+def init(transactional_id="tx", producer_id=-1, epoch=-1):
+    return {
+        "transactional_id": transactional_id,
+        "transaction_timeout_ms": 60_000,
+        "producer_id": producer_id,
+        "producer_epoch": epoch,
+    }
+
+
+def add(*partitions):
+    topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="t", partitions=list(partitions))
+    return {
+        "v3_and_below_transactional_id": "tx",
+        "v3_and_below_producer_id": 41,
+        "v3_and_below_producer_epoch": 2,
+        "v3_and_below_topics": [
+            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))
+        ],
+    }
+
+
+def end(committed=True):
+    return {"transactional_id": "tx", "producer_id": 41, "producer_epoch": 2, "committed": committed}
+
+
+def added(answer):
+    return {
+        (topic.name, partition.partition_index): partition.partition_error_code
+        for topic in answer.results_by_topic_v3_and_below
+        for partition in topic.results_by_partition
+    }
+
+
+@versions(api_22_init_producer_id)
+async def test_producer_id_is_granted(ask, memory, version):
+    """With what the client says it had, from version 3 on, and the ordinal of its connection."""
+    answer = await ask(INIT, version, **init(producer_id=41, epoch=2))
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, 41, 0)
+    had = (41, 2) if version >= 3 else (-1, -1)
+    assert memory.coordinator.calls == [("init", "tx", 60_000, *had, 11)]
+
+
+@pytest.mark.parametrize("asked", [init(""), init(producer_id=4), init(epoch=4)])
+async def test_producer_id_on_contradictory_terms_is_refused(ask, memory, asked):
+    """An empty transactional id, or one of id and epoch without the other, does not reach the coordinator."""
+    answer = await ask(INIT, 4, **asked)
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (ErrorCode.INVALID_REQUEST, -1, -1)
+    assert memory.coordinator.calls == []
+
+
+@versions(api_24_add_partitions_to_txn)
+async def test_partitions_are_added(ask, memory, version):
+    """All logs of one request go to the coordinator together."""
+    memory.topics.create_now("t", partitions=3)
+    assert added(await ask(ADD, version, **add(2, 0))) == {("t", 2): 0, ("t", 0): 0}
+    logs = (memory.log("t", 2), memory.log("t", 0))
+    assert memory.coordinator.calls == [("add", "tx", 41, 2, logs, 11)]
+
+
+async def test_partitions_are_added_all_or_none(ask, memory):
+    """One that does not exist keeps the others out, and nothing has begun."""
+    memory.topics.create_now("t", partitions=1)
+    errors = added(await ask(ADD, 3, **add(0, 5)))
+    assert errors == {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED, ("t", 5): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert memory.coordinator.calls == []
+
+
+@versions(api_26_end_txn)
+@pytest.mark.parametrize("committed", [True, False])
+async def test_transaction_is_ended(ask, memory, version, committed):
+    """Commit or abort, with the ordinal of the connection."""
+    assert (await ask(END, version, **end(committed))).error_code == 0
+    assert memory.coordinator.calls == [("end", "tx", 41, 2, committed, 11)]
+
+
+@pytest.mark.parametrize("refusal", COORDINATOR_REFUSALS)
+async def test_refusal_of_the_coordinator_has_its_code(ask, memory, refusal):
+    """The same in all three APIs."""
+    memory.topics.create_now("t")
+    memory.coordinator.refusal = refusal
+    code = COORDINATOR_REFUSALS[refusal]
+    assert (await ask(INIT, 4, **init())).error_code == code
+    assert added(await ask(ADD, 3, **add(0))) == {("t", 0): code}
+    assert (await ask(END, 3, **end())).error_code == code
+
+
+@pytest.mark.parametrize(("key", "since"), [(INIT, 4), (ADD, 2), (END, 2)])
+async def test_fenced_producer_is_told_in_the_words_of_its_version(ask, memory, key, since):
+    """PRODUCER_FENCED since KIP-588; the same was INVALID_PRODUCER_EPOCH before."""
+    memory.topics.create_now("t")
+    memory.coordinator.refusal = Refusal.FENCED
+    fields = {INIT: init(), ADD: add(0), END: end()}[key]
+    for version, code in ((since - 1, ErrorCode.INVALID_PRODUCER_EPOCH), (since, ErrorCode.PRODUCER_FENCED)):
+        answer = await ask(key, version, **fields)
+        assert (added(answer)["t", 0] if key == ADD else answer.error_code) == code
+
+
+@pytest.mark.parametrize("refusal", [r for r in Refusal if r not in COORDINATOR_REFUSALS])
+async def test_effect_unknown_closes_the_connection(ask, memory, refusal):
+    """No code says "perhaps" to every client; a closed connection does (invariant 5)."""
+    assert refusal.effect is Effect.UNKNOWN
+    memory.coordinator.refusal = refusal
+    with pytest.raises(EffectUnknown):
+        await ask.start(END, 3, **end())
+
+
+async def test_disk_failing_under_a_commit_closes_the_connection(ask, memory):
+    """Whether PREPARE_COMMIT is on the disk cannot be told, so nothing is claimed."""
+    memory.coordinator.failure = StorageFailure("fdatasync failed")
+    with pytest.raises(EffectUnknown):
+        await ask.start(END, 3, **end())
+
+
+async def test_disk_failing_before_a_transaction_is_told(ask, memory):
+    """Beginning has no effect that could be seen, so the error is told as such."""
+    memory.topics.create_now("t")
+    memory.coordinator.failure = StorageFailure("no space left on device")
+    assert (await ask(INIT, 4, **init())).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert added(await ask(ADD, 3, **add(0))) == {("t", 0): ErrorCode.KAFKA_STORAGE_ERROR}
+
+
+def test_outcome_lost_is_fatal_to_clients():
+    """An abortable code would make the client produce again what may be committed."""
+    assert code_of_refusal(Refusal.OUTCOME_LOST, knows_producer_fenced=True) is ErrorCode.INVALID_TXN_STATE
+
+
+# --- the describing ones ---------------------------------------------------------------------------
+
+
+async def test_producers_of_a_partition_are_described(ask, memory):
+    """With the smallest offset that the records of an open transaction can get."""
+    memory.topics.create_now("t")
+    idle = ActiveProducer(ProducerId(1), ProducerEpoch(0), 9, 5000, in_transaction=False)
+    writing = ActiveProducer(ProducerId(2), ProducerEpoch(3), -1, -1, in_transaction=True)
+    memory.leaders.producers[memory.log("t")] = [idle, writing]
+    topic = DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0, 1])
+    answer = await ask(DESCRIBE_PRODUCERS, 0, topics=[topic])
+    known, unknown = answer.topics[0].partitions
+    told = [
+        (p.producer_id, p.producer_epoch, p.last_sequence, p.last_timestamp, p.current_txn_start_offset)
+        for p in known.active_producers
+    ]
+    assert told == [(1, 0, 9, 5000, -1), (2, 3, -1, -1, 0)]
+    assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("changes", [{}, {"committed": ()}])
+async def test_transaction_is_described(ask, memory, description, changes):
+    """State, times, producer and partitions, with and without placements; an unknown id has its error."""
+    memory.topics.create_now("t")
+    memory.coordinator.descriptions["tx"] = description(**changes)
+    answer = await ask(DESCRIBE, 0, transactional_ids=["tx", "none"])
+    known, unknown = answer.transaction_states
+    assert (known.error_code, known.transactional_id, known.transaction_state) == (0, "tx", "Ongoing")
+    assert (known.transaction_timeout_ms, known.transaction_start_time_ms) == (60_000, 1_000)
+    assert (known.producer_id, known.producer_epoch) == (41, 2)
+    assert [(topic.topic, topic.partitions) for topic in known.topics] == [("t", [0])]
+    assert unknown.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+async def test_placements_travel_in_a_tagged_field(ask, memory, description):
+    """`fairlog txn show` finds out where the records of committed transactions are; other clients skip it."""
+    memory.topics.create_now("t")
+    memory.coordinator.descriptions["tx"] = description(logs=())
+    started = await ask.start(DESCRIBE, 0, transactional_ids=["tx"])
+    reader = Reader(await ask.finish(started), flexible=True)
+    reader.int32()
+    reader.end_of_fields()  # header
+    reader.int32()  # throttle time
+
+    def state():
+        reader.int16(), reader.string(), reader.string(), reader.int32(), reader.int64(), reader.int64(), reader.int16()
+        reader.array(reader.string)
+        return dict(reader.tagged_fields())
+
+    (tags,) = reader.array(state)
+    placed = api_65_describe_transactions.decode_placements(tags[PLACEMENTS_TAG])
+    assert placed == (PlacedTransaction(41, 2, 4, (PlacedRecords("t", 0, 17, 3),)),)
+
+
+@pytest.mark.parametrize(
+    ("state", "changes", "name"),
+    [
+        ("OPEN", {}, "Ongoing"),
+        ("PREPARING", {}, "PrepareCommit"),
+        ("MUST_ABORT", {}, "CompleteAbort"),
+        ("EMPTY", {}, "CompleteCommit"),
+        ("EMPTY", {"committed": ()}, "Empty"),
+    ],
+)
+async def test_states_have_kafkas_names(ask, memory, description, state, changes, name):
+    """Tools made for Kafka know what to show."""
+    memory.coordinator.descriptions["tx"] = description(state=state, **changes)
+    (told,) = (await ask(LIST, 0, state_filters=[], producer_id_filters=[])).transaction_states
+    assert told.transaction_state == name
+
+
+@versions(api_66_list_transactions)
+async def test_transactions_are_listed_by_filter(ask, memory, description, version):
+    """By state, by producer id, by how long they have been open."""
+    now_ms = time.time_ns() // 1_000_000
+    memory.coordinator.descriptions = {
+        "old": description("old", producer_id=1, started_ms=now_ms - 60_000),
+        "young": description("young", producer_id=2, started_ms=now_ms),
+        "idle": description("idle", state="EMPTY", producer_id=3, started_ms=None),
+    }
+
+    async def listed(states=(), producer_ids=(), duration=-1):
+        answer = await ask(
+            LIST,
+            version,
+            state_filters=list(states),
+            producer_id_filters=list(producer_ids),
+            duration_filter=duration,
+        )
+        return {state.transactional_id for state in answer.transaction_states}, answer.unknown_state_filters
+
+    assert await listed() == ({"old", "young", "idle"}, [])
+    assert await listed(["Ongoing", "Hanging"]) == ({"old", "young"}, ["Hanging"])
+    assert await listed(producer_ids=[2, 3]) == ({"young", "idle"}, [])
+    if version >= 1:
+        assert await listed(duration=30_000) == ({"old"}, [])
