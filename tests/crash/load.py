@@ -252,10 +252,11 @@ def _retried(call: Callable[[], object]) -> None:
     while True:
         try:
             call()
-            return
         except KafkaException as error:
             if not _error(error).retriable() or time.monotonic() > deadline:
                 raise
+        else:
+            return
 
 
 def _error(exception: KafkaException) -> KafkaError:

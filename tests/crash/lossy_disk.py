@@ -174,7 +174,7 @@ def _sectors(start: int, end: int) -> Iterator[tuple[int, int]]:
 def main() -> None:
     Ledger(Path(os.environ.pop(LEDGER_VARIABLE))).install()
     sys.path.insert(0, str(ROOT))
-    from fairlog.cli import main as node  # noqa: PLC0415 - the calls must be wrapped before the node binds them
+    from fairlog.cli import main as node
 
     node()
 
