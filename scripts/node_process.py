@@ -112,12 +112,16 @@ class NodeProcess:
         except subprocess.TimeoutExpired:
             return None
 
+    def terminate(self) -> None:
+        """SIGTERM, without waiting."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+
     def stop(self, timeout_s: float = 20.0) -> int:
         """SIGTERM, and the exit status. A node that does not end in time is killed, and that is an error."""
         if self._child is None:
             return 0
-        if self.running:
-            self._child.send_signal(signal.SIGTERM)
+        self.terminate()
         status = self.wait_end(timeout_s)
         if status is None:
             self.kill()

@@ -56,6 +56,9 @@ class Reader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._consumer.close()
 
     def wait_for(self, count: int, *, timeout_s: float = WAIT_S) -> list[Seen]:

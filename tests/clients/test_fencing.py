@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from scripts.node_process import NodeProcess
-from tests.clients.drivers import ClientError, ClientKind, Fenced
+from tests.clients.drivers import ClientError, ClientKind, Fenced, ProducerDriver
 from tests.clients.reading import Reader, assert_topic_holds
 
 pytestmark = [
@@ -15,6 +15,18 @@ pytestmark = [
     # kafka-python's own: a socket of a closed client is left to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
+
+
+def _flush_and_commit(producer: ProducerDriver) -> None:
+    """Which of the two tells the client that it is fenced is the client's affair."""
+    producer.flush()
+    producer.commit()
+
+
+def _write_transaction(producer: ProducerDriver, topic: str, value: bytes) -> None:
+    producer.begin()
+    producer.send(topic, 0, value)
+    _flush_and_commit(producer)
 
 
 def test_zombie_that_commits_after_its_successor_started_is_fenced(
@@ -50,8 +62,7 @@ def test_zombie_that_writes_where_its_successor_never_writes_is_fenced_there_too
             successor.send(third, 0, b"successor")
             zombie.send(first, 0, b"zombie, after")
             with pytest.raises(ClientError):
-                zombie.flush()
-                zombie.commit()
+                _flush_and_commit(zombie)
             successor.commit()
     for topic in (second, third):
         assert_topic_holds(node.address, topic, {0: [b"successor"]})
@@ -71,10 +82,7 @@ def test_zombie_cannot_begin_again(
         zombie.commit()
         with client.producer(node.address, transactional_id) as successor:
             with pytest.raises(ClientError):
-                zombie.begin()
-                zombie.send(unused, 0, b"zombie")
-                zombie.flush()
-                zombie.commit()
+                _write_transaction(zombie, unused, b"zombie")
             successor.begin()
             successor.commit()
     assert_topic_holds(node.address, used, {0: [b"committed"]})

@@ -139,7 +139,7 @@ def _only_what_was_committed(history: History, logs: Logs) -> Iterator[Violation
             elif outcome is Outcome.OPEN:
                 yield Violation(1, f"partition {partition} offset {record.offset}: never committed: {record.value!r}")
             elif outcome is Outcome.REFUSED:
-                yield Violation(5, f"partition {partition} offset {record.offset}: refused, yet there: {record.value!r}")
+                yield Violation(5, f"partition {partition} offset {record.offset}: was refused: {record.value!r}")
 
 
 def _dense(logs: Logs) -> Iterator[Violation]:

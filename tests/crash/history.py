@@ -3,12 +3,15 @@
 Every value names its writer, so a record that is found in a log can be traced to the one transaction or the
 one plain send that made it, whatever the broker did in between:
 
-    t|<writer>|<transaction>|<partition>|<index>|<count>      index-th of the transaction's count records there
-    p|<writer>|<number>|<partition>                           a record outside any transaction
+    t|<writer>|<transaction>|<partition>|<index>|<count>|<pad>   index-th of the transaction's count records there
+    p|<writer>|<number>|<partition>                              a record outside any transaction
+
+The pad's length follows from the numbers before it, so a value that was cut or mixed up is none of the load's.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -99,16 +102,24 @@ class PlainTag:
 
 def transactional_value(transaction: Transaction, partition: int, index: int) -> bytes:
     count = transaction.counts[partition]
-    return f"t|{transaction.writer}|{transaction.number}|{partition}|{index}|{count}".encode()
+    pad = _pad(transaction.number, partition, index)
+    return f"t|{transaction.writer}|{transaction.number}|{partition}|{index}|{count}|{pad}".encode()
 
 
+def _pad(number: int, partition: int, index: int) -> str:
+    """0 to about 2,000 bytes, so that journals fill up and roll."""
+    return "x" * ((number * 7919 + partition * 104_729 + index * 1_299_709) % 2003)
+
+
+@functools.lru_cache(maxsize=1 << 18)
 def parse_value(value: bytes | None) -> TransactionalTag | PlainTag | None:
     """Whose record this is; None if it is none of the load's (a control record, say)."""
     if value is None:
         return None
     match value.decode("utf-8", errors="replace").split("|"):
-        case ["t", writer, *numbers] if len(numbers) == 4 and all(number.isdecimal() for number in numbers):
-            return TransactionalTag(writer, *map(int, numbers))
+        case ["t", writer, *numbers, pad] if len(numbers) == 4 and all(number.isdecimal() for number in numbers):
+            tag = TransactionalTag(writer, *map(int, numbers))
+            return tag if pad == _pad(tag.transaction, tag.partition, tag.index) else None
         case ["p", writer, *numbers] if len(numbers) == 2 and all(number.isdecimal() for number in numbers):
             return PlainTag(writer, *map(int, numbers))
         case _:

@@ -18,9 +18,10 @@ ASKED = Transaction("x", 0, {0: 1, 1: 1}, Outcome.ASKED)
 PLAIN = PlainRecord("p", 0, 1, Outcome.DONE, offset=3)
 PLAIN_REFUSED = PlainRecord("p", 1, 0, Outcome.REFUSED)
 PLAIN_ASKED = PlainRecord("p", 2, 0, Outcome.ASKED)
-HISTORY = History.of(
-    transactions=[FIRST, SECOND, ABORTED, OPEN, ASKED], plain=[PLAIN, PLAIN_REFUSED, PLAIN_ASKED]
-)
+HISTORY = History.of(transactions=[FIRST, SECOND, ABORTED, OPEN, ASKED], plain=[PLAIN, PLAIN_REFUSED, PLAIN_ASKED])
+
+NEVER_SENT = Transaction("w", 99, {0: 1}, Outcome.DONE)
+TOO_LONG = Transaction("w", 1, {0: 2}, Outcome.DONE)
 
 
 def sound() -> dict[int, list[bytes | None]]:
@@ -71,18 +72,25 @@ ANOMALIES: dict[str, tuple[dict[int, list[bytes | None]], set[int]]] = {
     "a control record": (_with(0, None), {1}),
     "somebody else's record": (_with(0, b"hello"), {1}),
     "a record in another partition than it was sent to": (_with(0, PLAIN.value), {1, 4}),
-    "a record that was never sent": (_with(0, b"t|w|99|0|0|1"), {1}),
-    "a record beyond the transaction's count": (_with(0, b"t|w|1|0|1|1"), {1, 7, 5}),
+    "a record that was never sent": (_with(0, *NEVER_SENT.values(0)), {1}),
+    "a record beyond the transaction's count": (_with(0, TOO_LONG.values(0)[1]), {1, 5}),
     "an open transaction, whole": ({0: [*sound()[0], *OPEN.values(0)], 1: [*sound()[1], *OPEN.values(1)]}, {1}),
     "an open transaction, in part": (_with(0, *OPEN.values(0)), {1, 7}),
     "an aborted transaction": (_with(0, *ABORTED.values(0)), {5}),
     "a refused plain record": (_with(0, PLAIN_REFUSED.value), {5}),
-    "a committed transaction lost": ({0: SECOND.values(0), 1: [*SECOND.values(1), b"t|w|0|1|0|1"][:2]}, {5}),
+    "a committed transaction lost": ({0: SECOND.values(0), 1: SECOND.values(1)}, {5}),
+    "a value cut short": (
+        {0: [FIRST.values(0)[0], FIRST.values(0)[1][:-1], *SECOND.values(0)], 1: sound()[1]},
+        {1, 5},
+    ),
     "a committed transaction lost in one partition": ({0: SECOND.values(0), 1: sound()[1]}, {5}),
     "a commit of unknown outcome, in part": (_with(1, *ASKED.values(1)), {7}),
     "a transaction copied twice": (_with(0, *SECOND.values(0)), {4, 3, 5}),
     "a plain record copied twice": (_with(1, PLAIN.value), {4}),
-    "a transaction torn apart": ({0: [FIRST.values(0)[0], *SECOND.values(0), FIRST.values(0)[1]], 1: sound()[1]}, {3, 6}),
+    "a transaction torn apart": (
+        {0: [FIRST.values(0)[0], *SECOND.values(0), FIRST.values(0)[1]], 1: sound()[1]},
+        {3, 6},
+    ),
     "a transaction out of order": ({0: [*FIRST.values(0)[::-1], *SECOND.values(0)], 1: sound()[1]}, {3}),
     "two transactions of a writer swapped in one partition": (
         {0: [*SECOND.values(0), *FIRST.values(0)], 1: sound()[1]},
@@ -166,5 +174,5 @@ def test_value_round_trips() -> None:
     """A record is traced to its sender by its value alone."""
     assert parse_value(FIRST.values(0)[1]) == TransactionalTag("w", 0, 0, 1, 2)
     assert parse_value(PLAIN.value) == PlainTag("p", 0, 1)
-    assert parse_value(b"t|w|x|0|0|1") is None
+    assert parse_value(b"t|w|x|0|0|1|") is None
     assert parse_value(None) is None

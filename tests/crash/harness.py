@@ -1,0 +1,291 @@
+"""Kills a node again and again under load, and has every crash judged.
+
+One round: start the node with one failpoint armed; let the load come to rest, read all partitions to the end
+with a plain consumer, and check them against the load's history (AT_REST); let the load go on until the
+failpoint kills the node, or a random moment does; open the data logs of the dead node and check them too
+(AT_CRASH). The directory is kept over all rounds of a run, so recovery also meets what earlier recoveries
+left. A node that dies while the load comes to rest is simply started again: recovery is crashed, too.
+
+With `lossy_disk` the node runs over a disk that forgets what was not flushed (tests/crash/lossy_disk.py), and
+each kill is a power cut.
+
+A run is a function of its seed as far as threads and disks allow: the seed decides the points, the counts
+and the load. It stands in every failure.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+from datalog.environment import LmdbDataLogs
+from datalog.interface import ReadRequest, ReadResult
+from journal.failpoints import FAILPOINTS
+
+from fairlog_types import LogKind, Offset
+from scripts.node_process import ROOT, NodeDidNotStart, NodeProcess
+from tests.clients.raw_client import records_of
+from tests.clients.reading import Reader, Seen
+from tests.crash import lossy_disk
+from tests.crash.checker import Found, Reading, Violation, check, check_growth
+from tests.crash.history import History, Outcome
+from tests.crash.load import Load
+
+PARTITIONS = 4
+LIFE_S = 1.5
+"""A node whose failpoint is not reached within this is killed by hand: a random moment as good as any."""
+STOP_S = 15.0
+VISIBLE_S = 5.0
+"""How long after its answer a commit may take to become visible; it takes milliseconds."""
+DATA_LOGS = "datalog"
+"""Where in the data directory the data logs are."""
+
+# Small segments and a small snapshot interval, so that rolling, reclaiming and cutting happen while we watch.
+SMALL = {
+    "FAIRLOG_TOPICS_AUTO_CREATE": "false",
+    "FAIRLOG_JOURNAL_SEGMENT_BYTES_MAX": str(1024 * 1024),
+    "FAIRLOG_REQUESTS_MESSAGE_BYTES_MAX": str(256 * 1024),
+    "FAIRLOG_JOURNAL_GROUP_JOURNALS": "2",
+    "FAIRLOG_DATALOG_MAP_BYTES": str(1024**3),
+    "FAIRLOG_LOG_LEVEL": "warning",
+    "FAIRLOG_LOG_FORMAT": "console",
+}
+
+# Points that one transaction passes a few times, and those that a node passes rarely: a count fit for each keeps a
+# round short. What is not named here is passed once or more per transaction.
+_PASSED_RARELY = ("journal.make_room", "journal.roll", "journal.reclaim", "journal.close", "group.snapshot")
+
+
+class CrashTestFailed(AssertionError):
+    """At least one invariant did not hold. The message has the seed, the last kill, the violations, and the log."""
+
+
+@dataclass(slots=True)
+class CrashRun:
+    """A node, its load, and what has been seen of both.
+
+    directory:     everything is kept here
+    seed:          decides failpoints, counts and load
+    lossy_disk:    forget what was not flushed at each kill
+    planted_fault: a name of journal.failpoints.PLANTED_FAULTS: then the run is expected to fail
+    """
+
+    directory: Path
+    seed: int
+    lossy_disk: bool = False
+    planted_fault: str | None = None
+    failpoints: Sequence[str] = tuple(FAILPOINTS)
+    kills: Counter[str] = field(default_factory=Counter[str])
+    lost_bytes: int = 0
+    _rng: random.Random = field(init=False)
+    _node: NodeProcess = field(init=False)
+    _load: Load | None = None
+    _reader: Reader | None = None
+    _seen: dict[int, list[Found]] = field(default_factory=lambda: {p: [] for p in range(PARTITIONS)})
+    _last: str = "nothing yet"
+
+    def __post_init__(self) -> None:
+        self._rng = random.Random(self.seed)
+        environment = dict(SMALL)
+        if self.planted_fault is not None:
+            environment["FAIRLOG_PLANTED_FAULT"] = self.planted_fault
+        program: Sequence[str] = ("-m", "fairlog.cli")
+        if self.lossy_disk:
+            environment[lossy_disk.LEDGER_VARIABLE] = str(self._ledger)
+            program = (str(ROOT / "tests" / "crash" / "lossy_disk.py"),)
+        self._node = NodeProcess(self.directory / "data", environment, program=program)
+
+    @property
+    def _topic(self) -> str:
+        # Of this run only: a client that a failed run left behind must not find its topic on another run's node.
+        return f"crash-{self.seed}"
+
+    @property
+    def _ledger(self) -> Path:
+        return self.directory / "ledger"
+
+    def kill_times(self, count: int) -> None:
+        """Start, load, kill and check, `count` times, and once more without a kill. Raises CrashTestFailed."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._prepare()
+            points = self._points(count)
+            while self.kills.total() < count:
+                self._round(points[self.kills.total() % len(points)])
+            self._start()
+            self._check_at_rest()
+            self._check_read_again_from_the_start()
+        finally:
+            self._end()
+
+    def report(self) -> str:
+        points = ", ".join(f"{name} {count}" for name, count in sorted(self.kills.items()))
+        history = self._load.history if self._load else History()
+        outcomes = ", ".join(f"{history.count(outcome)} {outcome.value}" for outcome in Outcome)
+        lost = f"; {self.lost_bytes} unflushed bytes lost" if self.lossy_disk else ""
+        return f"seed {self.seed}: {self.kills.total()} kills ({points}); outcomes: {outcomes}{lost}"
+
+    # --- one round ---
+
+    def _points(self, count: int) -> list[str | None]:
+        """Every failpoint, shuffled, again and again, with a random-time kill (None) after each six."""
+        points: list[str | None] = []
+        while len(points) < count:
+            shuffled: list[str | None] = list(self.failpoints)
+            self._rng.shuffle(shuffled)
+            for index, point in enumerate(shuffled):
+                points += [point, None] if index % 6 == 5 else [point]
+        return points
+
+    def _prepare(self) -> None:
+        self._node.start()
+        admin = AdminClient({"bootstrap.servers": self._node.address})
+        admin.create_topics([NewTopic(self._topic, PARTITIONS, 1)])[self._topic].result(timeout=20)
+        self._reader = Reader(self._node.address, self._topic, PARTITIONS)
+        self._load = Load(self._node.address, self._topic, PARTITIONS, seed=self.seed)
+
+    def _round(self, point: str | None) -> None:
+        rarely = point is not None and point.startswith(_PASSED_RARELY)
+        armed = None if point is None else f"{point}:kill:{self._rng.randint(1, 2 if rarely else 150)}"
+        self._last = armed or "a random moment"
+        if self._node.running:
+            self._node.kill()
+        self._start(armed)
+        if self._check_at_rest():
+            life_s = self._rng.uniform(0.0, 1.0) if point is None else LIFE_S * (2 if rarely else 1)
+            self._node.wait_end(life_s)
+            if point is not None and point.startswith("journal.close"):
+                self._node.terminate()
+                self._node.wait_end(STOP_S)
+        self._after_death(point)
+
+    def _start(self, armed: str | None = None) -> None:
+        """Start the node. Its failpoint may kill it before it is ready; that is a kill, and it starts without."""
+        self._node.environment.pop("FAIRLOG_FAILPOINT", None)
+        if armed is not None:
+            self._node.environment["FAIRLOG_FAILPOINT"] = armed
+        try:
+            self._node.start()
+        except NodeDidNotStart as error:
+            if armed is None or self._node.wait_end(0) != -signal.SIGKILL:
+                raise CrashTestFailed(f"{self._where()}\nthe node does not start again: {error}") from error
+            self._after_death(armed.partition(":")[0])
+            self._start()
+
+    def _after_death(self, point: str | None) -> None:
+        """Kill the node if its failpoint has not; count; cut the power; judge what the data logs hold."""
+        by_itself = not self._node.running
+        self._node.kill()
+        if by_itself and (point is None or self._node.wait_end(0) != -signal.SIGKILL):
+            raise CrashTestFailed(f"{self._where()}\nthe node ended by itself:\n{self._node.log_tail()}")
+        self.kills[point if by_itself and point else "random"] += 1
+        if self.lossy_disk:
+            self.lost_bytes += lossy_disk.lose_unsynced(self._node.data_dir, self._ledger, self._rng)
+        self._check_at_crash()
+
+    def _end(self) -> None:
+        """Let the clients come to an end, with a node there to answer them; without one they are left behind."""
+        try:
+            if self._load is not None:
+                if not self._node.running:
+                    self._start()
+                self._load.stop()
+        finally:
+            if self._reader is not None:
+                self._reader.close()
+            self._node.kill()
+
+    # --- judging ---
+
+    def _check_at_rest(self) -> bool:
+        """Hold the load, read on to the end, compare with all that was answered; False if the node dies meanwhile."""
+        assert self._load is not None
+        try:
+            history = self._load.rest(lambda: self._node.running)
+            if history is None:
+                return False
+            deadline = time.monotonic() + VISIBLE_S
+            while violations := check(history, self._read_on(), Reading.AT_REST):
+                if time.monotonic() > deadline:
+                    break  # what is answered is visible after the copy: it has had its time
+                time.sleep(0.02)
+        except (AssertionError, KafkaException) as error:
+            if not self._node.running:
+                return False
+            raise CrashTestFailed(f"{self._where()}\n{error}\n{self._node.log_tail()}") from error
+        self._judge(violations)
+        self._load.go_on()
+        return True
+
+    def _check_at_crash(self) -> None:
+        """Open the data logs of the dead node: a consistent cut, and nothing that was seen is gone."""
+        assert self._load is not None
+        logs = read_data_logs(self._node.data_dir)
+        self._judge([*check(self._load.history.snapshot(), logs, Reading.AT_CRASH), *check_growth(self._seen, logs)])
+
+    def _check_read_again_from_the_start(self) -> None:
+        """Another consumer, from offset 0, reads what the first one read over all the crashes."""
+        assert self._load is not None
+        if self._load.rest(lambda: self._node.running) is None:
+            raise CrashTestFailed(f"{self._where()}\nthe node ended by itself:\n{self._node.log_tail()}")
+        before = self._read_on()
+        with Reader(self._node.address, self._topic, PARTITIONS) as reader:
+            reader.read_to_end(timeout_s=30)
+            again = _by_partition(reader.records)
+        self._judge([*check_growth(before, again), *check_growth(again, before)])
+        self._load.go_on()
+
+    def _read_on(self) -> dict[int, list[Found]]:
+        """What the consumer that lives through all crashes has seen, after reading on to the end."""
+        assert self._reader is not None
+        known = sum(map(len, self._seen.values()))
+        for record in self._reader.read_to_end()[known:]:
+            self._seen[record.partition].append(Found(record.offset, record.value))
+        return self._seen
+
+    def _judge(self, violations: Sequence[Violation]) -> None:
+        if violations:
+            shown = "\n".join(map(str, violations[:20]))
+            raise CrashTestFailed(f"{self._where()}\n{len(violations)} violations:\n{shown}\n{self._node.log_tail()}")
+
+    def _where(self) -> str:
+        return f"seed {self.seed}, kill {self.kills.total()}, last point: {self._last}"
+
+
+def _by_partition(records: Sequence[Seen]) -> dict[int, list[Found]]:
+    logs: dict[int, list[Found]] = {partition: [] for partition in range(PARTITIONS)}
+    for record in records:
+        logs[record.partition].append(Found(record.offset, record.value))
+    return logs
+
+
+def read_data_logs(data_dir: Path) -> dict[int, list[Found]]:
+    """The records of the topic's partitions in the data logs of a node that is not running, as one cut.
+
+    Reads a copy, so that the files which the next start meets are those that the crash left.
+    """
+    with tempfile.TemporaryDirectory(dir=data_dir.parent) as scratch:
+        shutil.copytree(data_dir / DATA_LOGS, scratch, dirs_exist_ok=True)
+        logs = LmdbDataLogs.open(Path(scratch), map_bytes=1024**3, sync=False)
+        try:
+            topic_logs = [log for log in logs.logs() if log.kind == LogKind.TOPIC.value]
+            requests = [ReadRequest(log, Offset(0), 1 << 40) for log in topic_logs]
+            answers = logs.read(requests, bytes_max=1 << 40)
+        finally:
+            logs.close()
+    found: dict[int, list[Found]] = {partition: [] for partition in range(PARTITIONS)}
+    for answer in answers:
+        assert isinstance(answer, ReadResult), f"reading from offset 0 was answered by {answer}"
+        records = [Found(offset, value) for data in answer.batches for offset, value in records_of(data)]
+        assert len(records) == answer.next_offset, f"{answer.log}: {len(records)} records, next {answer.next_offset}"
+        found[answer.log.partition] = records
+    return found

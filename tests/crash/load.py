@@ -1,0 +1,263 @@
+"""Writers that keep a node busy over many crashes, and write down what they were told.
+
+Each writer is a thread with a stock client (confluent-kafka): some commit and abort transactions over several
+partitions, one leaves its transactions open for ever (every reader and every other commit must pass them by),
+one sends plain records. The client sits through a crash as it would in production: it reconnects, repeats
+what was not answered, aborts when told to, and is replaced by a new instance after a fatal error. So the
+repeated EndTxn, the late Produce and the retried InitProducerId of real clients are all part of the load.
+
+What is written down, and when, decides what the checker may demand (`history.Outcome`): ASKED stands before the
+commit is sent, DONE and REFUSED only after the client has said so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from tests.crash.history import History, Outcome, PlainRecord, Transaction
+
+ANSWER_S = 20.0
+"""How long a client may take to come to an end after the node is back; much longer than it should."""
+
+PAUSE_S = 0.01
+"""Between two transactions of a writer, on average: a crash wants many states, not many records."""
+
+_CLIENT = {
+    "enable.idempotence": True,
+    "linger.ms": 0,
+    "reconnect.backoff.ms": 10,
+    "reconnect.backoff.max.ms": 50,
+    "retry.backoff.ms": 20,
+    "retry.backoff.max.ms": 100,
+    "socket.timeout.ms": 3000,
+    "topic.metadata.refresh.fast.interval.ms": 50,
+    "log_level": 0,
+}
+
+
+class Load:
+    """The writers, running until `stop`; `rest` holds them at a point where every outcome is known."""
+
+    def __init__(self, address: str, topic: str, partitions: int, *, seed: int, transactional_writers: int = 3) -> None:
+        self.history = History()
+        self.errors: list[BaseException] = []
+        self._go = threading.Event()
+        self._stopping = threading.Event()
+        self._go.set()
+        rng = random.Random(seed)
+        kinds = [(_TransactionalWriter, f"w{number}") for number in range(transactional_writers)]
+        writers = [*kinds, (_HangingWriter, "hung"), (_PlainWriter, "plain")]
+        self._writers = [
+            kind(self, name, address, topic, partitions, random.Random(rng.random())) for kind, name in writers
+        ]
+        for writer in self._writers:
+            writer.start()
+
+    def rest(self, node_is_running: Callable[[], bool]) -> History | None:
+        """Hold all writers where nothing is under way; the history then has no outcome that is still to come.
+
+        None if the node dies first: the writers wait for it, and `rest` may be called again. AssertionError if a
+        writer does not come to an end although the node is there.
+        """
+        self._go.clear()
+        deadline = time.monotonic() + 2 * ANSWER_S
+        for writer in self._writers:
+            while not writer.at_rest.wait(0.02):
+                if not node_is_running():
+                    return None
+                assert time.monotonic() < deadline, f"writer {writer.label} does not come to rest; at: {writer.doing}"
+        if self.errors:
+            raise self.errors[0]
+        return self.history.snapshot()
+
+    def go_on(self) -> None:
+        """End a rest."""
+        for writer in self._writers:
+            writer.at_rest.clear()
+        self._go.set()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._go.set()
+        for writer in self._writers:
+            writer.join(2 * ANSWER_S)
+        if self.errors:
+            raise self.errors[0]
+
+    def wait_for_a_rest(self) -> None:
+        """Called by the writer that hangs: return when the load is to rest or to stop."""
+        while self._go.is_set() and not self._stopping.is_set():
+            time.sleep(0.02)
+
+    def may_go_on(self, writer: _Writer) -> bool:
+        """Called by a writer when it has nothing under way; blocks while the load rests. False: end."""
+        if not self._go.is_set():
+            writer.doing = "resting"
+            writer.at_rest.set()
+            self._go.wait()
+        return not self._stopping.is_set()
+
+
+class _Writer(threading.Thread):
+    """A thread that does one thing after the other, and says what it is at."""
+
+    def __init__(self, load: Load, name: str, address: str, topic: str, partitions: int, rng: random.Random) -> None:
+        super().__init__(name=f"load-{name}", daemon=True)
+        self.label, self.load, self.rng = name, load, rng
+        self.address, self.topic, self.partitions = address, topic, partitions
+        self.numbers = itertools.count()
+        self.at_rest = threading.Event()
+        self.doing = "starting"
+
+    def run(self) -> None:
+        try:
+            while self.load.may_go_on(self):
+                self.step()
+        except BaseException as error:  # noqa: BLE001 - carried to the test's thread
+            self.load.errors.append(error)
+            self.at_rest.set()
+
+    def step(self) -> None:
+        raise NotImplementedError
+
+
+class _TransactionalWriter(_Writer):
+    """Transactions of 1 to 5 records in some of the partitions; one in five is aborted on purpose."""
+
+    producer: Producer | None = None
+
+    def step(self) -> None:
+        producer = self.producer
+        if producer is None:
+            self.doing = "starting a new instance"
+            producer = self.producer = self.started()
+        number = next(self.numbers)
+        chosen = self.rng.sample(range(self.partitions), self.rng.randint(1, self.partitions))
+        transaction = Transaction(self.label, number, {p: self.rng.randint(1, 5) for p in chosen}, Outcome.OPEN)
+        self.note(transaction)
+        try:
+            self.doing = f"writing {number}"
+            producer.begin_transaction()
+            for partition in transaction.counts:
+                for value in transaction.values(partition):
+                    producer.produce(self.topic, value, partition=partition)
+            if self.rng.random() < 0.2:
+                self.doing = f"aborting {number}"
+                producer.flush(self.rng.choice([0, ANSWER_S]))
+                self.abort(producer, transaction)
+            else:
+                self.doing = f"committing {number}"
+                self.commit(producer, transaction)
+        except KafkaException:
+            # Fatal, or not to be resolved: a successor of the same id takes over. An outcome that was asked for stays
+            # unknown, and what was never asked for stays open: it may not appear.
+            self.producer = None
+        time.sleep(self.rng.uniform(0, 2 * PAUSE_S))
+
+    def started(self) -> Producer:
+        producer = Producer(
+            _CLIENT
+            | {"bootstrap.servers": self.address, "transactional.id": self.label, "transaction.timeout.ms": 60_000}
+        )
+        _retried(lambda: producer.init_transactions(5.0))
+        return producer
+
+    def commit(self, producer: Producer, transaction: Transaction) -> None:
+        self.note(replace(transaction, outcome=Outcome.ASKED))
+        try:
+            _retried(lambda: producer.commit_transaction(5.0))
+        except KafkaException as error:
+            if not _error(error).txn_requires_abort():
+                raise
+            # The node's word that the commit has had no effect: from here on the checker holds it to that.
+            self.abort(producer, transaction)
+        else:
+            self.note(replace(transaction, outcome=Outcome.DONE))
+
+    def abort(self, producer: Producer, transaction: Transaction) -> None:
+        _retried(lambda: producer.abort_transaction(5.0))
+        self.note(replace(transaction, outcome=Outcome.REFUSED))
+
+    def note(self, transaction: Transaction) -> None:
+        self.load.history.transactions[transaction.writer, transaction.number] = transaction
+
+
+class _HangingWriter(_TransactionalWriter):
+    """Opens a transaction in every partition and leaves it so; a new instance and a new one after each rest."""
+
+    def step(self) -> None:
+        number = next(self.numbers)
+        transaction = Transaction(self.label, number, dict.fromkeys(range(self.partitions), 2), Outcome.OPEN)
+        self.note(transaction)
+        with suppress(KafkaException):
+            self.doing = f"starting to hang {number}"
+            producer = self.producer = self.started()
+            producer.begin_transaction()
+            for partition in transaction.counts:
+                for value in transaction.values(partition):
+                    producer.produce(self.topic, value, partition=partition)
+            producer.flush(1.0)
+        self.doing = "hanging"
+        self.at_rest.set()  # open on purpose: for this writer that is at rest
+        self.load.wait_for_a_rest()
+
+
+class _PlainWriter(_Writer):
+    """One idempotent producer for its whole life; small bursts of plain records, each answer noted."""
+
+    producer: Producer | None = None
+
+    def step(self) -> None:
+        producer = self.producer
+        if producer is None:
+            producer = self.producer = Producer(
+                _CLIENT | {"bootstrap.servers": self.address, "message.timeout.ms": int(2000 * ANSWER_S)}
+            )
+        burst = [
+            PlainRecord(self.label, next(self.numbers), self.rng.randrange(self.partitions), Outcome.ASKED)
+            for _ in range(self.rng.randint(1, 5))
+        ]
+        for record in burst:
+            self.note(record)
+            producer.produce(self.topic, record.value, partition=record.partition, on_delivery=self.answered(record))
+        self.doing = f"sending {burst[0].number} to {burst[-1].number}"
+        producer.flush(2 * ANSWER_S)
+        time.sleep(2 * PAUSE_S)
+
+    def answered(self, record: PlainRecord) -> Callable[[KafkaError | None, Message], None]:
+        def note(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                self.note(replace(record, outcome=Outcome.DONE, offset=message.offset()))
+            else:
+                # A time-out, or the client's own giving up after a fatal error: the effect is unknown.
+                self.producer = None
+
+        return note
+
+    def note(self, record: PlainRecord) -> None:
+        self.load.history.plain[record.writer, record.number] = record
+
+
+def _retried(call: Callable[[], object]) -> None:
+    """Call again while the client says that it may be: a time-out of its own, with the node away."""
+    deadline = time.monotonic() + ANSWER_S
+    while True:
+        try:
+            call()
+        except KafkaException as error:
+            if not _error(error).retriable() or time.monotonic() > deadline:
+                raise
+        else:
+            return
+
+
+def _error(exception: KafkaException) -> KafkaError:
+    return exception.args[0]
