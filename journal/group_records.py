@@ -254,13 +254,15 @@ def _decode(kind: int, header: Sequence[object], payload: bytes | bytearray) -> 
     if kind == BEGIN:
         epochs: dict[LogId, LeaderEpoch] = {}
         for entry in listed:
-            epochs[entry.log()] = LeaderEpoch(entry.number())
+            log = entry.log()
+            epochs[log] = LeaderEpoch(entry.number())
             entry.done()
         return BeginRecord(txid, transactional_id, epochs, timestamp_ms)
     if kind == PREPARE_COMMIT:
         participants: dict[LogId, Expectation] = {}
         for entry in listed:
-            participants[entry.log()] = Expectation(LeaderEpoch(entry.number()), entry.number())
+            log = entry.log()
+            participants[log] = Expectation(LeaderEpoch(entry.number()), entry.number())
             entry.done()
         return PrepareCommitRecord(txid, transactional_id, participants, timestamp_ms)
     if kind == COMMITTED:
