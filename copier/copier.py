@@ -19,8 +19,9 @@ take out of the journal again; the rest follows from `plan` and `apply`. If anyt
 Keeps invariants 4, 6 and 7; gives `reclaim` what it needs for 11.
 
 Rejected: one task per log (a transaction's logs must change together, and LMDB has one writer anyway); waiting
-for the flush of the whole queue instead of its durable head (the thread then idles for a flush per chunk);
-a thread of our own for the copy (its hop saves 10–30 µs of some 500).
+for the flush of the whole queue instead of its durable head (the thread then idles for a flush per chunk:
+1,680 instead of 2,700 batches/s with 16 producers that each wait for their own); a thread of our own for the copy
+(its hop saves 10–30 µs of some 500).
 """
 
 from __future__ import annotations
@@ -256,7 +257,10 @@ class Copier:
     # The work
 
     async def run(self) -> None:
-        """Copy until cancelled, or return after a failure. Cancelling waits for the chunk that is on its way."""
+        """Copy until cancelled, or return after a failure. Cancelling waits for the chunk that is on its way.
+
+        Raises AssertionError or UnknownLog if what was submitted contradicts the data logs: our bug, not the disk's.
+        """
         try:
             while self.failed is None:
                 if self._queue:
