@@ -1,0 +1,73 @@
+"""The command line against a real node: what a client did is what the commands show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+
+from scripts.node_process import NodeProcess
+
+pytestmark = pytest.mark.slow
+
+Fairlog = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeProcess]:
+    """A node of its own, which the commands find by FAIRLOG_BOOTSTRAP."""
+    node = NodeProcess(tmp_path / "data")
+    node.start()
+    monkeypatch.setenv("FAIRLOG_BOOTSTRAP", node.address)
+    yield node
+    assert node.stop() == 0, node.log_tail()
+
+
+def test_commands_show_what_a_transactional_producer_did(node: NodeProcess, fairlog: Fairlog) -> None:
+    """Two commits can be found by their places; a third hangs, is seen and aborted, its producer fenced."""
+    assert fairlog("topic", "create", "orders", "--partitions", "2")[0] == 0
+    producer = Producer({"bootstrap.servers": node.address, "transactional.id": "billing"})
+    producer.init_transactions()
+    for _ in range(2):
+        producer.begin_transaction()
+        for partition in (0, 0, 1):
+            producer.produce("orders", b"order", partition=partition)
+        producer.commit_transaction()
+    producer.begin_transaction()
+    producer.produce("orders", b"hanging", partition=1)
+    assert producer.flush(10) == 0
+
+    described = json.loads(fairlog("topic", "describe", "orders", "--json")[1])
+    assert [(each["start"], each["end"]) for each in described["partitions"]] == [(0, 4), (0, 2)]
+    shown = json.loads(fairlog("txn", "show", "billing", "--json")[1])
+    places = [
+        [(part["topic"], part["partition"], part["base_offset"], part["count"]) for part in sorted_parts(transaction)]
+        for transaction in shown
+    ]
+    assert places == [[("orders", 0, 0, 2), ("orders", 1, 0, 1)], [("orders", 0, 2, 2), ("orders", 1, 1, 1)]]
+
+    assert json.loads(fairlog("txn", "list", "--state", "Ongoing", "--json")[1])[0]["transactional_id"] == "billing"
+    hanging = json.loads(fairlog("txn", "describe", "billing", "--json")[1])
+    assert hanging["partitions"] == [{"topic": "orders", "partition": 1}]
+    epoch = json.loads(fairlog("txn", "abort", "billing", "--json")[1])["producer_epoch"]
+    assert epoch == hanging["producer_epoch"] + 1
+    assert json.loads(fairlog("txn", "list", "--state", "Ongoing", "--json")[1]) == []
+    with pytest.raises(KafkaException, match="fenced"):
+        producer.commit_transaction(10)
+
+
+def sorted_parts(transaction: dict[str, list[dict[str, object]]]) -> list[dict[str, object]]:
+    return sorted(transaction["records"], key=lambda part: str(part["partition"]))
+
+
+def test_topic_deleted_stays_deleted_over_a_restart(node: NodeProcess, fairlog: Fairlog) -> None:
+    """What the command answered is durable; its name is free for a new, empty topic."""
+    for command in (("create", "kept"), ("create", "gone"), ("delete", "gone")):
+        assert fairlog("topic", *command)[0] == 0
+    node.kill()
+    node.start()
+    assert json.loads(fairlog("topic", "list", "--json")[1]) == [{"topic": "kept", "partitions": 1}]
+    assert fairlog("topic", "create", "gone")[0] == 0
