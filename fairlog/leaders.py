@@ -26,8 +26,6 @@ from pathlib import Path
 import structlog
 import trio
 
-from copier.copier import BACKLOG_BYTES_MAX, Copier
-from copier.visibility import LogForgotten
 from coordinator.messages import (
     Applied,
     ApplyCommit,
@@ -38,6 +36,9 @@ from coordinator.messages import (
     Prepare,
     Prepared,
 )
+from copier.copier import BACKLOG_BYTES_MAX, Copier
+from copier.reclaim import Reclaimer
+from copier.visibility import LogForgotten
 from datalog.batch import BatchHeader
 from datalog.interface import Bounds, DataLogs, Mark
 from fairlog.broker import ActiveProducer, Appended, Buffer, DuplicateOf, RefusedAppend
@@ -139,9 +140,9 @@ class LocalLeaders:
     def flusher(self) -> Flusher:
         return self._flusher
 
-    @property
-    def copier(self) -> Copier:
-        return self._copier
+    async def drain(self) -> None:
+        """Return once everything that is placed so far is visible. Raises StorageFailure if it will not be."""
+        await self._copier.drain()
 
     @property
     def failure(self) -> StorageFailure | None:
@@ -269,8 +270,8 @@ class LocalLeaders:
             if log not in self._leaders:
                 return RefusedAppend.UNKNOWN_LOG
             if header.transactional:
-                return self._append_transactional(log, leader, data, header)
-            return self._append_plain(log, leader, data, header)
+                return self._append_transactional(leader, data, header)
+            return self._append_plain(leader, data, header)
         except StorageFailure as failure:
             self._on_failure(failure)
             return RefusedAppend.STORAGE
@@ -283,7 +284,7 @@ class LocalLeaders:
         return self._failure is None
 
     def _append_plain(
-        self, log: LogId, leader: _Leader, data: Buffer, header: BatchHeader
+        self, leader: _Leader, data: Buffer, header: BatchHeader
     ) -> Appended | DuplicateOf | RefusedAppend:
         producer_id, epoch = header.producer_id, header.producer_epoch
         if producer_id in self._open and self._open[producer_id] in leader.state.open_transactions:
@@ -313,7 +314,7 @@ class LocalLeaders:
         return Appended(base_offset, Offset(base_offset + header.record_count))
 
     def _append_transactional(
-        self, log: LogId, leader: _Leader, data: Buffer, header: BatchHeader
+        self, leader: _Leader, data: Buffer, header: BatchHeader
     ) -> Appended | DuplicateOf | RefusedAppend:
         txid = self._open.get(header.producer_id)
         if txid is None or txid.epoch < header.producer_epoch:
@@ -552,7 +553,13 @@ class LocalLeaders:
     # --- in the background, and when the disk fails ---------------------------------------------
 
     async def run(self) -> None:
-        """Forget idle producers now and then; until cancelled."""
+        """Copy what is placed, give journal space back, and forget idle producers; until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._copier.run)
+            nursery.start_soon(Reclaimer(self._copier, self._data_logs, self._journal_of).run)
+            nursery.start_soon(self._forget_idle_producers)
+
+    async def _forget_idle_producers(self) -> None:
         while True:
             await trio.sleep(min(EXPIRY_CHECK_MS, self._producer_expiration_ms) / 1000)
             unused_since_ms = self._now_ms() - self._producer_expiration_ms
@@ -574,4 +581,3 @@ class LocalLeaders:
         logger.error("writes are refused until this node is restarted", reason=str(failure))
         for leader in self._leaders.values():
             leader.wake()
-

@@ -45,8 +45,8 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Address] = t
     """Run a node until cancelled; `task_status.started` gets the address that clients are told.
 
     Cancelled: stops in good order, within `stop_grace_ms`; what is not done by then is done at the next start.
-    The caller holds the data directory (`fairlog.directory`). Raises, before it serves: StoreMismatch, CorruptStorage, StorageFailure,
-    ConfigError, OSError if it cannot listen.
+    The caller holds the data directory (`fairlog.directory`). Raises, before it serves: StoreMismatch,
+    CorruptStorage, StorageFailure, ConfigError, OSError if it cannot listen.
     """
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
@@ -74,10 +74,9 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             leaders.finish_recovery()
 
             async with trio.open_nursery() as background:
-                background.start_soon(leaders.copier.run)
                 background.start_soon(leaders.run)
                 background.start_soon(coordinator.run)
-                await leaders.copier.drain()
+                await leaders.drain()
                 await trio.to_thread.run_sync(last_run.begin_run, settings.data_dir)
                 background.start_soon(topics.run)
                 broker = Broker(cluster, topics, leaders, leaders.data_logs, coordinator, settings, advertised)
@@ -90,8 +89,9 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     seconds=round(trio.current_time() - started, 3),
                 )
                 await _serve_until(stop, Server(broker), listeners, advertised, settings, task_status)
-                with trio.move_on_after(settings.stop_grace_ms / 1000):
-                    await leaders.copier.drain()
+                if leaders.failure is None:
+                    with trio.move_on_after(settings.stop_grace_ms / 1000):
+                        await leaders.drain()
                 background.cancel_scope.cancel()
         if leaders.failure is None:
             await trio.to_thread.run_sync(last_run.end_run, settings.data_dir)

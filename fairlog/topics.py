@@ -70,5 +70,5 @@ class LocalTopics:
                     await self._leaders.drop(topic.logs())
                     await self._cluster.forget_topic(topic.topic_id)
                 except StorageFailure as failure:
-                    log.error("topic not removed; the next start goes on", topic=topic.name, reason=str(failure))
+                    log.warning("topic not removed; the next start goes on", topic=topic.name, reason=str(failure))
             await self._marked.wait()
