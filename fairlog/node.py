@@ -15,6 +15,7 @@ What lies in the data directory:
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -58,8 +59,9 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Address] = t
 
 
 async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskStatus[Address]) -> None:
-    """The node's life. Shielded: it ends by `stop` alone, and bounds its own end."""
-    with trio.CancelScope(shield=True):
+    """The node's life. Cancelling ends it as long as it does not serve; from then on it is shielded and ends by
+    `stop` alone, because it bounds its own end."""
+    with trio.CancelScope() as life:
         listeners = await trio.open_tcp_listeners(settings.listen.port, host=settings.listen.host)
         advertised = advertised_address(settings, _bound_to(listeners))
         async with AsyncExitStack() as stack:
@@ -88,7 +90,15 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     tail_kept=tail_kept,
                     seconds=round(trio.current_time() - started, 3),
                 )
-                await _serve_until(stop, Server(broker), listeners, advertised, settings, task_status)
+                async with trio.open_nursery() as serving:
+                    server = Server(broker)
+                    await serving.start(server.serve, listeners)
+                    life.shield = True
+                    task_status.started(advertised)
+                    await stop.wait()
+                    log.info("stopping", grace_ms=settings.stop_grace_ms)
+                    serving.cancel_scope.deadline = trio.current_time() + settings.stop_grace_ms / 1000
+                    server.stop()
                 if leaders.failure is None:
                     with trio.move_on_after(settings.stop_grace_ms / 1000):
                         await leaders.drain()
@@ -96,24 +106,6 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
         if leaders.failure is None:
             await trio.to_thread.run_sync(last_run.end_run, settings.data_dir)
         log.info("stopped")
-
-
-async def _serve_until(
-    stop: trio.Event,
-    server: Server,
-    listeners: list[trio.SocketListener],
-    advertised: Address,
-    settings: Settings,
-    task_status: trio.TaskStatus[Address],
-) -> None:
-    """Serve clients until `stop`; then answer what is in flight, within `stop_grace_ms`."""
-    async with trio.open_nursery() as serving:
-        await serving.start(server.serve, listeners)
-        task_status.started(advertised)
-        await stop.wait()
-        log.info("stopping", grace_ms=settings.stop_grace_ms)
-        serving.cancel_scope.deadline = trio.current_time() + settings.stop_grace_ms / 1000
-        server.stop()
 
 
 async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedStore:
@@ -125,7 +117,7 @@ async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedSt
             group_journal_count=settings.journal.group_journals,
         )
     )
-    stack.push_async_callback(trio.to_thread.run_sync, cluster.close)
+    stack.push_async_callback(_in_thread, cluster.close)
     return cluster
 
 
@@ -134,7 +126,7 @@ async def _open_leaders(stack: AsyncExitStack, settings: Settings, cluster: Embe
     data_logs = await trio.to_thread.run_sync(
         partial(LmdbDataLogs.open, settings.data_dir / "datalog", map_bytes=settings.datalog.map_bytes)
     )
-    stack.push_async_callback(trio.to_thread.run_sync, data_logs.close)
+    stack.push_async_callback(_in_thread, data_logs.close)
     flusher = await stack.enter_async_context(open_flusher())
     leaders = LocalLeaders(
         settings.data_dir / "journals" / "local",
@@ -185,6 +177,12 @@ async def _open_coordinator(
         ),
         now_ms=_now_ms,
     )
+
+
+async def _in_thread(close: Callable[[], None]) -> None:
+    """Close something that blocks, even if the start was cancelled."""
+    with trio.CancelScope(shield=True):
+        await trio.to_thread.run_sync(close)
 
 
 def _bound_to(listeners: list[trio.SocketListener]) -> Address:
