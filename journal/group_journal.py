@@ -33,7 +33,7 @@ from journal.group_records import (
     ProducerRecord,
     decode_group,
     encode_group,
-    payload_bytes_max,
+    record_bytes_max,
 )
 from journal.journal import FrameAt, Journal
 
@@ -41,6 +41,9 @@ SNAPSHOT_BEGIN = 0x10
 SNAPSHOT_END = 0x11
 PART = 0x80
 """Added to a record's kind where it is part of a snapshot."""
+
+_BRACKET_BYTES_MAX = 16
+"""Of the header of SNAPSHOT_BEGIN or SNAPSHOT_END."""
 
 _PARTS_PER_STEP = 200
 """About 2 ms of the event loop between two checkpoints."""
@@ -91,7 +94,9 @@ class GroupJournal:
                 if as_of is None:
                     continue  # An older snapshot, whose beginning has been deleted already.
                 if _only_number(frame) != len(parts):
-                    raise _unreadable(frame, f"ends a snapshot of {frame.header} parts, but {len(parts)} stand there")
+                    raise _unreadable(
+                        frame, f"it ends a snapshot of {_only_number(frame)} parts, but {len(parts)} stand before it"
+                    )
                 complete = self._journal.start <= as_of
                 beside = [other for other in beside if other.position >= as_of]
                 snapshot, parts, as_of = parts, [], None
@@ -113,11 +118,11 @@ class GroupJournal:
 
     def has_room(self, record: GroupRecord) -> bool:
         """Will `append` find room for the record?"""
-        return self._journal.has_room(payload_bytes_max(record))
+        return self._journal.has_room(record_bytes_max(record))
 
     async def make_room(self, record: GroupRecord) -> None:
         """Make room for the record. Raises StorageFailure if the disk is full."""
-        await self._journal.make_room(payload_bytes_max(record))
+        await self._journal.make_room(record_bytes_max(record))
 
     def append(self, record: GroupRecord) -> JournalPosition:
         """Append; answer the position *behind* the record: `flush` of it makes the record durable.
@@ -160,7 +165,7 @@ class GroupJournal:
         reach("group.snapshot.before")
         # In a segment of its own, so that the one before can be deleted as soon as the snapshot is complete.
         await self._journal.roll()
-        await self._room_for(0)
+        await self._room_for(_BRACKET_BYTES_MAX)
         self._journal.append(SNAPSHOT_BEGIN, (as_of,))
         for number, record in enumerate(records):
             if number == len(records) // 2:
@@ -168,19 +173,19 @@ class GroupJournal:
             if number % _PARTS_PER_STEP == 0:
                 await trio.lowlevel.checkpoint()
             kind, header, payload = encode_group(record)
-            await self._room_for(len(payload))
+            await self._room_for(record_bytes_max(record))
             self._journal.append(PART | kind, header, (payload,) if payload else ())
-        await self._room_for(0)
+        await self._room_for(_BRACKET_BYTES_MAX)
         self._journal.append(SNAPSHOT_END, (len(records),))
         end = self._journal.end
         await self._journal.sync()
         self._snapshot_end = end
         reach("group.snapshot.after")
 
-    async def _room_for(self, payload_bytes: int) -> None:
+    async def _room_for(self, record_bytes: int) -> None:
         """Return in a step in which there is room, whoever else appends meanwhile."""
-        while not self._journal.has_room(payload_bytes):
-            await self._journal.make_room(payload_bytes)
+        while not self._journal.has_room(record_bytes):
+            await self._journal.make_room(record_bytes)
 
     def _decode(self, frame: FrameAt, kind: int) -> GroupRecord:
         payload = b""
@@ -197,8 +202,10 @@ def _only_number(frame: FrameAt) -> int:
         case [int(number)]:
             return number
         case _:
-            raise _unreadable(frame, f"must have one number in its header, not {frame.header!r}")
+            raise _unreadable(frame, f"its header must be one number, not {frame.header!r}")
 
 
 def _unreadable(frame: FrameAt, what: str) -> CorruptStorage:
-    return CorruptStorage(f"a group journal's frame at position {frame.position} {what}; restore it from a copy")
+    return CorruptStorage(
+        f"a group journal cannot be read at position {frame.position}: {what}; restore its directory from a copy"
+    )

@@ -180,14 +180,14 @@ def decode_group(kind: int, header: Sequence[object], payload: bytes | bytearray
     try:
         record = _decode(kind, header, payload)
     except (cbor2.CBORDecodeError, ValueError, TypeError) as error:
-        raise CorruptStorage(f"a frame of kind {kind} does not read: {error}; its header is {header!r}") from error
+        raise CorruptStorage(f"a frame of kind {kind} does not read: {error}") from error
     if record is None:
         raise CorruptStorage(f"a group journal has no records of kind {kind}; a newer version may have written it")
     return record
 
 
-def payload_bytes_max(record: GroupRecord) -> int:
-    """How large the record's payload can be, reckoned without encoding it."""
+def record_bytes_max(record: GroupRecord) -> int:
+    """How many bytes the record's header and payload can take together, reckoned without encoding it."""
     match record:
         case BeginRecord(logs=listed) | PrepareAbortRecord(logs=listed):
             count = len(listed)
@@ -199,10 +199,13 @@ def payload_bytes_max(record: GroupRecord) -> int:
             count = 0
         case _:
             assert_never(record)
-    return _LIST_HEAD_BYTES_MAX + count * LISTED_BYTES_MAX if count > LISTED_IN_HEADER else 0
+    texts = len(record.transactional_id) + (len(record.group) if isinstance(record, ProducerRecord) else 0)
+    return _NUMBERS_BYTES_MAX + _UTF8_BYTES_MAX * texts + LISTED_BYTES_MAX * count
 
 
-_LIST_HEAD_BYTES_MAX = 9
+_NUMBERS_BYTES_MAX = 80
+"""Of all fields but the texts and the list: seven numbers of 9 bytes, a flag, and what introduces arrays and texts."""
+_UTF8_BYTES_MAX = 4
 
 
 def _fields(txid: TxId, transactional_id: str, timestamp_ms: int) -> list[object]:

@@ -1,0 +1,154 @@
+"""The golden frames: every kind of record once, as version 1 writes it, dumped as text that the format pages show.
+
+python -m tests.journal.golden_frames      writes them anew, for a new version of a format only
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+from fairlog_types import (
+    ApplyNumber,
+    JournalPosition,
+    LeaderEpoch,
+    LogId,
+    Offset,
+    Placement,
+    ProducerEpoch,
+    ProducerId,
+    TxId,
+)
+from journal.frame import encode_frame
+from journal.group_journal import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
+from journal.group_records import (
+    AbortedRecord,
+    BeginRecord,
+    CommittedRecord,
+    Expectation,
+    ExpiredRecord,
+    GroupRecord,
+    PrepareAbortRecord,
+    PrepareCommitRecord,
+    ProducerRecord,
+    encode_group,
+)
+from journal.local_journal import encode_local
+from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
+from journal.producer_window import AppliedTransaction, ProducerWindow, WindowBatch
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+FORMATS = Path(__file__).parents[2] / "docs" / "formats"
+SALT = 0x5EED5EED
+EPOCH = LeaderEpoch(7)
+
+TXID = TxId(ProducerId(4001), ProducerEpoch(3), 12)
+ABORTED_TXID = TxId(ProducerId(4001), ProducerEpoch(3), 13)
+LOG = LogId.of_topic(UUID("00112233445566778899aabbccddeeff"), 2)
+OFFSETS = LogId.of_offsets(5)
+NOW_MS = 1_763_632_800_000
+
+LOCAL_RECORDS: list[tuple[LocalRecord, bytes]] = [
+    (Fence(ProducerId(4001), ProducerEpoch(3)), b""),
+    (PlainBatch(Offset(0), 2, NOW_MS, ProducerId(-1), ProducerEpoch(-1), -1), b"a plain batch"),
+    (TransactionalBatch(TXID, 3, NOW_MS, 0), b"a transaction's batch"),
+    (Apply(TXID, ApplyNumber(900), Offset(2), 3, NOW_MS), b""),
+    (Discard(ABORTED_TXID), b""),
+    (Forget(ProducerId(4001)), b""),
+]
+
+ID = "orders-sink"
+PRODUCER = ProducerRecord(ID, ID, ProducerId(4001), ProducerEpoch(3), ProducerEpoch(2), 60_000, 12, False, NOW_MS)
+COMMITTED = CommittedRecord(TXID, ID, (Placement(LOG, Offset(2), 3), Placement(OFFSETS, Offset(8), 1)), NOW_MS)
+GROUP_RECORDS: list[GroupRecord] = [
+    PRODUCER,
+    BeginRecord(TXID, ID, {LOG: EPOCH, OFFSETS: EPOCH}, NOW_MS),
+    PrepareCommitRecord(TXID, ID, {LOG: Expectation(EPOCH, 3), OFFSETS: Expectation(EPOCH, 1)}, NOW_MS),
+    COMMITTED,
+    PrepareAbortRecord(ABORTED_TXID, ID, (LOG,), NOW_MS),
+    AbortedRecord(ABORTED_TXID, ID, NOW_MS),
+    ExpiredRecord("a-forgotten-id"),
+]
+SNAPSHOT_RECORDS: list[GroupRecord] = [PRODUCER, COMMITTED]
+
+WINDOW = ProducerWindow(
+    epoch=ProducerEpoch(3),
+    batches=(WindowBatch(0, 1, Offset(0)), WindowBatch(2, 4, None)),
+    applied=(AppliedTransaction(ProducerEpoch(3), 12, ApplyNumber(900), Offset(2), 3),),
+    last_use_ms=NOW_MS,
+    as_of=JournalPosition(264),
+)
+
+
+def _dump(frames: list[tuple[str, int, list[object], bytes]]) -> str:
+    """One block of text for each frame; a line shows its position and 16 bytes."""
+    lines: list[str] = []
+    position = JournalPosition(0)
+    for name, kind, header, payload in frames:
+        frame = b"".join(
+            encode_frame(
+                position=position,
+                durable=JournalPosition(0),
+                leader_epoch=EPOCH,
+                kind=kind,
+                header=header,
+                payload=(payload,) if payload else (),
+                salt=SALT,
+            )
+        )
+        lines.append(f"{name} at {position}")
+        lines += hex_lines(frame, position)
+        position = JournalPosition(position + len(frame))
+    return "\n".join(lines) + "\n"
+
+
+def hex_lines(data: bytes, position: int = 0) -> list[str]:
+    return [f"{position + at:08x}  {data[at : at + 16].hex(' ')}" for at in range(0, len(data), 16)]
+
+
+def local_dump() -> str:
+    frames: list[tuple[str, int, list[object], bytes]] = []
+    for record, payload in LOCAL_RECORDS:
+        kind, header = encode_local(record)
+        frames.append((type(record).__name__, kind, list(header), payload))
+    return _dump(frames)
+
+
+def group_dump() -> str:
+    frames: list[tuple[str, int, list[object], bytes]] = []
+    for record in GROUP_RECORDS:
+        kind, header, payload = encode_group(record)
+        frames.append((type(record).__name__, kind, header, payload))
+    frames.append(("SNAPSHOT_BEGIN", SNAPSHOT_BEGIN, [0], b""))
+    for record in SNAPSHOT_RECORDS:
+        kind, header, payload = encode_group(record)
+        frames.append((f"part {type(record).__name__}", PART | kind, header, payload))
+    frames.append(("SNAPSHOT_END", SNAPSHOT_END, [len(SNAPSHOT_RECORDS)], b""))
+    return _dump(frames)
+
+
+def window_dump() -> str:
+    return "\n".join(hex_lines(WINDOW.encode())) + "\n"
+
+
+DUMPS = {
+    "local-journal-frames-1.txt": local_dump,
+    "group-journal-frames-1.txt": group_dump,
+    "producer-window-1.txt": window_dump,
+}
+
+
+def golden_bytes(name: str) -> bytes:
+    """The bytes that a golden dump shows."""
+    data = bytearray()
+    for line in (GOLDEN / name).read_text().splitlines():
+        position, _, shown = line.partition("  ")
+        if shown:
+            assert int(position, 16) == len(data)
+            data += bytes.fromhex(shown)
+    return bytes(data)
+
+
+if __name__ == "__main__":
+    for name, dump in DUMPS.items():
+        (GOLDEN / name).write_text(dump())

@@ -1,0 +1,252 @@
+"""The fold over a local journal, case by case: what stands in the answers, and what is refused as corrupt."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlog_types import (
+    ApplyNumber,
+    CorruptStorage,
+    JournalPosition,
+    LeaderEpoch,
+    LogId,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TxId,
+)
+from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
+from journal.local_state import LocalState
+from journal.placing import BatchRef, Placed, PlacedState, PlacedTransaction
+from journal.producer_window import (
+    ACCEPT,
+    NO_SEQUENCE,
+    AppliedTransaction,
+    BatchRefusal,
+    DuplicateOf,
+    ProducerWindow,
+    Refused,
+    WindowBatch,
+)
+
+LOG = LogId("t", "0f" * 16, 4)
+EPOCH = ProducerEpoch(2)
+PRODUCER = ProducerId(9)
+TXID = TxId(PRODUCER, EPOCH, 0)
+LEADER_EPOCH = LeaderEpoch(5)
+
+
+class Leader:
+    """Appends frames of 100 bytes and folds them."""
+
+    def __init__(self, log: LogId = LOG) -> None:
+        self.state = LocalState(log, LEADER_EPOCH)
+        self.end = JournalPosition(0)
+
+    def write(self, record: LocalRecord) -> Placed | None:
+        position, self.end = self.end, JournalPosition(self.end + 100)
+        return self.state.fold(record, position, self.end, leader_epoch=LEADER_EPOCH, now_ms=self.end)
+
+
+@pytest.fixture
+def leader() -> Leader:
+    """A leader whose log holds two open batches of TXID (5 records), at positions 100 and 200."""
+    leader = Leader()
+    leader.write(Fence(PRODUCER, EPOCH))
+    leader.state.begin(TXID)
+    leader.write(TransactionalBatch(TXID, 2, 11, 0))
+    leader.write(TransactionalBatch(TXID, 3, 12, 2))
+    return leader
+
+
+def apply(base_offset: int, records: int, txid: TxId = TXID) -> Apply:
+    return Apply(txid, ApplyNumber(77), Offset(base_offset), records, 1234)
+
+
+def test_fold_apply_places_the_batches_as_one_piece(leader: Leader) -> None:
+    """The item names every batch by its frame, and shows the window that remembers the placement."""
+    assert leader.write(apply(0, 5)) == PlacedTransaction(
+        log=LOG,
+        base_offset=Offset(0),
+        txid=TXID,
+        apply_number=ApplyNumber(77),
+        record_count=5,
+        batches=(
+            BatchRef(JournalPosition(100), 100, 2, 11, 0),
+            BatchRef(JournalPosition(200), 100, 3, 12, 2),
+        ),
+        window=ProducerWindow(
+            epoch=EPOCH,
+            batches=(WindowBatch(0, 1, None), WindowBatch(2, 4, None)),
+            applied=(AppliedTransaction(EPOCH, 0, ApplyNumber(77), Offset(0), 5),),
+            last_use_ms=400,
+            as_of=JournalPosition(400),
+        ),
+        end=JournalPosition(400),
+        replay_from=JournalPosition(400),
+        timestamp_ms=1234,
+    )
+    assert leader.state.next_offset == 5
+
+
+def test_fold_apply_without_batches_places_a_part_of_no_records() -> None:
+    """A participant that nothing was written to gives its item too: the transaction stays one group."""
+    leader = Leader()
+    placed = leader.write(apply(0, 0))
+    assert isinstance(placed, PlacedTransaction)
+    assert (placed.record_count, placed.batches, placed.base_offset) == (0, (), 0)
+    assert placed.window.find_applied(TXID) == AppliedTransaction(EPOCH, 0, ApplyNumber(77), Offset(0), 0)
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        (apply(1, 5), "the APPLY of 9.2.0 places 5 records at offset 1, but the log goes on at offset 0"),
+        (apply(0, 4), "the APPLY of 9.2.0 places 4 records, but 5 stand before it"),
+        (apply(0, 1, TxId(PRODUCER, EPOCH, 1)), "places 1 records, but 0 stand before it"),
+        (
+            PlainBatch(Offset(3), 1, 0, ProducerId(-1), ProducerEpoch(-1), -1),
+            "a plain batch places 1 records at offset 3",
+        ),
+        (
+            PlainBatch(Offset(0), 1, 0, PRODUCER, ProducerEpoch(1), 0),
+            "producer 9 goes on in epoch 1 with sequence 0, but it was in epoch 2 and before sequence 5",
+        ),
+        (TransactionalBatch(TXID, 1, 0, 6), "with sequence 6, but it was in epoch 2 and before sequence 5"),
+    ],
+)
+def test_fold_contradiction_is_corrupt_and_changes_nothing(leader: Leader, record: LocalRecord, says: str) -> None:
+    """What cannot be is refused with log and position, and the state is as before."""
+    windows, held = dict(leader.state.windows), leader.state.held(TXID)
+    with pytest.raises(CorruptStorage, match="at position 300") as refused:
+        leader.write(record)
+    assert str(LOG) in str(refused.value)
+    assert says in str(refused.value)
+    assert leader.state.folded_through == 300
+    assert leader.state.windows == windows
+    assert leader.state.held(TXID) == held == (LEADER_EPOCH, 5)
+    assert leader.state.next_offset == 0
+
+
+def test_replay_from_stays_at_the_oldest_open_transaction(leader: Leader) -> None:
+    """What is decided meanwhile moves the mark, but not the place where a restart begins to read."""
+    other = TxId(ProducerId(10), EPOCH, 0)
+    assert leader.state.pinned_from(leader.end) == 100
+    leader.write(TransactionalBatch(other, 1, 0, 0))
+    plain = leader.write(PlainBatch(Offset(0), 1, 0, ProducerId(-1), ProducerEpoch(-1), -1))
+    assert plain is not None
+    assert (plain.end, plain.replay_from) == (500, 100)
+    applied = leader.write(apply(1, 5))
+    assert applied is not None
+    assert (applied.end, applied.replay_from) == (600, 300)
+    discarded = leader.write(Discard(other))
+    assert discarded is not None
+    assert (discarded.end, discarded.replay_from) == (700, 700)
+
+
+def test_discard_of_a_transaction_keeps_the_sequence(leader: Leader) -> None:
+    """The next transaction of the epoch goes on with the sequence behind the discarded batches."""
+    leader.write(Discard(TXID))
+    after = TxId(PRODUCER, EPOCH, 1)
+    leader.state.begin(after)
+    assert leader.state.check_transactional(after, 5, 1) == ACCEPT
+    assert leader.state.check_transactional(after, 0, 1) == Refused(BatchRefusal.OUT_OF_ORDER)
+    assert leader.state.next_offset == 0
+
+
+def test_check_transactional_repetition_of_a_decided_batch_is_a_duplicate(leader: Leader) -> None:
+    """A late repetition is answered as such and appended to nothing, whatever is open by then."""
+    leader.write(apply(0, 5))
+    later = TxId(PRODUCER, EPOCH, 1)
+    assert leader.state.check_transactional(TXID, 2, 3) == DuplicateOf(None, remembered=True)
+    leader.state.begin(later)
+    assert leader.state.check_transactional(later, 2, 3) == DuplicateOf(None, remembered=True)
+    assert leader.state.check_transactional(TXID, 5, 1) == Refused(BatchRefusal.NOT_OPEN)
+
+
+def test_check_transactional_sealed_takes_no_more_batches(leader: Leader) -> None:
+    """What is being prepared does not grow; a repetition of what it holds is still one."""
+    assert leader.state.seal(TXID) == (LEADER_EPOCH, 5)
+    assert leader.state.check_transactional(TXID, 5, 1) == Refused(BatchRefusal.SEALED)
+    assert leader.state.check_transactional(TXID, 0, 2) == DuplicateOf(None, remembered=True)
+
+
+def test_check_transactional_fenced_comes_first(leader: Leader) -> None:
+    """Behind the fence of a newer epoch not even a repetition of the old one is answered."""
+    leader.write(Fence(PRODUCER, ProducerEpoch(3)))
+    for first, count in [(0, 2), (5, 1)]:
+        assert leader.state.check_transactional(TXID, first, count) == Refused(BatchRefusal.FENCED)
+
+
+def test_apply_behind_a_newer_fence_is_placed(leader: Leader) -> None:
+    """A transaction that has prepared is rolled forward although its producer is fenced by now."""
+    leader.write(Fence(PRODUCER, ProducerEpoch(3)))
+    placed = leader.write(apply(0, 5))
+    assert isinstance(placed, PlacedTransaction)
+    assert placed.window.epoch == 3
+    assert leader.state.holds(TXID, LEADER_EPOCH, 5) is None
+
+
+def test_check_transactional_without_sequence_only_in_offsets_logs() -> None:
+    """Committed offsets have no sequence; a batch of a topic must have one."""
+    for log, expected in [(LogId.of_offsets(1), ACCEPT), (LOG, Refused(BatchRefusal.OUT_OF_ORDER))]:
+        leader = Leader(log)
+        leader.write(Fence(PRODUCER, EPOCH))
+        leader.state.begin(TXID)
+        assert leader.state.check_transactional(TXID, NO_SEQUENCE, 1) == expected
+
+
+@pytest.mark.parametrize(
+    ("leader_epoch", "records", "says"),
+    [
+        (LEADER_EPOCH, 5, None),
+        (LEADER_EPOCH, 4, "holds 5 records of 9.2.0, where 4 are expected"),
+        (LEADER_EPOCH, 0, "holds 5 records of 9.2.0, where 0 are expected"),
+        (LeaderEpoch(6), 5, "has begun 9.2.0 in leader epoch 5, not 6"),
+    ],
+)
+def test_holds_open_transaction_compares_epoch_and_count(
+    leader: Leader, leader_epoch: LeaderEpoch, records: int, says: str | None
+) -> None:
+    """A participant prepares only in the epoch in which it began, and only with exactly what is expected."""
+    answer = leader.state.holds(TXID, leader_epoch, records)
+    assert answer is None if says is None else says in str(answer)
+
+
+def test_holds_applied_transaction_compares_the_count(leader: Leader) -> None:
+    """Preparing again after the apply succeeds, in any leader epoch, if the count is the same."""
+    leader.write(apply(0, 5))
+    assert leader.state.holds(TXID, LeaderEpoch(99), 5) is None
+    assert "has applied 9.2.0 with 5 records, not 4" in str(leader.state.holds(TXID, LEADER_EPOCH, 4))
+
+
+def test_holds_lost_transaction_is_refused(leader: Leader) -> None:
+    """Nothing held where records are expected: the data did not survive, the transaction cannot commit."""
+    leader.write(Discard(TXID))
+    assert "holds nothing of 9.2.0, where 5 records are expected" in str(leader.state.holds(TXID, LEADER_EPOCH, 5))
+
+
+def test_begin_without_its_fence_is_our_bug() -> None:
+    """A leader writes the fence first; otherwise an older epoch could slip in behind."""
+    with pytest.raises(AssertionError, match="without its fence"):
+        Leader().state.begin(TXID)
+
+
+def test_fold_frame_twice_is_our_bug(leader: Leader) -> None:
+    """A frame is folded once."""
+    with pytest.raises(AssertionError):
+        leader.state.fold(
+            Discard(TXID), JournalPosition(200), JournalPosition(300), leader_epoch=LEADER_EPOCH, now_ms=0
+        )
+
+
+def test_forget_unknown_again_and_its_window_deleted(leader: Leader) -> None:
+    """A forgotten producer is unknown: its item tells the data log to delete, and it begins with 0 again."""
+    assert leader.state.expired(unused_since_ms=10**6) == []
+    leader.write(Discard(TXID))
+    assert leader.state.expired(unused_since_ms=400) == []
+    assert leader.state.expired(unused_since_ms=401) == [PRODUCER]
+    placed = leader.write(Forget(PRODUCER))
+    assert placed == PlacedState(LOG, PRODUCER, None, JournalPosition(500), JournalPosition(500))
+    assert leader.state.check_plain(PRODUCER, EPOCH, 5, 1) == Refused(BatchRefusal.UNKNOWN_PRODUCER)
+    assert leader.state.check_plain(PRODUCER, EPOCH, 0, 1) == ACCEPT
