@@ -15,8 +15,8 @@ import pytest
 import trio
 
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, ProducerEpoch, ProducerId, TxId
-from journal.group_journal import SNAPSHOT_BEGIN, SNAPSHOT_END, GroupJournal
-from journal.group_records import BeginRecord, ExpiredRecord, GroupRecord, ProducerRecord, encode_group
+from journal.group_journal import PART, SNAPSHOT_BEGIN, SNAPSHOT_END, GroupJournal
+from journal.group_records import PRODUCER, BeginRecord, ExpiredRecord, GroupRecord, ProducerRecord, encode_group
 from journal.journal import FrameAt, Journal, JournalKind
 
 OpenJournal = Callable[..., Awaitable[Journal]]
@@ -173,12 +173,12 @@ async def test_snapshot_crash_at_any_point_replays_what_survived() -> None:
 
 async def test_snapshot_after_a_crashed_one_leaves_nothing_of_it() -> None:
     """A restart goes on behind a half snapshot, and the next snapshot replaces all."""
-    journal = MemoryJournal(crash_at=9)
+    journal = MemoryJournal(crash_at=10)
     writer = Writer(journal)
     with pytest.raises(Crash):
         await writer.run()
-    assert any(frame.kind == SNAPSHOT_BEGIN for frame in journal.segments[-1])
-    assert not any(frame.kind == SNAPSHOT_END for frame in journal.segments[-1])
+    assert [frame.kind for frame in journal.segments[-1]][:2] == [SNAPSHOT_BEGIN, PART | PRODUCER]
+    assert SNAPSHOT_END not in [frame.kind for frame in journal.segments[-1]]
     journal.crash_at = math.inf
     await writer.run()
     assert state_of(group_journal(journal).replay()) == writer.state
@@ -224,6 +224,20 @@ def test_replay_beheaded_journal_without_snapshot_is_corrupt() -> None:
     journal.append(kind, header)
     with pytest.raises(CorruptStorage, match="begins at position 640, but no complete snapshot"):
         list(group_journal(journal).replay())
+
+
+def test_replay_older_snapshot_that_lost_its_beginning_is_passed_over() -> None:
+    """A snapshot longer than a segment may be half deleted behind the next one; what is left of it is no matter."""
+    journal = MemoryJournal()
+    journal.bases, journal.end = [JournalPosition(640)], JournalPosition(640)
+    kind, old, _ = encode_group(producer("a", 1))
+    journal.append(PART | kind, old)
+    journal.append(SNAPSHOT_END, [2])
+    as_of = journal.append(SNAPSHOT_BEGIN, [768])
+    journal.append(PART | kind, encode_group(producer("a", 2))[1])
+    journal.append(SNAPSHOT_END, [1])
+    assert as_of == 768
+    assert list(group_journal(journal).replay()) == [producer("a", 2)]
 
 
 def test_replay_snapshot_with_a_missing_part_is_corrupt() -> None:

@@ -89,7 +89,7 @@ def test_check_batch_with_one_end_of_a_known_one_is_out_of_order() -> None:
     gap=st.integers(1, 1000),
 )
 def test_check_any_history_next_repetition_and_gap_are_told_apart(start: int, counts: list[int], gap: int) -> None:
-    """Wherever on the circle: the next is accepted, the last five answered as then, older ones as appended, gaps not."""
+    """Anywhere on the circle the next, the last five, older ones and gaps are told apart."""
     batches = consecutive(start, counts)
     window = window_after(batches)
     after = (start + sum(counts)) % SEQUENCES
