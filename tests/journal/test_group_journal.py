@@ -226,6 +226,19 @@ def test_replay_beheaded_journal_without_snapshot_is_corrupt() -> None:
         list(group_journal(journal).replay())
 
 
+def test_replay_snapshot_without_end_is_passed_over() -> None:
+    """The parts of a snapshot that a crash cut short are neither records nor parts of the next snapshot."""
+    journal = MemoryJournal()
+    kind, half, _ = encode_group(producer("a", 1))
+    journal.append(SNAPSHOT_BEGIN, [0])
+    journal.append(PART | kind, half)
+    assert list(group_journal(journal).replay()) == []
+    journal.append(SNAPSHOT_BEGIN, [128])
+    journal.append(PART | kind, encode_group(producer("b", 2))[1])
+    journal.append(SNAPSHOT_END, [1])
+    assert list(group_journal(journal).replay()) == [producer("b", 2)]
+
+
 def test_replay_older_snapshot_that_lost_its_beginning_is_passed_over() -> None:
     """A snapshot longer than a segment may be half deleted behind the next one; what is left of it is no matter."""
     journal = MemoryJournal()
