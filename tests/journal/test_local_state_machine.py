@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -434,5 +435,5 @@ def clock_of(position: JournalPosition) -> int:
     return position // 8
 
 
-TestLocalState = LocalStateMachine.TestCase
+TestLocalState = pytest.mark.slow(LocalStateMachine.TestCase)
 TestLocalState.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
