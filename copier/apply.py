@@ -23,17 +23,12 @@ from copier.plan import Group, LogPlan, batches_at, logs_of, plan
 from datalog.batch import patch
 from datalog.interface import DataLogs, DataLogWriter, Mark, UnknownLog
 from datalog.offset_entries import OffsetEntry, decode_offset_entries
-from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, LogKind, Offset
+from fairlog_types import CorruptStorage, JournalPosition, LogId, LogKind, Offset
 from journal.failpoints import reach
 
 
 class PayloadSource(Protocol):
     """What the copy needs of a local journal."""
-
-    @property
-    def leader_epoch(self) -> LeaderEpoch:
-        """In which this node leads the log."""
-        ...
 
     def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray:
         """The payload of the frame at `position`, its CRC checked. Callable from any thread."""
@@ -112,7 +107,7 @@ def _copy_data(
             if log.kind == LogKind.OFFSETS.value:
                 writer.put_offsets(log, _offset_entries(payload, log, batch.position))
             else:
-                patch(payload, base_offset, journal.leader_epoch)
+                patch(payload, base_offset, item.leader_epoch)
                 writer.append(log, base_offset, batch.record_count, batch.max_timestamp_ms, payload)
             next_offset = Offset(base_offset + batch.record_count)
     return next_offset, payload_bytes

@@ -564,10 +564,11 @@ class LocalLeaders:
             await trio.sleep(min(EXPIRY_CHECK_MS, self._producer_expiration_ms) / 1000)
             unused_since_ms = self._now_ms() - self._producer_expiration_ms
             for leader in list(self._leaders.values()):
-                for producer_id in leader.state.expired(unused_since_ms=unused_since_ms):
-                    if await self._has_room(leader, 0):
-                        self._write(leader, Forget(producer_id))
                 await trio.lowlevel.checkpoint()
+                # In one step, for a producer may come back at any checkpoint. Without room it is the next round's.
+                for producer_id in leader.state.expired(unused_since_ms=unused_since_ms):
+                    if self._failure is None and leader.journal.has_room(0):
+                        self._write(leader, Forget(producer_id))
 
     def _raise_if_failed(self) -> None:
         if self._failure is not None:

@@ -275,11 +275,11 @@ class LocalState:
         placed: Placed | None
         match record:
             case PlainBatch():
-                placed = self._fold_plain(record, position, end, now_ms)
+                placed = self._fold_plain(record, position, end, leader_epoch, now_ms)
             case TransactionalBatch():
                 placed = self._fold_transactional(record, position, end, leader_epoch, now_ms)
             case Apply():
-                placed = self._fold_apply(record, position, end, now_ms)
+                placed = self._fold_apply(record, position, end, leader_epoch, now_ms)
             case Discard(txid):
                 self._close(txid)
                 placed = self._fold_epoch(txid.producer_id, txid.epoch, position, end, now_ms)
@@ -293,7 +293,12 @@ class LocalState:
         return placed
 
     def _fold_plain(
-        self, record: PlainBatch, position: JournalPosition, end: JournalPosition, now_ms: int
+        self,
+        record: PlainBatch,
+        position: JournalPosition,
+        end: JournalPosition,
+        leader_epoch: LeaderEpoch,
+        now_ms: int,
     ) -> PlacedBatch | None:
         if position < self._copied_through:
             return None
@@ -311,6 +316,7 @@ class LocalState:
             record.base_offset,
             producer_id,
             record.producer_epoch,
+            leader_epoch,
             _batch_ref(record, position, end),
             window,
             end,
@@ -341,7 +347,7 @@ class LocalState:
         transaction.records += record.record_count
 
     def _fold_apply(
-        self, record: Apply, position: JournalPosition, end: JournalPosition, now_ms: int
+        self, record: Apply, position: JournalPosition, end: JournalPosition, leader_epoch: LeaderEpoch, now_ms: int
     ) -> PlacedTransaction | None:
         txid = record.txid
         if position < self._copied_through:
@@ -367,6 +373,7 @@ class LocalState:
             record.base_offset,
             txid,
             record.apply_number,
+            leader_epoch,
             held,
             () if transaction is None else tuple(transaction.batches),
             window,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlog_types import ApplyNumber, JournalPosition, LogId, Offset, ProducerEpoch, ProducerId, TxId
+from fairlog_types import ApplyNumber, JournalPosition, LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, TxId
 from journal.producer_window import ProducerWindow
 
 
@@ -38,6 +38,8 @@ class PlacedBatch:
     producer_id: ProducerId
     """-1 for a producer without idempotence."""
     producer_epoch: ProducerEpoch
+    leader_epoch: LeaderEpoch
+    """Of the deciding frame: what the data log's batches carry."""
     batch: BatchRef
     window: ProducerWindow | None
     """The producer's window as of `end`, to be kept beside the data; None for a producer without idempotence."""
@@ -58,6 +60,7 @@ class PlacedTransaction:
     base_offset: Offset
     txid: TxId
     apply_number: ApplyNumber
+    leader_epoch: LeaderEpoch
     record_count: int
     batches: tuple[BatchRef, ...]
     window: ProducerWindow

@@ -31,12 +31,11 @@ from journal.placing import BatchRef, PlacedBatch, PlacedState, PlacedTransactio
 from journal.producer_window import ProducerWindow
 
 PRODUCER = ProducerId(7)
+LEADER_EPOCH = LeaderEpoch(3)
 
 
 class FakeJournal:
     """A local journal in memory. Fault model: a flush can be held back, and the journal can break down for good."""
-
-    leader_epoch = LeaderEpoch(3)
 
     def __init__(self) -> None:
         self.end = JournalPosition(0)
@@ -204,7 +203,7 @@ class Node:
         """Append one plain batch; it is not submitted yet."""
         batch, end, window = self._append(log, batch_bytes(text), records)
         base_offset = self._take_offsets(log, records)
-        return PlacedBatch(log, base_offset, PRODUCER, ProducerEpoch(0), batch, window, end, end)
+        return PlacedBatch(log, base_offset, PRODUCER, ProducerEpoch(0), LEADER_EPOCH, batch, window, end, end)
 
     def transaction(self, texts: Mapping[LogId, Sequence[bytes]]) -> Group:
         """Append the batches and the APPLY of one transaction in every log; not submitted yet."""
@@ -216,14 +215,18 @@ class Node:
             _, end, window = self._append(log, b"", 0)
             base_offset = self._take_offsets(log, len(batches))
             number = ApplyNumber(self.apply_number)
-            parts.append(PlacedTransaction(log, base_offset, txid, number, len(batches), batches, window, end, end, 0))
+            parts.append(
+                PlacedTransaction(
+                    log, base_offset, txid, number, LEADER_EPOCH, len(batches), batches, window, end, end, 0
+                )
+            )
         return tuple(parts)
 
     def committed_offsets(self, log: LogId, payload: bytes) -> PlacedBatch:
         """Append one plain record of an offsets log; not submitted yet."""
         batch, end, window = self._append(log, payload, 1)
         base_offset = self._take_offsets(log, 1)
-        return PlacedBatch(log, base_offset, PRODUCER, ProducerEpoch(0), batch, window, end, end)
+        return PlacedBatch(log, base_offset, PRODUCER, ProducerEpoch(0), LEADER_EPOCH, batch, window, end, end)
 
     def state(self, log: LogId, producer_id: ProducerId = PRODUCER, *, forgotten: bool = False) -> PlacedState:
         """Append a fence, or that the producer is forgotten; not submitted yet."""

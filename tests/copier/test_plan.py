@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from copier.plan import Group, batches_at, chunk_length, is_copied, logs_of, merge, plan, weight_bytes
-from fairlog_types import ApplyNumber, JournalPosition, LogId, Offset, ProducerEpoch, ProducerId, TxId
+from fairlog_types import ApplyNumber, JournalPosition, LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, TxId
 from journal.placing import BatchRef, Placed, PlacedBatch, PlacedState, PlacedTransaction
 from journal.producer_window import ProducerWindow
 
@@ -47,6 +47,7 @@ class Journals:
             Offset(self.next_offset(log)),
             ProducerId(7),
             ProducerEpoch(0),
+            LeaderEpoch(3),
             BatchRef(JournalPosition(position), 100, records, 0, -1),
             _window(end),
             end,
@@ -76,6 +77,7 @@ class Journals:
                     base_offset,
                     txid,
                     apply_number,
+                    LeaderEpoch(3),
                     sum(counts),
                     batches,
                     _window(end),

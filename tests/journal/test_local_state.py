@@ -70,6 +70,7 @@ def test_fold_apply_places_the_batches_as_one_piece(leader: Leader) -> None:
         base_offset=Offset(0),
         txid=TXID,
         apply_number=ApplyNumber(77),
+        leader_epoch=LEADER_EPOCH,
         record_count=5,
         batches=(
             BatchRef(JournalPosition(100), 100, 2, 11, 0),
