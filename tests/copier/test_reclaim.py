@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,9 +47,7 @@ async def test_pass_keeps_what_an_open_transaction_needs(make_node: Any, nursery
     node.journals[A].append(b"first frame of a transaction that stays open")
     open_from = node.journals[A].end
     item = node.plain(A, b"a")
-    pinned = type(item)(
-        item.log, item.base_offset, item.producer_id, item.producer_epoch, item.batch, item.window, item.end, open_from
-    )
+    pinned = replace(item, replay_from=open_from)
     node.copier.submit((pinned,))
     await node.copier.drain()
     await _reclaimer(node).reclaim()
