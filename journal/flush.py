@@ -133,6 +133,7 @@ class Flusher:
                 self._finished.append(run())
             except BaseException as error:  # noqa: BLE001 - not the disk's error but our bug: raised in the timer's task
                 self._bug = error
+            del run  # with all that it refers to, open files among it; the next may be long in coming
             self._token.run_sync_soon(self._drain, idempotent=True)
 
     def _drain(self) -> None:
@@ -147,8 +148,7 @@ class Flusher:
             with trio.move_on_at(self._due):
                 await self._timer_wakes.wait()
             self._timer_wakes = trio.Event()
-            if self._bug is not None:
-                raise self._bug
+            self._raise_bug()
             if trio.current_time() >= self._due:
                 dirty, self._dirty, self._due = self._dirty, set(), math.inf
                 for journal in dirty:
@@ -162,8 +162,12 @@ class Flusher:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._join)
         self._drain()
-        if self._bug is not None:
-            raise self._bug
+        self._raise_bug()
+
+    def _raise_bug(self) -> None:
+        bug, self._bug = self._bug, None
+        if bug is not None:
+            raise bug
 
     def _join(self) -> None:
         for thread in self._threads:
