@@ -223,6 +223,7 @@ async def test_journal_on_a_full_disk_refuses_room_and_goes_on_when_there_is_spa
     """ENOSPC is told to whoever asks for room; nothing has failed, and what fits is still taken."""
     journal = await open_journal()
     await append(journal, 1)
+    await journal.flush(journal.end)
     disk.fail(errno.ENOSPC)
     with pytest.raises(NoRoom, match="Free some space"):
         await journal.make_room(1_000_000)
