@@ -133,7 +133,6 @@ class Flusher:
                 self._finished.append(run())
             except BaseException as error:  # noqa: BLE001 - not the disk's error but our bug: raised in the timer's task
                 self._bug = error
-            del run  # with all that it refers to, open files among it; the next may be long in coming
             self._token.run_sync_soon(self._drain, idempotent=True)
 
     def _drain(self) -> None:

@@ -203,20 +203,29 @@ async def test_journal_in_a_burst_of_decisions_never_refuses_one(open_journal) -
     assert numbers(journal) == list(range(5000))
 
 
-async def test_journal_room_asked_for_leaves_the_reserve(open_journal) -> None:
-    """Data that asks for room never eats what is kept for decisions."""
-    journal = await open_journal(segment_bytes_max=64 * 1024)
-    await journal.make_room(1000)
-    disk_full_at = 0
-    while journal.has_room(1000):
-        journal.append(5, [0], [PAYLOAD])
-        disk_full_at += 1
-        assert journal._room.active is not None
-        if journal._room.spare is None:
-            assert journal._room.active.room_end - journal.end >= 7 * 1024
-        if disk_full_at == 40:
-            break
-    assert disk_full_at == 40
+async def append_until_refused(journal: Journal, payload: bytes) -> None:
+    while True:
+        await append(journal, 0, payload)
+
+
+async def test_journal_on_a_full_disk_still_takes_decisions(open_journal, disk) -> None:
+    """Data that asks for room leaves the reserve: hundreds of decisions fit when the disk takes no more zeros."""
+    journal = await open_journal()
+    await append(journal, 0)
+    await journal.flush(journal.end)
+    disk.fail(errno.ENOSPC)
+    with pytest.raises(NoRoom):
+        await append_until_refused(journal, PAYLOAD)
+    decisions = [["decision", number] for number in range(200)]
+    first = journal.end
+    for decision in decisions:
+        journal.append(1, decision)
+    with pytest.raises(NoRoom):
+        await append_until_refused(journal, b"")
+    assert journal.failed is None
+    disk.error = None
+    await journal.flush(journal.end)
+    assert [frame.header for frame in journal.frames(first)] == decisions
 
 
 async def test_journal_on_a_full_disk_refuses_room_and_goes_on_when_there_is_space(open_journal, disk) -> None:
@@ -396,6 +405,30 @@ async def test_journal_failing_wakes_every_waiter(open_journal, disk) -> None:
         disk.fail()
         disk.let_go()
     assert sorted(refused) == ["flush", "flush", "room"]
+
+
+async def test_journal_failing_wakes_those_who_wait_for_room(open_journal, disk) -> None:
+    """They are told at once, though the zeros they wait for are still being written."""
+    journal = await open_journal()
+    await append(journal, 1)
+    await journal.flush(journal.end)
+    disk.hold()
+
+    async def fail() -> None:
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        failpoints.arm({"FAIRLOG_FAILPOINT": "journal.append.after:fail:1"})
+        try:
+            with pytest.raises(StorageFailure, match="writing a frame failed"):
+                journal.append(1, [])
+        finally:
+            failpoints.arm({})
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fail)
+        with pytest.raises(StorageFailure, match="writing a frame failed"):
+            await journal.make_room(10_000_000)
+        assert disk.waiting
+        disk.let_go()
 
 
 @pytest.mark.parametrize(

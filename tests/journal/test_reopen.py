@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from fairlog_types import CorruptStorage, JournalPosition
+from journal import reopen
 from journal.journal import Fsync, Journal, JournalKind
 from journal.segment import SEGMENT_HEADER_BYTES, segment_name
 
@@ -68,6 +69,27 @@ async def test_reopen_after_a_kill_keeps_everything_in_the_page_cache(open_journ
     assert again.recovered is None
     assert found(again) == list(range(8))
     assert again.durable == again.end == journal.end
+
+
+async def test_reopen_writes_again_what_nobody_witnessed(open_journal, crash, disk, monkeypatch) -> None:
+    """Frames that may be in memory only, after a write-back that failed, are written before they are synced."""
+    journal = await open_journal()
+    await fill(journal, range(5))
+    witnessed = journal.end
+    await fill(journal, range(5, 8), sync=False)
+    crash()
+    written: list[tuple[int, int]] = []
+    write_all = reopen.write_all
+
+    def spy(fd: int, data: bytes, offset: int) -> None:
+        assert not any("crashed" in name for name in disk.synced)
+        written.append((offset, offset + len(data)))
+        write_all(fd, data, offset)
+
+    monkeypatch.setattr(reopen, "write_all", spy)
+    again = await open_journal("crashed")
+    assert written == [(SEGMENT_HEADER_BYTES + witnessed, SEGMENT_HEADER_BYTES + again.end)]
+    assert any("crashed" in name for name in disk.synced)
 
 
 async def test_reopen_with_a_torn_tail_cuts_it_and_says_so(open_journal, crash) -> None:
