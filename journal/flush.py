@@ -147,8 +147,7 @@ class Flusher:
             with trio.move_on_at(self._due):
                 await self._timer_wakes.wait()
             self._timer_wakes = trio.Event()
-            if self._bug is not None:
-                raise self._bug
+            self._raise_bug()
             if trio.current_time() >= self._due:
                 dirty, self._dirty, self._due = self._dirty, set(), math.inf
                 for journal in dirty:
@@ -162,8 +161,12 @@ class Flusher:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(self._join)
         self._drain()
-        if self._bug is not None:
-            raise self._bug
+        self._raise_bug()
+
+    def _raise_bug(self) -> None:
+        bug, self._bug = self._bug, None
+        if bug is not None:
+            raise bug
 
     def _join(self) -> None:
         for thread in self._threads:

@@ -361,14 +361,14 @@ class Journal:
 
     def flush_done(self, outcome: JournalPosition | OSError) -> None:
         """What the thread answered."""
+        full, self._under_flush = self._under_flush[:-1], ()
         if isinstance(outcome, OSError):
             self._fail("fdatasync", outcome)
             return
         self._synced = max(self._synced, outcome)
-        full = len(self._under_flush) - 1
         if full:
-            self._sealed += tuple(segment.as_sealed() for segment in self._under_flush[:-1])
-            del self._writing[:full]
+            self._sealed += tuple(segment.as_sealed() for segment in full)
+            del self._writing[: len(full)]
             self._index()
         self._wake_waiters()
 

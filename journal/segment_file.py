@@ -164,7 +164,8 @@ class SegmentFile:
         os.fsync(opened.fd)
 
     def as_sealed(self) -> SealedSegment:
-        """What remains of it when it is sealed and its successor has its name."""
+        """What remains of it when it is sealed and its successor has its name. Lets go of the file."""
+        self.open_file = None
         return SealedSegment(self._directory / segment_name(self.base), self.base, self.end, self.salt)
 
     def publish(self) -> None:

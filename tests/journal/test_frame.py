@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import cbor2
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -127,6 +129,19 @@ def test_frame_claimed_length_counts_padding_and_needs_the_position() -> None:
     assert claimed_frame_bytes(start, JournalPosition(4096)) == len(encoded)
     assert claimed_frame_bytes(start, JournalPosition(4104)) is None
     assert claimed_frame_bytes(start[:-1], JournalPosition(4096)) is None
+
+
+@pytest.mark.parametrize(
+    ("offset", "value"), [(16, 4104), (28, 0), (29, 1)], ids=["durable beyond its position", "kind 0", "reserved byte"]
+)
+def test_frame_with_an_impossible_field_is_refused(offset: int, value: int) -> None:
+    """A frame with a right checksum is still refused if a field says what no frame says."""
+    frame_bytes = HEADER_BYTES + len(cbor2.dumps([1, b"two"])) + len(b"payload")
+    changed = bytearray(encode())
+    width = 8 if offset == 16 else 1
+    changed[offset : offset + width] = value.to_bytes(width, "little")
+    changed[:4] = crc32c(changed[4:frame_bytes], SALT).to_bytes(4, "little")
+    assert decode(changed) is BadFrame.FIELDS
 
 
 def test_frame_header_that_is_no_array_raises_value_error() -> None:

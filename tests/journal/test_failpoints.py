@@ -1,0 +1,95 @@
+"""Failpoints: unarmed they are nothing; armed they strike once, at the nth time, under a known name."""
+
+from __future__ import annotations
+
+import errno
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from journal import failpoints
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _disarmed() -> Iterator[None]:
+    yield
+    failpoints.arm({})
+
+
+def test_failpoint_unarmed_does_nothing() -> None:
+    """Reaching a point costs nothing and does nothing."""
+    failpoints.reach("journal.flush.before")
+    assert not failpoints.planted("apply-before-prepared")
+
+
+def test_failpoint_armed_to_fail_raises_once_at_the_nth_time() -> None:
+    """The nth passage raises an I/O error; those before, those after and other points do not."""
+    failpoints.arm({"FAIRLOG_FAILPOINT": "journal.flush.before:fail:2"})
+    failpoints.reach("journal.flush.before")
+    failpoints.reach("journal.flush.after")
+    with pytest.raises(OSError, match=r"journal\.flush\.before") as caught:
+        failpoints.reach("journal.flush.before")
+    assert caught.value.errno == errno.EIO
+    failpoints.reach("journal.flush.before")
+
+
+@pytest.mark.slow
+def test_failpoint_armed_to_kill_kills_the_process() -> None:
+    """The process is gone by SIGKILL: nothing is cleaned up."""
+    program = "from journal.failpoints import reach; reach('journal.append.after'); print('alive')"
+    environment = {"FAIRLOG_FAILPOINT": "journal.append.after:kill:1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert done.stdout == b""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nowhere:kill:1",
+        "journal.flush.before",
+        "journal.flush.before:burn:1",
+        "journal.flush.before:kill:0",
+        "journal.flush.before:kill:x",
+    ],
+)
+def test_failpoint_specification_that_is_wrong_is_refused(text: str) -> None:
+    """A crash test that names nothing must not pass for one that found nothing."""
+    with pytest.raises(ValueError, match="FAIRLOG_FAILPOINT"):
+        failpoints.arm({"FAIRLOG_FAILPOINT": text})
+
+
+def test_failpoint_unregistered_name_is_our_bug() -> None:
+    """While any point is armed, reaching one that is not in the table stops."""
+    failpoints.arm({"FAIRLOG_FAILPOINT": "journal.flush.before:fail:1"})
+    with pytest.raises(AssertionError, match="no failpoint"):
+        failpoints.reach("no.such.point")
+
+
+def test_planted_fault_is_on_only_when_named() -> None:
+    """One fault is planted by its name; an unknown one is refused, and asking for one is our bug."""
+    failpoints.arm({"FAIRLOG_PLANTED_FAULT": "apply-before-prepared"})
+    assert failpoints.planted("apply-before-prepared")
+    assert not failpoints.planted("skip-flush-of-one-participant")
+    with pytest.raises(ValueError, match="FAIRLOG_PLANTED_FAULT"):
+        failpoints.arm({"FAIRLOG_PLANTED_FAULT": "nothing"})
+    with pytest.raises(AssertionError):
+        failpoints.planted("nothing")
+
+
+def test_failpoint_names_in_the_code_are_all_registered() -> None:
+    """Each `reach` in the rooms names a row of the table, and each of the journal's own rows is reached."""
+    reached: set[str] = set()
+    for room in ("journal", "coordinator", "copier", "fairlog"):
+        for module in (ROOT / room).rglob("*.py"):
+            if module.name != "failpoints.py":
+                reached |= set(re.findall(r'\breach\(\s*"([^"]+)"', module.read_text()))
+    assert reached <= set(failpoints.FAILPOINTS)
+    assert {name for name in failpoints.FAILPOINTS if name.startswith("journal.")} <= reached
