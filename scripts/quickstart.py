@@ -1,0 +1,35 @@
+"""The quick start: `python3 scripts/quickstart.py [--keep]`.
+
+Makes .venv, installs Fairlog and one stock Kafka client (confluent-kafka), starts a node, and does the main job
+before your eyes: a plain consumer tails two topics while transactions commit, one aborts and one hangs. Exits
+non-zero if what the consumer saw is not what was committed. `--keep` leaves the node running.
+
+This file needs nothing but Python; what it shows is in quickstart_tour.py, which runs inside .venv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import environment
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Fairlog's quick start: see one node do the main job.")
+    parser.add_argument("--keep", action="store_true", help="leave the node running, and its data in place")
+    arguments = parser.parse_args()
+    python = environment.ensure("quickstart")
+    if Path(sys.prefix) != environment.ENVIRONMENT:
+        sys.stdout.flush()
+        os.execv(python, [str(python), str(Path(__file__).resolve()), *sys.argv[1:]])
+    # Inside .venv from here on.
+    from quickstart_tour import tour
+
+    return tour(keep=arguments.keep)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
