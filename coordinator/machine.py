@@ -370,7 +370,7 @@ def _end_while_deciding_otherwise(producer: Producer, event: ev.End) -> Step:
 
 
 def _abort(producer: Producer, event: ev.End) -> Step:
-    """Answered without a flush: docs/decisions/restart-and-open-transactions.md says why that is enough."""
+    """Answered without a flush: docs/decisions/0004-restart-and-open-transactions.md says why that is enough."""
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     after = replace(

@@ -43,7 +43,7 @@ class Prepare:
     """Check that each log holds exactly what is expected, and make it durable.
 
     A log that was deleted in the meantime counts as prepared: nobody will read it, and the transaction's
-    other logs must not suffer (docs/decisions/deleted-topics.md). The same holds for all that follows.
+    other logs must not suffer (docs/decisions/0003-deleted-topics.md). The same holds for all that follows.
     """
 
     txid: TxId

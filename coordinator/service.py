@@ -216,7 +216,7 @@ class Coordinator:
 
         `tail_kept` says that everything which was appended before the stop is still there: the journals
         were closed cleanly, or the process died and the machine lived on. Without it, every transactional
-        id must abort once before it may go on (docs/decisions/restart-and-open-transactions.md).
+        id must abort once before it may go on (docs/decisions/0004-restart-and-open-transactions.md).
         Raises StorageFailure or CorruptStorage if that is impossible; the node cannot start then.
         """
         replays = [await trio.to_thread.run_sync(_replay, journal) for journal in self._journals]

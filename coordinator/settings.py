@@ -15,7 +15,7 @@ class CoordinatorSettings:
     """A transaction that timed out bumps the producer's epoch, so that the old instance is fenced."""
     min_timeout_ms: int = 1_000
     max_timeout_ms: int = 900_000
-    """A client's time-out is clamped to these two (docs/decisions/transaction-timeouts.md)."""
+    """A client's time-out is clamped to these two (docs/decisions/0005-transaction-timeouts.md)."""
     transactional_id_expiration_ms: int = 604_800_000
     """A transactional id without a request for so long is forgotten, in memory and on disk."""
 

@@ -227,8 +227,8 @@ class TransactionSettings:
     max_timeout_ms: int = key(
         900_000,
         _whole(1, 2**31 - 1),
-        "A client's transaction.timeout.ms above this is refused as INVALID_TRANSACTION_TIMEOUT. Kafka's "
-        "transaction.max.timeout.ms.",
+        "A client's transaction.timeout.ms above this is lowered to it; zero or less is refused as "
+        "INVALID_TRANSACTION_TIMEOUT. Kafka, with its transaction.max.timeout.ms, refuses both.",
     )
     transactional_id_expiration_ms: int = key(
         604_800_000,
