@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NewType
+from typing import NamedTuple, NewType
 from uuid import UUID
 
 Offset = NewType("Offset", int)
@@ -44,12 +44,14 @@ class LogKind(Enum):
     """Consumer offsets committed by groups; applied as a table, not kept as batches."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class LogId:
+class LogId(NamedTuple):
     """One log of the node: a partition of a topic, or a shard of the committed offsets.
 
     `topic` is the topic's UUID as 32 hex digits (so a topic that was deleted and made again is another
     log), or `"offsets"` for the shards. `partition` counts from 0.
+
+    A tuple and not a dataclass, because logs are looked up some eighty times in a transaction's life, and the
+    hash of a tuple is C.
     """
 
     kind: str
@@ -76,9 +78,8 @@ class LogId:
         return cls(kind, topic, int(partition))
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TxId:
-    """One transaction: the `number`-th (from 0) of the producer's epoch."""
+class TxId(NamedTuple):
+    """One transaction: the `number`-th (from 0) of the producer's epoch. A tuple, as a LogId is, for its hash."""
 
     producer_id: ProducerId
     epoch: ProducerEpoch
