@@ -86,6 +86,7 @@ class ConfluentProducer(ProducerDriver):
             "bootstrap.servers": address,
             "enable.idempotence": True,
             "linger.ms": 5,
+            "error_cb": _ignore,  # without one, any later call raises what an earlier one has reported already
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 100,
         }
@@ -147,6 +148,10 @@ class ConfluentProducer(ProducerDriver):
     def close(self) -> None:
         self._producer.purge()
         self._producer.flush(0)
+
+
+def _ignore(error: confluent_kafka.KafkaError) -> None:
+    """Each error that matters is also raised by the call that it concerns."""
 
 
 def _confluent_error(error: confluent_kafka.KafkaError) -> ClientError:

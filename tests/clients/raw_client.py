@@ -17,6 +17,7 @@ from typing import Any
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its message schemas with importlib.resources.read_text, deprecated since Python 3.11.
     warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol.admin import DescribeTransactionsRequest, DescribeTransactionsResponse
     from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
     from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
     from kafka.protocol.producer import (
@@ -194,6 +195,11 @@ class RawClient:
     def receive_end(self) -> int:
         """Error code of the answer to an EndTxn that was sent with `send`."""
         return self.receive(EndTxnResponse, 3).error_code
+
+    def transaction_state(self, transactional_id: str) -> Any:
+        """DescribeTransactions' row: error_code, transaction_state, transaction_timeout_ms, producer_id, …"""
+        request = DescribeTransactionsRequest[0](transactional_ids=[transactional_id])
+        return self.call(request, DescribeTransactionsResponse).transaction_states[0]
 
     def fetch(self, topic: str, partition: int, offset: int, *, isolation: int = 0, wait_ms: int = 500) -> Any:
         """The partition's row: error_code, high_watermark, last_stable_offset, aborted_transactions, records."""

@@ -27,11 +27,11 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
+
 from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
-from journal.failpoints import FAILPOINTS
-
 from fairlog_types import LogKind, Offset
+from journal.failpoints import FAILPOINTS
 from scripts.node_process import ROOT, NodeDidNotStart, NodeProcess
 from tests.clients.raw_client import records_of
 from tests.clients.reading import Reader, Seen

@@ -40,6 +40,7 @@ _CLIENT = {
     "socket.timeout.ms": 3000,
     "topic.metadata.refresh.fast.interval.ms": 50,
     "log_level": 0,
+    "error_cb": lambda error: None,  # each error that matters is also raised by the call that it concerns
 }
 
 

@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from journal.failpoints import FAILPOINTS
 
+from journal.failpoints import FAILPOINTS
 from tests.crash.harness import CrashRun, CrashTestFailed
 
 pytestmark = pytest.mark.slow

@@ -177,7 +177,18 @@ def test_encode_any_window_reads_back(window: ProducerWindow) -> None:
     assert ProducerWindow.decode(window.encode()) == window
 
 
-@pytest.mark.parametrize("data", [b"", b"\x00", b"\x86\x01\x02", b"\x83\x01\x02\x03", b"\x86\x01\x00\x00\x00\x01\x80", b"\xff", b"\x86\x01\x61a\x00\x00\x80\x80"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x00",
+        b"\x86\x01\x02",
+        b"\x83\x01\x02\x03",
+        b"\x86\x01\x00\x00\x00\x01\x80",
+        b"\xff",
+        b"\x86\x01\x61a\x00\x00\x80\x80",
+    ],
+)
 def test_decode_other_bytes_are_corrupt(data: bytes) -> None:
     """Bytes that are no window are refused as corrupt, never half read."""
     with pytest.raises(CorruptStorage):
