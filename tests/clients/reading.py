@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 WAIT_S = 15.0
+RECONNECT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,15 @@ class Reader:
 
     def high_watermark(self, partition: int) -> int:
         """Asked of the node now (ListOffsets), not remembered from a fetch."""
-        _low, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=WAIT_S)
-        return high
+        deadline = time.monotonic() + RECONNECT_S
+        while True:
+            try:
+                return self._consumer.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=WAIT_S)[1]
+            except KafkaException as error:
+                # Shortly after a restart of the node the client knows no leader: it says "unknown partition".
+                unknown = error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, KafkaError._TRANSPORT)
+                if not unknown or time.monotonic() > deadline:
+                    raise
 
     def values(self, partition: int) -> list[bytes | None]:
         return [record.value for record in self.records if record.partition == partition]
