@@ -8,6 +8,7 @@ configures nothing but addresses, ids, time-outs and compression. Errors keep th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
@@ -130,13 +131,22 @@ class ConfluentProducer(ProducerDriver):
         self._answers.append((error, message.offset()))
 
     def flush(self) -> list[int | None]:
-        left = self._producer.flush(WAIT_S)
-        assert left == 0, f"{left} records were not answered"
+        self._call(self._flush)
         answers, self._answers = self._answers, []
         for error, _offset in answers:
             if error is not None:
                 raise _confluent_error(error)
         return [offset for _error, offset in answers]
+
+    def _flush(self) -> None:
+        try:
+            left = self._producer.flush(WAIT_S)
+        except SystemError as error:
+            # confluent-kafka raises a fatal error out of flush, and stumbles if a delivery report is due as well.
+            if isinstance(error.__cause__, confluent_kafka.KafkaException):
+                raise error.__cause__ from error
+            raise
+        assert left == 0, f"{left} records were not answered"
 
     def commit(self) -> None:
         self._call(self._producer.commit_transaction, WAIT_S)
@@ -146,7 +156,8 @@ class ConfluentProducer(ProducerDriver):
 
     def close(self) -> None:
         self._producer.purge()
-        self._producer.flush(0)
+        with contextlib.suppress(confluent_kafka.KafkaException, SystemError):
+            self._producer.flush(0)  # raises a fatal error again that a call has raised before
 
 
 def _confluent_error(error: confluent_kafka.KafkaError) -> ClientError:

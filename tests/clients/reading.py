@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 WAIT_S = 15.0
+RECONNECT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,13 @@ class Reader:
                 "isolation.level": isolation,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
-                "fetch.wait.max.ms": 50,
+                "fetch.wait.max.ms": 10,  # answers of one connection come in order: nothing waits long behind a fetch
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 100,
             }
         )
-        self._consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in self._ends])
+        # From 0 and not from OFFSET_BEGINNING, for which librdkafka takes half a second.
+        self._consumer.assign([TopicPartition(topic, partition, 0) for partition in self._ends])
 
     def __enter__(self) -> Reader:
         return self
@@ -77,10 +79,11 @@ class Reader:
         deadline = time.monotonic() + timeout_s
         while True:
             marks = {partition: self.high_watermark(partition) for partition in self._ends}
-            if all(self._ends[partition] == mark for partition, mark in marks.items()):
+            while any(self._ends[partition] < mark for partition, mark in marks.items()):
+                assert time.monotonic() < deadline, f"ends {self._ends} never came to the high watermarks {marks}"
+                self._poll(0.05)
+            if all(self._ends[partition] == self.high_watermark(partition) for partition in self._ends):
                 return self.records
-            assert time.monotonic() < deadline, f"ends {self._ends} never came to the high watermarks {marks}"
-            self._poll(0.05)
 
     def idle(self, seconds: float) -> list[Seen]:
         """Read for a while whatever comes; for showing that nothing does."""
@@ -91,8 +94,15 @@ class Reader:
 
     def high_watermark(self, partition: int) -> int:
         """Asked of the node now (ListOffsets), not remembered from a fetch."""
-        _low, high = self._consumer.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=WAIT_S)
-        return high
+        deadline = time.monotonic() + RECONNECT_S
+        while True:
+            try:
+                return self._consumer.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=WAIT_S)[1]
+            except KafkaException as error:
+                # Shortly after a restart of the node the client knows no leader: it says "unknown partition".
+                unknown = error.args[0].code() in (KafkaError._UNKNOWN_PARTITION, KafkaError._TRANSPORT)
+                if not unknown or time.monotonic() > deadline:
+                    raise
 
     def values(self, partition: int) -> list[bytes | None]:
         return [record.value for record in self.records if record.partition == partition]
@@ -101,16 +111,14 @@ class Reader:
         return {partition: self.values(partition) for partition in self._ends}
 
     def _poll(self, timeout_s: float) -> None:
-        message = self._consumer.poll(timeout_s)
-        if message is None:
-            return
-        error = message.error()
-        if error is None:
-            self.records.append(_seen(message))
-        elif error.code() == KafkaError._PARTITION_EOF:
-            self._ends[message.partition()] = message.offset()
-        else:
-            raise AssertionError(f"the consumer got {error}")
+        for message in self._consumer.consume(500, timeout_s):
+            error = message.error()
+            if error is None:
+                self.records.append(_seen(message))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._ends[message.partition()] = message.offset()
+            else:
+                raise AssertionError(f"the consumer got {error}")
 
 
 def _seen(message: Message) -> Seen:

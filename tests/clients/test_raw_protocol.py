@@ -193,11 +193,18 @@ def test_init_producer_id_with_an_epoch_repeated_is_answered_with_the_current_on
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1])
+<<<<<<< HEAD
 def test_init_producer_id_with_a_timeout_that_is_none_is_refused(
     node: NodeProcess, timeout_ms: int, new_id: Callable[[], str]
 ) -> None:
     """Zero or less: INVALID_TRANSACTION_TIMEOUT, and the id stays unknown."""
     transactional_id = new_id()
+=======
+def test_init_producer_id_with_a_bad_timeout_is_refused(
+    node: NodeProcess, timeout_ms: int, new_id: Callable[[], str]
+) -> None:
+    """Not positive: INVALID_TRANSACTION_TIMEOUT. (Too long is clamped: docs/decisions/transaction-timeouts.md.)"""
+>>>>>>> proving
     with RawClient(node.address) as client:
         granted = client.init_producer_id(transactional_id, timeout_ms=timeout_ms)
         assert granted.error_code == raw.INVALID_TRANSACTION_TIMEOUT

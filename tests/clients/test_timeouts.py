@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from scripts.node_process import ROOT, NodeProcess
+from scripts.node_process import NodeProcess
 from tests.clients.drivers import CONFLUENT, ClientError, ClientKind
+from tests.clients.raw_client import RawClient
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
 
 pytestmark = [
@@ -22,6 +20,7 @@ pytestmark = [
 ]
 
 
+<<<<<<< HEAD
 def fairlog_txn(node: NodeProcess, *arguments: str) -> Any:
     """What `fairlog txn …` answers."""
     answered = subprocess.run(
@@ -40,10 +39,15 @@ def transaction_state(node: NodeProcess, transactional_id: str) -> str:
     return states.get(transactional_id, "gone")
 
 
+=======
+>>>>>>> proving
 def wait_until_ended(node: NodeProcess, transactional_id: str) -> None:
+    """Until the node says that the id's transaction is neither open nor being decided."""
     deadline = time.monotonic() + WAIT_S
-    while (state := transaction_state(node, transactional_id)) in ("Ongoing", "PrepareAbort"):
-        assert time.monotonic() < deadline, f"{transactional_id} is still {state}"
+    with RawClient(node.address) as client:
+        while (state := client.transaction_state(transactional_id).transaction_state) in ("Ongoing", "PrepareAbort"):
+            assert time.monotonic() < deadline, f"{transactional_id} is still {state}"
+            time.sleep(0.02)
 
 
 def test_timeout_aborts_the_transaction_and_fences_its_producer(
@@ -65,6 +69,7 @@ def test_timeout_aborts_the_transaction_and_fences_its_producer(
     assert_topic_holds(node.address, topic, {0: [b"in time"]})
 
 
+<<<<<<< HEAD
 def test_timeout_above_the_maximum_is_clamped(
     node: NodeProcess, client: ClientKind, new_topic: Callable[..., str], new_id: Callable[[], str]
 ) -> None:
@@ -76,6 +81,13 @@ def test_timeout_above_the_maximum_is_clamped(
         producer.send(topic, 0, b"patient")
         producer.commit()
     assert_topic_holds(node.address, topic, {0: [b"patient"]})
+=======
+def test_timeout_of_an_hour_is_clamped(node: NodeProcess, client: ClientKind, new_id: Callable[[], str]) -> None:
+    """What frameworks ask for as a matter of course is cut to transactions.max_timeout_ms, and shown so."""
+    transactional_id = new_id()
+    with client.producer(node.address, transactional_id, timeout_ms=3_600_000), RawClient(node.address) as raw:
+        assert raw.transaction_state(transactional_id).transaction_timeout_ms == 900_000
+>>>>>>> proving
 
 
 def test_hung_transaction_delays_no_reader_and_no_other_commit(

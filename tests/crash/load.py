@@ -225,11 +225,16 @@ class _PlainWriter(_Writer):
             PlainRecord(self.label, next(self.numbers), self.rng.randrange(self.partitions), Outcome.ASKED)
             for _ in range(self.rng.randint(1, 5))
         ]
-        for record in burst:
-            self.note(record)
-            producer.produce(self.topic, record.value, partition=record.partition, on_delivery=self.answered(record))
         self.doing = f"sending {burst[0].number} to {burst[-1].number}"
-        producer.flush(2 * ANSWER_S)
+        try:
+            for record in burst:
+                self.note(record)
+                on_delivery = self.answered(record)
+                producer.produce(self.topic, record.value, partition=record.partition, on_delivery=on_delivery)
+            producer.flush(2 * ANSWER_S)
+        except (KafkaException, SystemError):
+            # A fatal error; SystemError when confluent-kafka stumbles over a delivery report that is due as well.
+            self.producer = None
         time.sleep(2 * PAUSE_S)
 
     def answered(self, record: PlainRecord) -> Callable[[KafkaError | None, Message], None]:
