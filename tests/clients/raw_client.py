@@ -46,7 +46,6 @@ INVALID_PRODUCER_ID_MAPPING = 49
 INVALID_TRANSACTION_TIMEOUT = 50
 UNKNOWN_PRODUCER_ID = 59
 PRODUCER_FENCED = 90
-TRANSACTIONAL_ID_NOT_FOUND = 105
 FENCED = (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED)
 
 
@@ -197,13 +196,8 @@ class RawClient:
         """Error code of the answer to an EndTxn that was sent with `send`."""
         return self.receive(EndTxnResponse, 3).error_code
 
-<<<<<<< HEAD
-    def describe_transaction(self, transactional_id: str) -> Any:
-        """The id's row of DescribeTransactions: error_code, transaction_state, transaction_timeout_ms and more."""
-=======
     def transaction_state(self, transactional_id: str) -> Any:
         """DescribeTransactions' row: error_code, transaction_state, transaction_timeout_ms, producer_id, …"""
->>>>>>> proving
         request = DescribeTransactionsRequest[0](transactional_ids=[transactional_id])
         return self.call(request, DescribeTransactionsResponse).transaction_states[0]
 

@@ -193,36 +193,13 @@ def test_init_producer_id_with_an_epoch_repeated_is_answered_with_the_current_on
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1])
-<<<<<<< HEAD
-def test_init_producer_id_with_a_timeout_that_is_none_is_refused(
-    node: NodeProcess, timeout_ms: int, new_id: Callable[[], str]
-) -> None:
-    """Zero or less: INVALID_TRANSACTION_TIMEOUT, and the id stays unknown."""
-    transactional_id = new_id()
-=======
 def test_init_producer_id_with_a_bad_timeout_is_refused(
     node: NodeProcess, timeout_ms: int, new_id: Callable[[], str]
 ) -> None:
     """Not positive: INVALID_TRANSACTION_TIMEOUT. (Too long is clamped: docs/decisions/transaction-timeouts.md.)"""
->>>>>>> proving
     with RawClient(node.address) as client:
-        granted = client.init_producer_id(transactional_id, timeout_ms=timeout_ms)
+        granted = client.init_producer_id(new_id(), timeout_ms=timeout_ms)
         assert granted.error_code == raw.INVALID_TRANSACTION_TIMEOUT
-        assert client.describe_transaction(transactional_id).error_code == raw.TRANSACTIONAL_ID_NOT_FOUND
-
-
-@pytest.mark.parametrize(
-    ("timeout_ms", "granted_ms"),
-    [(1, 1000), (1000, 1000), (900_000, 900_000), (900_001, 900_000), (2**31 - 1, 900_000)],
-)
-def test_init_producer_id_with_a_timeout_out_of_bounds_is_granted_the_bound(
-    node: NodeProcess, timeout_ms: int, granted_ms: int, new_id: Callable[[], str]
-) -> None:
-    """Clamped at both ends; DescribeTransactions shows what the id got."""
-    transactional_id = new_id()
-    with RawClient(node.address) as client:
-        assert client.init_producer_id(transactional_id, timeout_ms=timeout_ms).error_code == raw.NONE
-        assert client.describe_transaction(transactional_id).transaction_timeout_ms == granted_ms
 
 
 def test_end_by_an_unknown_id_is_refused(node: NodeProcess, new_id: Callable[[], str]) -> None:

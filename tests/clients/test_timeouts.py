@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -20,27 +19,6 @@ pytestmark = [
 ]
 
 
-<<<<<<< HEAD
-def fairlog_txn(node: NodeProcess, *arguments: str) -> Any:
-    """What `fairlog txn …` answers."""
-    answered = subprocess.run(
-        [sys.executable, "-m", "fairlog.cli", "txn", *arguments, "--bootstrap", node.address, "--json"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(answered.stdout)
-
-
-def transaction_state(node: NodeProcess, transactional_id: str) -> str:
-    """What `fairlog txn list` says of the id; "gone" if it says nothing."""
-    states = {row["transactional_id"]: row["state"] for row in fairlog_txn(node, "list")}
-    return states.get(transactional_id, "gone")
-
-
-=======
->>>>>>> proving
 def wait_until_ended(node: NodeProcess, transactional_id: str) -> None:
     """Until the node says that the id's transaction is neither open nor being decided."""
     deadline = time.monotonic() + WAIT_S
@@ -69,25 +47,11 @@ def test_timeout_aborts_the_transaction_and_fences_its_producer(
     assert_topic_holds(node.address, topic, {0: [b"in time"]})
 
 
-<<<<<<< HEAD
-def test_timeout_above_the_maximum_is_clamped(
-    node: NodeProcess, client: ClientKind, new_topic: Callable[..., str], new_id: Callable[[], str]
-) -> None:
-    """A client that asks for an hour starts and commits; it is told, when it asks, what it got."""
-    topic, transactional_id = new_topic(), new_id()
-    with client.producer(node.address, transactional_id, timeout_ms=3_600_000) as producer:
-        assert fairlog_txn(node, "describe", transactional_id)["timeout_ms"] == 900_000
-        producer.begin()
-        producer.send(topic, 0, b"patient")
-        producer.commit()
-    assert_topic_holds(node.address, topic, {0: [b"patient"]})
-=======
 def test_timeout_of_an_hour_is_clamped(node: NodeProcess, client: ClientKind, new_id: Callable[[], str]) -> None:
     """What frameworks ask for as a matter of course is cut to transactions.max_timeout_ms, and shown so."""
     transactional_id = new_id()
     with client.producer(node.address, transactional_id, timeout_ms=3_600_000), RawClient(node.address) as raw:
         assert raw.transaction_state(transactional_id).transaction_timeout_ms == 900_000
->>>>>>> proving
 
 
 def test_hung_transaction_delays_no_reader_and_no_other_commit(
