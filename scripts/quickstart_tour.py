@@ -140,15 +140,13 @@ class Tail(threading.Thread):
 
     def run(self) -> None:
         while not self._stopping:
-            messages = self._consumer.consume(500, timeout=0.1)
-            now = time.perf_counter()
-            records = [
-                Record((m.topic() or "", m.partition() or 0), m.key() or b"", m.value() or b"", m.offset() or 0, now)
-                for m in messages
-                if m.error() is None
-            ]
+            # One by one: consume(500) would wait for company, and show its own patience as the broker's delay.
+            m = self._consumer.poll(0.1)
+            if m is None or m.error() is not None:
+                continue
+            log = (m.topic() or "", m.partition() or 0)
             with self._changed:
-                self.seen += records
+                self.seen.append(Record(log, m.key() or b"", m.value() or b"", m.offset() or 0, time.perf_counter()))
                 self._changed.notify_all()
         self._consumer.close()
 
