@@ -1,0 +1,525 @@
+"""The pure machine, its order and its recovery, driven together: clients, zombies, late requests, crashes.
+
+The world below is one node without time or I/O. A *piece* is one produced record, a number that is never
+used twice. Each client keeps what a client library would: it aborts after an abortable error, repeats EndTxn
+when the answer was lost, and does not go on after a fatal one. What it was answered is written into the
+ledger, and the ledger is compared with what is visible.
+
+Fault model: a *kill* keeps all that was appended, at any effect; a *loss of power* also takes any suffix of
+what was not flushed: of the group journal, of each transaction's records, and of each log's APPLYs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from coordinator import events as ev
+from coordinator.answers import Granted, Refusal
+from coordinator.machine import DECIDED_MAX, group_of, prepare_commit_record, step
+from coordinator.messages import ApplyCommit, Expected
+from coordinator.order import CommitOrder
+from coordinator.producer import Producer
+from coordinator.recovery import in_doubt, place_order, replay, snapshot_records
+from coordinator.settings import CoordinatorSettings
+from coordinator.states import IdState
+from fairlog_types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    ApplyNumber,
+    LeaderEpoch,
+    LogId,
+    ProducerId,
+    TxId,
+)
+from journal.group_records import PrepareCommitRecord
+
+NAMES = ("t", "u")
+LOGS = tuple(LogId("t", "ab" * 16, partition) for partition in range(3))
+EPOCH = LeaderEpoch(1)
+SETTINGS = CoordinatorSettings()
+
+
+class Crash(Exception):
+    """The fuse has burnt down in the middle of a step."""
+
+
+class Pending:
+    """The answer comes when the participants have prepared."""
+
+
+PENDING = Pending()
+
+
+@dataclass
+class Attempt:
+    """One transaction as its client sees it."""
+
+    pieces: list[tuple[LogId, int]] = field(default_factory=list)
+    outcome: str = "open"
+    """"committed" and "no effect" are promises; "unknown" is none."""
+
+
+@dataclass
+class Client:
+    name: str
+    granted: Granted
+    connection: int
+    state: str = "idle"
+    """idle, in transaction, ending (EndTxn sent, no answer yet), must abort, dead."""
+    logs: set[LogId] = field(default_factory=set)
+    attempt: Attempt = field(default_factory=Attempt)
+    asked_commit: bool = True
+    speaks_up: bool = True
+    """Whether it says EndTxn(abort) for a transaction whose first AddPartitions was refused."""
+    repeated: bool = False
+
+
+class Transactions(RuleBasedStateMachine):
+    @initialize()
+    def start(self):
+        self.connections = 0
+        self.next_piece = 0
+        self.next_producer_id = 100
+        self.ledger: list[Attempt] = []
+        self.records = []
+        self.durable = 0
+        self.producers = {name: Producer(name) for name in NAMES}
+        self.order = CommitOrder()
+        self.held: dict[TxId, dict[LogId, list[int]]] = {}
+        self.durably_held: set[TxId] = set()
+        self.sealed: set[TxId] = set()
+        self.used: set[TxId] = set()
+        self.placed: dict[LogId, list[tuple[TxId, int]]] = {log: [] for log in LOGS}
+        self.placed_durably = dict.fromkeys(LOGS, 0)
+        self.apply_number = 0
+        self.visible: dict[LogId, list[int]] = {log: [] for log in LOGS}
+        self.visible_transactions: dict[LogId, list[TxId]] = {log: [] for log in LOGS}
+        self.commit_order: list[TxId] = []
+        self.pending: dict[str, tuple[ev.AskPrepare, Client]] = {}
+        self.clients: dict[str, Client] = {}
+        self.zombies: list[Client] = []
+        self.fuse: int | None = None
+        self.ended_since_crash = 0
+        for name in NAMES:
+            event = ev.Init(60_000, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, self.connect(), SETTINGS, 0)
+            self.clients[name] = Client(name, self.run(name, event), event.connection)
+
+    # ---------------------------------------------------------------------------------- running effects
+
+    def connect(self) -> int:
+        self.connections += 1
+        return self.connections
+
+    def burn(self):
+        if self.fuse is not None:
+            self.fuse -= 1
+            if self.fuse < 0:
+                raise Crash
+
+    def run(self, name, event):
+        """The answer, PENDING, a Wait effect, or None."""
+        following = event
+        while following is not None:
+            event, following = following, None
+            before = self.producers[name]
+            self.producers[name], effects = step(before, event)
+            for effect in effects:
+                self.burn()
+                match effect:
+                    case ev.Append(record):
+                        self.records.append(record)
+                        if isinstance(record, PrepareCommitRecord):
+                            self.commit_order.append(record.txid)
+                    case ev.Flush():
+                        self.durable = len(self.records)
+                    case ev.AnswerWith(answer):
+                        return answer
+                    case ev.AskBegin(message, requested):
+                        if before.transaction is None:
+                            assert message.txid not in self.used, "a TxId is used twice"
+                        for log in message.logs:
+                            self.held.setdefault(message.txid, {}).setdefault(log, [])
+                        following = ev.LogsBegun(requested, dict.fromkeys(message.logs, EPOCH), 0)
+                    case ev.AskSeal(txid, logs):
+                        self.sealed.add(txid)
+                        counts = {log: Expected(EPOCH, len(self.held[txid][log])) for log in logs}
+                        following = ev.Sealed(counts, 0)
+                    case ev.EnterOrder(txid):
+                        self.order.enter(group_of(name), txid)
+                    case ev.AskPrepare():
+                        self.pending[name] = (effect, self.clients[name])
+                        return PENDING
+                    case ev.Apply(message):
+                        for ready in self.order.decide(group_of(name), message):
+                            self.place(ready)
+                    case ev.LeaveOrder(txid):
+                        for ready in self.order.leave(group_of(name), txid):
+                            self.place(ready)
+                    case ev.Discard(message, record):
+                        self.discard(message)
+                        self.records.append(record)
+                    case ev.Release(message):
+                        self.discard(message)
+                    case ev.AwaitCopied():
+                        while self.producers[name].decided:
+                            self.copy_oldest(name)
+                    case ev.AskProducerId():
+                        self.next_producer_id += 1
+                        following = replace(event, fresh_id=ProducerId(self.next_producer_id))
+                    case ev.WaitForCopy() | ev.WaitForDecision():
+                        return effect
+        return None
+
+    def place(self, message: ApplyCommit):
+        """Idempotent: a log that has placed the transaction does not place it again."""
+        numbers = [number for log in message.logs for txid, number in self.placed[log] if txid == message.txid]
+        self.apply_number += 1
+        number = numbers[0] if numbers else self.apply_number
+        for log in message.logs:
+            self.burn()
+            if all(txid != message.txid for txid, _ in self.placed[log]):
+                self.placed[log].append((message.txid, number))
+
+    def discard(self, message):
+        for log in message.logs:
+            self.held.get(message.txid, {}).pop(log, None)
+
+    def copy_oldest(self, name):
+        """All placed before it in its logs is durable and copied as well, as far as this world needs it."""
+        decided = self.producers[name].decided[0]
+        assert all(any(txid == decided.txid for txid, _ in self.placed[log]) for log in decided.expected)
+        for log in decided.expected:
+            index = next(i for i, (txid, _) in enumerate(self.placed[log]) if txid == decided.txid)
+            self.placed_durably[log] = max(self.placed_durably[log], index + 1)
+            if decided.txid not in self.visible_transactions[log]:
+                self.visible_transactions[log].append(decided.txid)
+                self.visible[log] += self.held[decided.txid][log]
+        self.run(name, ev.Copied(decided.txid, (), 0))
+
+    # ------------------------------------------------------------------------------------------ clients
+
+    def able(self, *states: str) -> list[Client]:
+        """Clients in these states whose EndTxn is not being decided."""
+        return [it for it in self.clients.values() if it.state in states and it.name not in self.pending]
+
+    def send(self, data, client, event):
+        """The answer; PENDING also when the node has crashed over it."""
+        if data.draw(st.integers(0, 9), label="burns") == 9:
+            self.fuse = data.draw(st.integers(0, 5), label="fuse")
+        try:
+            return self.run(client.name, event)
+        except Crash:
+            self.crash(data)
+            return PENDING
+        finally:
+            self.fuse = None
+
+    @rule(data=st.data(), name=st.sampled_from(NAMES))
+    def new_instance(self, data, name):
+        """Whoever had the name becomes a zombie; it may not know."""
+        event = ev.Init(60_000, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, self.connect(), SETTINGS, 0)
+        if name in self.pending:
+            assert isinstance(self.run(name, event), ev.WaitForDecision)
+            return
+        old = self.clients.get(name)
+        newcomer = Client(name, Granted(NO_PRODUCER_ID, NO_PRODUCER_EPOCH), event.connection)
+        newcomer.speaks_up = data.draw(st.booleans(), label="speaks up")
+        answer = self.send(data, newcomer, event)
+        if not isinstance(answer, Granted):
+            return
+        newcomer.granted = answer
+        self.clients[name] = newcomer
+        if old is not None:
+            assert answer != old.granted
+            self.zombies.append(old)
+
+    @precondition(lambda self: self.able("idle", "in transaction"))
+    @rule(data=st.data(), log=st.sampled_from(LOGS), records=st.integers(0, 2))
+    def write(self, data, log, records):
+        """AddPartitions if need be, then Produce."""
+        self.write_to(data, data.draw(st.sampled_from(self.able("idle", "in transaction"))), log, records)
+
+    def write_to(self, data, client, log, records):
+        if client.state == "idle" or log not in client.logs:
+            answer = self.send(data, client, ev.Add(*self.who(client), (log,), client.connection, 0))
+            if answer is PENDING:
+                return
+            if client.state == "idle":
+                client.attempt, client.logs = Attempt(), set()
+                self.ledger.append(client.attempt)
+            if answer != {log: None}:
+                self.refused(client, answer)
+                return
+            client.state = "in transaction"
+            client.logs.add(log)
+        for _ in range(records):
+            self.next_piece += 1
+            if not self.leader_takes(client, log):
+                client.state = "must abort"
+                return
+            client.attempt.pieces.append((log, self.next_piece))
+
+    def who(self, client):
+        return client.granted.producer_id, client.granted.epoch
+
+    def refused(self, client, answer):
+        if answer is Refusal.MUST_ABORT:
+            # Java aborts without a word if nothing of the transaction was ever acknowledged.
+            client.state = "must abort" if client.state != "idle" or client.speaks_up else "idle"
+        elif answer in (Refusal.FENCED, Refusal.UNKNOWN_PRODUCER_ID_MAPPING):
+            self.fatal(client)
+        else:
+            raise AssertionError(f"a client that behaves was answered {answer}")
+
+    def fatal(self, client):
+        client.state = "dead"
+
+    def leader_takes(self, client, log) -> bool:
+        """Whether a batch is accepted: its producer's transaction is open in this log."""
+        for txid, logs in self.held.items():
+            mine = (txid.producer_id, txid.epoch) == self.who(client)
+            if mine and log in logs and txid not in self.sealed:
+                logs[log].append(self.next_piece)
+                self.used.add(txid)
+                return True
+        return False
+
+    @precondition(lambda self: self.able("idle", "in transaction"))
+    @rule(data=st.data(), logs=st.lists(st.sampled_from(LOGS), min_size=1, max_size=3))
+    def commit_whole(self, data, logs):
+        """The usual life, so that the unusual happens in the midst of it."""
+        client = data.draw(st.sampled_from(self.able("idle", "in transaction")))
+        for log in logs:
+            if client.state in ("idle", "in transaction") and client.name not in self.pending:
+                self.write_to(data, client, log, 1)
+        if client.state == "in transaction":
+            self.end_of(data, client, commit=True, at_once=True)
+
+    @precondition(lambda self: self.able("in transaction", "must abort"))
+    @rule(data=st.data(), commit=st.sampled_from([True, True, True, False]), at_once=st.booleans())
+    def end(self, data, commit, at_once):
+        self.end_of(data, data.draw(st.sampled_from(self.able("in transaction", "must abort"))), commit, at_once)
+
+    def end_of(self, data, client, commit, at_once):
+        client.asked_commit = commit and client.state == "in transaction"
+        client.repeated = False
+        self.ended_since_crash += 1
+        self.late_end(data, client)
+        self.ask_end(data, client)
+        if at_once and client.name in self.pending:
+            self.conclude(data, client.name, all_prepare=True)
+
+    @precondition(lambda self: any(it.state == "ending" for it in self.clients.values()))
+    @rule(data=st.data())
+    def repeat_end(self, data):
+        """The answer was lost, or did not come: the client asks for the same on a new connection."""
+        client = data.draw(st.sampled_from([it for it in self.clients.values() if it.state == "ending"]))
+        client.connection, client.repeated = self.connect(), True
+        if client.name in self.pending:
+            event = ev.End(*self.who(client), client.asked_commit, client.connection, 0)
+            assert isinstance(self.run(client.name, event), ev.WaitForDecision)
+            return
+        self.ask_end(data, client)
+
+    def ask_end(self, data, client):
+        client.state = "ending"
+        event = ev.End(*self.who(client), client.asked_commit, client.connection, 0)
+        answer = self.send(data, client, event)
+        if isinstance(answer, ev.WaitForCopy):
+            assert len(self.producers[client.name].decided) == DECIDED_MAX
+            client.state = "in transaction"
+        elif answer is not PENDING:
+            self.hear_end(data, client, answer)
+
+    def hear_end(self, data, client, answer):
+        """What the client makes of the answer, if it gets it."""
+        if data.draw(st.integers(0, 3), label="answer lost") == 3:
+            client.connection = self.connect()
+            return
+        if answer is None:
+            client.attempt.outcome = "committed" if client.asked_commit else "no effect"
+            client.state = "idle"
+        elif answer is Refusal.OUTCOME_LOST:
+            client.attempt.outcome = "unknown"
+            self.fatal(client)
+        else:
+            if answer is Refusal.MUST_ABORT or not client.repeated:
+                client.attempt.outcome = "no effect"
+            self.refused(client, answer)
+
+    @precondition(lambda self: self.pending)
+    @rule(data=st.data(), all_prepare=st.booleans())
+    def decide(self, data, all_prepare):
+        self.conclude(data, data.draw(st.sampled_from(sorted(self.pending))), all_prepare=all_prepare)
+
+    def conclude(self, data, name, *, all_prepare):
+        effect, client = self.pending.pop(name)
+        txid = effect.message.txid
+        if all_prepare or not effect.message.expected:
+            self.durable = len(self.records)
+            self.durably_held.add(txid)
+        event = ev.Prepared(0) if all_prepare or not effect.message.expected else ev.Refused(0)
+        answer = self.send(data, client, event)
+        if answer is not PENDING and client.state == "ending":
+            self.hear_end(data, client, answer)
+
+    def late_end(self, data, client):
+        """Invariant 10: an EndTxn on a connection before the last one ends nothing."""
+        before = self.producers[client.name]
+        if before.connection > 0:
+            connection = data.draw(st.integers(0, before.connection - 1), label="late connection")
+            event = ev.End(*self.who(client), data.draw(st.booleans(), label="late commit"), connection, 0)
+            self.run(client.name, event)
+            assert self.producers[client.name] == before
+
+    @precondition(lambda self: self.zombies)
+    @rule(data=st.data(), log=st.sampled_from(LOGS))
+    def zombie(self, data, log):
+        """Invariant 9: an older instance gets nothing in, on any log."""
+        client = data.draw(st.sampled_from(self.zombies))
+        before = self.producers[client.name]
+        self.next_piece += 1
+        assert not self.leader_takes(client, log)
+        requests = [
+            ev.Add(*self.who(client), (log,), client.connection, 0),
+            ev.End(*self.who(client), True, client.connection, 0),
+            ev.End(*self.who(client), False, client.connection, 0),
+        ]
+        assert self.run(client.name, data.draw(st.sampled_from(requests))) is Refusal.FENCED
+        assert self.producers[client.name] == before
+
+    # --------------------------------------------------------------------------- time, copies and crashes
+
+    @precondition(lambda self: any(it.state is IdState.OPEN for it in self.producers.values()))
+    @rule(data=st.data(), fence=st.booleans())
+    def time_out(self, data, fence):
+        able = [name for name in NAMES if self.producers[name].state is IdState.OPEN]
+        self.run(data.draw(st.sampled_from(able)), ev.TimedOut(fence, 0))
+
+    @precondition(lambda self: any(it.decided for it in self.producers.values()))
+    @rule(data=st.data())
+    def copy(self, data):
+        self.copy_oldest(data.draw(st.sampled_from([name for name in NAMES if self.producers[name].decided])))
+
+    @rule()
+    def snapshot(self):
+        self.records = list(snapshot_records(self.producers.values()))
+        self.durable = len(self.records)
+
+    @precondition(lambda self: self.ended_since_crash >= 2)
+    @rule(data=st.data())
+    def any_crash(self, data):
+        self.crash(data)
+
+    def crash(self, data):
+        self.ended_since_crash = 0
+        power_lost = data.draw(st.booleans(), label="power lost")
+        if power_lost:
+            self.lose_power(data)
+        self.fuse = None
+        self.pending.clear()
+        self.order = CommitOrder()
+        self.connections = 0
+        for client in (*self.zombies, *self.clients.values()):
+            client.connection = self.connect()
+        self.recover(tail_kept=not power_lost)
+
+    def lose_power(self, data):
+        del self.records[data.draw(st.integers(self.durable, len(self.records)), label="records kept") :]
+        for txid, logs in self.held.items():
+            if txid not in self.durably_held:
+                for log, pieces in logs.items():
+                    del pieces[data.draw(st.integers(0, len(pieces)), label=f"kept of {txid} in {log.partition}") :]
+        for log, placed in self.placed.items():
+            kept = data.draw(st.integers(self.placed_durably[log], len(placed)), label=f"applies in {log.partition}")
+            del placed[kept:]
+
+    def recover(self, *, tail_kept):
+        found = replay(self.records)
+        self.producers = {name: found.producers.get(name, Producer(name)) for name in NAMES}
+        for record in found.half_aborted.values():
+            self.discard(record)
+        doubtful = in_doubt([found])
+        for name in NAMES:
+            if self.producers[name].state is not IdState.UNKNOWN:
+                self.run(name, ev.Restarted(tail_kept, 0))
+        self.records += [prepare_commit_record(one.transactional_id, one.decided) for one in doubtful]
+        self.durable = len(self.records)
+        survivors = []
+        for one in doubtful:
+            held = self.held.get(one.decided.txid, {})
+            whole = all(len(held.get(log, ())) == it.records for log, it in one.decided.expected.items())
+            if whole:
+                self.durably_held.add(one.decided.txid)
+                survivors.append(one)
+            else:
+                self.run(one.transactional_id, ev.Withdrawn(one.decided.txid, 0))
+        numbers = {
+            one.decided.txid: next(
+                (ApplyNumber(n) for log in LOGS for txid, n in self.placed[log] if txid == one.decided.txid), None
+            )
+            for one in survivors
+        }
+        known = {one.decided.txid for one in survivors}
+        self.held = {txid: logs for txid, logs in self.held.items() if txid in known or txid in self.durably_held}
+        for txid in self.held:
+            self.sealed.add(txid)
+        for one in place_order(survivors, numbers):
+            self.place(one.decided.apply())
+        self.durable = len(self.records)
+
+    # ------------------------------------------------------------------------------------------ invariants
+
+    @invariant()
+    def promised_absence_holds(self):
+        """Invariant 5: what was answered "no effect" is neither visible nor on its way."""
+        shown = {piece for pieces in self.visible.values() for piece in pieces}
+        coming = {
+            piece
+            for producer in self.producers.values()
+            for decided in producer.decided
+            for log in decided.expected
+            for piece in self.held[decided.txid][log]
+        }
+        for attempt in self.ledger:
+            pieces = {piece for _, piece in attempt.pieces}
+            if attempt.outcome == "no effect":
+                assert not pieces & (shown | coming)
+            if attempt.outcome == "committed":
+                assert pieces <= shown | coming
+
+    @invariant()
+    def order_is_the_order_of_prepare_commits(self):
+        """Invariant 6, in every log, of what is visible and of what is placed."""
+        rank = {txid: index for index, txid in reversed(list(enumerate(self.commit_order)))}
+        for log in LOGS:
+            for transactions in (self.visible_transactions[log], [txid for txid, _ in self.placed[log]]):
+                for producer_id in {txid.producer_id for txid in transactions}:
+                    ranks = [rank[txid] for txid in transactions if txid.producer_id == producer_id]
+                    assert ranks == sorted(set(ranks))
+
+    def teardown(self):
+        """Invariants 5 and 6 at the end of all copies: each attempt is there as a whole, once, or not at all."""
+        if not hasattr(self, "producers"):
+            return
+        for name in NAMES:
+            while self.producers[name].decided:
+                self.copy_oldest(name)
+        shown = [(log, piece) for log, pieces in self.visible.items() for piece in pieces]
+        assert len(set(shown)) == len(shown)
+        for attempt in self.ledger:
+            there = [piece in shown for piece in attempt.pieces]
+            assert all(there) or not any(there), "half a transaction is visible"
+            if attempt.outcome == "committed":
+                assert all(there)
+            if attempt.outcome == "no effect":
+                assert not any(there)
+        assert {piece for _, piece in shown} <= {piece for it in self.ledger for _, piece in it.pieces}
+
+
+TestTransactions = Transactions.TestCase
+TestTransactions.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
