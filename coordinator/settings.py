@@ -1,4 +1,4 @@
-"""What an operator may choose about transactions; the defaults are those of seed 002's table."""
+"""What an operator may choose about transactions; the defaults are Streamline's, and Kafka's where it has one."""
 
 from __future__ import annotations
 

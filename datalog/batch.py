@@ -1,6 +1,6 @@
 """Kafka's record batch, version 2, seen from outside: its header, its check, its split.
 
-A batch is opaque to Fairlog (architecture, section 7). Of its bytes only the 61 of the header are looked at;
+A batch is opaque to Fairlog. Of its bytes only the 61 of the header are looked at;
 the records behind it are never decoded on the way from Produce to Fetch. Base offset and leader epoch
 stand outside the CRC, which is why the broker may patch them without touching what the client has signed:
 
