@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -91,6 +92,7 @@ class Transactions(RuleBasedStateMachine):
         self.order = CommitOrder()
         self.held: dict[TxId, dict[LogId, list[int]]] = {}
         self.durably_held: set[TxId] = set()
+        self.discarded: list[tuple[TxId, LogId, list[int]]] = []
         self.sealed: set[TxId] = set()
         self.used: set[TxId] = set()
         self.placed: dict[LogId, list[tuple[TxId, int]]] = {log: [] for log in LOGS}
@@ -185,8 +187,11 @@ class Transactions(RuleBasedStateMachine):
                 self.placed[log].append((message.txid, number))
 
     def discard(self, message):
+        """A DISCARD is not flushed either: a loss of power may bring the records back."""
         for log in message.logs:
-            self.held.get(message.txid, {}).pop(log, None)
+            pieces = self.held.get(message.txid, {}).pop(log, None)
+            if pieces is not None:
+                self.discarded.append((message.txid, log, pieces))
 
     def copy_oldest(self, name):
         """All placed before it in its logs is durable and copied as well, as far as this world needs it."""
@@ -206,12 +211,12 @@ class Transactions(RuleBasedStateMachine):
         """Clients in these states whose EndTxn is not being decided."""
         return [it for it in self.clients.values() if it.state in states and it.name not in self.pending]
 
-    def send(self, data, client, event):
+    def send(self, data, name, event):
         """The answer; PENDING also when the node has crashed over it."""
         if data.draw(st.integers(0, 9), label="burns") == 9:
             self.fuse = data.draw(st.integers(0, 5), label="fuse")
         try:
-            return self.run(client.name, event)
+            return self.run(name, event)
         except Crash:
             self.crash(data)
             return PENDING
@@ -228,7 +233,7 @@ class Transactions(RuleBasedStateMachine):
         old = self.clients.get(name)
         newcomer = Client(name, Granted(NO_PRODUCER_ID, NO_PRODUCER_EPOCH), event.connection)
         newcomer.speaks_up = data.draw(st.booleans(), label="speaks up")
-        answer = self.send(data, newcomer, event)
+        answer = self.send(data, name, event)
         if not isinstance(answer, Granted):
             return
         newcomer.granted = answer
@@ -245,7 +250,7 @@ class Transactions(RuleBasedStateMachine):
 
     def write_to(self, data, client, log, records):
         if client.state == "idle" or log not in client.logs:
-            answer = self.send(data, client, ev.Add(*self.who(client), (log,), client.connection, 0))
+            answer = self.send(data, client.name, ev.Add(*self.who(client), (log,), client.connection, 0))
             if answer is PENDING:
                 return
             if client.state == "idle":
@@ -328,7 +333,7 @@ class Transactions(RuleBasedStateMachine):
     def ask_end(self, data, client):
         client.state = "ending"
         event = ev.End(*self.who(client), client.asked_commit, client.connection, 0)
-        answer = self.send(data, client, event)
+        answer = self.send(data, client.name, event)
         if isinstance(answer, ev.WaitForCopy):
             assert len(self.producers[client.name].decided) == DECIDED_MAX
             client.state = "in transaction"
@@ -363,7 +368,7 @@ class Transactions(RuleBasedStateMachine):
             self.durable = len(self.records)
             self.durably_held.add(txid)
         event = ev.Prepared(0) if all_prepare or not effect.message.expected else ev.Refused(0)
-        answer = self.send(data, client, event)
+        answer = self.send(data, client.name, event)
         if answer is not PENDING and client.state == "ending":
             self.hear_end(data, client, answer)
 
@@ -398,7 +403,7 @@ class Transactions(RuleBasedStateMachine):
     @rule(data=st.data(), fence=st.booleans())
     def time_out(self, data, fence):
         able = [name for name in NAMES if self.producers[name].state is IdState.OPEN]
-        self.run(data.draw(st.sampled_from(able)), ev.TimedOut(fence, 0))
+        self.send(data, data.draw(st.sampled_from(able)), ev.TimedOut(fence, 0))
 
     @precondition(lambda self: any(it.decided for it in self.producers.values()))
     @rule(data=st.data())
@@ -430,6 +435,9 @@ class Transactions(RuleBasedStateMachine):
 
     def lose_power(self, data):
         del self.records[data.draw(st.integers(self.durable, len(self.records)), label="records kept") :]
+        for txid, log, pieces in self.discarded:
+            if data.draw(st.booleans(), label=f"{txid} comes back in {log.partition}"):
+                self.held.setdefault(txid, {})[log] = pieces
         for txid, logs in self.held.items():
             if txid not in self.durably_held:
                 for log, pieces in logs.items():
@@ -466,8 +474,8 @@ class Transactions(RuleBasedStateMachine):
         }
         known = {one.decided.txid for one in survivors}
         self.held = {txid: logs for txid, logs in self.held.items() if txid in known or txid in self.durably_held}
-        for txid in self.held:
-            self.sealed.add(txid)
+        self.sealed.update(self.held)
+        self.discarded.clear()
         for one in place_order(survivors, numbers):
             self.place(one.decided.apply())
         self.durable = len(self.records)
@@ -521,5 +529,5 @@ class Transactions(RuleBasedStateMachine):
         assert {piece for _, piece in shown} <= {piece for it in self.ledger for _, piece in it.pieces}
 
 
-TestTransactions = Transactions.TestCase
+TestTransactions = pytest.mark.slow(Transactions.TestCase)
 TestTransactions.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
