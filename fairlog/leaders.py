@@ -401,13 +401,11 @@ class LocalLeaders:
         flushing: list[tuple[LogId, Journal, JournalPosition]] = []
         for log, expected in message.expected.items():
             leader = self._leaders.get(log)
-            reason = (
-                "this node does not lead the log"
-                if leader is None
-                else leader.state.holds(message.txid, expected.leader_epoch, expected.records)
-            )
-            if leader is None or reason is not None:
-                refused[log] = reason or ""
+            if leader is None:
+                continue  # its topic was deleted: the rest of the transaction goes on without it
+            reason = leader.state.holds(message.txid, expected.leader_epoch, expected.records)
+            if reason is not None:
+                refused[log] = reason
             elif expected.records:
                 flushing.append((log, leader.journal, leader.journal.end))
         if planted("skip-flush-of-one-participant"):

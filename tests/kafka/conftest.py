@@ -180,6 +180,8 @@ class MemoryDataLogs:
     def __init__(self, leaders: MemoryLeaders) -> None:
         self._leaders = leaders
         self.reads = 0
+        self.ahead = False
+        """While set, the data logs already hold what the leaders have not announced."""
 
     def read(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> list[ReadAnswer]:
         self.reads += 1
@@ -187,6 +189,8 @@ class MemoryDataLogs:
         left = bytes_max
         for request in requests:
             end = self._leaders.high_watermark(request.log)
+            if end is not None and self.ahead:
+                end = self._leaders.end(request.log)
             if end is None:
                 answers.append(LogMissing(request.log))
                 continue

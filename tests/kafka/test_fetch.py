@@ -190,6 +190,16 @@ async def test_offset_out_of_range_is_answered_at_once(ask, memory, fill, offset
     assert (answer.error_code, answer.high_watermark) == (ErrorCode.OFFSET_OUT_OF_RANGE, 2)
 
 
+async def test_offset_read_ahead_of_the_announcement_is_in_range(ask, memory, fill):
+    """A consumer that was given what the leader had not announced yet may go on from there."""
+    memory.topics.create_now("t")
+    fill(batches=2)
+    memory.leaders.visible_before_hold[memory.log("t")] = Offset(2)
+    memory.data_logs.ahead = True
+    answer = lines(await ask(FETCH, 12, **request(memory, {0: 4})))[0]
+    assert (answer.error_code, answer.high_watermark, answer.records) == (ErrorCode.NONE, 4, b"")
+
+
 async def test_offset_before_the_log_start_is_out_of_range(ask, memory, fill):
     """Records that retention has taken away cannot be read, and the client is told where the log begins."""
     memory.topics.create_now("t")

@@ -207,20 +207,19 @@ async def _read(broker: Broker, partitions: Sequence[_Partition], bytes_max: int
 
 
 def _is_behind(broker: Broker, partition: _Partition) -> bool:
-    """Whether there is something to read; brings the line's offsets up to date."""
+    """Whether there may be something to read; brings the line's offsets up to date.
+
+    The data logs may be ahead of the leader's high watermark, by the step from a commit to its announcement. Who
+    has read there already is not out of range: such a position is asked of the data logs, which know.
+    """
     assert partition.log is not None, "partitions without a log are full"
     high_watermark = broker.leaders.high_watermark(partition.log)
     if high_watermark is None:
-        partition.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    else:
-        partition.high_watermark = high_watermark
-        partition.log_start = broker.leaders.log_start(partition.log)
-        if not partition.log_start <= partition.position <= high_watermark:
-            partition.error = ErrorCode.OFFSET_OUT_OF_RANGE
-        else:
-            return partition.position < high_watermark
-    partition.full = True
-    return False
+        partition.error, partition.full = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True
+        return False
+    partition.high_watermark = max(partition.high_watermark, high_watermark)
+    partition.log_start = broker.leaders.log_start(partition.log)
+    return partition.position != high_watermark
 
 
 def _take(partition: _Partition, answer: ReadAnswer, *, room: int, first: bool) -> int:
