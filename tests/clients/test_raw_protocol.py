@@ -196,7 +196,7 @@ def test_init_producer_id_with_an_epoch_repeated_is_answered_with_the_current_on
 def test_init_producer_id_with_a_bad_timeout_is_refused(
     node: NodeProcess, timeout_ms: int, new_id: Callable[[], str]
 ) -> None:
-    """Not positive: INVALID_TRANSACTION_TIMEOUT. (Too long is clamped: docs/decisions/transaction-timeouts.md.)"""
+    """Not positive: INVALID_TRANSACTION_TIMEOUT. (Too long is clamped: docs/decisions/0005-transaction-timeouts.md.)"""
     with RawClient(node.address) as client:
         granted = client.init_producer_id(new_id(), timeout_ms=timeout_ms)
         assert granted.error_code == raw.INVALID_TRANSACTION_TIMEOUT
