@@ -128,7 +128,8 @@ def test_abort_that_races_adding_partitions_is_not_fatal(
 def test_topic_deleted_inside_a_transaction_does_not_hold_it_up(
     node: NodeProcess, new_topic: Callable[..., str], new_id: Callable[[], str]
 ) -> None:
-    """apache/kafka#21672: no endless retries; the rest commits (docs/decisions/0003-deleted-topics.md)."""
+    """apache/kafka#21672: no endless retries; the rest commits
+    (docs/decisions/0003-deleted-topics.md), the next as well."""
     doomed, other = new_topic(), new_topic()
     with CONFLUENT.producer(node.address, new_id()) as producer:
         producer.begin()
