@@ -87,6 +87,7 @@ class ConfluentProducer(ProducerDriver):
             "bootstrap.servers": address,
             "enable.idempotence": True,
             "linger.ms": 5,
+            "log_level": 2,
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 100,
         }

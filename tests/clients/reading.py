@@ -47,6 +47,7 @@ class Reader:
                 "fetch.wait.max.ms": 10,  # answers of one connection come in order: nothing waits long behind a fetch
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 100,
+                "log_level": 0,  # it says each refused connection; what matters comes as an error
             }
         )
         # From 0 and not from OFFSET_BEGINNING, for which librdkafka takes half a second.
@@ -111,7 +112,11 @@ class Reader:
         return {partition: self.values(partition) for partition in self._ends}
 
     def _poll(self, timeout_s: float) -> None:
-        for message in self._consumer.consume(500, timeout_s):
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            return
+        # `consume` with a time-out would wait for that long or for as many; without one it takes what is there.
+        for message in [first, *self._consumer.consume(500, 0)]:
             error = message.error()
             if error is None:
                 self.records.append(_seen(message))
