@@ -162,10 +162,6 @@ class Tail(threading.Thread):
                 return None
             return self.seen[count - 1].seen_s
 
-    def count(self) -> int:
-        with self._changed:
-            return len(self.seen)
-
     def stop(self) -> None:
         self._stopping = True
         self.join()

@@ -202,6 +202,19 @@ def test_init_producer_id_with_a_bad_timeout_is_refused(
         assert granted.error_code == raw.INVALID_TRANSACTION_TIMEOUT
 
 
+@pytest.mark.parametrize(
+    ("asked_ms", "granted_ms"), [(1, 1000), (1000, 1000), (900_000, 900_000), (900_001, 900_000), (2**31 - 1, 900_000)]
+)
+def test_init_producer_id_with_a_timeout_out_of_bounds_is_granted_the_bound(
+    node: NodeProcess, asked_ms: int, granted_ms: int, new_id: Callable[[], str]
+) -> None:
+    """Clamped at both ends; DescribeTransactions shows what the id got."""
+    transactional_id = new_id()
+    with RawClient(node.address) as client:
+        assert client.init_producer_id(transactional_id, timeout_ms=asked_ms).error_code == raw.NONE
+        assert client.transaction_state(transactional_id).transaction_timeout_ms == granted_ms
+
+
 def test_end_by_an_unknown_id_is_refused(node: NodeProcess, new_id: Callable[[], str]) -> None:
     """EndTxn of an id that was never initialised names what is wrong."""
     with RawClient(node.address) as client:

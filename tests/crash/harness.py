@@ -1,9 +1,9 @@
 """Kills a node again and again under load, and has every crash judged.
 
-One round: start the node with one failpoint armed; let the load come to rest, read all partitions to the end
-with a plain consumer, and check them against the load's history (AT_REST); let the load go on until the
-failpoint kills the node, or a random moment does; open the data logs of the dead node and check them too
-(AT_CRASH). The directory is kept over all rounds of a run, so recovery also meets what earlier recoveries
+One round: start the node with one failpoint armed; in every other round let the load come to rest, read all
+partitions to the end with a plain consumer, and check them against the load's history (AT_REST); let the load
+go on until the failpoint kills the node, or a random moment does; open the data logs of the dead node and check
+them as well (AT_CRASH). The directory is kept over all rounds of a run, so recovery also meets what earlier recoveries
 left. A node that dies while the load comes to rest is simply started again: recovery is crashed, too.
 
 With `lossy_disk` the node runs over a disk that forgets what was not flushed (tests/crash/lossy_disk.py), and
@@ -41,8 +41,12 @@ from tests.crash.history import History, Outcome
 from tests.crash.load import Load
 
 PARTITIONS = 4
-LIFE_S = 1.5
+LIFE_S = 1.0
 """A node whose failpoint is not reached within this is killed by hand: a random moment as good as any."""
+RESTING_SHARE = 0.5
+"""Of the rounds: those in which the load comes to rest and everything is read and checked before the next kill."""
+PATIENT_SHARE = 0.2
+"""Of the crashes: those after which clients reconnect by themselves, which takes them one to two seconds."""
 STOP_S = 15.0
 VISIBLE_S = 5.0
 """How long after its answer a commit may take to become visible; it takes milliseconds."""
@@ -155,12 +159,12 @@ class CrashRun:
 
     def _round(self, point: str | None) -> None:
         rarely = point is not None and point.startswith(_PASSED_RARELY)
-        armed = None if point is None else f"{point}:kill:{self._rng.randint(1, 2 if rarely else 150)}"
+        armed = None if point is None else f"{point}:kill:{self._rng.randint(1, 2 if rarely else 80)}"
         self._last = armed or "a random moment"
         if self._node.running:
             self._node.kill()
         self._start(armed)
-        if self._check_at_rest():
+        if self._rng.random() > RESTING_SHARE or self._check_at_rest():
             life_s = self._rng.uniform(0.0, 1.0) if point is None else LIFE_S * (2 if rarely else 1)
             self._node.wait_end(life_s)
             if point is not None and point.startswith("journal.close"):
@@ -180,10 +184,14 @@ class CrashRun:
                 raise CrashTestFailed(f"{self._where()}\nthe node does not start again: {error}") from error
             self._after_death(armed.partition(":")[0])
             self._start()
+        if self._load is not None:
+            self._load.node_is_back()
 
     def _after_death(self, point: str | None) -> None:
         """Kill the node if its failpoint has not; count; cut the power; judge what the data logs hold."""
+        assert self._load is not None
         by_itself = not self._node.running
+        self._load.node_is_gone(patient=self._rng.random() < PATIENT_SHARE)
         self._node.kill()
         if by_itself and (point is None or self._node.wait_end(0) != -signal.SIGKILL):
             raise CrashTestFailed(f"{self._where()}\nthe node ended by itself:\n{self._node.log_tail()}")

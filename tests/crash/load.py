@@ -2,9 +2,13 @@
 
 Each writer is a thread with a stock client (confluent-kafka): some commit and abort transactions over several
 partitions, one leaves its transactions open for ever (every reader and every other commit must pass them by),
-one sends plain records. The client sits through a crash as it would in production: it reconnects, repeats
+one sends plain records. A client sits through a crash as it would in production: it reconnects, repeats
 what was not answered, aborts when told to, and is replaced by a new instance after a fatal error. So the
 repeated EndTxn, the late Produce and the retried InitProducerId of real clients are all part of the load.
+
+librdkafka takes one to two seconds to find its coordinator again. So the harness says at each crash whether the
+transactional writers are to be patient; if not, a new instance takes the id over as soon as the node is back,
+and what the old one had asked for stays unknown.
 
 What is written down, and when, decides what the checker may demand (`history.Outcome`): ASKED stands before the
 commit is sent, DONE and REFUSED only after the client has said so.
@@ -27,6 +31,8 @@ from tests.crash.history import History, Outcome, PlainRecord, Transaction
 ANSWER_S = 20.0
 """How long a client may take to come to an end after the node is back; much longer than it should."""
 
+SLICE_S = 0.2
+"""After this a client's call is to come back, for the writer to look around; librdkafka goes on where it was."""
 PAUSE_S = 0.01
 """Between two transactions of a writer, on average: a crash wants many states, not many records."""
 
@@ -52,6 +58,9 @@ class Load:
         self._go = threading.Event()
         self._stopping = threading.Event()
         self._go.set()
+        self._node_is_there = threading.Event()
+        self._node_is_there.set()
+        self._replacements = 0
         rng = random.Random(seed)
         kinds = [(_TransactionalWriter, f"w{number}") for number in range(transactional_writers)]
         writers = [*kinds, (_HangingWriter, "hung"), (_PlainWriter, "plain")]
@@ -83,6 +92,24 @@ class Load:
         for writer in self._writers:
             writer.at_rest.clear()
         self._go.set()
+
+    def node_is_gone(self, *, patient: bool) -> None:
+        """The node was killed. Impatient writers give their clients up."""
+        self._node_is_there.clear()
+        if not patient:
+            self._replacements += 1
+
+    def node_is_back(self) -> None:
+        self._node_is_there.set()
+
+    @property
+    def replacements(self) -> int:
+        """Grows whenever clients are to be given up: one made before that is to be replaced."""
+        return self._replacements
+
+    def wait_for_the_node(self) -> None:
+        """Called by a writer before it makes a new client: one made now would only back off."""
+        self._node_is_there.wait(ANSWER_S)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -133,12 +160,17 @@ class _TransactionalWriter(_Writer):
     """Transactions of 1 to 5 records in some of the partitions; one in five is aborted on purpose."""
 
     producer: Producer | None = None
+    made_at = 0
 
     def step(self) -> None:
+        if self.producer is None or self.made_at != self.load.replacements:
+            self.doing = "starting a new instance"
+            self.producer = None
+            with suppress(KafkaException):
+                self.producer = self.started()
         producer = self.producer
         if producer is None:
-            self.doing = "starting a new instance"
-            producer = self.producer = self.started()
+            return
         number = next(self.numbers)
         chosen = self.rng.sample(range(self.partitions), self.rng.randint(1, self.partitions))
         transaction = Transaction(self.label, number, {p: self.rng.randint(1, 5) for p in chosen}, Outcome.OPEN)
@@ -151,7 +183,7 @@ class _TransactionalWriter(_Writer):
                     producer.produce(self.topic, value, partition=partition)
             if self.rng.random() < 0.2:
                 self.doing = f"aborting {number}"
-                producer.flush(self.rng.choice([0, ANSWER_S]))
+                producer.flush(self.rng.choice([0, SLICE_S]))
                 self.abort(producer, transaction)
             else:
                 self.doing = f"committing {number}"
@@ -163,17 +195,19 @@ class _TransactionalWriter(_Writer):
         time.sleep(self.rng.uniform(0, 2 * PAUSE_S))
 
     def started(self) -> Producer:
+        self.load.wait_for_the_node()
+        self.made_at = self.load.replacements
         producer = Producer(
             _CLIENT
             | {"bootstrap.servers": self.address, "transactional.id": self.label, "transaction.timeout.ms": 60_000}
         )
-        _retried(lambda: producer.init_transactions(5.0))
+        self.retried(producer.init_transactions)
         return producer
 
     def commit(self, producer: Producer, transaction: Transaction) -> None:
         self.note(replace(transaction, outcome=Outcome.ASKED))
         try:
-            _retried(lambda: producer.commit_transaction(5.0))
+            self.retried(producer.commit_transaction)
         except KafkaException as error:
             if not _error(error).txn_requires_abort():
                 raise
@@ -183,8 +217,21 @@ class _TransactionalWriter(_Writer):
             self.note(replace(transaction, outcome=Outcome.DONE))
 
     def abort(self, producer: Producer, transaction: Transaction) -> None:
-        _retried(lambda: producer.abort_transaction(5.0))
+        self.retried(producer.abort_transaction)
         self.note(replace(transaction, outcome=Outcome.REFUSED))
+
+    def retried(self, call: Callable[[float], object]) -> None:
+        """Call again while the client says that it may be (a time-out of its own) and nobody is impatient."""
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            try:
+                call(SLICE_S)
+            except KafkaException as error:
+                given_up = self.made_at != self.load.replacements or time.monotonic() > deadline
+                if given_up or not _error(error).retriable():
+                    raise
+            else:
+                return
 
     def note(self, transaction: Transaction) -> None:
         self.load.history.transactions[transaction.writer, transaction.number] = transaction
@@ -249,19 +296,6 @@ class _PlainWriter(_Writer):
 
     def note(self, record: PlainRecord) -> None:
         self.load.history.plain[record.writer, record.number] = record
-
-
-def _retried(call: Callable[[], object]) -> None:
-    """Call again while the client says that it may be: a time-out of its own, with the node away."""
-    deadline = time.monotonic() + ANSWER_S
-    while True:
-        try:
-            call()
-        except KafkaException as error:
-            if not _error(error).retriable() or time.monotonic() > deadline:
-                raise
-        else:
-            return
 
 
 def _error(exception: KafkaException) -> KafkaError:
