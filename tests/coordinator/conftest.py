@@ -223,6 +223,7 @@ class World:
         self.participants = participants
         self.ids = ids
         self.settings = CoordinatorSettings()
+        self.life = trio.CancelScope()
         self.start()
 
     def start(self) -> None:
@@ -239,8 +240,14 @@ class World:
         (journal,) = self.journals
         return journal
 
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """The coordinator's background work, until it crashes."""
+        with self.life:
+            await self.coordinator.run(task_status)
+
     def restarted(self, *, power_lost: bool = False) -> World:
-        """The world after a crash; recovery has not run yet."""
+        """The world after a crash; recovery has not run yet. What crashed does nothing more."""
+        self.life.cancel()
         after = World([it.reopened(power_lost=power_lost) for it in self.journals], self.participants, self.ids)
         after.participants.copying = None
         return after
@@ -283,5 +290,5 @@ def world(logs) -> World:
 async def running(world, nursery) -> World:
     """A world that serves."""
     await world.coordinator.recover(tail_kept=True)
-    await nursery.start(world.coordinator.run)
+    await nursery.start(world.run)
     return world

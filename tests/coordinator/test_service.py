@@ -480,7 +480,7 @@ async def test_timeout_without_fence_tells_the_producer_to_abort(world, logs, nu
     """With fence_on_timeout off the producer may go on after it has aborted."""
     world.settings = CoordinatorSettings(fence_on_timeout=False)
     world.start()
-    nursery.start_soon(world.coordinator.run)
+    nursery.start_soon(world.run)
     granted = await world.init(timeout_ms=1_000)
     await world.add(granted, logs[0])
     await trio.sleep(30)
@@ -502,7 +502,7 @@ async def test_idle_id_expires_in_memory_and_on_disk(world, logs, nursery, autoj
     """An id without requests for the expiration time is forgotten; its name starts with another producer id."""
     world.settings = CoordinatorSettings(check_interval_ms=100_000, transactional_id_expiration_ms=1_000_000)
     world.start()
-    await nursery.start(world.coordinator.run)
+    await nursery.start(world.run)
     granted = await world.init()
     await world.transaction(granted, logs[0])
     await trio.sleep(950)
@@ -540,7 +540,7 @@ async def test_grown_journal_is_replaced_by_a_snapshot_that_recovers_the_same(ru
 async def restart(world, nursery, *, power_lost=False):
     after = world.restarted(power_lost=power_lost)
     await after.coordinator.recover(tail_kept=not power_lost)
-    await nursery.start(after.coordinator.run)
+    await nursery.start(after.run)
     return after
 
 
@@ -630,7 +630,7 @@ async def test_restart_withdraws_what_cannot_be_prepared(running, logs, nursery,
     after.participants.prepare_s = 0.0
     after.participants.held.clear()
     await after.coordinator.recover(tail_kept=True)
-    await nursery.start(after.coordinator.run)
+    await nursery.start(after.run)
     assert after.participants.placed == []
     assert after.participants.discarded == [txid(0)]
     assert await after.end(granted) is Refusal.MUST_ABORT
