@@ -9,7 +9,7 @@ nothing while `copying` is held back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import trio
@@ -248,7 +248,17 @@ class World:
     def restarted(self, *, power_lost: bool = False) -> World:
         """The world after a crash; recovery has not run yet. What crashed does nothing more."""
         self.life.cancel()
-        after = World([it.reopened(power_lost=power_lost) for it in self.journals], self.participants, self.ids)
+        # A copy: a request that was in flight may still come back to its coordinator, but it changes nothing any more.
+        participants = replace(
+            self.participants,
+            held={txid: dict(records) for txid, records in self.participants.held.items()},
+            sealed=set(self.participants.sealed),
+            placed=list(self.participants.placed),
+            discarded=list(self.participants.discarded),
+            prepared=list(self.participants.prepared),
+            apply_numbers=dict(self.participants.apply_numbers),
+        )
+        after = World([it.reopened(power_lost=power_lost) for it in self.journals], participants, self.ids)
         after.participants.copying = None
         return after
 
