@@ -77,11 +77,11 @@ async def test_passes_come_at_intervals_and_move_idle_logs_too(
     node.copier.submit((node.state(A),))
     await wait_all_tasks_blocked()
     mock_clock.jump(10)
-    while node.copier.marks.get(A) is None:
+    while node.copier.marks.get(A) is None:  # noqa: ASYNC110 (a worker thread's doing)
         await trio.lowlevel.checkpoint()
     assert node.journals[A].reclaimed == []
     mock_clock.jump(10)
-    while not node.journals[A].reclaimed:
+    while not node.journals[A].reclaimed:  # noqa: ASYNC110 (a worker thread's doing)
         await trio.lowlevel.checkpoint()
     assert node.journals[A].reclaimed == [node.journals[A].end]
 
@@ -94,7 +94,7 @@ async def test_pass_is_early_when_much_was_copied(make_node: Any, nursery: trio.
     await wait_all_tasks_blocked()
     node.copier.submit((node.plain(A, bytes(200)),))
     with trio.fail_after(5):
-        while not node.journals[A].reclaimed:
+        while not node.journals[A].reclaimed:  # noqa: ASYNC110 (a worker thread's doing)
             await trio.lowlevel.checkpoint()
 
 

@@ -148,7 +148,7 @@ class _Writer(threading.Thread):
         try:
             while self.load.may_go_on(self):
                 self.step()
-        except BaseException as error:  # noqa: BLE001 - carried to the test's thread
+        except BaseException as error:  # noqa: BLE001, ASYNC103 (no task: carried to the test's thread)
             self.load.errors.append(error)
             self.at_rest.set()
 

@@ -178,6 +178,6 @@ async def test_flusher_wakes_the_loop_once_for_flushes_that_end_together(flusher
         end.wait(10)
     while len(flusher._finished) < 4:  # the loop is kept busy on purpose: no checkpoint here
         pass
-    while len(got) < 4:
+    while len(got) < 4:  # noqa: ASYNC110 (the flusher's doing)
         await trio.lowlevel.checkpoint()
     assert flusher.statistics().wakeups - before == 1
