@@ -21,6 +21,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -185,7 +186,7 @@ class LocalLeaders:
                 leader_epoch=self._leader_epoch,
             )
             if journal.end < mark.copied_through:
-                await self._go_on_at_the_mark(log, journal, mark)
+                mark = await self._go_on_at_the_mark(log, journal, mark)
             state = LocalState(log, self._leader_epoch)
             state.restore(
                 copied_through=mark.copied_through,
@@ -205,11 +206,12 @@ class LocalLeaders:
                     self._next_apply_number = max(self._next_apply_number, applied.apply_number + 1)
             self._leaders[log] = _Leader(state, journal, bounds)
 
-    async def _go_on_at_the_mark(self, log: LogId, journal: Journal, mark: Mark) -> None:
+    async def _go_on_at_the_mark(self, log: LogId, journal: Journal, mark: Mark) -> Mark:
         """The journal ends before what was copied of it. Where it had promised durability, it must not.
 
         Else a loss of power has taken the tail, after the copier had read it from memory. All of it that was decided
-        is in the data log; an open transaction's batches may be gone, and then it cannot be prepared.
+        is in the data log; an open transaction's batches may be gone, and then it cannot be prepared. Answers the
+        mark to start from. Raises CorruptStorage, StorageFailure.
         """
         directory = self._directory / str(log)
         if journal.begun_with is Fsync.COMMIT:
@@ -225,7 +227,17 @@ class LocalLeaders:
             copied_through=mark.copied_through,
             fsync=journal.begun_with.value,
         )
+        if journal.end <= mark.replay_from:
+            # Nothing is left to be replayed before the mark. It must say so before the journal begins behind that.
+            mark = replace(mark, replay_from=mark.copied_through)
+            await trio.to_thread.run_sync(self._put_mark, log, mark)
         await journal.advance(mark.copied_through)
+        return mark
+
+    def _put_mark(self, log: LogId, mark: Mark) -> None:
+        with self._data_logs.write() as writer:
+            writer.put_mark(log, mark)
+        self._data_logs.sync()
 
     def _load(self, logs: Sequence[LogId]) -> list[tuple[Bounds, Mark, dict[ProducerId, ProducerWindow]]]:
         """What the data logs hold of `logs`, which are created where they are missing. In a worker thread."""
