@@ -170,7 +170,8 @@ class LocalLeaders:
         try:
             await self._lead(logs)
         except StorageFailure as failure:
-            self._on_failure(failure)
+            if self._recovered is None:
+                self._on_failure(failure)
             raise
 
     async def _lead(self, logs: Sequence[LogId]) -> None:

@@ -42,10 +42,13 @@ class Store:
         """Let the background do its work until it has nothing more to do."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.topics.run)
-            with trio.fail_after(10):
-                while self.store.deleting():
-                    await trio.sleep(0.001)
+            await self.wait_until_removed()
             nursery.cancel_scope.cancel()
+
+    async def wait_until_removed(self) -> None:
+        with trio.fail_after(10):
+            while self.store.deleting():
+                await trio.testing.wait_all_tasks_blocked(0.001)
 
     async def create(self, name: str = "t", partitions: int = 2) -> Topic:
         return await self.topics.create(name, partitions=partitions, configs={})
@@ -250,9 +253,7 @@ async def test_topic_that_cannot_be_removed_stays_marked_and_does_no_harm(
                 await trio.testing.wait_all_tasks_blocked(0.02)
                 assert store.store.deleting() == (first,)
                 await store.topics.delete(second.topic_id)
-                with trio.fail_after(10):
-                    while store.store.deleting():
-                        await trio.sleep(0.001)
+                await store.wait_until_removed()
                 nursery.cancel_scope.cancel()
 
 
