@@ -194,9 +194,13 @@ async def open_run(
     fsync: Fsync = Fsync.COMMIT,
     producer_expiration_ms: int = 86_400_000,
     clock: Clock | None = None,
+    timeout_s: float = 20.0,
     **bounds: Any,
 ) -> AsyncGenerator[Run, None]:
-    """Open leaders over `directory`; on leaving, all is closed in good order, unless a disk has failed."""
+    """Open leaders over `directory`; on leaving, all is closed in good order, unless a disk has failed.
+
+    A test that waits for what does not come fails after `timeout_s`, by the clock of the event loop.
+    """
     clock = clock or Clock()
     disk = Disk()
     data_logs = await trio.to_thread.run_sync(
@@ -215,7 +219,8 @@ async def open_run(
                 **bounds,
             )
             try:
-                yield Run(directory, leaders, data_logs, disk, clock, nursery)
+                with trio.fail_after(timeout_s):
+                    yield Run(directory, leaders, data_logs, disk, clock, nursery)
             finally:
                 nursery.cancel_scope.cancel()
                 disk.let_go()
