@@ -25,12 +25,13 @@ _NO_BOOT_ID = "unknown"
 def tail_kept(directory: Path) -> bool:
     """Is all that the last run wrote still there? A directory that was never used has lost nothing.
 
-    Raises OSError if the file is there and cannot be read.
+    Journals without the file are what a copy that left it out has, or a first start that was cut short: then
+    nothing is known. Raises OSError if the file is there and cannot be read.
     """
     try:
         boot_id, ended = (directory / _FILE).read_text(encoding="ascii").split()
     except FileNotFoundError:
-        return True
+        return not (directory / "journals").exists()
     except ValueError:
         return False  # not what we write: then nothing is known, and that is the safe answer
     return ended == "closed" or (boot_id == _boot_id() and boot_id != _NO_BOOT_ID)

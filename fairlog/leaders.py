@@ -21,6 +21,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -57,7 +58,7 @@ from fairlog_types import (
 from journal import producer_window
 from journal.failpoints import planted, reach
 from journal.flush import Flusher
-from journal.journal import Journal, JournalKind, JournalSettings
+from journal.journal import Fsync, Journal, JournalKind, JournalSettings
 from journal.local_journal import encode_local, replay_local
 from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
 from journal.local_state import LocalState
@@ -110,8 +111,12 @@ class LocalLeaders:
         leader_epoch: LeaderEpoch,
         producer_expiration_ms: int,
         now_ms: Callable[[], int],
+        backlog_bytes_max: int = BACKLOG_BYTES_MAX,
     ) -> None:
-        """`directory` holds one directory per journal, named by its log."""
+        """`directory` holds one directory per journal, named by its log.
+
+        With more than `backlog_bytes_max` written and not copied yet, producers wait.
+        """
         self._directory = directory
         self._data_logs = data_logs
         self._flusher = flusher
@@ -128,8 +133,13 @@ class LocalLeaders:
         self._recovered: dict[LogId, list[Placed]] | None = {}
         """What is placed and not yet copied, by log, until `finish_recovery` hands it to the copier."""
         self._copier: Copier = Copier(
-            data_logs, self._journal_of, on_copied=self._on_copied, on_failure=self._on_failure
+            data_logs,
+            self._journal_of,
+            on_copied=self._on_copied,
+            on_failure=self._on_failure,
+            backlog_bytes_max=backlog_bytes_max,
         )
+        self._backlog_bytes_max = backlog_bytes_max
         self._failure: StorageFailure | None = None
 
     @property
@@ -154,8 +164,17 @@ class LocalLeaders:
     async def lead(self, logs: Sequence[LogId]) -> None:
         """Take the lead of `logs`: open their journals and replay what the data logs do not hold yet.
 
-        Raises CorruptStorage or StorageFailure; then none of the remaining logs is led.
+        Raises CorruptStorage or StorageFailure; then none of the remaining logs is led, and a node that has recovered
+        already refuses writes: its next start leads them.
         """
+        try:
+            await self._lead(logs)
+        except StorageFailure as failure:
+            if self._recovered is None:
+                self._on_failure(failure)
+            raise
+
+    async def _lead(self, logs: Sequence[LogId]) -> None:
         missing = [log for log in logs if log not in self._leaders]
         for log, (bounds, mark, windows) in zip(
             missing, await trio.to_thread.run_sync(self._load, missing), strict=True
@@ -168,10 +187,7 @@ class LocalLeaders:
                 leader_epoch=self._leader_epoch,
             )
             if journal.end < mark.copied_through:
-                raise CorruptStorage(
-                    f"the journal of {log} ends at {journal.end}, but the data log holds what was written up to "
-                    f"{mark.copied_through}: segment files of {self._directory / str(log)} are missing or cut"
-                )
+                mark = await self._go_on_at_the_mark(log, journal, mark)
             state = LocalState(log, self._leader_epoch)
             state.restore(
                 copied_through=mark.copied_through,
@@ -190,6 +206,39 @@ class LocalLeaders:
                 for applied in window.applied:
                     self._next_apply_number = max(self._next_apply_number, applied.apply_number + 1)
             self._leaders[log] = _Leader(state, journal, bounds)
+
+    async def _go_on_at_the_mark(self, log: LogId, journal: Journal, mark: Mark) -> Mark:
+        """The journal ends before what was copied of it. Where it had promised durability, it must not.
+
+        Else a loss of power has taken the tail, after the copier had read it from memory. All of it that was decided
+        is in the data log; an open transaction's batches may be gone, and then it cannot be prepared. Answers the
+        mark to start from. Raises CorruptStorage, StorageFailure.
+        """
+        directory = self._directory / str(log)
+        if journal.begun_with is Fsync.COMMIT:
+            raise CorruptStorage(
+                f"the journal of {log} ends at {journal.end}, but the data log holds what was written up to "
+                f"{mark.copied_through}: segment files of {directory} are missing or cut. Put them back."
+            )
+        logger.warning(
+            "journal lost its tail, which the data log has; it goes on from there",
+            log=str(log),
+            directory=str(directory),
+            journal_end=journal.end,
+            copied_through=mark.copied_through,
+            fsync=journal.begun_with.value,
+        )
+        if journal.end <= mark.replay_from:
+            # Nothing is left to be replayed before the mark. It must say so before the journal begins behind that.
+            mark = replace(mark, replay_from=mark.copied_through)
+            await trio.to_thread.run_sync(self._put_mark, log, mark)
+        await journal.advance(mark.copied_through)
+        return mark
+
+    def _put_mark(self, log: LogId, mark: Mark) -> None:
+        with self._data_logs.write() as writer:
+            writer.put_mark(log, mark)
+        self._data_logs.sync()
 
     def _load(self, logs: Sequence[LogId]) -> list[tuple[Bounds, Mark, dict[ProducerId, ProducerWindow]]]:
         """What the data logs hold of `logs`, which are created where they are missing. In a worker thread."""
@@ -244,12 +293,30 @@ class LocalLeaders:
             for log in logs:
                 writer.drop(log)
         for log in logs:
-            shutil.rmtree(self._directory / str(log), ignore_errors=True)
+            self._remove_journal(self._directory / str(log))
+
+    def _remove_journal(self, directory: Path) -> None:
+        while directory.exists():
+            try:
+                shutil.rmtree(directory)
+            except FileNotFoundError:
+                continue  # space was being given back in there, and a segment went under our hands
+            except OSError as error:
+                raise StorageFailure(f"{directory}: the journal cannot be removed: {error}") from error
 
     async def close(self) -> None:
-        """Close all journals cleanly. Nothing may be appended any more."""
+        """Close all journals cleanly. Nothing may be appended any more.
+
+        Raises the first StorageFailure; the other journals are closed all the same.
+        """
+        failures: list[StorageFailure] = []
         for leader in self._leaders.values():
-            await leader.journal.close()
+            try:
+                await leader.journal.close()
+            except StorageFailure as failure:
+                failures.append(failure)
+        if failures:
+            raise failures[0]
 
     def _journal_of(self, log: LogId) -> Journal:
         return self._leaders[log].journal
@@ -261,35 +328,43 @@ class LocalLeaders:
 
         Waits only for room: in the journal (zeros are written ahead), and in the copier's backlog.
         """
-        leader = self._leaders.get(log)
-        if leader is None:
-            return RefusedAppend.UNKNOWN_LOG
         try:
-            if not await self._has_room(leader, len(data)):
-                return RefusedAppend.STORAGE
-            if log not in self._leaders:
+            if self._copier.backlog_bytes > self._backlog_bytes_max:
+                await self._copier.room()
+            leader = await self._leader_with_room(log, len(data))
+            if leader is None:
                 return RefusedAppend.UNKNOWN_LOG
             if header.transactional:
                 return self._append_transactional(leader, data, header)
             return self._append_plain(leader, data, header)
-        except StorageFailure as failure:
-            self._on_failure(failure)
+        except StorageFailure:
             return RefusedAppend.STORAGE
 
-    async def _has_room(self, leader: _Leader, payload_bytes: int) -> bool:
-        if self._failure is None and self._copier.backlog_bytes > BACKLOG_BYTES_MAX:
-            await self._copier.room()
-        if self._failure is None and not leader.journal.has_room(payload_bytes):
-            await leader.journal.make_room(payload_bytes)
-        return self._failure is None
+    async def _leader_with_room(self, log: LogId, payload_bytes: int) -> _Leader | None:
+        """The leader of `log`, in a step in which its journal has room for a frame with so many bytes.
+
+        None if the log is not led, or was dropped meanwhile. Raises StorageFailure.
+        """
+        leader = self._leaders.get(log)
+        if leader is not None and self._failure is None and not leader.journal.has_room(payload_bytes):
+            try:
+                await leader.journal.make_room(payload_bytes)
+            except StorageFailure as failure:
+                if self._leaders.get(log) is leader:  # else it was the deletion that closed the journal
+                    self._on_failure(failure)
+        leader = self._leaders.get(log)
+        if leader is not None:
+            self._raise_if_failed()
+        return leader
 
     def _append_plain(
         self, leader: _Leader, data: Buffer, header: BatchHeader
     ) -> Appended | DuplicateOf | RefusedAppend:
         producer_id, epoch = header.producer_id, header.producer_epoch
-        if producer_id in self._open and self._open[producer_id] in leader.state.open_transactions:
-            return RefusedAppend.IN_TRANSACTION
         state = leader.state
+        txid = self._open.get(producer_id)
+        if txid is not None and txid.epoch <= epoch and txid in state.open_transactions:
+            return RefusedAppend.IN_TRANSACTION
         decision = state.check_plain(producer_id, epoch, header.base_sequence, header.record_count)
         match decision:
             case producer_window.Refused(reason):
@@ -339,14 +414,20 @@ class LocalLeaders:
         return Appended(None, None)
 
     def _write(self, leader: _Leader, record: LocalRecord, payload: Buffer = b"") -> None:
-        """Append, fold, hand on. Raises StorageFailure, and then nothing was folded."""
+        """Append, fold, hand on. Raises StorageFailure, and then nothing was folded and the node refuses writes."""
         item = self._fold(leader, record, payload)
         if item is not None:
             self._submit((item,))
 
     def _fold(self, leader: _Leader, record: LocalRecord, payload: Buffer = b"") -> Placed | None:
+        # After a failure the copier must get nothing more: it might pass an APPLY that was not handed to it.
+        self._raise_if_failed()
         kind, header = encode_local(record)
-        position = leader.journal.append(kind, header, (payload,) if payload else ())
+        try:
+            position = leader.journal.append(kind, header, (payload,) if payload else ())
+        except StorageFailure as failure:
+            self._on_failure(failure)
+            raise
         return leader.state.fold(
             record, position, leader.journal.end, leader_epoch=self._leader_epoch, now_ms=self._now_ms()
         )
@@ -366,12 +447,10 @@ class LocalLeaders:
         epochs: dict[LogId, LeaderEpoch] = {}
         refused: dict[LogId, str] = {}
         for log in message.logs:
-            leader = self._leaders.get(log)
+            leader = await self._leader_with_room(log, 0)
             if leader is None:
                 refused[log] = "this node does not lead the log"
                 continue
-            if not leader.journal.has_room(0):
-                await leader.journal.make_room(0)
             refusal = leader.state.check_begin(message.txid)
             if refusal is not None:
                 refused[log] = refusal.reason.value
@@ -396,13 +475,18 @@ class LocalLeaders:
         return expected
 
     async def prepare(self, message: Prepare) -> Prepared:
-        """See `Participants.prepare`: all flushes are started before the first is waited for."""
+        """See `Participants.prepare`: all flushes are started before the first is waited for.
+
+        A node that refuses writes prepares nothing: it could not place what the producer is told to be committed.
+        """
+        self._raise_if_failed()
         refused: dict[LogId, str] = {}
         flushing: list[tuple[LogId, Journal, JournalPosition]] = []
         for log, expected in message.expected.items():
             leader = self._leaders.get(log)
             if leader is None:
-                continue  # its topic was deleted: the rest of the transaction goes on without it
+                logger.warning("transaction goes without a deleted log", txid=str(message.txid), log=str(log))
+                continue
             reason = leader.state.holds(message.txid, expected.leader_epoch, expected.records)
             if reason is not None:
                 refused[log] = reason
@@ -416,8 +500,9 @@ class LocalLeaders:
             try:
                 await journal.flush(through)
             except StorageFailure as failure:
-                self._on_failure(failure)
-                refused[log] = str(failure)
+                if log in self._leaders:
+                    self._on_failure(failure)
+                    refused[log] = str(failure)
         return Prepared(refused)
 
     def place(self, message: ApplyCommit) -> None:
@@ -445,9 +530,9 @@ class LocalLeaders:
                 assert item is not None, f"an APPLY places something: {record}"
                 group.append(item)
                 reach("coordinator.place.between_logs")
-        except StorageFailure as failure:
+        except (StorageFailure, OSError) as failure:
             # Some logs hold the APPLY and some do not: nothing of it may be copied in this run.
-            self._on_failure(failure)
+            self._on_failure(StorageFailure(str(failure)))
             raise
         if group:
             self._submit(tuple(group))
@@ -471,7 +556,7 @@ class LocalLeaders:
                 placements.append(Placement(log, applied.base_offset, applied.record_count))
         for placement in placements:
             await self.visible(placement.log, Offset(placement.base_offset + placement.count))
-        return Applied(tuple(placements))
+        return Applied(tuple(placement for placement in placements if placement.log in self._leaders))
 
     def discard(self, message: DiscardTransaction) -> None:
         """See `Participants.discard`."""
@@ -484,12 +569,10 @@ class LocalLeaders:
 
     def _discard_in(self, log: LogId, leader: _Leader, txid: TxId) -> None:
         try:
-            self._raise_if_failed()
             self._write(leader, Discard(txid))
         except StorageFailure as failure:
             # Undecided is as good as discarded: nothing is copied without an APPLY, and the next start discards it.
             logger.warning("discard not written", log=str(log), txid=str(txid), reason=str(failure))
-            self._on_failure(failure)
 
     # --- what is visible ----------------------------------------------------------------------
 
@@ -530,13 +613,14 @@ class LocalLeaders:
     def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]:
         """What the partition remembers of its producers. Only for logs that are led here."""
         state = self._leaders[log].state
+        writing = {txid.producer_id for txid, transaction in state.open_transactions.items() if transaction.records}
         return [
             ActiveProducer(
                 producer_id=producer_id,
                 producer_epoch=window.epoch,
                 last_sequence=window.batches[-1].last_sequence if window.batches else -1,
                 last_timestamp_ms=window.last_use_ms,
-                in_transaction=self._open.get(producer_id, None) in state.open_transactions,
+                in_transaction=producer_id in writing,
             )
             for producer_id, window in sorted(state.windows.items())
         ]
@@ -566,7 +650,12 @@ class LocalLeaders:
                 # In one step, for a producer may come back at any checkpoint. Without room it is the next round's.
                 for producer_id in leader.state.expired(unused_since_ms=unused_since_ms):
                     if self._failure is None and leader.journal.has_room(0):
-                        self._write(leader, Forget(producer_id))
+                        with suppress(StorageFailure):  # it is known by then, and refuses all further writes
+                            self._write(leader, Forget(producer_id))
+
+    def refuse_writes(self, reason: str) -> None:
+        """Some other file of this node has failed: take no more writes until a restart, as if it were one of ours."""
+        self._on_failure(StorageFailure(reason))
 
     def _raise_if_failed(self) -> None:
         if self._failure is not None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 
 import structlog
 import trio
@@ -31,6 +32,7 @@ from fairlog.config import Address, Settings, advertised_address
 from fairlog.kafka.server import Server
 from fairlog.leaders import LocalLeaders
 from fairlog.topics import LocalTopics
+from fairlog_types import CorruptStorage
 from journal.flush import open_flusher
 from journal.group_journal import GroupJournal
 from journal.journal import Fsync, Journal, JournalKind, JournalSettings
@@ -51,20 +53,27 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Address] = t
     """
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(_set_when_cancelled, stop)
         task_status.started(await nursery.start(_run, settings, stop))
-        try:
-            await trio.sleep_forever()
-        finally:
-            stop.set()
+
+
+async def _set_when_cancelled(stop: trio.Event) -> None:
+    """A task of its own, so that `stop` is set also if the cancellation falls into the very moment of `started`."""
+    try:
+        await trio.sleep_forever()
+    finally:
+        stop.set()
 
 
 async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskStatus[Address]) -> None:
     """The node's life. Cancelling ends it as long as it does not serve; from then on it is shielded and ends by
     `stop` alone, because it bounds its own end."""
     with trio.CancelScope() as life:
-        listeners = await trio.open_tcp_listeners(settings.listen.port, host=settings.listen.host)
-        advertised = advertised_address(settings, _bound_to(listeners))
         async with AsyncExitStack() as stack:
+            listeners = await trio.open_tcp_listeners(settings.listen.port, host=settings.listen.host)
+            for listener in listeners:
+                stack.push_async_callback(listener.aclose)
+            advertised = advertised_address(settings, _bound_to(listeners))
             started = trio.current_time()
             tail_kept = await trio.to_thread.run_sync(last_run.tail_kept, settings.data_dir)
             cluster = await _open_cluster(stack, settings)
@@ -97,18 +106,30 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     task_status.started(advertised)
                     await stop.wait()
                     log.info("stopping", grace_ms=settings.stop_grace_ms)
-                    serving.cancel_scope.deadline = trio.current_time() + settings.stop_grace_ms / 1000
+                    deadline = trio.current_time() + settings.stop_grace_ms / 1000
+                    serving.cancel_scope.deadline = deadline
                     server.stop()
                 if leaders.failure is None:
-                    with trio.move_on_after(settings.stop_grace_ms / 1000):
+                    with trio.move_on_at(deadline):
                         await leaders.drain()
                 background.cancel_scope.cancel()
         if leaders.failure is None:
-            await trio.to_thread.run_sync(last_run.end_run, settings.data_dir)
+            await trio.to_thread.run_sync(_note_good_end, settings.data_dir)
         log.info("stopped")
 
 
+def _note_good_end(data_dir: Path) -> None:
+    try:
+        last_run.end_run(data_dir)
+    except OSError as error:
+        log.warning("the good end is not noted; the next start takes this run for a killed one", reason=str(error))
+
+
 async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedStore:
+    store = settings.data_dir / "cluster" / "data.mdb"
+    if not store.exists() and (settings.data_dir / "datalog").exists():
+        # The first start makes the store first. Without it, all other data would lie there without a name.
+        raise CorruptStorage(f"the cluster store {store} is missing, but there are data logs beside it. Put it back.")
     cluster = await trio.to_thread.run_sync(
         partial(
             EmbeddedStore.open,
@@ -176,6 +197,7 @@ async def _open_coordinator(
             transactional_id_expiration_ms=transactions.transactional_id_expiration_ms,
         ),
         now_ms=_now_ms,
+        on_failure=leaders.refuse_writes,
     )
 
 

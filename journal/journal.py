@@ -91,6 +91,8 @@ class Journal:
         self.leader_epoch = leader_epoch
         self.recovered = reopened.recovered
         """The torn tail that `open` cut; None if there was none."""
+        self.begun_with = reopened.begun_with or settings.fsync
+        """The fsync under which the segment that was the last one was begun: what it has promised of its frames."""
         self.failed: StorageFailure | None = None
         """Why nothing is written any more; None while all is well."""
         self._directory = directory

@@ -83,6 +83,8 @@ class Reopened:
     closed: bool
     """Whether its last frame is CLOSE."""
     recovered: Recovered | None
+    begun_with: Fsync | None = None
+    """The setting under which the last segment was begun; None if there is none, or it had no header."""
 
 
 def reopen(directory: Path, *, kind: JournalKind, fsync: Fsync, sync: Sync) -> Reopened:
@@ -229,7 +231,8 @@ def _reopen_last(
         salt=salt,
         file_bytes=max(segment.file_bytes, SEGMENT_HEADER_BYTES),
     )
-    return Reopened(sealed, last, closed=tail.closed, recovered=recovered)
+    begun_with = segment.header.fsync if isinstance(segment.header, SegmentHeader) else None
+    return Reopened(sealed, last, tail.closed, recovered, begun_with)
 
 
 def _headless_tail(content: bytearray, base: JournalPosition) -> Tail:

@@ -66,7 +66,7 @@ class SegmentHeader:
 
     kind: JournalKind
     fsync: Fsync
-    """The setting under which the segment was begun; for people who examine a journal."""
+    """The setting under which the segment was begun: what it promised of its frames."""
     salt: int
     """u32, random: where the checksums of this segment's frames begin."""
     base: JournalPosition

@@ -203,18 +203,12 @@ class RawClient:
 
     def fetch(self, topic: str, partition: int, offset: int, *, isolation: int = 0, wait_ms: int = 500) -> Any:
         """The partition's row: error_code, high_watermark, last_stable_offset, aborted_transactions, records."""
-        row = FetchRequest.FetchTopic.FetchPartition(
-            partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20
-        )
-        request = FetchRequest[11](
-            replica_id=-1,
-            max_wait_ms=wait_ms,
-            min_bytes=1,
-            max_bytes=1 << 24,
-            isolation_level=isolation,
-            topics=[FetchRequest.FetchTopic(topic=topic, partitions=[row])],
-        )
-        return self.call(request, FetchResponse).responses[0].partitions[0]
+        self.send(fetch_request(topic, partition, offset, isolation=isolation, wait_ms=wait_ms))
+        return self.receive_fetch()
+
+    def receive_fetch(self) -> Any:
+        """The partition's row of the answer to a fetch that was sent with `send`."""
+        return self.receive(FetchResponse, 11).responses[0].partitions[0]
 
     def list_offset(self, topic: str, partition: int, timestamp_ms: int, *, isolation: int = 0) -> tuple[int, int]:
         """(error code, offset) for a timestamp; -1 asks for the latest, -2 for the earliest."""
@@ -237,6 +231,18 @@ def produce_request(topic: str, partition: int, records: bytes, transactional_id
         acks=-1,
         timeout_ms=10_000,
         topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[partition_data])],
+    )
+
+
+def fetch_request(topic: str, partition: int, offset: int, *, isolation: int = 0, wait_ms: int = 500) -> Any:
+    row = FetchRequest.FetchTopic.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+    return FetchRequest[11](
+        replica_id=-1,
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=1 << 24,
+        isolation_level=isolation,
+        topics=[FetchRequest.FetchTopic(topic=topic, partitions=[row])],
     )
 
 

@@ -1,0 +1,164 @@
+"""A node as a process, as the fault tests see it: its files, its last sentence, and a producer that counts.
+
+A producer here remembers what it was answered. What was answered is the measure: after whatever happened to the
+node, a reader must find all of it, once and in order, and beside it at most what had no answer.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from scripts.node_process import NodeProcess
+from tests.clients import raw_client as raw
+from tests.clients.raw_client import RawClient, batch, records_of
+
+TOPIC = "t"
+REQUEST_TIMED_OUT = 7
+KAFKA_STORAGE_ERROR = 56
+TRANSACTION_ABORTABLE = 120
+WAIT_S = 15.0
+
+
+def refusal(node: NodeProcess) -> str:
+    """Start a node that must refuse to: its one sentence. No traceback, exit status 1."""
+    node.spawn()
+    status = node.wait_end(WAIT_S)
+    log = node.log_path.read_text(encoding="utf-8")
+    assert status == 1, f"exit status {status}\n{log}"
+    assert "Traceback" not in log
+    last = log.splitlines()[-1]
+    assert last.startswith("fairlog: "), log
+    return last.removeprefix("fairlog: ")
+
+
+def journal(node: NodeProcess, partition: int = 0) -> Path:
+    """The directory of the local journal of the only topic's partition."""
+    (found,) = (node.data_dir / "journals" / "local").glob(f"t-*-{partition}")
+    return found
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.journal"))
+
+
+def produce(node: NodeProcess, *values: bytes, partition: int = 0) -> None:
+    """Plain records, one batch each, all answered."""
+    with RawClient(node.address) as client:
+        for value in values:
+            code, _ = client.produce(TOPIC, partition, batch([value]))
+            assert code == raw.NONE, code
+
+
+def read(node: NodeProcess, partition: int = 0) -> list[bytes | None]:
+    """All records of the partition, asserted to be dense."""
+    found: list[tuple[int, bytes | None]] = []
+    with RawClient(node.address) as client:
+        while True:
+            row = client.fetch(TOPIC, partition, len(found), wait_ms=0)
+            assert row.error_code == raw.NONE, row.error_code
+            found += records_of(bytes(row.records or b""))
+            if len(found) >= row.high_watermark:
+                break
+    assert [offset for offset, _ in found] == list(range(len(found)))
+    return [value for _, value in found]
+
+
+def read_when(node: NodeProcess, count: int, partition: int = 0) -> list[bytes | None]:
+    """`read`, once there are `count` records: a commit is answered a moment before it is visible."""
+    deadline = time.monotonic() + WAIT_S
+    while len(found := read(node, partition)) < count:
+        assert time.monotonic() < deadline, f"{len(found)} records of {count}"
+    return found
+
+
+class Producer:
+    """A transactional producer, by hand. It writes to partitions 0 … `partitions` - 1 alike."""
+
+    def __init__(self, client: RawClient, transactional_id: str = "txn", *, partitions: int = 1) -> None:
+        granted = client.init_producer_id(transactional_id)
+        assert granted.error_code == raw.NONE, granted.error_code
+        self.client, self.transactional_id, self.partitions = client, transactional_id, range(partitions)
+        self.producer_id, self.epoch, self.sequence = granted.producer_id, granted.producer_epoch, 0
+
+    def on(self, client: RawClient) -> Producer:
+        """The same producer on another connection, as after the node was restarted."""
+        self.client = client
+        return self
+
+    def begin(self) -> set[int]:
+        """Add all partitions; the error codes."""
+        added = self.client.add_partitions(
+            self.transactional_id, self.producer_id, self.epoch, TOPIC, list(self.partitions)
+        )
+        return set(added.values())
+
+    def send(self, value: bytes) -> set[int]:
+        """One record to each partition; the error codes."""
+        data = batch(
+            [value], producer_id=self.producer_id, epoch=self.epoch, sequence=self.sequence, transactional=True
+        )
+        codes = {
+            self.client.produce(TOPIC, partition, data, transactional_id=self.transactional_id)[0]
+            for partition in self.partitions
+        }
+        self.sequence += codes == {raw.NONE}
+        return codes
+
+    def end(self, *, commit: bool) -> int:
+        return self.client.end(self.transactional_id, self.producer_id, self.epoch, commit=commit)
+
+    def commit(self, *values: bytes) -> None:
+        """A whole transaction, answered."""
+        assert self.begin() == {raw.NONE}
+        for value in values:
+            assert self.send(value) == {raw.NONE}
+        assert self.end(commit=True) == raw.NONE
+
+
+def produce_until_refused(
+    node: NodeProcess, *, value_bytes: int, count_max: int = 400
+) -> tuple[list[bytes], bytes, int | None]:
+    """Plain records until one is not answered with success: the answered ones, that one, its code (None: hung up)."""
+    answered: list[bytes] = []
+    with RawClient(node.address) as client:
+        for number in range(count_max):
+            value = b"%06d" % number + bytes(value_bytes)
+            try:
+                code, _ = client.produce(TOPIC, 0, batch([value]))
+            except ConnectionError:
+                return answered, value, None
+            if code != raw.NONE:
+                return answered, value, code
+            answered.append(value)
+    raise AssertionError(f"{count_max} records, and none was refused")
+
+
+def assert_writes_are_refused(node: NodeProcess, partitions: Sequence[int] = (0,)) -> None:
+    """Plain batches and transactions, on connections of their own, get KAFKA_STORAGE_ERROR."""
+    with RawClient(node.address) as client:
+        for partition in partitions:
+            assert client.produce(TOPIC, partition, batch([b"refused"]))[0] == KAFKA_STORAGE_ERROR
+        granted = client.init_producer_id("newcomer")
+        if granted.error_code == raw.NONE:
+            added = client.add_partitions("newcomer", granted.producer_id, granted.producer_epoch, TOPIC, partitions)
+            assert set(added.values()) == {KAFKA_STORAGE_ERROR}
+        else:
+            assert granted.error_code == KAFKA_STORAGE_ERROR
+
+
+def assert_holds_answered(
+    found: Sequence[bytes | None], answered: Sequence[bytes], *, perhaps: Sequence[bytes]
+) -> None:
+    """`found` is what was answered, in order and once; then at most what had no answer, in order and once."""
+    assert list(found[: len(answered)]) == list(answered)
+    rest = list(found[len(answered) :])
+    assert rest == list(perhaps)[: len(rest)]
+
+
+def pretend_reboot(node: NodeProcess) -> None:
+    """Let the note of the last run speak of another boot of the system, as after a loss of power."""
+    note = node.data_dir / "last-run"
+    note.write_text(re.sub(r"^\S+", "another-boot", note.read_text()))

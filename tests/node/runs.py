@@ -1,0 +1,246 @@
+"""Leaders on real journals, a real flusher and a real LMDB environment; and what a crash leaves of them.
+
+Fault model. `Run.crash` copies the files of a run as they lie there now: that is what a killed process leaves. With
+`losing` the named journals are taken from an older copy instead: that is what a power cut may leave of what was not
+flushed. A disk that fails, or that is slow, is `Disk`, in place of fdatasync.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any
+from uuid import UUID
+
+import trio
+import trio.testing
+
+from coordinator.messages import ApplyCommit, Begin, DiscardTransaction, Expected, Prepare
+from datalog.batch import parse_batch_header_untrusted
+from datalog.environment import LmdbDataLogs
+from datalog.interface import ReadRequest, ReadResult
+from fairlog.broker import Appended, DuplicateOf, RefusedAppend
+from fairlog.leaders import LocalLeaders
+from fairlog_types import (
+    LeaderEpoch,
+    LogId,
+    Offset,
+    Placement,
+    ProducerEpoch,
+    ProducerId,
+    StorageFailure,
+    TxId,
+)
+from journal.flush import open_flusher
+from journal.journal import Fsync, JournalSettings
+from tests.clients.raw_client import batch, records_of
+
+A, B, C = (LogId.of_topic(UUID(int=1), partition) for partition in range(3))
+"""The logs of one topic."""
+
+MAP_BYTES = 64 * 2**20
+DATA_LOGS, JOURNALS = "datalog", "local"
+
+
+class Disk:
+    """Stands in for fdatasync: can be held back, and can fail."""
+
+    def __init__(self) -> None:
+        self.failing = ""
+        """Part of the path of those files whose sync fails; empty: none."""
+        self.waiting = 0
+        self._lock = Lock()
+        self._go = Event()
+        self._go.set()
+
+    def __call__(self, fd: int) -> None:
+        with self._lock:
+            self.waiting += 1
+        assert self._go.wait(10), "a test held the disk and never let go"
+        with self._lock:
+            self.waiting -= 1
+        if self.failing and self.failing in os.readlink(f"/proc/self/fd/{fd}"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def hold(self) -> None:
+        self._go.clear()
+
+    def let_go(self) -> None:
+        self._go.set()
+
+
+class Clock:
+    """The node's clock, in milliseconds since 1970."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+def transaction(producer_id: int, number: int = 0, *, epoch: int = 0) -> TxId:
+    return TxId(ProducerId(producer_id), ProducerEpoch(epoch), number)
+
+
+@dataclass
+class Run:
+    """One run of the leaders over a directory."""
+
+    directory: Path
+    leaders: LocalLeaders
+    data_logs: LmdbDataLogs
+    disk: Disk
+    clock: Clock
+    nursery: trio.Nursery
+
+    async def start(self, *logs: LogId, copying: bool = True) -> None:
+        """Lead `logs` as a node does that has no coordinator to ask; without `copying` nothing becomes visible."""
+        await self.leaders.lead(logs)
+        await self.serve(copying=copying)
+
+    async def serve(self, *, copying: bool = True) -> None:
+        """What follows when the coordinator has said again what it had decided."""
+        self.leaders.finish_recovery()
+        if copying:
+            self.nursery.start_soon(self.leaders.run)
+            await self.leaders.drain()
+
+    def crash(self, into: Path, *, losing: Mapping[LogId, Path] | None = None) -> Path:
+        """Copy the files as a crash leaves them; of the logs in `losing`, the journal of that older copy."""
+        shutil.copytree(self.directory, into, ignore=shutil.ignore_patterns("lock.mdb"))
+        for log, older in (losing or {}).items():
+            shutil.rmtree(into / JOURNALS / str(log), ignore_errors=True)
+            if (older / JOURNALS / str(log)).exists():
+                shutil.copytree(older / JOURNALS / str(log), into / JOURNALS / str(log))
+        return into
+
+    async def plain(
+        self, log: LogId, *values: bytes, producer_id: int = -1, epoch: int = -1, sequence: int = -1
+    ) -> Appended | DuplicateOf | RefusedAppend:
+        return await self._append(log, batch(values, producer_id=producer_id, epoch=epoch, sequence=sequence))
+
+    async def write(
+        self, txid: TxId, log: LogId, *values: bytes, sequence: int = 0
+    ) -> Appended | DuplicateOf | RefusedAppend:
+        """A batch of the transaction."""
+        data = batch(values, producer_id=txid.producer_id, epoch=txid.epoch, sequence=sequence, transactional=True)
+        return await self._append(log, data)
+
+    async def _append(self, log: LogId, data: bytearray) -> Appended | DuplicateOf | RefusedAppend:
+        return await self.leaders.append(log, data, parse_batch_header_untrusted(data))
+
+    async def begin(self, txid: TxId, *logs: LogId) -> None:
+        begun = await self.leaders.begin(Begin(txid, logs))
+        assert not begun.refused, begun
+
+    async def prepare(self, txid: TxId, *logs: LogId) -> Mapping[LogId, Expected]:
+        """Seal and prepare; what PREPARE_COMMIT would say of it."""
+        expected = self.leaders.seal(txid, logs)
+        prepared = await self.leaders.prepare(Prepare(txid, expected))
+        assert not prepared.refused, prepared
+        return expected
+
+    def place(self, txid: TxId, *logs: LogId) -> None:
+        self.leaders.place(ApplyCommit(txid, logs, self.clock()))
+
+    async def applied(self, txid: TxId, *logs: LogId) -> Sequence[Placement]:
+        return (await self.leaders.applied(ApplyCommit(txid, logs, self.clock()))).placements
+
+    def discard(self, txid: TxId, *logs: LogId) -> None:
+        self.leaders.discard(DiscardTransaction(txid, logs))
+
+    async def commit(self, txid: TxId, contents: Mapping[LogId, bytes], *, sequence: int = 0) -> Sequence[Placement]:
+        """A whole transaction of one record per log."""
+        await self.begin(txid, *contents)
+        for log, value in contents.items():
+            assert await self.write(txid, log, value, sequence=sequence) == Appended(None, None)
+        await self.prepare(txid, *contents)
+        self.place(txid, *contents)
+        return await self.applied(txid, *contents)
+
+    async def values(self, log: LogId) -> list[bytes | None]:
+        """What the data log holds, in order; asserts that its offsets are dense."""
+        return (await self.snapshot(log))[log]
+
+    async def snapshot(self, *logs: LogId) -> dict[LogId, list[bytes | None]]:
+        """What these logs hold, as one reader sees them at once."""
+        return await trio.to_thread.run_sync(read_all, self.data_logs, logs)
+
+
+def read_all(data_logs: LmdbDataLogs, logs: Sequence[LogId]) -> dict[LogId, list[bytes | None]]:
+    """The values of `logs` in one read transaction. Blocking."""
+    found: dict[LogId, list[bytes | None]] = {}
+    for answer in data_logs.read([ReadRequest(log, Offset(0), 1 << 30) for log in logs], bytes_max=1 << 30):
+        assert isinstance(answer, ReadResult)
+        records = [record for data in answer.batches for record in records_of(data)]
+        assert [offset for offset, _ in records] == list(range(answer.next_offset))
+        found[answer.log] = [value for _, value in records]
+    return found
+
+
+@asynccontextmanager
+async def open_run(
+    directory: Path,
+    *,
+    leader_epoch: int,
+    fsync: Fsync = Fsync.COMMIT,
+    producer_expiration_ms: int = 86_400_000,
+    clock: Clock | None = None,
+    timeout_s: float = 20.0,
+    **bounds: Any,
+) -> AsyncGenerator[Run, None]:
+    """Open leaders over `directory`; on leaving, all is closed in good order, unless a disk has failed.
+
+    A test that waits for what does not come fails after `timeout_s`, by the clock of the event loop.
+    """
+    clock = clock or Clock()
+    disk = Disk()
+    data_logs = await trio.to_thread.run_sync(
+        partial(LmdbDataLogs.open, directory / DATA_LOGS, map_bytes=MAP_BYTES, sync=False)
+    )
+    try:
+        async with open_flusher(threads=4, sync=disk) as flusher, trio.open_nursery() as nursery:
+            leaders = LocalLeaders(
+                directory / JOURNALS,
+                data_logs=data_logs,
+                flusher=flusher,
+                journal_settings=JournalSettings(fsync=fsync, segment_bytes_max=2**20),
+                leader_epoch=LeaderEpoch(leader_epoch),
+                producer_expiration_ms=producer_expiration_ms,
+                now_ms=clock,
+                **bounds,
+            )
+            try:
+                with trio.fail_after(timeout_s):
+                    yield Run(directory, leaders, data_logs, disk, clock, nursery)
+            finally:
+                nursery.cancel_scope.cancel()
+                disk.let_go()
+                with trio.CancelScope(shield=True), suppress(StorageFailure):
+                    await leaders.close()
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(data_logs.close)
+
+
+async def is_waiting(work: Callable[[], Awaitable[object]]) -> bool:
+    """Whether `work` still waits when all else has come to rest; it is cancelled then."""
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+
+            async def give_up() -> None:
+                await trio.testing.wait_all_tasks_blocked(0.02)
+                scope.cancel()
+
+            nursery.start_soon(give_up)
+            await work()
+            nursery.cancel_scope.cancel()
+    return scope.cancelled_caught

@@ -1,0 +1,85 @@
+"""Whether the last run's tail is known to be whole; and when a run begins, for this question."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairlog import last_run
+
+
+@pytest.fixture
+def boot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file with the system's boot id; rewriting it is a reboot."""
+    file = tmp_path / "boot_id"
+    file.write_text("first-boot\n")
+    monkeypatch.setattr(last_run, "_BOOT_ID", file)
+    return file
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    directory = tmp_path / "data"
+    directory.mkdir()
+    return directory
+
+
+def test_tail_of_a_directory_never_used_is_kept(boot: Path, data: Path) -> None:
+    """There is nothing that could be lost."""
+    assert last_run.tail_kept(data)
+
+
+def test_tail_of_a_directory_without_its_note_is_not_known_to_be_kept(boot: Path, data: Path) -> None:
+    """Journals without the note come from a copy that left it out, or from a first start that was cut short."""
+    (data / "journals").mkdir()
+    assert not last_run.tail_kept(data)
+
+
+@pytest.mark.parametrize("reboot", [False, True])
+def test_tail_of_a_run_that_ended_in_good_order_is_kept(boot: Path, data: Path, reboot: bool) -> None:
+    """It was flushed, whatever happened since."""
+    last_run.begin_run(data)
+    last_run.end_run(data)
+    if reboot:
+        boot.write_text("second-boot\n")
+    assert last_run.tail_kept(data)
+
+
+def test_tail_of_a_run_that_was_killed_is_kept_under_the_same_boot_only(boot: Path, data: Path) -> None:
+    """The page cache outlives the process, and not the system."""
+    last_run.begin_run(data)
+    assert last_run.tail_kept(data)
+    boot.write_text("second-boot\n")
+    assert not last_run.tail_kept(data)
+
+
+def test_tail_of_a_run_after_a_clean_one_counts_as_open_again(boot: Path, data: Path) -> None:
+    """What the note says of an older run is over with the beginning of the next."""
+    last_run.begin_run(data)
+    last_run.end_run(data)
+    last_run.begin_run(data)
+    boot.write_text("second-boot\n")
+    assert not last_run.tail_kept(data)
+
+
+def test_tail_without_a_boot_id_is_kept_by_a_clean_end_only(boot: Path, data: Path) -> None:
+    """Where the system does not tell its boots apart, a kill is taken for a loss of power."""
+    boot.unlink()
+    last_run.begin_run(data)
+    assert not last_run.tail_kept(data)
+    last_run.end_run(data)
+    assert last_run.tail_kept(data)
+
+
+@pytest.mark.parametrize("garbage", [b"", b"closed", b"a b c", b"first-boot open closed\n", b"\xff\xfe closed\n"])
+def test_tail_with_an_unreadable_note_is_not_known_to_be_kept(boot: Path, data: Path, garbage: bytes) -> None:
+    """What we did not write says nothing."""
+    (data / "last-run").write_bytes(garbage)
+    assert not last_run.tail_kept(data)
+
+
+def test_run_noted_leaves_no_draft_behind(boot: Path, data: Path) -> None:
+    """The note is replaced in one step, so a crash finds the old one or the new one."""
+    last_run.begin_run(data)
+    assert [path.name for path in data.iterdir()] == ["last-run"]

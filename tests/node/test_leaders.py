@@ -1,0 +1,267 @@
+"""What a partition leader does with plain batches, and with those who wait."""
+
+from __future__ import annotations
+
+import os
+from uuid import UUID
+
+import pytest
+import trio
+import trio.testing
+
+from coordinator.messages import Begin
+from fairlog.broker import Appended, DuplicateOf, RefusedAppend
+from fairlog_types import LogId, Offset, StorageFailure
+from journal.journal import Fsync, JournalKind
+from journal.reopen import reopen
+from tests.node.runs import JOURNALS, A, B, is_waiting, transaction
+
+
+async def test_leader_plain_batch_becomes_visible_at_its_offset(open_run) -> None:
+    """A batch gets the next offset; when the high watermark has passed it, a reader finds it there."""
+    async with open_run() as run:
+        await run.start(A)
+        assert await run.plain(A, b"one", b"two") == Appended(Offset(0), Offset(2))
+        assert await run.plain(A, b"three") == Appended(Offset(2), Offset(3))
+        await run.leaders.visible(A, Offset(3))
+        assert run.leaders.high_watermark(A) == 3
+        assert await run.values(A) == [b"one", b"two", b"three"]
+
+
+async def test_leader_plain_batch_is_not_visible_before_it_is_durable(open_run) -> None:
+    """Nobody reads what a crash could still take back."""
+    async with open_run() as run:
+        await run.start(A)
+        await run.plain(A, b"before")
+        await run.leaders.drain()
+        run.disk.hold()
+        await run.plain(A, b"v")
+        assert await is_waiting(lambda: run.leaders.visible(A, Offset(2)))
+        assert await run.values(A) == [b"before"]
+        run.disk.let_go()
+        await run.leaders.visible(A, Offset(2))
+
+
+async def test_leader_repeated_batch_is_answered_as_the_first_time(open_run) -> None:
+    """An idempotent producer's repetition gets the original's offset and writes nothing."""
+    async with open_run() as run:
+        await run.start(A)
+        assert await run.plain(A, b"0", producer_id=7, epoch=0, sequence=0) == Appended(Offset(0), Offset(1))
+        assert await run.plain(A, b"1", producer_id=7, epoch=0, sequence=1) == Appended(Offset(1), Offset(2))
+        assert await run.plain(A, b"0", producer_id=7, epoch=0, sequence=0) == DuplicateOf(Offset(0), Offset(1))
+        await run.leaders.drain()
+        assert await run.values(A) == [b"0", b"1"]
+
+
+async def test_leader_batch_that_does_not_follow_is_refused(open_run) -> None:
+    """A gap, an unknown producer that does not begin with 0, an older epoch, a batch that is long forgotten."""
+    async with open_run() as run:
+        await run.start(A)
+        for sequence in range(8):
+            await run.plain(A, b"v", producer_id=7, epoch=1, sequence=sequence)
+        assert await run.plain(A, b"gap", producer_id=7, epoch=1, sequence=9) is RefusedAppend.OUT_OF_ORDER
+        assert await run.plain(A, b"who", producer_id=8, epoch=0, sequence=3) is RefusedAppend.UNKNOWN_PRODUCER
+        assert await run.plain(A, b"old", producer_id=7, epoch=0, sequence=8) is RefusedAppend.FENCED
+        assert await run.plain(A, b"v", producer_id=7, epoch=1, sequence=0) is RefusedAppend.DUPLICATE_FORGOTTEN
+        await run.leaders.drain()
+        assert await run.values(A) == [b"v"] * 8
+
+
+async def test_leader_of_another_log_is_unknown(open_run) -> None:
+    """A log that is not led takes nothing and has no high watermark; who waits for more of it is not held up."""
+    async with open_run() as run:
+        await run.start(A)
+        assert await run.plain(B, b"v") is RefusedAppend.UNKNOWN_LOG
+        assert run.leaders.high_watermark(B) is None
+        await run.leaders.wait_for_more({A: Offset(0), B: Offset(0)})
+
+
+async def test_leader_wait_for_more_returns_with_the_first_new_record(open_run) -> None:
+    """A consumer at the end of several partitions sleeps until one of them has more."""
+    async with open_run() as run:
+        await run.start(A, B)
+        ends = {A: Offset(0), B: Offset(0)}
+        assert await is_waiting(lambda: run.leaders.wait_for_more(ends))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run.leaders.wait_for_more, ends)
+            await trio.testing.wait_all_tasks_blocked()
+            await run.plain(B, b"v")
+        await run.leaders.wait_for_more(ends)
+        assert await is_waiting(lambda: run.leaders.wait_for_more({A: Offset(0), B: Offset(1)}))
+
+
+async def test_leader_with_a_full_backlog_makes_producers_wait(open_run) -> None:
+    """What is written faster than it is copied is held up at the producer, not piled up in memory."""
+    async with open_run(backlog_bytes_max=4000) as run:
+        await run.start(A, copying=False)
+        while not await is_waiting(lambda: run.plain(A, bytes(1000))):
+            assert run.leaders.high_watermark(A) == 0
+        run.nursery.start_soon(run.leaders.run)
+        assert isinstance(await run.plain(A, b"when there is room"), Appended)
+        await run.leaders.drain()
+        assert (await run.values(A))[-1] == b"when there is room"
+
+
+async def test_leader_batch_larger_than_the_room_waits_for_room(open_run) -> None:
+    """Two large batches that wait for the same new room both get theirs."""
+    async with open_run() as run:
+        await run.start(A)
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(run.plain, A, bytes(200_000))
+        await run.leaders.drain()
+        assert run.leaders.failure is None
+        assert len(await run.values(A)) == 4
+
+
+# --- a log is dropped under those who use it ------------------------------------------------------
+
+
+async def test_leader_dropped_lets_its_consumers_and_producers_go(open_run) -> None:
+    """Who waits for more records, or for his own to become visible, is told when the log goes away."""
+    async with open_run() as run:
+        await run.start(A, B)
+        await run.plain(A, b"before")
+        await run.leaders.drain()
+        run.disk.hold()
+        await run.plain(A, b"v")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run.leaders.wait_for_more, {A: Offset(1)})
+            nursery.start_soon(run.leaders.visible, A, Offset(2))
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(run.leaders.drop, [A])
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            run.disk.let_go()
+        assert run.leaders.high_watermark(A) is None
+        assert await run.plain(A, b"v") is RefusedAppend.UNKNOWN_LOG
+        assert isinstance(await run.plain(B, b"v"), Appended)
+        await run.leaders.drain()
+
+
+async def test_leader_dropped_leaves_nothing_on_disk(open_run) -> None:
+    """Journal and data log are gone, and dropping again what is gone does no harm."""
+    async with open_run() as run:
+        await run.start(A, B)
+        for log in (A, B):
+            await run.plain(log, b"v", producer_id=7, epoch=0, sequence=0)
+        await run.leaders.drain()
+        await run.leaders.drop([A])
+        await run.leaders.drop([A])
+        assert await trio.to_thread.run_sync(run.data_logs.logs) == [B]
+        assert [path.name for path in (run.directory / "local").iterdir()] == [str(B)]
+
+
+async def test_leader_dropped_while_a_batch_waits_for_room_refuses_that_batch_only(open_run) -> None:
+    """The producer hears that the partition is gone; the node's other partitions take writes as before."""
+    async with open_run() as run:
+        await run.start(A, B)
+        outcomes: list[object] = []
+
+        async def produce() -> None:
+            outcomes.append(await run.plain(A, bytes(500_000)))
+
+        run.disk.hold()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(produce)
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            nursery.start_soon(run.leaders.drop, [A])
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            run.disk.let_go()
+        assert outcomes == [RefusedAppend.UNKNOWN_LOG]
+        assert run.leaders.failure is None
+        assert isinstance(await run.plain(B, b"v"), Appended)
+
+
+async def test_leader_dropped_while_a_transaction_begins_refuses_that_log_only(open_run) -> None:
+    """The transaction begins in its other partition."""
+    async with open_run() as run:
+        await run.start(A, B)
+        txid = transaction(7)
+        run.disk.hold()
+        async with trio.open_nursery() as nursery:
+
+            async def begin() -> None:
+                begun = await run.leaders.begin(Begin(txid, (A, B)))
+                assert list(begun.refused) == [A]
+                assert list(begun.leader_epochs) == [B]
+
+            nursery.start_soon(begin)
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            nursery.start_soon(run.leaders.drop, [A])
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            run.disk.let_go()
+        assert run.leaders.failure is None
+        assert await run.write(txid, B, b"v") == Appended(None, None)
+
+
+async def test_leader_dropped_while_it_is_copied_stops_nothing(open_run) -> None:
+    """What is queued of the dropped log is skipped; what stands behind it is copied."""
+    async with open_run() as run:
+        await run.start(A, B, copying=False)
+        for log in (A, B, A, B):
+            await run.plain(log, bytes(1000))
+        await run.leaders.drop([A])
+        run.nursery.start_soon(run.leaders.run)
+        await run.leaders.drain()
+        assert len(await run.values(B)) == 2
+
+
+async def test_leader_of_a_log_made_anew_begins_empty(open_run) -> None:
+    """A topic deleted and made again under its name has another id, so nothing of the old one is met."""
+    async with open_run() as run:
+        await run.start(A)
+        await run.plain(A, b"old", producer_id=7, epoch=0, sequence=0)
+        await run.leaders.drain()
+        await run.leaders.drop([A])
+        anew = LogId.of_topic(UUID(int=2), 0)
+        await run.leaders.lead([anew])
+        assert run.leaders.high_watermark(anew) == 0
+        refused = await run.plain(anew, b"goes on", producer_id=7, epoch=0, sequence=1)
+        assert refused is RefusedAppend.UNKNOWN_PRODUCER
+        assert await run.plain(anew, b"new", producer_id=7, epoch=0, sequence=0) == Appended(Offset(0), Offset(1))
+        await run.leaders.drain()
+        assert await run.values(anew) == [b"new"]
+
+
+# --- the disk fails -------------------------------------------------------------------------------
+
+
+async def test_leader_after_a_failed_flush_refuses_writes_and_serves_reads(open_run) -> None:
+    """Invariant 12: all partitions refuse, the reason is kept, what was visible is read on, and who waits is told."""
+    async with open_run() as run:
+        await run.start(A, B)
+        await run.plain(A, b"kept")
+        await run.leaders.drain()
+        run.disk.failing = str(A)
+        outcome = await run.plain(A, b"lost")
+        assert isinstance(outcome, Appended)
+        with pytest.raises(StorageFailure, match="fdatasync"):
+            await run.leaders.visible(A, Offset(2))
+        assert run.leaders.failure is not None
+        for log in (A, B):
+            assert await run.plain(log, b"v") is RefusedAppend.STORAGE
+        with pytest.raises(StorageFailure):
+            await run.begin(transaction(7), B)
+        assert await run.values(A) == [b"kept"]
+        assert run.leaders.high_watermark(A) == 1
+
+
+async def test_leader_closed_after_a_failed_flush_still_closes_the_other_journals(open_run) -> None:
+    """One broken journal does not keep the others from their clean end, and the failure is told."""
+    async with open_run() as run:
+        await run.start(A, B)
+        for log in (A, B):
+            await run.plain(log, b"kept")
+        await run.leaders.drain()
+        run.disk.failing = str(A)
+        await run.plain(A, b"lost")
+        with pytest.raises(StorageFailure):
+            await run.leaders.drain()
+        with pytest.raises(StorageFailure, match=str(A)):
+            await run.leaders.close()
+        copy = run.crash(run.directory.with_name("copy"))
+    closed = reopen(copy / JOURNALS / str(B), kind=JournalKind.LOCAL, fsync=Fsync.COMMIT, sync=os.fsync).closed
+    assert closed
+    async with open_run() as again:
+        await again.start(A, B)
+        assert await again.values(B) == [b"kept"]

@@ -1,0 +1,148 @@
+"""What keeps a node from starting is said in one sentence, and nothing is changed by it."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import cbor2
+import crc32c
+import lmdb
+import pytest
+
+from datalog import layout
+from fairlog.cluster import records
+from scripts.node_process import NodeProcess
+from tests.clients.raw_client import RawClient, batch
+from tests.node.nodes import TOPIC, Producer, journal, produce, read, read_when, refusal, segments
+
+pytestmark = pytest.mark.slow
+
+NewNode = Callable[..., NodeProcess]
+
+
+def test_start_on_a_port_that_is_taken_is_refused(new_node: NewNode) -> None:
+    """The sentence names the address."""
+    first, second = new_node(), new_node()
+    first.start()
+    second.address = first.address
+    assert refusal(second).startswith(f"cannot listen on {first.address}: ")
+    produce(first, b"undisturbed")
+
+
+def test_start_in_a_directory_in_use_is_refused(new_node: NewNode) -> None:
+    """The sentence names the directory and the process that has it."""
+    first = new_node()
+    first.start()
+    second = NodeProcess(first.data_dir, first.environment)
+    assert refusal(second) == f"data directory {first.data_dir} is in use by process {first.pid}"
+    produce(first, b"undisturbed")
+
+
+def test_start_with_an_unknown_key_is_refused(new_node: NewNode) -> None:
+    """A misspelt variable is not passed over."""
+    node = new_node(FAIRLOG_JOURNAL_FSNYC="never")
+    assert refusal(node).startswith("unknown key FAIRLOG_JOURNAL_FSNYC in the environment")
+    assert not node.data_dir.exists()
+
+
+# --- a format of tomorrow --------------------------------------------------------------------------
+
+
+def cluster_store_of_tomorrow(node: NodeProcess) -> str:
+    with lmdb.open(str(node.data_dir / "cluster"), max_dbs=0) as store, store.begin(write=True) as txn:
+        txn.put(records.FORMAT_KEY, cbor2.dumps([records.MAGIC, records.VERSION + 1]))
+    return f"the cluster store in {node.data_dir / 'cluster'} has format 2"
+
+
+def data_logs_of_tomorrow(node: NodeProcess) -> str:
+    with lmdb.open(str(node.data_dir / "datalog"), max_dbs=8, lib_version=0) as env:
+        meta = env.open_db(layout.META, create=False)
+        with env.begin(write=True) as txn:
+            txn.put(layout.FORMAT_KEY, layout.encode_format(layout.VERSION + 1), db=meta)
+    return f"data logs in {node.data_dir / 'datalog'} have the format version 2"
+
+
+def journal_of_tomorrow(node: NodeProcess) -> str:
+    path = segments(journal(node))[-1]
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<H", content, 8, 2)
+    struct.pack_into("<I", content, 60, crc32c.crc32c(bytes(content[:60])))
+    path.write_bytes(content)
+    return f"{path}: byte 0: "
+
+
+@pytest.mark.parametrize("change", [cluster_store_of_tomorrow, data_logs_of_tomorrow, journal_of_tomorrow])
+def test_start_with_data_of_a_newer_format_is_refused(new_node: NewNode, change: Callable[[NodeProcess], str]) -> None:
+    """The sentence says where the newer format is, and the older program leaves the data as they were."""
+    node = new_node()
+    node.start()
+    produce(node, b"v")
+    node.stop()
+    expected = change(node)
+    before = {directory: contents(node.data_dir / directory) for directory in ("datalog", "journals")}
+    assert expected in refusal(node)
+    assert {directory: contents(node.data_dir / directory) for directory in before} == before
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Every file but LMDB's lock, which says nothing."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != "lock.mdb"
+    }
+
+
+# --- files that are missing ------------------------------------------------------------------------
+
+
+def test_start_without_the_cluster_store_is_refused(new_node: NewNode) -> None:
+    """A new store would have no topics, and all data would be left without a name."""
+    node = new_node()
+    node.start()
+    produce(node, b"v")
+    node.stop()
+    store = node.data_dir / "cluster"
+    shutil.move(store, store.with_name("kept"))
+    assert refusal(node).startswith(f"the cluster store {store / 'data.mdb'} is missing")
+    assert not store.exists()
+
+
+def test_start_without_the_data_logs_copies_whole_journals_again(new_node: NewNode) -> None:
+    """As long as no journal has given space back, the data logs can be made anew from them."""
+    node = new_node(FAIRLOG_TOPICS_PARTITIONS_DEFAULT="2")
+    node.start()
+    produce(node, b"plain")
+    with RawClient(node.address) as client:
+        producer = Producer(client, partitions=2)
+        producer.commit(b"committed")
+        producer.begin()
+        producer.send(b"aborted")
+        producer.end(commit=False)
+    read_when(node, 2)
+    node.kill()
+    shutil.rmtree(node.data_dir / "datalog")
+    node.start()
+    assert (read(node, 0), read(node, 1)) == ([b"plain", b"committed"], [b"committed"])
+
+
+def test_start_without_a_segment_in_the_middle_is_refused(new_node: NewNode) -> None:
+    """The sentence names the file before the gap, and the byte where the journal should have gone on."""
+    node = new_node(FAIRLOG_JOURNAL_SEGMENT_BYTES_MAX=str(2**20), FAIRLOG_REQUESTS_MESSAGE_BYTES_MAX=str(2**18))
+    node.start()
+    produce(node, b"first")
+    with RawClient(node.address) as client:
+        producer = Producer(client)
+        producer.begin()
+        producer.send(b"open: it keeps the first segment from being given back")
+        while len(segments(journal(node))) < 3:
+            client.produce(TOPIC, 0, batch([bytes(200_000)]))
+    node.kill()
+    first, second, *_ = segments(journal(node))
+    second.unlink()
+    sentence = refusal(node)
+    assert sentence.startswith(f"{first}: byte {first.stat().st_size} ")
+    assert "segment missing or short" in sentence

@@ -1,0 +1,154 @@
+"""SIGTERM: what is in flight is finished, within the grace, and nothing that was answered is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from fairlog import node as fairlog_node
+from fairlog.config import Address, load
+from scripts.node_process import NodeProcess
+from tests.clients import raw_client as raw
+from tests.clients.raw_client import RawClient, batch, produce_request
+from tests.node.nodes import TOPIC, WAIT_S, Producer, assert_holds_answered, produce, read
+
+NewNode = Callable[..., NodeProcess]
+LONG_POLL_MS = 60_000
+
+
+@contextlib.contextmanager
+def long_poll(node: NodeProcess, wait_ms: int):
+    """A connection with a Fetch in flight that waits for what will not come."""
+    with RawClient(node.address) as client:
+        client.send(raw.fetch_request(TOPIC, 0, 1, wait_ms=wait_ms))
+        time.sleep(0.1)  # it has arrived by then; whether it has cannot be seen from outside
+        yield client
+
+
+@pytest.mark.slow
+def test_stop_finishes_what_is_in_flight_and_exits_with_zero(new_node: NewNode) -> None:
+    """A request that was taken is answered, though the node stops meanwhile; then the connection is closed."""
+    node = new_node()
+    node.start()
+    produce(node, b"v")
+    with long_poll(node, 1000) as client:
+        node.terminate()
+        row = client.receive_fetch()
+        assert (row.error_code, row.high_watermark) == (raw.NONE, 1)
+        assert client.is_closed_by_peer()
+        assert node.wait_end(WAIT_S) == 0
+    assert (node.data_dir / "last-run").read_text().endswith(" closed\n")
+
+
+@pytest.mark.slow
+def test_stop_does_not_outlast_the_grace(new_node: NewNode) -> None:
+    """What is not finished within stop_grace_ms is cut off, and the exit is a good one all the same."""
+    node = new_node(FAIRLOG_STOP_GRACE_MS="300")
+    node.start()
+    produce(node, b"v")
+    with long_poll(node, LONG_POLL_MS) as client:
+        began = time.monotonic()
+        node.terminate()
+        assert client.is_closed_by_peer()
+        assert node.wait_end(WAIT_S) == 0
+        assert 0.3 <= time.monotonic() - began < 5
+    assert (node.data_dir / "last-run").read_text().endswith(" closed\n")
+
+
+@pytest.mark.slow
+def test_stop_under_load_loses_nothing_that_was_answered(new_node: NewNode) -> None:
+    """Pipelined batches are answered in order up to some point; a restart has these, and at most the taken rest."""
+    node = new_node()
+    node.start()
+    produce(node, b"first")
+    values = [b"%d" % number for number in range(400)]
+    answered = [b"first"]
+    with RawClient(node.address) as client:
+        for index, value in enumerate(values):
+            try:
+                client.send(produce_request(TOPIC, 0, batch([value])))
+            except ConnectionError:
+                break
+            if index == 200:
+                node.terminate()
+        with contextlib.suppress(ConnectionError):
+            for value in values:
+                assert client.receive_produce()[0] == raw.NONE
+                answered.append(value)
+    assert node.wait_end(WAIT_S) == 0
+    assert len(answered) < len(values), "the node has answered everything before it heard of the end"
+    node.start()
+    assert_holds_answered(read(node), answered, perhaps=values[len(answered) - 1 :])
+
+
+@pytest.mark.slow
+def test_stop_with_an_open_transaction_does_not_wait_for_it(new_node: NewNode) -> None:
+    """Invariant 8 at the end of a run: nobody waits for a transaction that hangs; the next run aborts it."""
+    node = new_node()
+    node.start()
+    with RawClient(node.address) as client:
+        produce(node, b"plain")
+        producer = Producer(client)
+        producer.begin()
+        producer.send(b"open")
+        began = time.monotonic()
+        assert node.stop() == 0
+        assert time.monotonic() - began < 5
+    node.start()
+    assert read(node) == [b"plain"]
+
+
+class CancelAtStarted:
+    """A task status that cancels the node in the very moment in which it reports to be ready."""
+
+    def __init__(self, scope: trio.CancelScope) -> None:
+        self._scope = scope
+
+    def started(self, value: Address) -> None:
+        self._scope.cancel()
+
+
+async def test_stop_in_the_moment_of_readiness_is_heard(tmp_path: Path) -> None:
+    """No moment of a start is deaf to the cancellation, and each leaves a directory that starts again."""
+    settings = load(
+        flags={"data_dir": tmp_path / "data", "listen": "127.0.0.1:0", "journal.group_journals": 1}, environment={}
+    )
+    settings.data_dir.mkdir()
+    with trio.fail_after(WAIT_S):
+        with trio.CancelScope() as scope:
+            await fairlog_node.serve(settings, task_status=CancelAtStarted(scope))  # type: ignore[arg-type]
+        assert scope.cancelled_caught
+
+
+@pytest.mark.slow
+async def test_stop_at_any_step_of_a_start_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same at each of its waits: a start that is given up leaves a directory that starts again."""
+    settings = load(
+        flags={"data_dir": tmp_path / "data", "listen": "127.0.0.1:0", "journal.group_journals": 1}, environment={}
+    )
+    settings.data_dir.mkdir()
+    run_sync = trio.to_thread.run_sync
+    hops_left = 0
+
+    async def counted(*arguments: Any, **keywords: Any) -> Any:
+        nonlocal hops_left
+        hops_left -= 1
+        if hops_left == 0:
+            scope.cancel()
+        return await run_sync(*arguments, **keywords)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", counted)
+    for hops in range(1, 100):
+        hops_left = hops
+        with trio.fail_after(WAIT_S), trio.CancelScope() as scope:
+            await fairlog_node.serve(settings, task_status=CancelAtStarted(scope))  # type: ignore[arg-type]
+        assert scope.cancelled_caught
+        if hops_left > 0:
+            break
+    assert hops > 5
