@@ -21,7 +21,8 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from datalog.interface import ReadRequest, ReadResult
 from fairlog_types import LogKind, Offset
 from journal.failpoints import FAILPOINTS
 from scripts.node_process import ROOT, NodeDidNotStart, NodeProcess
-from tests.clients.raw_client import records_of
+from tests.clients.raw_client import RawClient, records_of
 from tests.clients.reading import Reader, Seen
 from tests.crash import lossy_disk
 from tests.crash.checker import Found, Reading, Violation, check, check_growth
@@ -59,14 +60,33 @@ SMALL = {
     "FAIRLOG_JOURNAL_SEGMENT_BYTES_MAX": str(1024 * 1024),
     "FAIRLOG_REQUESTS_MESSAGE_BYTES_MAX": str(256 * 1024),
     "FAIRLOG_JOURNAL_GROUP_JOURNALS": "2",
+    "FAIRLOG_TRANSACTIONS_CHECK_INTERVAL_MS": "100",
     "FAIRLOG_DATALOG_MAP_BYTES": str(1024**3),
     "FAIRLOG_LOG_LEVEL": "warning",
     "FAIRLOG_LOG_FORMAT": "console",
 }
 
-# Points that one transaction passes a few times, and those that a node passes rarely: a count fit for each keeps a
-# round short. What is not named here is passed once or more per transaction.
-_PASSED_RARELY = ("journal.make_room", "journal.roll", "journal.reclaim", "journal.close", "group.snapshot")
+# At most how often a point is passed before it kills, so that it does so within LIFE_S. What is not named here is
+# passed by every transaction.
+_PASSES_MAX = {
+    "journal.make_room": 2,
+    "journal.roll": 1,
+    "journal.close": 1,
+    "journal.reclaim": 1,
+    "group.snapshot": 1,
+    "group.producer_state": 4,
+    "group.prepare_abort": 8,
+    "group.aborted": 8,
+}
+_PASSES_MAX_USUALLY = 40
+
+QUICK_POINTS = tuple(name for name in FAILPOINTS if not name.startswith(("journal.reclaim", "group.snapshot")))
+"""All but those that only a node reaches which has lived for a while."""
+LONG_LIFE_S = 12.0
+"""Space is given back every ten seconds."""
+WIDE_PARTITIONS = 200
+"""A BEGIN and a PREPARE_ABORT name all partitions: with so many, a group journal soon has the 4 MiB for a snapshot."""
+TRIES = 4
 
 
 class CrashTestFailed(AssertionError):
@@ -87,7 +107,6 @@ class CrashRun:
     seed: int
     lossy_disk: bool = False
     planted_fault: str | None = None
-    failpoints: Sequence[str] = tuple(FAILPOINTS)
     kills: Counter[str] = field(default_factory=Counter[str])
     lost_bytes: int = 0
     _rng: random.Random = field(init=False)
@@ -119,12 +138,29 @@ class CrashRun:
 
     def kill_times(self, count: int) -> None:
         """Start, load, kill and check, `count` times, and once more without a kill. Raises CrashTestFailed."""
+        with self._running():
+            points = self._points(count)
+            while self.kills.total() < count:
+                self._round(points[self.kills.total() % len(points)], LIFE_S)
+
+    def kill_at_each(self, points: Sequence[str]) -> None:
+        """The same, at each of these points at least once, with nodes that may live long. Raises CrashTestFailed."""
+        # Last those where space is given back: not in a first life, in which the hanging writer's transaction pins all.
+        in_order = sorted(points, key=lambda point: point.startswith("journal.reclaim"))
+        with self._running():
+            for _ in range(TRIES):
+                for point in in_order:
+                    if self.kills[point] == 0:
+                        self._round(point, LONG_LIFE_S)
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """A node, its topic, the consumer and the load around the rounds; a last check after them."""
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
             self._prepare()
-            points = self._points(count)
-            while self.kills.total() < count:
-                self._round(points[self.kills.total() % len(points)])
+            yield
+            self._node.kill()
             self._start()
             self._check_at_rest()
             self._check_read_again_from_the_start()
@@ -141,10 +177,10 @@ class CrashRun:
     # --- one round ---
 
     def _points(self, count: int) -> list[str | None]:
-        """Every failpoint, shuffled, again and again, with a random-time kill (None) after each six."""
+        """Every quick failpoint, shuffled, again and again, with a random-time kill (None) after each six."""
         points: list[str | None] = []
         while len(points) < count:
-            shuffled: list[str | None] = list(self.failpoints)
+            shuffled: list[str | None] = list(QUICK_POINTS)
             self._rng.shuffle(shuffled)
             for index, point in enumerate(shuffled):
                 points += [point, None] if index % 6 == 5 else [point]
@@ -157,20 +193,35 @@ class CrashRun:
         self._reader = Reader(self._node.address, self._topic, PARTITIONS)
         self._load = Load(self._node.address, self._topic, PARTITIONS, seed=self.seed)
 
-    def _round(self, point: str | None) -> None:
-        rarely = point is not None and point.startswith(_PASSED_RARELY)
-        armed = None if point is None else f"{point}:kill:{self._rng.randint(1, 2 if rarely else 80)}"
+    def _round(self, point: str | None, life_s: float) -> None:
+        armed = None if point is None else f"{point}:kill:{self._rng.randint(1, _passes_max(point))}"
         self._last = armed or "a random moment"
         if self._node.running:
             self._node.kill()
         self._start(armed)
-        if self._rng.random() > RESTING_SHARE or self._check_at_rest():
-            life_s = self._rng.uniform(0.0, 1.0) if point is None else LIFE_S * (2 if rarely else 1)
-            self._node.wait_end(life_s)
+        if point is not None and point.startswith("group.snapshot"):
+            self._grow_a_group_journal()
+        elif self._rng.random() > RESTING_SHARE or self._check_at_rest():
+            self._node.wait_end(self._rng.uniform(0.0, LIFE_S) if point is None else life_s)
             if point is not None and point.startswith("journal.close"):
                 self._node.terminate()
                 self._node.wait_end(STOP_S)
         self._after_death(point)
+
+    def _grow_a_group_journal(self) -> None:
+        """Begin and abort transactions without records in very many partitions, until the node dies."""
+        topic, transactional_id = f"wide-{self.seed}", "wide"
+        deadline = time.monotonic() + LONG_LIFE_S
+        with suppress(OSError, KafkaException):
+            admin = AdminClient({"bootstrap.servers": self._node.address, "log_level": 0})
+            if topic not in admin.list_topics(timeout=5).topics:
+                admin.create_topics([NewTopic(topic, WIDE_PARTITIONS, 1)])[topic].result(timeout=10)
+            with RawClient(self._node.address) as client:
+                granted = client.init_producer_id(transactional_id)
+                who = (transactional_id, granted.producer_id, granted.producer_epoch)
+                while time.monotonic() < deadline:
+                    client.add_partitions(*who, topic, range(WIDE_PARTITIONS))
+                    client.end(*who, commit=False)
 
     def _start(self, armed: str | None = None) -> None:
         """Start the node. Its failpoint may kill it before it is ready; that is a kill, and it starts without."""
@@ -269,6 +320,10 @@ class CrashRun:
         return f"seed {self.seed}, kill {self.kills.total()}, last point: {self._last}"
 
 
+def _passes_max(point: str) -> int:
+    return next((most for prefix, most in _PASSES_MAX.items() if point.startswith(prefix)), _PASSES_MAX_USUALLY)
+
+
 def _by_partition(records: Sequence[Seen]) -> dict[int, list[Found]]:
     logs: dict[int, list[Found]] = {partition: [] for partition in range(PARTITIONS)}
     for record in records:
@@ -295,5 +350,6 @@ def read_data_logs(data_dir: Path) -> dict[int, list[Found]]:
         assert isinstance(answer, ReadResult), f"reading from offset 0 was answered by {answer}"
         records = [Found(offset, value) for data in answer.batches for offset, value in records_of(data)]
         assert len(records) == answer.next_offset, f"{answer.log}: {len(records)} records, next {answer.next_offset}"
-        found[answer.log.partition] = records
+        if records:  # the wide topic has none, and its partitions go by the same numbers
+            found[answer.log.partition] = records
     return found

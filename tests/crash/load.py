@@ -31,6 +31,7 @@ from tests.crash.history import History, Outcome, PlainRecord, Transaction
 ANSWER_S = 20.0
 """How long a client may take to come to an end after the node is back; much longer than it should."""
 
+TRANSACTIONAL_WRITERS = 3
 SLICE_S = 0.2
 """After this a client's call is to come back, for the writer to look around; librdkafka goes on where it was."""
 PAUSE_S = 0.01
@@ -52,7 +53,7 @@ _CLIENT = {
 class Load:
     """The writers, running until `stop`; `rest` holds them at a point where every outcome is known."""
 
-    def __init__(self, address: str, topic: str, partitions: int, *, seed: int, transactional_writers: int = 3) -> None:
+    def __init__(self, address: str, topic: str, partitions: int, *, seed: int) -> None:
         self.history = History()
         self.errors: list[BaseException] = []
         self._go = threading.Event()
@@ -62,7 +63,7 @@ class Load:
         self._node_is_there.set()
         self._replacements = 0
         rng = random.Random(seed)
-        kinds = [(_TransactionalWriter, f"w{number}") for number in range(transactional_writers)]
+        kinds = [(_TransactionalWriter, f"w{number}") for number in range(TRANSACTIONAL_WRITERS)]
         writers = [*kinds, (_HangingWriter, "hung"), (_PlainWriter, "plain")]
         self._writers = [
             kind(self, name, address, topic, partitions, random.Random(rng.random())) for kind, name in writers

@@ -12,6 +12,9 @@ The ledger is written with write(2), so it survives SIGKILL. `lose_unsynced` the
 range that is still owed, each 512-byte sector is lost or kept by a coin, as a disk may have written back any of
 them. A lost sector has its old content again, which the ledger kept if it was not zeros.
 
+A power cut is a reboot as well, and the node asks the system whether there was one (fairlog/last_run.py). So the boot
+id that it noted is made another one.
+
 What it does not do: lose directory entries or truncations, and lose pages of LMDB (which writes in C, and whose
 file is left as it is: every state of it is legal, since the copier copies only what is durable in a journal). A
 flush that fails, or a sync of a sync'd range that lies, are other faults.
@@ -160,7 +163,15 @@ def lose_unsynced(data_dir: Path, ledger: Path, rng: random.Random) -> int:
                     os.pwrite(file.fileno(), each.before[start - each.offset : end - each.offset], start)
                     lost += end - start
     ledger.write_bytes(b"")
+    _reboot(data_dir)
     return lost
+
+
+def _reboot(data_dir: Path) -> None:
+    note = data_dir / "last-run"
+    if note.exists():
+        _boot_id, ended = note.read_text(encoding="ascii").split()
+        note.write_text(f"00000000-before-the-power-was-cut {ended}\n", encoding="ascii")
 
 
 def _sectors(start: int, end: int) -> Iterator[tuple[int, int]]:
