@@ -13,10 +13,10 @@ commit must not leave it undecided. What waits for the copy is not shielded.
     end(commit):  seal, PREPARE_COMMIT ──┬─ group journal flush ─┬─▶ place ─▶ answer
                                          └─ prepare (all logs) ──┘     └▶ applied ─▶ COMMITTED   (in `run`)
 
-Failures. If a group journal fails, all requests of its groups are refused until a restart; a commit whose
-PREPARE_COMMIT was written is answered "effect unknown". If a participant fails while it prepares, the
-transaction is aborted. If placing or copying fails, nothing more is placed (order!), every request is
-refused, and what is committed waits for the restart.
+Failures. If a group journal fails, all requests of its groups are refused until a restart, and the node is told
+(`on_failure`); a commit whose PREPARE_COMMIT was written is answered "effect unknown". If a participant fails
+while it prepares, the transaction is aborted. If placing or copying fails, nothing more is placed (order!), every
+request is refused, and what is committed waits for the restart.
 
 Keeps invariants 5, 6 and 8 to 10 by way of the machine (machine.py) and the order (order.py).
 """
@@ -113,8 +113,11 @@ class Coordinator:
         producer_ids: ProducerIds,
         settings: CoordinatorSettings,
         now_ms: Callable[[], int],
+        on_failure: Callable[[str], None] = lambda _reason: None,
     ) -> None:
+        """`on_failure` hears why a group journal is closed for writing: the disk has failed for everybody."""
         self._journals = journals
+        self._on_failure = on_failure
         self._participants = participants
         self._ids = ProducerIdBlocks(producer_ids)
         self._settings = settings
@@ -555,6 +558,7 @@ class Coordinator:
             self._failures[journal] = failure
             _log.error("group journal failed; its groups are refused until a restart", failure=str(failure))
             self._wake_all()
+            self._on_failure(str(failure))
 
     def _stop(self, failure: Exception) -> None:
         """The participants cannot write: nothing more is placed, and all is refused until a restart."""

@@ -446,6 +446,11 @@ def _check(settings: Settings) -> None:
             f"transactions.min_timeout_ms ({transactions.min_timeout_ms}) is above "
             f"transactions.max_timeout_ms ({transactions.max_timeout_ms})"
         )
+    if transactions.transactional_id_expiration_ms <= transactions.max_timeout_ms:
+        raise ConfigError(
+            f"transactions.transactional_id_expiration_ms ({transactions.transactional_id_expiration_ms}) is not above "
+            f"transactions.max_timeout_ms ({transactions.max_timeout_ms}): an id must outlive its transactions"
+        )
     if requests.message_bytes_max > requests.request_bytes_max:
         raise ConfigError(
             f"requests.message_bytes_max ({requests.message_bytes_max}) is above "

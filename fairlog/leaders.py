@@ -475,7 +475,11 @@ class LocalLeaders:
         return expected
 
     async def prepare(self, message: Prepare) -> Prepared:
-        """See `Participants.prepare`: all flushes are started before the first is waited for."""
+        """See `Participants.prepare`: all flushes are started before the first is waited for.
+
+        A node that refuses writes prepares nothing: it could not place what the producer is told to be committed.
+        """
+        self._raise_if_failed()
         refused: dict[LogId, str] = {}
         flushing: list[tuple[LogId, Journal, JournalPosition]] = []
         for log, expected in message.expected.items():
@@ -648,6 +652,10 @@ class LocalLeaders:
                     if self._failure is None and leader.journal.has_room(0):
                         with suppress(StorageFailure):  # it is known by then, and refuses all further writes
                             self._write(leader, Forget(producer_id))
+
+    def refuse_writes(self, reason: str) -> None:
+        """Some other file of this node has failed: take no more writes until a restart, as if it were one of ours."""
+        self._on_failure(StorageFailure(reason))
 
     def _raise_if_failed(self) -> None:
         if self._failure is not None:

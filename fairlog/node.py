@@ -197,6 +197,7 @@ async def _open_coordinator(
             transactional_id_expiration_ms=transactions.transactional_id_expiration_ms,
         ),
         now_ms=_now_ms,
+        on_failure=leaders.refuse_writes,
     )
 
 

@@ -139,6 +139,10 @@ def test_environment_with_variables_that_are_no_settings_is_accepted(variable: s
     ("environment", "words"),
     [
         ({"FAIRLOG_TRANSACTIONS_MIN_TIMEOUT_MS": "900001"}, "transactions.min_timeout_ms (900001) is above"),
+        (
+            {"FAIRLOG_TRANSACTIONS_TRANSACTIONAL_ID_EXPIRATION_MS": "900000"},
+            "transactions.transactional_id_expiration_ms (900000) is not above",
+        ),
         ({"FAIRLOG_REQUESTS_REQUEST_BYTES_MAX": "2000"}, "requests.message_bytes_max (1048588) is above"),
         ({"FAIRLOG_JOURNAL_SEGMENT_BYTES_MAX": "1048576"}, "requests.message_bytes_max (1048588) is above half of"),
     ],

@@ -57,19 +57,24 @@ class Disk:
         """Part of the path of those files whose sync fails; empty: none."""
         self.waiting = 0
         self._lock = Lock()
+        self._held = ""
         self._go = Event()
         self._go.set()
 
     def __call__(self, fd: int) -> None:
-        with self._lock:
-            self.waiting += 1
-        assert self._go.wait(10), "a test held the disk and never let go"
-        with self._lock:
-            self.waiting -= 1
-        if self.failing and self.failing in os.readlink(f"/proc/self/fd/{fd}"):
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if self._held in path:
+            with self._lock:
+                self.waiting += 1
+            assert self._go.wait(10), "a test held the disk and never let go"
+            with self._lock:
+                self.waiting -= 1
+        if self.failing and self.failing in path:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    def hold(self) -> None:
+    def hold(self, only: str = "") -> None:
+        """Let every sync of a file whose path contains `only` wait from now on."""
+        self._held = only
         self._go.clear()
 
     def let_go(self) -> None:
@@ -194,9 +199,13 @@ async def open_run(
     fsync: Fsync = Fsync.COMMIT,
     producer_expiration_ms: int = 86_400_000,
     clock: Clock | None = None,
+    timeout_s: float = 20.0,
     **bounds: Any,
 ) -> AsyncGenerator[Run, None]:
-    """Open leaders over `directory`; on leaving, all is closed in good order, unless a disk has failed."""
+    """Open leaders over `directory`; on leaving, all is closed in good order, unless a disk has failed.
+
+    A test that waits for what does not come fails after `timeout_s`, by the clock of the event loop.
+    """
     clock = clock or Clock()
     disk = Disk()
     data_logs = await trio.to_thread.run_sync(
@@ -215,7 +224,8 @@ async def open_run(
                 **bounds,
             )
             try:
-                yield Run(directory, leaders, data_logs, disk, clock, nursery)
+                with trio.fail_after(timeout_s):
+                    yield Run(directory, leaders, data_logs, disk, clock, nursery)
             finally:
                 nursery.cancel_scope.cancel()
                 disk.let_go()
