@@ -14,9 +14,9 @@ commit must not leave it undecided. What waits for the copy is not shielded.
                                          └─ prepare (all logs) ──┘     └▶ applied ─▶ COMMITTED   (in `run`)
 
 Failures. If a group journal fails, all requests of its groups are refused until a restart, and the node is told
-(`on_failure`); a commit whose PREPARE_COMMIT was written is answered "effect unknown". If a participant fails while it prepares, the
-transaction is aborted. If placing or copying fails, nothing more is placed (order!), every request is
-refused, and what is committed waits for the restart.
+(`on_failure`); a commit whose PREPARE_COMMIT was written is answered "effect unknown". If a participant fails
+while it prepares, the transaction is aborted. If placing or copying fails, nothing more is placed (order!), every
+request is refused, and what is committed waits for the restart.
 
 Keeps invariants 5, 6 and 8 to 10 by way of the machine (machine.py) and the order (order.py).
 """

@@ -57,19 +57,24 @@ class Disk:
         """Part of the path of those files whose sync fails; empty: none."""
         self.waiting = 0
         self._lock = Lock()
+        self._held = ""
         self._go = Event()
         self._go.set()
 
     def __call__(self, fd: int) -> None:
-        with self._lock:
-            self.waiting += 1
-        assert self._go.wait(10), "a test held the disk and never let go"
-        with self._lock:
-            self.waiting -= 1
-        if self.failing and self.failing in os.readlink(f"/proc/self/fd/{fd}"):
+        path = os.readlink(f"/proc/self/fd/{fd}")
+        if self._held in path:
+            with self._lock:
+                self.waiting += 1
+            assert self._go.wait(10), "a test held the disk and never let go"
+            with self._lock:
+                self.waiting -= 1
+        if self.failing and self.failing in path:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    def hold(self) -> None:
+    def hold(self, only: str = "") -> None:
+        """Let every sync of a file whose path contains `only` wait from now on."""
+        self._held = only
         self._go.clear()
 
     def let_go(self) -> None:

@@ -59,6 +59,25 @@ async def test_transaction_is_seen_whole_by_every_reader(open_run) -> None:
         assert len(set(seen)) > 2, "the reader has seen nothing in between"
 
 
+async def test_transaction_whose_logs_are_not_durable_together_becomes_visible_together(open_run) -> None:
+    """Invariant 7 where it is hardest: the APPLY of one log is on disk long before the other's."""
+    async with open_run() as run:
+        await run.start(A, B)
+        await run.commit(T0, {A: b"0", B: b"0"})
+        txid = transaction(7, 1)
+        await run.begin(txid, A, B)
+        for log in (A, B):
+            await run.write(txid, log, b"1", sequence=1)
+        await run.prepare(txid, A, B)
+        run.disk.hold(str(B))
+        run.place(txid, A, B)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert await run.snapshot(A, B) == {A: [b"0"], B: [b"0"]}
+        run.disk.let_go()
+        await run.leaders.drain()
+        assert await run.snapshot(A, B) == {A: [b"0", b"1"], B: [b"0", b"1"]}
+
+
 async def test_transactions_are_seen_in_the_order_of_their_placing(open_run) -> None:
     """Invariant 6: in every log alike, whoever began or wrote first."""
     async with open_run() as run:

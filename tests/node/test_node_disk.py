@@ -96,6 +96,28 @@ def test_failed_fsync_of_a_commit_is_no_commit(new_node: NewNode, nth: int) -> N
         Producer(client, partitions=2).commit(b"afterwards")
 
 
+def test_failed_group_journal_refuses_all_writes_until_a_restart(new_node: NewNode) -> None:
+    """The disk has failed for everybody: plain batches are refused, too; the commit in doubt is whole or not at all."""
+    node = new_node(FAIRLOG_FAILPOINT="group.prepare_commit.appended:fail:3", FAIRLOG_TOPICS_PARTITIONS_DEFAULT="2")
+    node.start()
+    with RawClient(node.address) as client:
+        produce(node, b"plain")
+        producer = Producer(client, partitions=2)
+        for value in (b"0", b"1"):
+            producer.commit(value)
+        producer.begin()
+        producer.send(b"in doubt")
+        with pytest.raises(ConnectionError):
+            producer.end(commit=True)
+    assert_writes_are_refused(node, partitions=(0, 1))
+    assert read_when(node, 3) == [b"plain", b"0", b"1"]
+    restart_healed(node)
+    first, second = read(node, 0), read(node, 1)
+    assert first.pop() == b"and on"
+    assert_holds_answered(first, [b"plain", b"0", b"1"], perhaps=[b"in doubt"])
+    assert first[1:] == second
+
+
 def test_journal_on_a_full_disk_refuses_writes_until_a_restart(new_node: NewNode) -> None:
     """There is no room for more frames: KAFKA_STORAGE_ERROR, no effect; reads and a restart are as ever."""
     node = new_node()
@@ -168,7 +190,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own with 24 MiB; skips the test where mounting is not permitted."""
     mount = tmp_path / "small"
     mount.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", mount], capture_output=True, text=True)
+    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(mount)]
+    mounted = subprocess.run(command, check=False, capture_output=True, text=True)
     if mounted.returncode:
         pytest.skip(f"mounting is not permitted: {mounted.stderr.strip()}")
     yield mount

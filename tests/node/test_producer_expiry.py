@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from fairlog_types import Offset
 from tests.node.runs import A, Clock, Run, transaction
 
 MINUTE_MS = 60_000
-HOUR_S = 3600
 
 
 def known(run: Run) -> list[int]:
@@ -33,7 +33,7 @@ async def pass_time(run: Run, ms: int) -> None:
 
 async def test_producer_idle_for_too_long_is_forgotten_in_memory_and_on_disk(open_run, autojump_clock) -> None:
     """A minute without a batch, and nothing is kept; who has written meanwhile, or is in a transaction, is known on."""
-    async with open_run(producer_expiration_ms=MINUTE_MS, timeout_s=HOUR_S) as run:
+    async with open_run(producer_expiration_ms=MINUTE_MS, timeout_s=inf) as run:
         await run.start(A)
         for producer_id in (3, 4):
             await run.plain(A, b"v", producer_id=producer_id, epoch=0, sequence=0)
@@ -57,7 +57,7 @@ async def test_producer_forgotten_stays_so_after_a_restart(
 ) -> None:
     """The FORGET stands in the journal: a replay forgets at the same place, and knows who came back behind it."""
     clock = Clock()
-    async with open_run(producer_expiration_ms=MINUTE_MS, timeout_s=HOUR_S, clock=clock) as run:
+    async with open_run(producer_expiration_ms=MINUTE_MS, timeout_s=inf, clock=clock) as run:
         await run.start(A)
         for producer_id in (3, 4):
             await run.plain(A, b"v", producer_id=producer_id, epoch=0, sequence=0)
@@ -68,7 +68,7 @@ async def test_producer_forgotten_stays_so_after_a_restart(
         if copied:
             await run.leaders.drain()
         crashed = run.crash(tmp_path / "crashed")
-    async with open_run(crashed, producer_expiration_ms=MINUTE_MS, timeout_s=HOUR_S, clock=clock) as again:
+    async with open_run(crashed, producer_expiration_ms=MINUTE_MS, timeout_s=inf, clock=clock) as again:
         await again.start(A)
         assert known(again) == [4]
         assert await on_disk(again) == [4]
@@ -79,7 +79,7 @@ async def test_producer_expiry_on_a_failing_disk_refuses_writes_and_keeps_the_no
     open_run, autojump_clock, arm: Callable[[str], None]
 ) -> None:
     """A FORGET that cannot be written is one more failed write: reads go on, and the producer is still known."""
-    async with open_run(producer_expiration_ms=MINUTE_MS, timeout_s=HOUR_S) as run:
+    async with open_run(producer_expiration_ms=MINUTE_MS, timeout_s=inf) as run:
         await run.start(A)
         await run.plain(A, b"v", producer_id=3, epoch=0, sequence=0)
         await run.leaders.drain()
