@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -328,7 +328,7 @@ def _acts(node: NodeProcess, hours: Sequence[Hour]) -> int:
 
 
 @contextmanager
-def _step(text: str) -> Iterator[None]:
+def _step(text: str) -> Generator[None]:
     started = time.monotonic()
     with console.status(text):
         yield

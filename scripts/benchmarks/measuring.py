@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +46,7 @@ class Bench:
         self.figures.append(Figure(scenario, name, unit, tuple(rounds)))
 
     @contextmanager
-    def node(self, **environment: str) -> Iterator[NodeProcess]:
+    def node(self, **environment: str) -> Generator[NodeProcess]:
         """A node with the default configuration but for `environment`, on an empty directory; gone afterwards."""
         directory = Path(tempfile.mkdtemp(dir=self.directory))
         node = NodeProcess(directory / "data", {"FAIRLOG_LOG_LEVEL": "warning", **environment})

@@ -39,9 +39,9 @@ def run(bench: Bench) -> None:
                 cpu[name].append((node.cpu_s() - cpu_before) / (total / 1e9))
                 written[name].append((_written_bytes(node) - written_before) / total)
     for name in SHAPES:
-        bench.note(SCENARIO, f"requests of {name}, rate", "MB/s", rates[name])
-        bench.note(SCENARIO, f"requests of {name}, broker CPU", "CPU-s/GB", cpu[name])
-        bench.note(SCENARIO, f"requests of {name}, written per byte produced", "bytes", written[name])
+        bench.note(SCENARIO, f"{name} requests", "MB/s", rates[name])
+        bench.note(SCENARIO, f"{name} requests, broker CPU", "CPU-s/GB", cpu[name])
+        bench.note(SCENARIO, f"{name} requests, written to disk", "GB/GB", written[name])
 
 
 def produce(address: str, topic: str, total_bytes: int, batch_bytes: int, record_bytes: int) -> float:

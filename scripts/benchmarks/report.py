@@ -9,6 +9,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 
 from node_process import ROOT
@@ -49,18 +50,16 @@ def run(scenarios: Sequence[str], *, quick: bool, rounds: int) -> int:
 
 def _table(bench: Bench, *, quick: bool) -> Table:
     table = Table(title="Medians over the rounds" + (" (quick: not for quoting)" if quick else ""))
-    table.add_column("scenario")
-    table.add_column("measured")
+    table.add_column("", no_wrap=True)
     for column in ("median", "lowest", "highest"):
         table.add_column(column, justify="right")
-    table.add_column("unit")
-    previous = ""
-    for figure in bench.figures:
-        cells = [f"{value:,.2f}" for value in (figure.median, min(figure.rounds), max(figure.rounds))]
-        if figure.scenario != previous and previous:
-            table.add_section()
-        table.add_row(figure.scenario if figure.scenario != previous else "", figure.name, *cells, figure.unit)
-        previous = figure.scenario
+    table.add_column("unit", no_wrap=True)
+    for scenario, figures in groupby(bench.figures, key=lambda figure: figure.scenario):
+        table.add_section()
+        table.add_row(f"[bold]{scenario}[/]")
+        for figure in figures:
+            cells = [f"{value:,.2f}" for value in (figure.median, min(figure.rounds), max(figure.rounds))]
+            table.add_row(figure.name, *cells, figure.unit)
     return table
 
 

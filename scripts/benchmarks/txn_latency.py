@@ -24,7 +24,7 @@ def run(bench: Bench) -> None:
         make_topics(node.address, ["latency"], PARTITIONS)
         targets = {
             "fairlog": _producer({"bootstrap.servers": node.address}),
-            "librdkafka's mock": _producer({"bootstrap.servers": "unused:1", "test.mock.num.brokers": 1}),
+            "mock": _producer({"bootstrap.servers": "unused:1", "test.mock.num.brokers": 1}),
         }
         whole: dict[str, list[list[float]]] = {name: [] for name in targets}
         commits: dict[str, list[list[float]]] = {name: [] for name in targets}
@@ -42,7 +42,7 @@ def run(bench: Bench) -> None:
     for name in targets:
         for column, reduce in columns.items():
             bench.note(SCENARIO, f"{name}, transaction, {column}", "ms", [reduce(r) * 1e3 for r in whole[name]])
-        bench.note(SCENARIO, f"{name}, commit alone, median", "ms", [quantile(r, 0.5) * 1e3 for r in commits[name]])
+        bench.note(SCENARIO, f"{name}, its commit alone, median", "ms", [quantile(r, 0.5) * 1e3 for r in commits[name]])
 
 
 def _producer(where: dict[str, str | int]) -> Producer:

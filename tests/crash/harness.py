@@ -21,7 +21,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -154,7 +154,7 @@ class CrashRun:
                         self._round(point, LONG_LIFE_S)
 
     @contextmanager
-    def _running(self) -> Iterator[None]:
+    def _running(self) -> Generator[None]:
         """A node, its topic, the consumer and the load around the rounds; a last check after them."""
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -172,7 +172,10 @@ class CrashRun:
         history = self._load.history if self._load else History()
         outcomes = ", ".join(f"{history.count(outcome)} {outcome.value}" for outcome in Outcome)
         lost = f"; {self.lost_bytes} unflushed bytes lost" if self.lossy_disk else ""
-        return f"seed {self.seed}: {self.kills.total()} kills ({points}); outcomes: {outcomes}{lost}"
+        slowest = (
+            f"; slowest rest {self._load.slowest_rest[0]:.1f} s ({self._load.slowest_rest[1]})" if self._load else ""
+        )
+        return f"seed {self.seed}: {self.kills.total()} kills ({points}); outcomes: {outcomes}{lost}{slowest}"
 
     # --- one round ---
 

@@ -55,6 +55,8 @@ class Load:
 
     def __init__(self, address: str, topic: str, partitions: int, *, seed: int) -> None:
         self.history = History()
+        self.slowest_rest = (0.0, "")
+        """The longest that the load took to come to rest, in seconds, and what it had waited for."""
         self.errors: list[BaseException] = []
         self._go = threading.Event()
         self._stopping = threading.Event()
@@ -78,11 +80,13 @@ class Load:
         writer does not come to an end although the node is there.
         """
         self._go.clear()
-        deadline = time.monotonic() + 2 * ANSWER_S
+        started = time.monotonic()
+        deadline = started + 2 * ANSWER_S
         for writer in self._writers:
             while not writer.at_rest.wait(0.02):
                 if not node_is_running():
                     return None
+                self.slowest_rest = max(self.slowest_rest, (time.monotonic() - started, writer.doing))
                 assert time.monotonic() < deadline, f"writer {writer.label} does not come to rest; at: {writer.doing}"
         if self.errors:
             raise self.errors[0]
@@ -149,7 +153,7 @@ class _Writer(threading.Thread):
         try:
             while self.load.may_go_on(self):
                 self.step()
-        except BaseException as error:  # noqa: BLE001, ASYNC103 (no task: carried to the test's thread)
+        except Exception as error:  # noqa: BLE001 - carried to the test's thread
             self.load.errors.append(error)
             self.at_rest.set()
 
