@@ -35,7 +35,6 @@ FAILPOINTS: Mapping[str, str] = {
     "journal.close.before": "before the CLOSE frame",
     "group.begin.appended": "BEGIN is in the group journal, not on disk",
     "group.prepare_commit.appended": "PREPARE_COMMIT is in the group journal, not on disk",
-    "group.prepare_commit.flushed": "PREPARE_COMMIT is on disk",
     "group.committed.appended": "COMMITTED is in the group journal, not on disk",
     "group.prepare_abort.appended": "PREPARE_ABORT is in the group journal, not on disk",
     "group.aborted.appended": "ABORTED is in the group journal, not on disk",

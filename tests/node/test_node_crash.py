@@ -242,14 +242,14 @@ def test_idle_ids_and_producers_are_forgotten_by_the_settings(new_node: NewNode)
     with RawClient(node.address) as client:
         producer = Producer(client)
         producer.commit(b"v")
-        while client.describe_transaction("txn").error_code == raw.NONE:
+        while client.transaction_state("txn").error_code == raw.NONE:
             pass
         records = raw.batch([b"goes on"], producer_id=producer.producer_id, epoch=producer.epoch, sequence=1)
         assert client.produce(TOPIC, 0, records)[0] == raw.UNKNOWN_PRODUCER_ID
     node.kill()
     node.start()
     with RawClient(node.address) as client:
-        assert client.describe_transaction("txn").error_code != raw.NONE
+        assert client.transaction_state("txn").error_code != raw.NONE
         assert client.produce(TOPIC, 0, records)[0] == raw.UNKNOWN_PRODUCER_ID
         assert Producer(client).producer_id != producer.producer_id
     assert read(node) == [b"plain", b"v"]
