@@ -18,10 +18,8 @@ Not here: what a Kafka request looks like, which error code an outcome has, when
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -41,16 +39,17 @@ from copier.copier import BACKLOG_BYTES_MAX, Copier
 from copier.reclaim import Reclaimer
 from copier.visibility import LogForgotten
 from datalog.batch import BatchHeader
-from datalog.interface import Bounds, DataLogs, Mark
+from datalog.interface import DataLogs, Mark
 from fairlog.broker import ActiveProducer, Appended, Buffer, DuplicateOf, RefusedAppend
+from fairlog.led_logs import LedLog, LedLogStore
 from fairlog_types import (
     ApplyNumber,
-    CorruptStorage,
     JournalPosition,
     LeaderEpoch,
     LogId,
     Offset,
     Placement,
+    ProducerEpoch,
     ProducerId,
     StorageFailure,
     TxId,
@@ -58,12 +57,11 @@ from fairlog_types import (
 from journal import producer_window
 from journal.failpoints import planted, reach
 from journal.flush import Flusher
-from journal.journal import Fsync, Journal, JournalKind, JournalSettings
-from journal.local_journal import encode_local, replay_local
+from journal.journal import Journal, JournalSettings
+from journal.local_journal import encode_local
 from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
-from journal.local_state import LocalState
 from journal.placing import Placed
-from journal.producer_window import BatchRefusal, ProducerWindow
+from journal.producer_window import BatchRefusal
 
 logger = structlog.get_logger("fairlog.leaders")
 
@@ -77,25 +75,6 @@ _REFUSALS: Mapping[BatchRefusal, RefusedAppend] = {
     BatchRefusal.NOT_OPEN: RefusedAppend.NOT_IN_TRANSACTION,
     BatchRefusal.SEALED: RefusedAppend.NOT_IN_TRANSACTION,
 }
-
-
-class _Leader:
-    """One log that this node leads."""
-
-    __slots__ = ("high_watermark", "journal", "log_start", "state", "watchers")
-
-    def __init__(self, state: LocalState, journal: Journal, bounds: Bounds) -> None:
-        self.state = state
-        self.journal = journal
-        self.high_watermark = bounds.next_offset
-        self.log_start = bounds.log_start
-        self.watchers: set[trio.Event] = set()
-
-    def wake(self) -> None:
-        """Tell everybody who waits for this log that there is something to look at."""
-        for event in self.watchers:
-            event.set()
-        self.watchers.clear()
 
 
 class LocalLeaders:
@@ -117,14 +96,21 @@ class LocalLeaders:
 
         With more than `backlog_bytes_max` written and not copied yet, producers wait.
         """
-        self._directory = directory
+        self._store = LedLogStore(
+            directory,
+            data_logs=data_logs,
+            flusher=flusher,
+            journal_settings=journal_settings,
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
+        )
         self._data_logs = data_logs
         self._flusher = flusher
-        self._journal_settings = journal_settings
         self._leader_epoch = leader_epoch
         self._producer_expiration_ms = producer_expiration_ms
         self._now_ms = now_ms
-        self._leaders: dict[LogId, _Leader] = {}
+        self._epoch_of: Callable[[ProducerId], ProducerEpoch | None] = _no_transactional_producer
+        self._leaders: dict[LogId, LedLog] = {}
         self._open: dict[ProducerId, TxId] = {}
         """The transaction that each producer has open on this node: Produce names the producer only."""
         self._next_apply_number = 0
@@ -176,88 +162,16 @@ class LocalLeaders:
 
     async def _lead(self, logs: Sequence[LogId]) -> None:
         missing = [log for log in logs if log not in self._leaders]
-        for log, (bounds, mark, windows) in zip(
-            missing, await trio.to_thread.run_sync(self._load, missing), strict=True
-        ):
-            journal = await Journal.open(
-                self._directory / str(log),
-                kind=JournalKind.LOCAL,
-                settings=self._journal_settings,
-                flusher=self._flusher,
-                leader_epoch=self._leader_epoch,
-            )
-            if journal.end < mark.copied_through:
-                mark = await self._go_on_at_the_mark(log, journal, mark)
-            state = LocalState(log, self._leader_epoch)
-            state.restore(
-                copied_through=mark.copied_through,
-                replay_from=mark.replay_from,
-                next_offset=mark.next_offset,
-                windows=windows,
-            )
+        async for opened in self._store.open(missing):
+            log = opened.led.state.log
+            assert self._recovered is not None or not opened.placed, "a log with a past is led at the start only"
             if self._recovered is not None:
-                self._marks[log] = mark
-            if journal.end > mark.replay_from:
-                placed = await trio.to_thread.run_sync(self._replay, journal, state, mark.replay_from)
-                assert self._recovered is not None or not placed, "a log with a past is led at the start only"
-                if self._recovered is not None:
-                    self._recovered[log] = placed
-            for window in state.windows.values():
+                self._marks[log] = opened.mark
+                self._recovered[log] = opened.placed
+            for window in opened.led.state.windows.values():
                 for applied in window.applied:
                     self._next_apply_number = max(self._next_apply_number, applied.apply_number + 1)
-            self._leaders[log] = _Leader(state, journal, bounds)
-
-    async def _go_on_at_the_mark(self, log: LogId, journal: Journal, mark: Mark) -> Mark:
-        """The journal ends before what was copied of it. Where it had promised durability, it must not.
-
-        Else a loss of power has taken the tail, after the copier had read it from memory. All of it that was decided
-        is in the data log; an open transaction's batches may be gone, and then it cannot be prepared. Answers the
-        mark to start from. Raises CorruptStorage, StorageFailure.
-        """
-        directory = self._directory / str(log)
-        if journal.begun_with is Fsync.COMMIT:
-            raise CorruptStorage(
-                f"the journal of {log} ends at {journal.end}, but the data log holds what was written up to "
-                f"{mark.copied_through}: segment files of {directory} are missing or cut. Put them back."
-            )
-        logger.warning(
-            "journal lost its tail, which the data log has; it goes on from there",
-            log=str(log),
-            directory=str(directory),
-            journal_end=journal.end,
-            copied_through=mark.copied_through,
-            fsync=journal.begun_with.value,
-        )
-        if journal.end <= mark.replay_from:
-            # Nothing is left to be replayed before the mark. It must say so before the journal begins behind that.
-            mark = replace(mark, replay_from=mark.copied_through)
-            await trio.to_thread.run_sync(self._put_mark, log, mark)
-        await journal.advance(mark.copied_through)
-        return mark
-
-    def _put_mark(self, log: LogId, mark: Mark) -> None:
-        with self._data_logs.write() as writer:
-            writer.put_mark(log, mark)
-        self._data_logs.sync()
-
-    def _load(self, logs: Sequence[LogId]) -> list[tuple[Bounds, Mark, dict[ProducerId, ProducerWindow]]]:
-        """What the data logs hold of `logs`, which are created where they are missing. In a worker thread."""
-        absent = [log for log in logs if self._data_logs.mark(log) is None]
-        if absent:
-            with self._data_logs.write() as writer:
-                for log in absent:
-                    writer.create(log)
-        loaded: list[tuple[Bounds, Mark, dict[ProducerId, ProducerWindow]]] = []
-        for log in logs:
-            mark = self._data_logs.mark(log)
-            assert mark is not None, log
-            windows = {producer: ProducerWindow.decode(state) for producer, state in self._data_logs.producers(log)}
-            loaded.append((self._data_logs.bounds(log), mark, windows))
-        return loaded
-
-    def _replay(self, journal: Journal, state: LocalState, start: JournalPosition) -> list[Placed]:
-        """Fold the journal's frames from `start` on. In a worker thread."""
-        return list(replay_local(journal.frames(start), state, now_ms=self._now_ms()))
+            self._leaders[log] = opened.led
 
     def finish_recovery(self) -> None:
         """Called once the coordinators have said again what they had decided.
@@ -286,23 +200,7 @@ class LocalLeaders:
                 leader.wake()
                 self._copier.forget(log)
                 await leader.journal.close()
-        await trio.to_thread.run_sync(self._remove, logs)
-
-    def _remove(self, logs: Sequence[LogId]) -> None:
-        with self._data_logs.write() as writer:
-            for log in logs:
-                writer.drop(log)
-        for log in logs:
-            self._remove_journal(self._directory / str(log))
-
-    def _remove_journal(self, directory: Path) -> None:
-        while directory.exists():
-            try:
-                shutil.rmtree(directory)
-            except FileNotFoundError:
-                continue  # space was being given back in there, and a segment went under our hands
-            except OSError as error:
-                raise StorageFailure(f"{directory}: the journal cannot be removed: {error}") from error
+        await self._store.remove(logs)
 
     async def close(self) -> None:
         """Close all journals cleanly. Nothing may be appended any more.
@@ -321,6 +219,13 @@ class LocalLeaders:
     def _journal_of(self, log: LogId) -> Journal:
         return self._leaders[log].journal
 
+    def ask_epochs_of(self, epoch_of: Callable[[ProducerId], ProducerEpoch | None]) -> None:
+        """From now on, ask `epoch_of` for the current epoch of a transactional producer (None: it is none).
+
+        A partition that a new instance never touches learns of the new epoch in no other way (invariant 9).
+        """
+        self._epoch_of = epoch_of
+
     # --- Produce ------------------------------------------------------------------------------
 
     async def append(self, log: LogId, data: Buffer, header: BatchHeader) -> Appended | DuplicateOf | RefusedAppend:
@@ -338,29 +243,45 @@ class LocalLeaders:
                 return self._append_transactional(leader, data, header)
             return self._append_plain(leader, data, header)
         except StorageFailure:
-            return RefusedAppend.STORAGE
+            return self._answered_before(log, header) or RefusedAppend.STORAGE
 
-    async def _leader_with_room(self, log: LogId, payload_bytes: int) -> _Leader | None:
+    def _answered_before(self, log: LogId, header: BatchHeader) -> DuplicateOf | None:
+        """The batch's first result, if it is in the journal: then "nothing was written" would be untrue."""
+        leader = self._leaders.get(log)
+        if leader is None or header.transactional:
+            return None
+        decision = leader.state.check_plain(
+            header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
+        )
+        if isinstance(decision, producer_window.DuplicateOf) and decision.base_offset is not None:
+            return DuplicateOf(decision.base_offset, Offset(decision.base_offset + header.record_count))
+        return None
+
+    async def _leader_with_room(self, log: LogId, payload_bytes: int) -> LedLog | None:
         """The leader of `log`, in a step in which its journal has room for a frame with so many bytes.
 
         None if the log is not led, or was dropped meanwhile. Raises StorageFailure.
         """
         leader = self._leaders.get(log)
-        if leader is not None and self._failure is None and not leader.journal.has_room(payload_bytes):
+        # Again after each wait: somebody else, who waited for the same room, may have taken it.
+        while leader is not None and self._failure is None and not leader.journal.has_room(payload_bytes):
             try:
                 await leader.journal.make_room(payload_bytes)
             except StorageFailure as failure:
                 if self._leaders.get(log) is leader:  # else it was the deletion that closed the journal
                     self._on_failure(failure)
-        leader = self._leaders.get(log)
+            leader = self._leaders.get(log)
         if leader is not None:
             self._raise_if_failed()
         return leader
 
     def _append_plain(
-        self, leader: _Leader, data: Buffer, header: BatchHeader
+        self, leader: LedLog, data: Buffer, header: BatchHeader
     ) -> Appended | DuplicateOf | RefusedAppend:
         producer_id, epoch = header.producer_id, header.producer_epoch
+        current = self._epoch_of(producer_id)
+        if current is not None and epoch < current:
+            return RefusedAppend.FENCED
         state = leader.state
         txid = self._open.get(producer_id)
         if txid is not None and txid.epoch <= epoch and txid in state.open_transactions:
@@ -389,7 +310,7 @@ class LocalLeaders:
         return Appended(base_offset, Offset(base_offset + header.record_count))
 
     def _append_transactional(
-        self, leader: _Leader, data: Buffer, header: BatchHeader
+        self, leader: LedLog, data: Buffer, header: BatchHeader
     ) -> Appended | DuplicateOf | RefusedAppend:
         txid = self._open.get(header.producer_id)
         if txid is None or txid.epoch < header.producer_epoch:
@@ -413,13 +334,13 @@ class LocalLeaders:
         self._write(leader, record, data)
         return Appended(None, None)
 
-    def _write(self, leader: _Leader, record: LocalRecord, payload: Buffer = b"") -> None:
+    def _write(self, leader: LedLog, record: LocalRecord, payload: Buffer = b"") -> None:
         """Append, fold, hand on. Raises StorageFailure, and then nothing was folded and the node refuses writes."""
         item = self._fold(leader, record, payload)
         if item is not None:
             self._submit((item,))
 
-    def _fold(self, leader: _Leader, record: LocalRecord, payload: Buffer = b"") -> Placed | None:
+    def _fold(self, leader: LedLog, record: LocalRecord, payload: Buffer = b"") -> Placed | None:
         # After a failure the copier must get nothing more: it might pass an APPLY that was not handed to it.
         self._raise_if_failed()
         kind, header = encode_local(record)
@@ -567,7 +488,7 @@ class LocalLeaders:
             if leader is not None and leader.state.held(message.txid) is not None:
                 self._discard_in(log, leader, message.txid)
 
-    def _discard_in(self, log: LogId, leader: _Leader, txid: TxId) -> None:
+    def _discard_in(self, log: LogId, leader: LedLog, txid: TxId) -> None:
         try:
             self._write(leader, Discard(txid))
         except StorageFailure as failure:
@@ -595,7 +516,7 @@ class LocalLeaders:
 
     async def wait_for_more(self, ends: Mapping[LogId, Offset]) -> None:
         """Return as soon as any of these high watermarks is above the given offset, or its log is gone."""
-        leaders: list[_Leader] = []
+        leaders: list[LedLog] = []
         for log, end in ends.items():
             leader = self._leaders.get(log)
             if leader is None or leader.high_watermark > end:
@@ -669,3 +590,7 @@ class LocalLeaders:
         logger.error("writes are refused until this node is restarted", reason=str(failure))
         for leader in self._leaders.values():
             leader.wake()
+
+
+def _no_transactional_producer(producer_id: ProducerId) -> ProducerEpoch | None:  # noqa: ARG001
+    return None

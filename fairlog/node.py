@@ -79,6 +79,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             cluster = await _open_cluster(stack, settings)
             leaders = await _open_leaders(stack, settings, cluster)
             coordinator = await _open_coordinator(stack, settings, cluster, leaders)
+            leaders.ask_epochs_of(coordinator.epoch_of)
             topics = LocalTopics(cluster, leaders, _now_ms)
             await topics.recover()
             await coordinator.recover(tail_kept=tail_kept)

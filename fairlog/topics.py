@@ -4,7 +4,8 @@
     delete:  cluster store: marked ──▶ answered ──▶ journals and data logs removed ──▶ cluster store: forgotten
 
 A crash between two steps is mended at the next start: `recover` leads the partitions of every topic that
-stands in the store, and `run` removes what is marked.
+stands in the store, and `run` removes what is marked. A topic whose partitions cannot be led is deleted again,
+for at the next start it could not be led either.
 
 Auto-creation meets itself: many clients ask for a new topic at once, so `create` takes turns.
 """
@@ -17,11 +18,15 @@ from uuid import UUID
 import structlog
 import trio
 
-from fairlog.cluster.interface import ClusterStore, Topic, UnknownTopic
+from fairlog.cluster.interface import ClusterStore, InvalidTopic, Topic, UnknownTopic
 from fairlog.leaders import LocalLeaders
 from fairlog_types import StorageFailure
 
 log = structlog.get_logger()
+
+NODE_PARTITIONS_MAX = 50_000
+"""Of all topics together. The data logs' environment has room for 65,536 databases between two starts, and logs that
+were dropped since the last one still count there."""
 
 
 class LocalTopics:
@@ -41,15 +46,28 @@ class LocalTopics:
     async def create(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> Topic:
         """See `fairlog.broker.Topics.create`. Cancelled: the topic was made, with its partitions, or it was not."""
         async with self._changing:
+            self._require_room_for(partitions)
             topic: Topic | None = None
             with trio.CancelScope(shield=True):
                 topic = await self._cluster.create_topic(
                     name, partitions=partitions, configs=configs, now_ms=self._now_ms()
                 )
-                await self._leaders.lead(topic.logs())
+                try:
+                    await self._leaders.lead(topic.logs())
+                except StorageFailure:
+                    await self._cluster.delete_topic(name)
+                    self._marked.set()
+                    raise
         assert topic is not None
         log.info("topic created", topic=name, topic_id=str(topic.topic_id), partitions=partitions)
         return topic
+
+    def _require_room_for(self, partitions: int) -> None:
+        taken = sum(topic.partitions for topic in (*self._cluster.topics(), *self._cluster.deleting()))
+        if taken + partitions > NODE_PARTITIONS_MAX:
+            raise InvalidTopic(
+                f"{partitions} partitions more would make {taken + partitions}; a node leads {NODE_PARTITIONS_MAX}"
+            )
 
     async def delete(self, topic_id: UUID) -> None:
         """See `fairlog.broker.Topics.delete`."""

@@ -1,0 +1,182 @@
+"""A led log on disk: its journal and its data log, opened together and removed together.
+
+    open:    data log's bounds, mark and windows ─▶ journal, its tail recovered ─▶ frames from the mark on, folded
+    remove:  data log dropped ─▶ journal's directory deleted
+
+What opening finds is handed on: the state, and what the journal has placed that the data log does not hold.
+Logs that were never written to have no file, so a topic with many partitions costs little until it is used.
+
+Not here: who leads what, and what is written (`fairlog.leaders`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+import trio
+
+from datalog.interface import Bounds, DataLogs, Mark
+from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, ProducerId, StorageFailure
+from journal.flush import Flusher
+from journal.journal import Fsync, Journal, JournalKind, JournalSettings
+from journal.local_journal import replay_local
+from journal.local_state import LocalState
+from journal.placing import Placed
+from journal.producer_window import ProducerWindow
+
+logger = structlog.get_logger("fairlog.led_logs")
+
+
+class LedLog:
+    """One log that this node leads: the fold over its journal, and how far its data log can be read."""
+
+    __slots__ = ("high_watermark", "journal", "log_start", "state", "watchers")
+
+    def __init__(self, state: LocalState, journal: Journal, bounds: Bounds) -> None:
+        self.state = state
+        self.journal = journal
+        self.high_watermark = bounds.next_offset
+        self.log_start = bounds.log_start
+        self.watchers: set[trio.Event] = set()
+
+    def wake(self) -> None:
+        """Tell everybody who waits for this log that there is something to look at."""
+        for event in self.watchers:
+            event.set()
+        self.watchers.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What opening a log has found."""
+
+    led: LedLog
+    mark: Mark
+    """The data log's, or a later one from which the journal goes on."""
+    placed: list[Placed]
+    """In the journal's order, beyond the mark."""
+
+
+class LedLogStore:
+    """Opens and removes logs. Every log is in the hands of one caller at a time."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        data_logs: DataLogs,
+        flusher: Flusher,
+        journal_settings: JournalSettings,
+        leader_epoch: LeaderEpoch,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`directory` holds one directory per journal, named by its log."""
+        self._directory = directory
+        self._data_logs = data_logs
+        self._flusher = flusher
+        self._journal_settings = journal_settings
+        self._leader_epoch = leader_epoch
+        self._now_ms = now_ms
+
+    async def open(self, logs: Sequence[LogId]) -> AsyncIterator[Opened]:
+        """Open `logs`, which are made where they are missing, one after the other in their order.
+
+        Raises CorruptStorage or StorageFailure; the logs behind it are not opened then.
+        """
+        for log, (bounds, mark, windows) in zip(logs, await trio.to_thread.run_sync(self._load, logs), strict=True):
+            journal = await Journal.open(
+                self._directory / str(log),
+                kind=JournalKind.LOCAL,
+                settings=self._journal_settings,
+                flusher=self._flusher,
+                leader_epoch=self._leader_epoch,
+            )
+            if journal.end < mark.copied_through:
+                mark = await self._go_on_at_the_mark(log, journal, mark)
+            state = LocalState(log, self._leader_epoch)
+            state.restore(
+                copied_through=mark.copied_through,
+                replay_from=mark.replay_from,
+                next_offset=mark.next_offset,
+                windows=windows,
+            )
+            placed: list[Placed] = []
+            if journal.end > mark.replay_from:
+                placed = await trio.to_thread.run_sync(self._replay, journal, state, mark.replay_from)
+            yield Opened(LedLog(state, journal, bounds), mark, placed)
+
+    async def _go_on_at_the_mark(self, log: LogId, journal: Journal, mark: Mark) -> Mark:
+        """The journal ends before what was copied of it. Where it had promised durability, it must not.
+
+        Else a loss of power has taken the tail, after the copier had read it from memory. All of it that was decided
+        is in the data log; an open transaction's batches may be gone, and then it cannot be prepared. Answers the
+        mark to start from. Raises CorruptStorage, StorageFailure.
+        """
+        directory = self._directory / str(log)
+        if journal.begun_with is Fsync.COMMIT:
+            raise CorruptStorage(
+                f"the journal of {log} ends at {journal.end}, but the data log holds what was written up to "
+                f"{mark.copied_through}: segment files of {directory} are missing or cut. Put them back."
+            )
+        logger.warning(
+            "journal lost its tail, which the data log has; it goes on from there",
+            log=str(log),
+            directory=str(directory),
+            journal_end=journal.end,
+            copied_through=mark.copied_through,
+            fsync=journal.begun_with.value,
+        )
+        if journal.end <= mark.replay_from:
+            # Nothing is left to be replayed before the mark. It must say so before the journal begins behind that.
+            mark = replace(mark, replay_from=mark.copied_through)
+            await trio.to_thread.run_sync(self._put_mark, log, mark)
+        await journal.advance(mark.copied_through)
+        return mark
+
+    def _put_mark(self, log: LogId, mark: Mark) -> None:
+        with self._data_logs.write() as writer:
+            writer.put_mark(log, mark)
+        self._data_logs.sync()
+
+    def _load(self, logs: Sequence[LogId]) -> list[tuple[Bounds, Mark, dict[ProducerId, ProducerWindow]]]:
+        """What the data logs hold of `logs`, which are created where they are missing. In a worker thread."""
+        absent = [log for log in logs if self._data_logs.mark(log) is None]
+        if absent:
+            with self._data_logs.write() as writer:
+                for log in absent:
+                    writer.create(log)
+        loaded: list[tuple[Bounds, Mark, dict[ProducerId, ProducerWindow]]] = []
+        for log in logs:
+            mark = self._data_logs.mark(log)
+            assert mark is not None, log
+            windows = {producer: ProducerWindow.decode(state) for producer, state in self._data_logs.producers(log)}
+            loaded.append((self._data_logs.bounds(log), mark, windows))
+        return loaded
+
+    def _replay(self, journal: Journal, state: LocalState, start: JournalPosition) -> list[Placed]:
+        """Fold the journal's frames from `start` on. In a worker thread."""
+        return list(replay_local(journal.frames(start), state, now_ms=self._now_ms()))
+
+    async def remove(self, logs: Sequence[LogId]) -> None:
+        """Remove what there is of `logs`, whose journals are closed. Raises StorageFailure; it may be called again."""
+        await trio.to_thread.run_sync(self._remove, logs)
+
+    def _remove(self, logs: Sequence[LogId]) -> None:
+        with self._data_logs.write() as writer:
+            for log in logs:
+                writer.drop(log)
+        for log in logs:
+            self._remove_journal(self._directory / str(log))
+
+    def _remove_journal(self, directory: Path) -> None:
+        while directory.exists():
+            try:
+                shutil.rmtree(directory)
+            except FileNotFoundError:
+                continue  # space was being given back in there, and a segment went under our hands
+            except OSError as error:
+                raise StorageFailure(f"{directory}: the journal cannot be removed: {error}") from error
