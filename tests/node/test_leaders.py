@@ -11,7 +11,7 @@ import trio.testing
 
 from coordinator.messages import Begin
 from fairlog.broker import Appended, DuplicateOf, RefusedAppend
-from fairlog_types import LogId, Offset, StorageFailure
+from fairlog_types import LogId, Offset, ProducerEpoch, StorageFailure
 from journal.journal import Fsync, JournalKind
 from journal.reopen import reopen
 from tests.node.runs import JOURNALS, A, B, is_waiting, transaction
@@ -65,6 +65,27 @@ async def test_leader_batch_that_does_not_follow_is_refused(open_run) -> None:
         assert await run.plain(A, b"v", producer_id=7, epoch=1, sequence=0) is RefusedAppend.DUPLICATE_FORGOTTEN
         await run.leaders.drain()
         assert await run.values(A) == [b"v"] * 8
+
+
+async def test_leader_plain_batch_of_an_older_epoch_is_fenced_where_the_new_one_never_wrote(open_run) -> None:
+    """Invariant 9, for plain batches too: the coordinator knows the epoch, though this partition has never seen it."""
+    async with open_run() as run:
+        await run.start(A)
+        run.leaders.ask_epochs_of(lambda producer_id: ProducerEpoch(5) if producer_id == 3 else None)
+        assert await run.plain(A, b"v", producer_id=3, epoch=4, sequence=0) is RefusedAppend.FENCED
+        assert isinstance(await run.plain(A, b"v", producer_id=3, epoch=5, sequence=0), Appended)
+        assert isinstance(await run.plain(A, b"v", producer_id=4, epoch=0, sequence=0), Appended)
+
+
+async def test_leader_repeated_batch_after_a_failure_is_not_denied(open_run) -> None:
+    """Its first try is in the journal and may appear at a restart: "nothing was written" would be untrue of it."""
+    async with open_run() as run:
+        await run.start(A)
+        await run.plain(A, b"v", producer_id=3, epoch=0, sequence=0)
+        run.leaders.refuse_writes("another file has failed")
+        again = await run.plain(A, b"v", producer_id=3, epoch=0, sequence=0)
+        assert again == DuplicateOf(Offset(0), Offset(1))
+        assert await run.plain(A, b"w", producer_id=3, epoch=0, sequence=1) is RefusedAppend.STORAGE
 
 
 async def test_leader_of_another_log_is_unknown(open_run) -> None:

@@ -14,7 +14,7 @@ import trio.testing
 from datalog.interface import DataLogWriter
 from fairlog.broker import Appended, RefusedAppend
 from fairlog.cluster.embedded import EmbeddedStore
-from fairlog.cluster.interface import Topic, TopicExists, UnknownTopic
+from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists, UnknownTopic
 from fairlog.topics import LocalTopics
 from fairlog_types import LogId, Offset, StorageFailure
 from tests.node.runs import DATA_LOGS, JOURNALS, A, B, Run
@@ -148,6 +148,7 @@ async def test_topic_creation_that_the_disk_refuses_stops_writes_until_the_next_
             monkeypatch.setattr(run.data_logs, "write", full)
             with pytest.raises(StorageFailure, match="full"):
                 await store.create("t")
+            assert store.store.topic("t") is None, "it could not be led at the next start either"
             before = store.store.topic("before")
             assert before is not None
             assert await run.plain(before.logs()[0], b"v") is RefusedAppend.STORAGE
@@ -156,6 +157,19 @@ async def test_topic_creation_that_the_disk_refuses_stops_writes_until_the_next_
             await store.start()
             for topic in store.store.topics():
                 await fill(run, topic)
+
+
+async def test_topic_with_more_partitions_than_a_node_leads_is_refused(open_run, monkeypatch) -> None:
+    """Before anything is written: a topic that cannot be led must not be met at the next start. All topics count."""
+    monkeypatch.setattr("fairlog.topics.NODE_PARTITIONS_MAX", 5)
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            await store.create("first", 3)
+            with pytest.raises(InvalidTopic, match="a node leads 5"):
+                await store.create("second", 3)
+            assert [topic.name for topic in store.store.topics()] == ["first"]
+            await fill(run, await store.create("second", 2))
 
 
 async def test_topic_deleted_is_gone_at_once_and_its_space_soon(open_run) -> None:
