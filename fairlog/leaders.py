@@ -280,7 +280,8 @@ class LocalLeaders:
     ) -> Appended | DuplicateOf | RefusedAppend:
         producer_id, epoch = header.producer_id, header.producer_epoch
         current = self._epoch_of(producer_id)
-        if current is not None and epoch < current:
+        if current is not None and epoch != current:
+            # A larger one was never granted; taking it would fence the rightful producer out of this partition.
             return RefusedAppend.FENCED
         state = leader.state
         txid = self._open.get(producer_id)

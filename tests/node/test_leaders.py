@@ -67,12 +67,14 @@ async def test_leader_batch_that_does_not_follow_is_refused(open_run) -> None:
         assert await run.values(A) == [b"v"] * 8
 
 
-async def test_leader_plain_batch_of_an_older_epoch_is_fenced_where_the_new_one_never_wrote(open_run) -> None:
+async def test_leader_plain_batch_of_another_epoch_is_fenced_where_the_current_one_never_wrote(open_run) -> None:
     """Invariant 9, for plain batches too: the coordinator knows the epoch, though this partition has never seen it."""
     async with open_run() as run:
         await run.start(A)
         run.leaders.ask_epochs_of(lambda producer_id: ProducerEpoch(5) if producer_id == 3 else None)
-        assert await run.plain(A, b"v", producer_id=3, epoch=4, sequence=0) is RefusedAppend.FENCED
+        for never_granted in (4, 6, 32767):
+            refused = await run.plain(A, b"v", producer_id=3, epoch=never_granted, sequence=0)
+            assert refused is RefusedAppend.FENCED
         assert isinstance(await run.plain(A, b"v", producer_id=3, epoch=5, sequence=0), Appended)
         assert isinstance(await run.plain(A, b"v", producer_id=4, epoch=0, sequence=0), Appended)
 
