@@ -365,6 +365,23 @@ def _aborted(producer: Producer) -> Producer:
     )
 
 
+def answer_unwritten(producer: Producer, event: ev.Event) -> Refusal | None:
+    """The answer to a request when the journals take no more: only what is certain is said (invariant 5).
+
+    A commit may be the repetition of one that a restart will find in the journal. It is certainly done if the
+    last transaction is decided: everything of it was durable before. It is certainly without effect if nothing
+    of it was prepared. In MUST_ABORT that is not certain: PREPARE_ABORT may be what could not be written.
+    """
+    if not isinstance(event, ev.End) or not event.commit:
+        return Refusal.STORAGE
+    if _refusal(producer, event) is None:
+        if producer.state is IdState.OPEN:
+            return Refusal.STORAGE
+        if producer.state is IdState.EMPTY:
+            return None if producer.last is Outcome.COMMITTED else Refusal.STORAGE
+    return Refusal.STORAGE_EFFECT_UNKNOWN
+
+
 def _end_while_deciding_otherwise(producer: Producer, event: ev.End) -> Step:
     return producer, (ev.AnswerWith(_refusal(producer, event) or Refusal.WRONG_STATE),)
 

@@ -35,7 +35,7 @@ from coordinator import events as ev
 from coordinator import recovery
 from coordinator.answers import Answer, Description, Granted, Refusal
 from coordinator.ids import ProducerIdBlocks, ProducerIds
-from coordinator.machine import due, group_of, kind_of, prepare_commit_record, step
+from coordinator.machine import answer_unwritten, due, group_of, kind_of, prepare_commit_record, step
 from coordinator.messages import ApplyCommit, DiscardTransaction, Participants, Prepare
 from coordinator.order import CommitOrder
 from coordinator.producer import Producer
@@ -333,7 +333,7 @@ class Coordinator:
         while True:
             slot = self._slot(transactional_id)
             if self._is_refusing(slot):
-                return Refusal.STORAGE
+                return answer_unwritten(slot.producer, event)
             if not slot.busy:
                 answer = await self._take_turn(slot, event)
                 if not isinstance(answer, ev.WaitForCopy):

@@ -166,8 +166,51 @@ async def test_commit_whose_group_journal_fails_is_of_unknown_effect(running, lo
     running.journal.flush_fails = True
     assert await running.end(granted) is Refusal.STORAGE_EFFECT_UNKNOWN
     assert running.participants.placed == []
-    assert await running.end(granted) is Refusal.STORAGE
     assert await running.init(connection=2) is Refusal.STORAGE
+    assert await running.end(granted, commit=False) is Refusal.STORAGE
+
+
+async def test_repeated_commit_of_unknown_effect_never_hears_that_it_had_none(running, logs, nursery, autojump_clock):
+    """Invariant 5: a restart commits it, so whoever repeats it, or waits for the decision, hears "effect unknown"."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.produce(logs[0])
+    running.journal.flush_fails, running.journal.flush_s = True, 1.0
+    answers = []
+
+    async def end(connection):
+        answers.append(await running.end(granted, connection=connection))
+
+    nursery.start_soon(end, 1)
+    await settle()
+    nursery.start_soon(end, 2)
+    await trio.sleep(2)
+    assert answers == [Refusal.STORAGE_EFFECT_UNKNOWN] * 2
+    assert await running.end(granted, connection=3) is Refusal.STORAGE_EFFECT_UNKNOWN
+    after = running.restarted()
+    await after.coordinator.recover(tail_kept=True)
+    assert after.participants.placed == [txid(0)]
+
+
+async def test_repeated_commit_whose_abort_could_not_be_written_is_of_unknown_effect(running, logs, autojump_clock):
+    """A restart might prepare it with more luck: "no effect" waits for PREPARE_ABORT to be on disk."""
+    granted = await running.init()
+    running.participants.refusing[logs[0]] = "lost"
+    running.journal.flush_fails = True
+    assert await running.transaction(granted, logs[0]) is Refusal.STORAGE_EFFECT_UNKNOWN
+    assert await running.end(granted, connection=2) is Refusal.STORAGE_EFFECT_UNKNOWN
+
+
+async def test_first_commit_of_an_open_transaction_on_a_failed_journal_has_no_effect(running, logs, autojump_clock):
+    """Nothing of it was prepared: a restart aborts it."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.journal.failed = StorageFailure("fdatasync failed")
+    assert await running.add(granted, logs[1]) is Refusal.STORAGE
+    assert await running.end(granted) is Refusal.STORAGE
+    after = running.restarted()
+    await after.coordinator.recover(tail_kept=True)
+    assert after.participants.placed == []
 
 
 async def test_commit_whose_placing_fails_is_committed_and_stops_all_placing(running, logs, autojump_clock):
@@ -177,6 +220,7 @@ async def test_commit_whose_placing_fails_is_committed_and_stops_all_placing(run
     running.participants.place_fails = True
     assert await running.transaction(granted, logs[0]) is None
     running.participants.place_fails = False
+    assert await running.end(granted, connection=3) is None, "the repetition hears what the first one heard"
     assert await running.end(other, name="u", connection=2) is Refusal.STORAGE
     assert running.participants.placed == []
 
