@@ -476,8 +476,12 @@ class Coordinator:
         return ev.Sealed(expected, self._now_ms())
 
     async def _prepare(self, slot: _Slot, effect: ev.AskPrepare) -> ev.Prepared | ev.Refused:
-        """The one flush delay: the group journal and all participants at once."""
+        """The one flush delay: the group journal and all participants at once.
+
+        Right behind PREPARE_COMMIT: COMMITTED of an earlier transaction, appended meanwhile, must not be waited for.
+        """
         message = effect.message
+        through = slot.appended
         journal = self._journals[slot.journal]
         journal.start_flush()
         if planted("apply-before-prepared"):
@@ -491,7 +495,7 @@ class Coordinator:
         if refused:
             _log.warning("transaction cannot be prepared", txid=str(message.txid), refused=_words(refused))
             return ev.Refused(self._now_ms())
-        await journal.flush(slot.appended)
+        await journal.flush(through)
         reach("coordinator.prepared")
         return ev.Prepared(self._now_ms())
 

@@ -52,6 +52,7 @@ class MemoryGroupJournal:
         self.failed: StorageFailure | None = None
         self.flush_s = 0.0
         self.flush_fails = False
+        self.flushes = 0
         self.room = 1_000_000
         self.disk_is_full = False
         self.snapshots = 0
@@ -80,6 +81,7 @@ class MemoryGroupJournal:
         return JournalPosition(len(self.records))
 
     def start_flush(self) -> None:
+        self.flushes += 1
         self._flushes.append((len(self.records), trio.current_time() + self.flush_s))
 
     async def flush(self, through: JournalPosition) -> None:

@@ -70,6 +70,27 @@ async def test_commit_costs_one_flush_delay(running, logs, autojump_clock):
     assert running.journal.durable == 3
 
 
+async def test_commit_costs_one_flush_delay_also_if_an_earlier_one_is_recorded_meanwhile(
+    running, logs, autojump_clock
+):
+    """COMMITTED of the last transaction, appended while this one's flush is under way, is not waited for."""
+    gate = running.participants.copying = trio.Event()
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0]) is None
+    await running.add(granted, logs[1])
+    running.produce(logs[1])
+    running.journal.flush_s = running.participants.prepare_s = 1.0
+    flushes, before = running.journal.flushes, trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(running.end, granted)
+        await trio.sleep(0.5)
+        gate.set()
+    assert trio.current_time() - before == pytest.approx(1.0)
+    assert running.journal.flushes - flushes == 1
+    await settle()
+    assert kinds(running.journal)[-3:] == [PrepareCommitRecord, CommittedRecord, CommittedRecord]
+
+
 async def test_commit_does_not_wait_for_the_copy(running, logs, autojump_clock):
     """The next transaction begins, and commits, while the last one is being copied."""
     running.participants.copying = trio.Event()
