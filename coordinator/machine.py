@@ -51,6 +51,9 @@ from journal.group_records import (
 EPOCH_MAX = 32_767
 """int16. The last one is never granted: it is kept to fence the one before (as in Kafka)."""
 
+TRANSACTIONAL_ID_BYTES_MAX = 1_024
+"""In UTF-8. Each record of the group journal names the id, and must stay below the largest frame."""
+
 DECIDED_MAX = 4
 """So many committed transactions of an id may be uncopied; the leaders' windows remember one more."""
 
@@ -131,7 +134,8 @@ def _init(producer: Producer, event: ev.Init) -> Step:
     if event.timeout_ms <= 0:
         return producer, (ev.AnswerWith(Refusal.BAD_TIMEOUT),)
     names_itself = event.producer_id != NO_PRODUCER_ID
-    if names_itself != (event.epoch != NO_PRODUCER_EPOCH) or not producer.transactional_id:
+    has_name = 0 < len(producer.transactional_id.encode()) <= TRANSACTIONAL_ID_BYTES_MAX
+    if names_itself != (event.epoch != NO_PRODUCER_EPOCH) or not has_name:
         return producer, (ev.AnswerWith(Refusal.BAD_REQUEST),)
     timeout_ms = min(max(event.timeout_ms, event.settings.min_timeout_ms), event.settings.max_timeout_ms)
 

@@ -18,6 +18,10 @@ Failures. If a group journal fails, all requests of its groups are refused until
 transaction is aborted. If placing or copying fails, nothing more is placed (order!), every request is
 refused, and what is committed waits for the restart.
 
+Memory is ahead of the journal between a step and the end of its effects. If an effect fails, it stays ahead, so nothing
+may be built on it: a disk that fails closes the journal until a restart; anything else is a fault of the program,
+and stops the node (`run` raises it).
+
 Keeps invariants 5, 6 and 8 to 10 by way of the machine (machine.py) and the order (order.py).
 """
 
@@ -129,6 +133,8 @@ class Coordinator:
         self._to_copy, self._copies = trio.open_memory_channel[ApplyCommit](math.inf)
         self._failures: list[Exception | None] = [None] * len(journals)
         self._participants_failure: Exception | None = None
+        self._fault: Exception | None = None
+        self._faulty = trio.Event()
 
     # ------------------------------------------------------------------------------------ the public face
 
@@ -285,12 +291,21 @@ class Coordinator:
             self._to_copy.send_nowait(message)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Time-outs, expiry, snapshots, and the tail of commits that are being copied; until cancelled."""
+        """Time-outs, expiry, snapshots, and the tail of commits that are being copied; until cancelled.
+
+        Raises what stopped a turn half way, unless it was the disk: the node must not go on.
+        """
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._raise_fault)
             nursery.start_soon(self._check_now_and_then)
             task_status.started()
             async for message in self._copies:
                 nursery.start_soon(self._finish, message)
+
+    async def _raise_fault(self) -> None:
+        await self._faulty.wait()
+        assert self._fault is not None
+        raise self._fault
 
     async def _check_now_and_then(self) -> None:
         while True:
@@ -366,7 +381,7 @@ class Coordinator:
             _wake(slot)
 
     async def _carry_out_or_fail(self, slot: _Slot, event: ev.Event) -> Answer | ev.WaitForCopy:
-        """`_carry_out`, with a failure of the group journal turned into the answer."""
+        """`_carry_out`, with a failure of the group journal turned into the answer. A fault stops the node."""
         try:
             return await self._carry_out(slot, event)
         except (StorageFailure, OSError) as failure:
@@ -374,6 +389,11 @@ class Coordinator:
             # The first record that a commit writes is PREPARE_COMMIT.
             is_commit = isinstance(event, ev.End) and event.commit
             return Refusal.STORAGE_EFFECT_UNKNOWN if is_commit else Refusal.STORAGE
+        except Exception as fault:
+            self._fail(slot.journal, fault)
+            self._fault = fault
+            self._faulty.set()
+            raise
 
     async def _carry_out(self, slot: _Slot, event: ev.Event) -> Answer | ev.WaitForCopy:
         """Step, run the effects, step with the answer, … Raises StorageFailure if the group journal fails."""

@@ -250,6 +250,26 @@ async def test_commit_whose_placing_fails_is_committed_and_stops_all_placing(run
     assert after.participants.placed == [txid(0)]
 
 
+async def test_fault_in_the_middle_of_a_turn_stops_the_node(world, logs, monkeypatch, autojump_clock):
+    """Memory is ahead of the journal then: nothing more is served or written, and `run` raises."""
+    with pytest.RaisesGroup(AssertionError, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(world.run)
+            granted = await world.init()
+            written = list(world.journal.records)
+            with monkeypatch.context() as patch:
+                patch.setattr(world.journal, "append", _raise_assertion)
+                with pytest.raises(AssertionError):
+                    await world.add(granted, logs[0])
+            assert await world.add(granted, logs[0]) is Refusal.STORAGE
+            assert world.journal.records == written
+            await trio.sleep_forever()
+
+
+def _raise_assertion(record):
+    raise AssertionError(f"{record} is too long")
+
+
 async def test_repeated_commit_waits_for_the_first_and_hears_the_same(running, logs, nursery, autojump_clock):
     """EndTxn sent twice is decided once."""
     granted = await running.init()
@@ -466,6 +486,15 @@ async def test_init_that_contradicts_itself_is_refused(running, autojump_clock):
     assert await running.init(known=(ProducerId(5), NO_PRODUCER_EPOCH)) is Refusal.BAD_REQUEST
     assert await running.init(known=(NO_PRODUCER_ID, ProducerEpoch(5))) is Refusal.BAD_REQUEST
     assert await running.init(name="") is Refusal.BAD_REQUEST
+
+
+@pytest.mark.parametrize(("name", "taken"), [("é" * 512, True), ("é" * 512 + "x", False), ("x" * 40_000, False)])
+async def test_init_takes_a_name_of_1024_bytes_and_remembers_no_longer_one(running, name, taken, autojump_clock):
+    """The bound counts bytes of UTF-8, and is checked before anything is kept or written."""
+    answer = await running.init(name=name)
+    assert isinstance(answer, Granted) if taken else answer is Refusal.BAD_REQUEST
+    assert list(running.coordinator._slots) == list(running.coordinator._owners.values()) == ([name] if taken else [])
+    assert len(running.journal.records) == int(taken)
 
 
 async def test_init_without_transactional_id_gives_a_fresh_producer(running, autojump_clock):
