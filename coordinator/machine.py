@@ -248,7 +248,7 @@ def _touched(producer: Producer, event: ev.Add | ev.End) -> Producer:
 def _add(producer: Producer, event: ev.Add) -> Step:
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
-    after = _touched(producer, event)
+    after = replace(_touched(producer, event), moved_on=True)
     known = () if producer.transaction is None else producer.transaction.logs
     new = tuple(log for log in dict.fromkeys(event.logs) if log not in known)
     if not new:
@@ -292,10 +292,16 @@ def _begun(producer: Producer, event: ev.LogsBegun) -> Step:
 def _end_nothing(producer: Producer, event: ev.End) -> Step:
     """Nothing is open: the same outcome again succeeds, and so does ending a transaction without partitions.
 
-    The opposite outcome is refused, since the client would believe it.
+    The opposite outcome is refused, since the client would believe it of its last transaction. Unless that was
+    committed and partitions were asked for since, in vain: then the client means the one after it
+    (docs/decisions/0015-retries-and-late-requests.md).
     """
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
+    if producer.last is Outcome.COMMITTED and producer.moved_on and not event.commit:
+        after = replace(_touched(producer, event), number=producer.number + 1, last=Outcome.ABORTED)
+        record = AbortedRecord(producer.txid, producer.transactional_id, event.now_ms)
+        return after, (ev.Append(record), ev.AnswerWith(None))
     asked = Outcome.COMMITTED if event.commit else Outcome.ABORTED
     answer = None if producer.last in (None, asked) else Refusal.WRONG_STATE
     return _touched(producer, event), (ev.AnswerWith(answer),)
@@ -331,6 +337,7 @@ def _prepared(producer: Producer, event: ev.Prepared) -> Step:
         state=IdState.EMPTY,
         number=producer.number + 1,
         last=Outcome.COMMITTED,
+        moved_on=False,
         transaction=None,
         decided=(*producer.decided, decided),
     )

@@ -380,6 +380,44 @@ async def test_init_on_a_later_connection_than_the_rest_is_no_obstacle(running, 
     assert await running.transaction(granted, logs[0], connection=4) is None
 
 
+@pytest.mark.parametrize("asked_for", ["a deleted log", "nothing that exists"])
+async def test_abort_after_a_commit_succeeds_if_partitions_were_refused_since(running, logs, asked_for, autojump_clock):
+    """A client that aborts an empty transaction can go on, and a repetition of its abort succeeds as well."""
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0]) is None
+    unknown = [LogId("t", "cd" * 16, 0)] if asked_for == "a deleted log" else []
+    assert await running.add(granted, *unknown) == dict.fromkeys(unknown, Refusal.UNKNOWN_LOG)
+    assert await running.end(granted, commit=False) is None
+    assert await running.end(granted, commit=False, connection=2) is None
+    assert await running.transaction(granted, logs[0], connection=2) is None
+    assert running.participants.placed == [txid(0), txid(2)]
+    after = running.restarted()
+    await after.coordinator.recover(tail_kept=True)
+    assert await after.end(granted) is None, "the last outcome is the second commit"
+
+
+async def test_abort_right_after_a_commit_is_refused(running, logs, autojump_clock):
+    """Whoever heard "done" would believe that the last transaction was aborted, on whatever connection it asks."""
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0], connection=2) is None
+    assert await running.end(granted, commit=False, connection=2) is Refusal.WRONG_STATE
+    assert await running.end(granted, commit=False, connection=3) is Refusal.WRONG_STATE
+    await running.add(granted, connection=3)
+    assert await running.end(granted, commit=False, connection=2) is Refusal.LATE
+
+
+async def test_abort_of_an_empty_transaction_survives_a_kill(running, logs, autojump_clock):
+    """ABORTED is in the journal, so the repetition of the abort after a restart is answered alike."""
+    granted = await running.init()
+    await running.transaction(granted, logs[0])
+    await running.add(granted)
+    assert await running.end(granted, commit=False) is None
+    await settle()
+    after = running.restarted()
+    await after.coordinator.recover(tail_kept=True)
+    assert await after.end(granted, commit=False) is None
+
+
 async def test_commit_without_partitions_succeeds_and_so_does_abort(running, autojump_clock):
     """A client that began and wrote nothing may end as it likes."""
     granted = await running.init()
