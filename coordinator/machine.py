@@ -92,17 +92,30 @@ def step(producer: Producer, event: ev.Event) -> Step:
     return after, effects
 
 
-def due(producer: Producer, now_ms: int, settings: CoordinatorSettings) -> ev.TimedOut | ev.Idle | None:
-    """What time alone brings to this id now."""
+def due(
+    producer: Producer, open_ms: float, idle_ms: float, settings: CoordinatorSettings, now_ms: int
+) -> ev.TimedOut | ev.Idle | None:
+    """What time alone brings to this id now.
+
+    `open_ms` is the age of the open transaction, `idle_ms` the time since the last request: durations, since the
+    wall clock may jump. `now_ms`, in milliseconds since 1970, is only written down.
+    """
     if producer.state is IdState.OPEN:
-        assert producer.transaction is not None
-        if now_ms - producer.transaction.started_ms >= producer.timeout_ms:
-            return ev.TimedOut(settings.fence_on_timeout, now_ms)
-        return None
+        return ev.TimedOut(settings.fence_on_timeout, now_ms) if open_ms >= producer.timeout_ms else None
     may_expire = producer.state in (IdState.EMPTY, IdState.MUST_ABORT) and not producer.decided
-    if may_expire and now_ms - producer.used_ms >= settings.transactional_id_expiration_ms:
+    if may_expire and idle_ms >= settings.transactional_id_expiration_ms:
         return ev.Idle()
     return None
+
+
+def idle_before(producer: Producer, settings: CoordinatorSettings, now_ms: int) -> int:
+    """How long the id counts as idle when a run begins, in milliseconds, by the wall clock of two runs.
+
+    That clock may have been wrong in either. So an id always has the longest time-out left in this run, in which a
+    client that is alive will ask for something.
+    """
+    longest = settings.transactional_id_expiration_ms - settings.max_timeout_ms
+    return min(max(now_ms - producer.used_ms, 0), longest)
 
 
 def producer_record(producer: Producer, now_ms: int) -> ProducerRecord:

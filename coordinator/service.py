@@ -39,7 +39,7 @@ from coordinator import events as ev
 from coordinator import recovery
 from coordinator.answers import Answer, Description, Granted, Refusal
 from coordinator.ids import ProducerIdBlocks, ProducerIds
-from coordinator.machine import answer_unwritten, due, group_of, kind_of, prepare_commit_record, step
+from coordinator.machine import answer_unwritten, due, group_of, idle_before, kind_of, prepare_commit_record, step
 from coordinator.messages import ApplyCommit, DiscardTransaction, Participants, Prepare
 from coordinator.order import CommitOrder
 from coordinator.producer import Producer
@@ -81,7 +81,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class _Slot:
     """One transactional id, and who waits for it."""
 
-    __slots__ = ("appended", "busy", "journal", "opened_s", "producer", "waiting")
+    __slots__ = ("appended", "busy", "journal", "opened_s", "producer", "used_s", "waiting")
 
     def __init__(self, producer: Producer, journal: int) -> None:
         self.producer = producer
@@ -90,7 +90,9 @@ class _Slot:
         """Behind the id's last record."""
         self.busy = False
         self.opened_s: float | None = None
-        """When the open transaction began, by the clock of the event loop."""
+        """When the last transaction of this run began, by the clock of the event loop, which does not jump."""
+        self.used_s = trio.current_time()
+        """The last request, by the same clock; it may lie before the start of the run."""
         self.waiting: trio.lowlevel.ParkingLot | None = None
 
 
@@ -119,7 +121,10 @@ class Coordinator:
         now_ms: Callable[[], int],
         on_failure: Callable[[str], None] = lambda _reason: None,
     ) -> None:
-        """`on_failure` hears why a group journal is closed for writing: the disk has failed for everybody."""
+        """`now_ms` is the wall clock, for what is written down; time-outs and expiry do not depend on it within a run.
+
+        `on_failure` hears why a group journal is closed for writing: the disk has failed for everybody.
+        """
         self._journals = journals
         self._on_failure = on_failure
         self._participants = participants
@@ -232,6 +237,7 @@ class Coordinator:
         for index, one in enumerate(replays):
             for transactional_id, producer in one.producers.items():
                 slot = self._slots[transactional_id] = _Slot(Producer(transactional_id), index)
+                slot.used_s -= idle_before(producer, self._settings, self._now_ms()) / 1000
                 self._become(slot, producer)
         for index, one in enumerate(replays):
             for txid, record in one.half_aborted.items():
@@ -315,7 +321,8 @@ class Coordinator:
                     await trio.lowlevel.checkpoint()
                 if slot.busy or self._is_refusing(slot):
                     continue
-                event = due(slot.producer, self._now_ms(), self._settings)
+                ages_ms = (_open_ms(slot) or 0.0, _ms_since(slot.used_s))
+                event = due(slot.producer, *ages_ms, self._settings, self._now_ms())
                 if event is not None and self._slots.get(transactional_id) is slot:
                     await self._take_turn(slot, event)
             await self._take_snapshots()
@@ -403,6 +410,8 @@ class Coordinator:
             while following is not None:
                 event, following = following, None
                 producer, effects = step(slot.producer, event)
+                if producer is not slot.producer and isinstance(event, ev.Init | ev.Add | ev.End):
+                    slot.used_s = trio.current_time()
                 self._become(slot, producer)
                 for effect in effects:
                     match effect:
@@ -522,7 +531,7 @@ class Coordinator:
     def _decide(self, slot: _Slot, message: ApplyCommit, prepare_ms: float | None) -> None:
         decided = slot.producer.decided[-1]
         records = sum(it.records for it in decided.expected.values())
-        open_ms = None if slot.opened_s is None else _ms_since(slot.opened_s)
+        open_ms = _open_ms(slot)
         self._copying[message.txid] = _Copying(
             slot, len(message.logs), records, open_ms, prepare_ms, trio.current_time()
         )
@@ -613,6 +622,10 @@ def _ms_since(then_s: float) -> float:
     return round((trio.current_time() - then_s) * 1000, 2)
 
 
+def _open_ms(slot: _Slot) -> float | None:
+    return None if slot.opened_s is None else _ms_since(slot.opened_s)
+
+
 def _words(refused: Mapping[LogId, str]) -> dict[str, str]:
     return {str(log): why for log, why in refused.items()}
 
@@ -625,7 +638,7 @@ def _log_aborted(slot: _Slot, message: DiscardTransaction, cause: str) -> None:
         outcome="aborted",
         cause=cause,
         partitions=len(message.logs),
-        open_ms=None if slot.opened_s is None else _ms_since(slot.opened_s),
+        open_ms=_open_ms(slot),
     )
 
 

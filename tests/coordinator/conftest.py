@@ -225,6 +225,8 @@ class World:
         self.participants = participants
         self.ids = ids
         self.settings = CoordinatorSettings()
+        self.clock_step_ms = 0
+        """What somebody has set the wall clock forward or back by."""
         self.life = trio.CancelScope()
         self.start()
 
@@ -234,7 +236,7 @@ class World:
             participants=self.participants,
             producer_ids=self.ids,
             settings=self.settings,
-            now_ms=lambda: int(trio.current_time() * 1000),
+            now_ms=lambda: int(trio.current_time() * 1000) + self.clock_step_ms,
         )
 
     @property

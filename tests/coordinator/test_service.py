@@ -608,6 +608,43 @@ async def test_open_transaction_that_times_out_is_aborted_and_its_producer_fence
     assert (await running.init(connection=2)).epoch == 2
 
 
+@pytest.mark.parametrize("step_ms", [10**12, -(10**12)])
+async def test_jump_of_the_wall_clock_neither_ends_nor_prolongs_anything(running, logs, step_ms, autojump_clock):
+    """Both are durations: a clock that is set forward aborts nothing, one that is set back keeps nothing."""
+    granted, _ = await running.init(timeout_ms=60_000), await running.init(name="idle", connection=2)
+    await running.add(granted, logs[0])
+    running.clock_step_ms = step_ms
+    await trio.sleep(45)
+    assert running.coordinator.describe("t").state == "OPEN"
+    assert running.coordinator.describe("idle") is not None
+    await trio.sleep(30)
+    assert running.coordinator.describe("t").state == "EMPTY"
+    await trio.sleep(CoordinatorSettings().transactional_id_expiration_ms / 1000)
+    assert running.coordinator.describe_all() == []
+
+
+@pytest.mark.parametrize(
+    ("away_ms", "left_s"), [(500_000, 500), (-(10**12), 1_000), (10**12, 100)], ids=["away", "set back", "set forward"]
+)
+async def test_idle_time_before_a_restart_counts_but_leaves_a_living_client_time(
+    running, logs, nursery, away_ms, left_s, autojump_clock
+):
+    """Across runs there is only the wall clock; if that was wrong, no id expires at once."""
+    await running.init()
+    after = running.restarted()
+    after.settings = CoordinatorSettings(
+        check_interval_ms=1_000, max_timeout_ms=100_000, transactional_id_expiration_ms=1_000_000
+    )
+    after.clock_step_ms = away_ms
+    after.start()
+    await after.coordinator.recover(tail_kept=True)
+    await nursery.start(after.run)
+    await trio.sleep(left_s - 2)
+    assert after.coordinator.describe("t") is not None
+    await trio.sleep(4)
+    assert after.coordinator.describe("t") is None
+
+
 async def test_timeout_without_fence_tells_the_producer_to_abort(world, logs, nursery, autojump_clock):
     """With fence_on_timeout off the producer may go on after it has aborted."""
     world.settings = CoordinatorSettings(fence_on_timeout=False)
