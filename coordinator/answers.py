@@ -30,7 +30,7 @@ class Refusal(Enum):
     WRONG_STATE = "the transaction is not in a state that allows this"
     CONCURRENT = "the id's last transaction is still being decided; ask again"
     BAD_TIMEOUT = "the transaction time-out must be positive"
-    BAD_REQUEST = "the request contradicts itself"
+    BAD_REQUEST = "the request contradicts itself, or its transactional id is empty or longer than 1,024 bytes"
     MUST_ABORT = "the transaction was aborted by the coordinator; abort it, then begin another"
     LATE = "a newer connection has taken over this producer; the request came late"
     UNKNOWN_LOG = "the partition does not exist or cannot take part"

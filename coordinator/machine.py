@@ -51,6 +51,9 @@ from journal.group_records import (
 EPOCH_MAX = 32_767
 """int16. The last one is never granted: it is kept to fence the one before (as in Kafka)."""
 
+TRANSACTIONAL_ID_BYTES_MAX = 1_024
+"""In UTF-8. Each record of the group journal names the id, and must stay below the largest frame."""
+
 DECIDED_MAX = 4
 """So many committed transactions of an id may be uncopied; the leaders' windows remember one more."""
 
@@ -89,17 +92,30 @@ def step(producer: Producer, event: ev.Event) -> Step:
     return after, effects
 
 
-def due(producer: Producer, now_ms: int, settings: CoordinatorSettings) -> ev.TimedOut | ev.Idle | None:
-    """What time alone brings to this id now."""
+def due(
+    producer: Producer, open_ms: float, idle_ms: float, settings: CoordinatorSettings, now_ms: int
+) -> ev.TimedOut | ev.Idle | None:
+    """What time alone brings to this id now.
+
+    `open_ms` is the age of the open transaction, `idle_ms` the time since the last request: durations, since the
+    wall clock may jump. `now_ms`, in milliseconds since 1970, is only written down.
+    """
     if producer.state is IdState.OPEN:
-        assert producer.transaction is not None
-        if now_ms - producer.transaction.started_ms >= producer.timeout_ms:
-            return ev.TimedOut(settings.fence_on_timeout, now_ms)
-        return None
+        return ev.TimedOut(settings.fence_on_timeout, now_ms) if open_ms >= producer.timeout_ms else None
     may_expire = producer.state in (IdState.EMPTY, IdState.MUST_ABORT) and not producer.decided
-    if may_expire and now_ms - producer.used_ms >= settings.transactional_id_expiration_ms:
+    if may_expire and idle_ms >= settings.transactional_id_expiration_ms:
         return ev.Idle()
     return None
+
+
+def idle_before(producer: Producer, settings: CoordinatorSettings, now_ms: int) -> int:
+    """How long the id counts as idle when a run begins, in milliseconds, by the wall clock of two runs.
+
+    That clock may have been wrong in either. So an id always has the longest time-out left in this run, in which a
+    client that is alive will ask for something.
+    """
+    longest = settings.transactional_id_expiration_ms - settings.max_timeout_ms
+    return min(max(now_ms - producer.used_ms, 0), longest)
 
 
 def producer_record(producer: Producer, now_ms: int) -> ProducerRecord:
@@ -131,7 +147,8 @@ def _init(producer: Producer, event: ev.Init) -> Step:
     if event.timeout_ms <= 0:
         return producer, (ev.AnswerWith(Refusal.BAD_TIMEOUT),)
     names_itself = event.producer_id != NO_PRODUCER_ID
-    if names_itself != (event.epoch != NO_PRODUCER_EPOCH) or not producer.transactional_id:
+    has_name = 0 < len(producer.transactional_id.encode()) <= TRANSACTIONAL_ID_BYTES_MAX
+    if names_itself != (event.epoch != NO_PRODUCER_EPOCH) or not has_name:
         return producer, (ev.AnswerWith(Refusal.BAD_REQUEST),)
     timeout_ms = min(max(event.timeout_ms, event.settings.min_timeout_ms), event.settings.max_timeout_ms)
 
@@ -244,7 +261,7 @@ def _touched(producer: Producer, event: ev.Add | ev.End) -> Producer:
 def _add(producer: Producer, event: ev.Add) -> Step:
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
-    after = _touched(producer, event)
+    after = replace(_touched(producer, event), moved_on=True)
     known = () if producer.transaction is None else producer.transaction.logs
     new = tuple(log for log in dict.fromkeys(event.logs) if log not in known)
     if not new:
@@ -288,10 +305,16 @@ def _begun(producer: Producer, event: ev.LogsBegun) -> Step:
 def _end_nothing(producer: Producer, event: ev.End) -> Step:
     """Nothing is open: the same outcome again succeeds, and so does ending a transaction without partitions.
 
-    The opposite outcome is refused, since the client would believe it.
+    The opposite outcome is refused, since the client would believe it of its last transaction. Unless that was
+    committed and partitions were asked for since, in vain: then the client means the one after it
+    (docs/decisions/0015-retries-and-late-requests.md).
     """
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
+    if producer.last is Outcome.COMMITTED and producer.moved_on and not event.commit:
+        after = replace(_touched(producer, event), number=producer.number + 1, last=Outcome.ABORTED)
+        record = AbortedRecord(producer.txid, producer.transactional_id, event.now_ms)
+        return after, (ev.Append(record), ev.AnswerWith(None))
     asked = Outcome.COMMITTED if event.commit else Outcome.ABORTED
     answer = None if producer.last in (None, asked) else Refusal.WRONG_STATE
     return _touched(producer, event), (ev.AnswerWith(answer),)
@@ -327,6 +350,7 @@ def _prepared(producer: Producer, event: ev.Prepared) -> Step:
         state=IdState.EMPTY,
         number=producer.number + 1,
         last=Outcome.COMMITTED,
+        moved_on=False,
         transaction=None,
         decided=(*producer.decided, decided),
     )
@@ -363,6 +387,23 @@ def _aborted(producer: Producer) -> Producer:
         granted_on=NO_CONNECTION,
         told_on=NO_CONNECTION,
     )
+
+
+def answer_unwritten(producer: Producer, event: ev.Event) -> Refusal | None:
+    """The answer to a request when the journals take no more: only what is certain is said (invariant 5).
+
+    A commit may be the repetition of one that a restart will find in the journal. It is certainly done if the
+    last transaction is decided: everything of it was durable before. It is certainly without effect if nothing
+    of it was prepared. In MUST_ABORT that is not certain: PREPARE_ABORT may be what could not be written.
+    """
+    if not isinstance(event, ev.End) or not event.commit:
+        return Refusal.STORAGE
+    if _refusal(producer, event) is None:
+        if producer.state is IdState.OPEN:
+            return Refusal.STORAGE
+        if producer.state is IdState.EMPTY:
+            return None if producer.last is Outcome.COMMITTED else Refusal.STORAGE
+    return Refusal.STORAGE_EFFECT_UNKNOWN
 
 
 def _end_while_deciding_otherwise(producer: Producer, event: ev.End) -> Step:

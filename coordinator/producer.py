@@ -82,6 +82,8 @@ class Producer:
     """The latest connection that added partitions or ended a transaction in this epoch (invariant 10)."""
     granted_on: int = NO_CONNECTION
     """The connection that was granted `epoch`, as long as nothing has been done with it."""
+    moved_on: bool = False
+    """Partitions were asked for since the last commit: its client knows of it, and is in the next transaction."""
     told_on: int = NO_CONNECTION
     """In MUST_ABORT: the connection that has been told."""
     used_ms: int = 0

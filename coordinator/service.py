@@ -18,6 +18,10 @@ Failures. If a group journal fails, all requests of its groups are refused until
 while it prepares, the transaction is aborted. If placing or copying fails, nothing more is placed (order!), every
 request is refused, and what is committed waits for the restart.
 
+Memory is ahead of the journal between a step and the end of its effects. If an effect fails, it stays ahead, so nothing
+may be built on it: a disk that fails closes the journal until a restart; anything else is a fault of the program,
+and stops the node (`run` raises it).
+
 Keeps invariants 5, 6 and 8 to 10 by way of the machine (machine.py) and the order (order.py).
 """
 
@@ -35,7 +39,7 @@ from coordinator import events as ev
 from coordinator import recovery
 from coordinator.answers import Answer, Description, Granted, Refusal
 from coordinator.ids import ProducerIdBlocks, ProducerIds
-from coordinator.machine import due, group_of, kind_of, prepare_commit_record, step
+from coordinator.machine import answer_unwritten, due, group_of, idle_before, kind_of, prepare_commit_record, step
 from coordinator.messages import ApplyCommit, DiscardTransaction, Participants, Prepare
 from coordinator.order import CommitOrder
 from coordinator.producer import Producer
@@ -77,7 +81,7 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class _Slot:
     """One transactional id, and who waits for it."""
 
-    __slots__ = ("appended", "busy", "journal", "opened_s", "producer", "waiting")
+    __slots__ = ("appended", "busy", "journal", "opened_s", "producer", "used_s", "waiting")
 
     def __init__(self, producer: Producer, journal: int) -> None:
         self.producer = producer
@@ -86,7 +90,9 @@ class _Slot:
         """Behind the id's last record."""
         self.busy = False
         self.opened_s: float | None = None
-        """When the open transaction began, by the clock of the event loop."""
+        """When the last transaction of this run began, by the clock of the event loop, which does not jump."""
+        self.used_s = trio.current_time()
+        """The last request, by the same clock; it may lie before the start of the run."""
         self.waiting: trio.lowlevel.ParkingLot | None = None
 
 
@@ -115,7 +121,10 @@ class Coordinator:
         now_ms: Callable[[], int],
         on_failure: Callable[[str], None] = lambda _reason: None,
     ) -> None:
-        """`on_failure` hears why a group journal is closed for writing: the disk has failed for everybody."""
+        """`now_ms` is the wall clock, for what is written down; time-outs and expiry do not depend on it within a run.
+
+        `on_failure` hears why a group journal is closed for writing: the disk has failed for everybody.
+        """
         self._journals = journals
         self._on_failure = on_failure
         self._participants = participants
@@ -129,6 +138,8 @@ class Coordinator:
         self._to_copy, self._copies = trio.open_memory_channel[ApplyCommit](math.inf)
         self._failures: list[Exception | None] = [None] * len(journals)
         self._participants_failure: Exception | None = None
+        self._fault: Exception | None = None
+        self._faulty = trio.Event()
 
     # ------------------------------------------------------------------------------------ the public face
 
@@ -226,6 +237,7 @@ class Coordinator:
         for index, one in enumerate(replays):
             for transactional_id, producer in one.producers.items():
                 slot = self._slots[transactional_id] = _Slot(Producer(transactional_id), index)
+                slot.used_s -= idle_before(producer, self._settings, self._now_ms()) / 1000
                 self._become(slot, producer)
         for index, one in enumerate(replays):
             for txid, record in one.half_aborted.items():
@@ -285,12 +297,21 @@ class Coordinator:
             self._to_copy.send_nowait(message)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Time-outs, expiry, snapshots, and the tail of commits that are being copied; until cancelled."""
+        """Time-outs, expiry, snapshots, and the tail of commits that are being copied; until cancelled.
+
+        Raises what stopped a turn half way, unless it was the disk: the node must not go on.
+        """
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._raise_fault)
             nursery.start_soon(self._check_now_and_then)
             task_status.started()
             async for message in self._copies:
                 nursery.start_soon(self._finish, message)
+
+    async def _raise_fault(self) -> None:
+        await self._faulty.wait()
+        assert self._fault is not None
+        raise self._fault
 
     async def _check_now_and_then(self) -> None:
         while True:
@@ -300,7 +321,8 @@ class Coordinator:
                     await trio.lowlevel.checkpoint()
                 if slot.busy or self._is_refusing(slot):
                     continue
-                event = due(slot.producer, self._now_ms(), self._settings)
+                ages_ms = (_open_ms(slot) or 0.0, _ms_since(slot.used_s))
+                event = due(slot.producer, *ages_ms, self._settings, self._now_ms())
                 if event is not None and self._slots.get(transactional_id) is slot:
                     await self._take_turn(slot, event)
             await self._take_snapshots()
@@ -333,7 +355,7 @@ class Coordinator:
         while True:
             slot = self._slot(transactional_id)
             if self._is_refusing(slot):
-                return Refusal.STORAGE
+                return answer_unwritten(slot.producer, event)
             if not slot.busy:
                 answer = await self._take_turn(slot, event)
                 if not isinstance(answer, ev.WaitForCopy):
@@ -366,7 +388,7 @@ class Coordinator:
             _wake(slot)
 
     async def _carry_out_or_fail(self, slot: _Slot, event: ev.Event) -> Answer | ev.WaitForCopy:
-        """`_carry_out`, with a failure of the group journal turned into the answer."""
+        """`_carry_out`, with a failure of the group journal turned into the answer. A fault stops the node."""
         try:
             return await self._carry_out(slot, event)
         except (StorageFailure, OSError) as failure:
@@ -374,6 +396,11 @@ class Coordinator:
             # The first record that a commit writes is PREPARE_COMMIT.
             is_commit = isinstance(event, ev.End) and event.commit
             return Refusal.STORAGE_EFFECT_UNKNOWN if is_commit else Refusal.STORAGE
+        except Exception as fault:
+            self._fail(slot.journal, fault)
+            self._fault = fault
+            self._faulty.set()
+            raise
 
     async def _carry_out(self, slot: _Slot, event: ev.Event) -> Answer | ev.WaitForCopy:
         """Step, run the effects, step with the answer, … Raises StorageFailure if the group journal fails."""
@@ -383,6 +410,8 @@ class Coordinator:
             while following is not None:
                 event, following = following, None
                 producer, effects = step(slot.producer, event)
+                if producer is not slot.producer and isinstance(event, ev.Init | ev.Add | ev.End):
+                    slot.used_s = trio.current_time()
                 self._become(slot, producer)
                 for effect in effects:
                     match effect:
@@ -476,8 +505,12 @@ class Coordinator:
         return ev.Sealed(expected, self._now_ms())
 
     async def _prepare(self, slot: _Slot, effect: ev.AskPrepare) -> ev.Prepared | ev.Refused:
-        """The one flush delay: the group journal and all participants at once."""
+        """The one flush delay: the group journal and all participants at once.
+
+        Right behind PREPARE_COMMIT: COMMITTED of an earlier transaction, appended meanwhile, must not be waited for.
+        """
         message = effect.message
+        through = slot.appended
         journal = self._journals[slot.journal]
         journal.start_flush()
         if planted("apply-before-prepared"):
@@ -491,14 +524,14 @@ class Coordinator:
         if refused:
             _log.warning("transaction cannot be prepared", txid=str(message.txid), refused=_words(refused))
             return ev.Refused(self._now_ms())
-        await journal.flush(slot.appended)
+        await journal.flush(through)
         reach("coordinator.prepared")
         return ev.Prepared(self._now_ms())
 
     def _decide(self, slot: _Slot, message: ApplyCommit, prepare_ms: float | None) -> None:
         decided = slot.producer.decided[-1]
         records = sum(it.records for it in decided.expected.values())
-        open_ms = None if slot.opened_s is None else _ms_since(slot.opened_s)
+        open_ms = _open_ms(slot)
         self._copying[message.txid] = _Copying(
             slot, len(message.logs), records, open_ms, prepare_ms, trio.current_time()
         )
@@ -589,6 +622,10 @@ def _ms_since(then_s: float) -> float:
     return round((trio.current_time() - then_s) * 1000, 2)
 
 
+def _open_ms(slot: _Slot) -> float | None:
+    return None if slot.opened_s is None else _ms_since(slot.opened_s)
+
+
 def _words(refused: Mapping[LogId, str]) -> dict[str, str]:
     return {str(log): why for log, why in refused.items()}
 
@@ -601,7 +638,7 @@ def _log_aborted(slot: _Slot, message: DiscardTransaction, cause: str) -> None:
         outcome="aborted",
         cause=cause,
         partitions=len(message.logs),
-        open_ms=None if slot.opened_s is None else _ms_since(slot.opened_s),
+        open_ms=_open_ms(slot),
     )
 
 

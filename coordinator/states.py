@@ -71,7 +71,7 @@ TABLE: tuple[Row, ...] = (
     Row(_S.EMPTY, _E.BEGUN, _S.OPEN, "BEGIN"),
     Row(_S.EMPTY, _E.BEGUN, _S.EMPTY, "no leader could begin"),
     Row(_S.EMPTY, _E.END_COMMIT, _S.EMPTY, "repeated, or nothing to commit; refused after an abort"),
-    Row(_S.EMPTY, _E.END_ABORT, _S.EMPTY, "repeated, or nothing to abort; refused after a commit"),
+    Row(_S.EMPTY, _E.END_ABORT, _S.EMPTY, "repeated, or nothing to abort; refused right after a commit"),
     Row(_S.EMPTY, _E.COPIED, _S.EMPTY, "COMMITTED"),
     Row(_S.EMPTY, _E.FORCED, _S.EMPTY, "nothing to abort"),
     Row(_S.EMPTY, _E.IDLE, _S.UNKNOWN, "EXPIRED"),

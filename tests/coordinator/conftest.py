@@ -52,6 +52,7 @@ class MemoryGroupJournal:
         self.failed: StorageFailure | None = None
         self.flush_s = 0.0
         self.flush_fails = False
+        self.flushes = 0
         self.room = 1_000_000
         self.disk_is_full = False
         self.snapshots = 0
@@ -80,6 +81,7 @@ class MemoryGroupJournal:
         return JournalPosition(len(self.records))
 
     def start_flush(self) -> None:
+        self.flushes += 1
         self._flushes.append((len(self.records), trio.current_time() + self.flush_s))
 
     async def flush(self, through: JournalPosition) -> None:
@@ -223,6 +225,8 @@ class World:
         self.participants = participants
         self.ids = ids
         self.settings = CoordinatorSettings()
+        self.clock_step_ms = 0
+        """What somebody has set the wall clock forward or back by."""
         self.life = trio.CancelScope()
         self.start()
 
@@ -232,7 +236,7 @@ class World:
             participants=self.participants,
             producer_ids=self.ids,
             settings=self.settings,
-            now_ms=lambda: int(trio.current_time() * 1000),
+            now_ms=lambda: int(trio.current_time() * 1000) + self.clock_step_ms,
         )
 
     @property

@@ -40,6 +40,7 @@ from journal.group_records import PrepareCommitRecord
 
 NAMES = ("t", "u")
 LOGS = tuple(LogId("t", "ab" * 16, partition) for partition in range(3))
+DELETED = LogId("t", "cd" * 16, 0)
 EPOCH = LeaderEpoch(1)
 SETTINGS = CoordinatorSettings()
 
@@ -77,6 +78,8 @@ class Client:
     speaks_up: bool = True
     """Whether it says EndTxn(abort) for a transaction whose first AddPartitions was refused."""
     repeated: bool = False
+    in_vain: bool = False
+    """Nothing but a deleted log was asked for: the transaction that it must abort never began."""
 
 
 class Transactions(RuleBasedStateMachine):
@@ -143,9 +146,10 @@ class Transactions(RuleBasedStateMachine):
                     case ev.AskBegin(message, requested):
                         if before.transaction is None:
                             assert message.txid not in self.used, "a TxId is used twice"
-                        for log in message.logs:
+                        begun = [log for log in message.logs if log in LOGS]
+                        for log in begun:
                             self.held.setdefault(message.txid, {}).setdefault(log, [])
-                        following = ev.LogsBegun(requested, dict.fromkeys(message.logs, EPOCH), 0)
+                        following = ev.LogsBegun(requested, dict.fromkeys(begun, EPOCH), 0)
                     case ev.AskSeal(txid, logs):
                         self.sealed.add(txid)
                         counts = {log: Expected(EPOCH, len(self.held[txid][log])) for log in logs}
@@ -254,7 +258,7 @@ class Transactions(RuleBasedStateMachine):
             if answer is PENDING:
                 return
             if client.state == "idle":
-                client.attempt, client.logs = Attempt(), set()
+                client.attempt, client.logs, client.in_vain = Attempt(), set(), False
                 self.ledger.append(client.attempt)
             if answer != {log: None}:
                 self.refused(client, answer)
@@ -267,6 +271,18 @@ class Transactions(RuleBasedStateMachine):
                 client.state = "must abort"
                 return
             client.attempt.pieces.append((log, self.next_piece))
+
+    @precondition(lambda self: self.able("idle"))
+    @rule(data=st.data())
+    def write_in_vain(self, data):
+        """A transaction whose first AddPartitions is refused; librdkafka aborts it all the same."""
+        client = data.draw(st.sampled_from(self.able("idle")))
+        answer = self.send(data, client.name, ev.Add(*self.who(client), (DELETED,), client.connection, 0))
+        if answer == {DELETED: Refusal.UNKNOWN_LOG}:
+            client.attempt, client.logs, client.in_vain = Attempt(), set(), True
+            client.state = "must abort"
+        elif answer is not PENDING:
+            self.refused(client, answer)
 
     def who(self, client):
         return client.granted.producer_id, client.granted.epoch
@@ -431,6 +447,9 @@ class Transactions(RuleBasedStateMachine):
         self.connections = 0
         for client in (*self.zombies, *self.clients.values()):
             client.connection = self.connect()
+            if client.in_vain and client.state in ("must abort", "ending"):
+                # A restart forgets that it has left its last commit behind, and refuses (decision 15).
+                self.fatal(client)
         self.recover(tail_kept=not power_lost)
 
     def lose_power(self, data):

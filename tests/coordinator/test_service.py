@@ -70,6 +70,27 @@ async def test_commit_costs_one_flush_delay(running, logs, autojump_clock):
     assert running.journal.durable == 3
 
 
+async def test_commit_costs_one_flush_delay_also_if_an_earlier_one_is_recorded_meanwhile(
+    running, logs, autojump_clock
+):
+    """COMMITTED of the last transaction, appended while this one's flush is under way, is not waited for."""
+    gate = running.participants.copying = trio.Event()
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0]) is None
+    await running.add(granted, logs[1])
+    running.produce(logs[1])
+    running.journal.flush_s = running.participants.prepare_s = 1.0
+    flushes, before = running.journal.flushes, trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(running.end, granted)
+        await trio.sleep(0.5)
+        gate.set()
+    assert trio.current_time() - before == pytest.approx(1.0)
+    assert running.journal.flushes - flushes == 1
+    await settle()
+    assert kinds(running.journal)[-3:] == [PrepareCommitRecord, CommittedRecord, CommittedRecord]
+
+
 async def test_commit_does_not_wait_for_the_copy(running, logs, autojump_clock):
     """The next transaction begins, and commits, while the last one is being copied."""
     running.participants.copying = trio.Event()
@@ -166,8 +187,51 @@ async def test_commit_whose_group_journal_fails_is_of_unknown_effect(running, lo
     running.journal.flush_fails = True
     assert await running.end(granted) is Refusal.STORAGE_EFFECT_UNKNOWN
     assert running.participants.placed == []
-    assert await running.end(granted) is Refusal.STORAGE
     assert await running.init(connection=2) is Refusal.STORAGE
+    assert await running.end(granted, commit=False) is Refusal.STORAGE
+
+
+async def test_repeated_commit_of_unknown_effect_never_hears_that_it_had_none(running, logs, nursery, autojump_clock):
+    """Invariant 5: a restart commits it, so whoever repeats it, or waits for the decision, hears "effect unknown"."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.produce(logs[0])
+    running.journal.flush_fails, running.journal.flush_s = True, 1.0
+    answers = []
+
+    async def end(connection):
+        answers.append(await running.end(granted, connection=connection))
+
+    nursery.start_soon(end, 1)
+    await settle()
+    nursery.start_soon(end, 2)
+    await trio.sleep(2)
+    assert answers == [Refusal.STORAGE_EFFECT_UNKNOWN] * 2
+    assert await running.end(granted, connection=3) is Refusal.STORAGE_EFFECT_UNKNOWN
+    after = running.restarted()
+    await after.coordinator.recover(tail_kept=True)
+    assert after.participants.placed == [txid(0)]
+
+
+async def test_repeated_commit_whose_abort_could_not_be_written_is_of_unknown_effect(running, logs, autojump_clock):
+    """A restart might prepare it with more luck: "no effect" waits for PREPARE_ABORT to be on disk."""
+    granted = await running.init()
+    running.participants.refusing[logs[0]] = "lost"
+    running.journal.flush_fails = True
+    assert await running.transaction(granted, logs[0]) is Refusal.STORAGE_EFFECT_UNKNOWN
+    assert await running.end(granted, connection=2) is Refusal.STORAGE_EFFECT_UNKNOWN
+
+
+async def test_first_commit_of_an_open_transaction_on_a_failed_journal_has_no_effect(running, logs, autojump_clock):
+    """Nothing of it was prepared: a restart aborts it."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.journal.failed = StorageFailure("fdatasync failed")
+    assert await running.add(granted, logs[1]) is Refusal.STORAGE
+    assert await running.end(granted) is Refusal.STORAGE
+    after = running.restarted()
+    await after.coordinator.recover(tail_kept=True)
+    assert after.participants.placed == []
 
 
 async def test_commit_whose_placing_fails_is_committed_and_stops_all_placing(running, logs, autojump_clock):
@@ -177,12 +241,33 @@ async def test_commit_whose_placing_fails_is_committed_and_stops_all_placing(run
     running.participants.place_fails = True
     assert await running.transaction(granted, logs[0]) is None
     running.participants.place_fails = False
+    assert await running.end(granted, connection=3) is None, "the repetition hears what the first one heard"
     assert await running.end(other, name="u", connection=2) is Refusal.STORAGE
     assert running.participants.placed == []
 
     after = running.restarted()
     await after.coordinator.recover(tail_kept=True)
     assert after.participants.placed == [txid(0)]
+
+
+async def test_fault_in_the_middle_of_a_turn_stops_the_node(world, logs, monkeypatch, autojump_clock):
+    """Memory is ahead of the journal then: nothing more is served or written, and `run` raises."""
+    with pytest.RaisesGroup(AssertionError, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(world.run)
+            granted = await world.init()
+            written = list(world.journal.records)
+            with monkeypatch.context() as patch:
+                patch.setattr(world.journal, "append", _raise_assertion)
+                with pytest.raises(AssertionError):
+                    await world.add(granted, logs[0])
+            assert await world.add(granted, logs[0]) is Refusal.STORAGE
+            assert world.journal.records == written
+            await trio.sleep_forever()
+
+
+def _raise_assertion(record):
+    raise AssertionError(f"{record} is too long")
 
 
 async def test_repeated_commit_waits_for_the_first_and_hears_the_same(running, logs, nursery, autojump_clock):
@@ -295,6 +380,44 @@ async def test_init_on_a_later_connection_than_the_rest_is_no_obstacle(running, 
     assert await running.transaction(granted, logs[0], connection=4) is None
 
 
+@pytest.mark.parametrize("asked_for", ["a deleted log", "nothing that exists"])
+async def test_abort_after_a_commit_succeeds_if_partitions_were_refused_since(running, logs, asked_for, autojump_clock):
+    """A client that aborts an empty transaction can go on, and a repetition of its abort succeeds as well."""
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0]) is None
+    unknown = [LogId("t", "cd" * 16, 0)] if asked_for == "a deleted log" else []
+    assert await running.add(granted, *unknown) == dict.fromkeys(unknown, Refusal.UNKNOWN_LOG)
+    assert await running.end(granted, commit=False) is None
+    assert await running.end(granted, commit=False, connection=2) is None
+    assert await running.transaction(granted, logs[0], connection=2) is None
+    assert running.participants.placed == [txid(0), txid(2)]
+    after = running.restarted()
+    await after.coordinator.recover(tail_kept=True)
+    assert await after.end(granted) is None, "the last outcome is the second commit"
+
+
+async def test_abort_right_after_a_commit_is_refused(running, logs, autojump_clock):
+    """Whoever heard "done" would believe that the last transaction was aborted, on whatever connection it asks."""
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0], connection=2) is None
+    assert await running.end(granted, commit=False, connection=2) is Refusal.WRONG_STATE
+    assert await running.end(granted, commit=False, connection=3) is Refusal.WRONG_STATE
+    await running.add(granted, connection=3)
+    assert await running.end(granted, commit=False, connection=2) is Refusal.LATE
+
+
+async def test_abort_of_an_empty_transaction_survives_a_kill(running, logs, autojump_clock):
+    """ABORTED is in the journal, so the repetition of the abort after a restart is answered alike."""
+    granted = await running.init()
+    await running.transaction(granted, logs[0])
+    await running.add(granted)
+    assert await running.end(granted, commit=False) is None
+    await settle()
+    after = running.restarted()
+    await after.coordinator.recover(tail_kept=True)
+    assert await after.end(granted, commit=False) is None
+
+
 async def test_commit_without_partitions_succeeds_and_so_does_abort(running, autojump_clock):
     """A client that began and wrote nothing may end as it likes."""
     granted = await running.init()
@@ -403,6 +526,15 @@ async def test_init_that_contradicts_itself_is_refused(running, autojump_clock):
     assert await running.init(name="") is Refusal.BAD_REQUEST
 
 
+@pytest.mark.parametrize(("name", "taken"), [("é" * 512, True), ("é" * 512 + "x", False), ("x" * 40_000, False)])
+async def test_init_takes_a_name_of_1024_bytes_and_remembers_no_longer_one(running, name, taken, autojump_clock):
+    """The bound counts bytes of UTF-8, and is checked before anything is kept or written."""
+    answer = await running.init(name=name)
+    assert isinstance(answer, Granted) if taken else answer is Refusal.BAD_REQUEST
+    assert list(running.coordinator._slots) == list(running.coordinator._owners.values()) == ([name] if taken else [])
+    assert len(running.journal.records) == int(taken)
+
+
 async def test_init_without_transactional_id_gives_a_fresh_producer(running, autojump_clock):
     """An idempotent producer needs an id and nothing else."""
     args = (None, 0, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, 1)
@@ -474,6 +606,43 @@ async def test_open_transaction_that_times_out_is_aborted_and_its_producer_fence
     assert await running.end(granted) is Refusal.FENCED
     assert await running.init(connection=2, known=(granted.producer_id, granted.epoch)) is Refusal.FENCED
     assert (await running.init(connection=2)).epoch == 2
+
+
+@pytest.mark.parametrize("step_ms", [10**12, -(10**12)])
+async def test_jump_of_the_wall_clock_neither_ends_nor_prolongs_anything(running, logs, step_ms, autojump_clock):
+    """Both are durations: a clock that is set forward aborts nothing, one that is set back keeps nothing."""
+    granted, _ = await running.init(timeout_ms=60_000), await running.init(name="idle", connection=2)
+    await running.add(granted, logs[0])
+    running.clock_step_ms = step_ms
+    await trio.sleep(45)
+    assert running.coordinator.describe("t").state == "OPEN"
+    assert running.coordinator.describe("idle") is not None
+    await trio.sleep(30)
+    assert running.coordinator.describe("t").state == "EMPTY"
+    await trio.sleep(CoordinatorSettings().transactional_id_expiration_ms / 1000)
+    assert running.coordinator.describe_all() == []
+
+
+@pytest.mark.parametrize(
+    ("away_ms", "left_s"), [(500_000, 500), (-(10**12), 1_000), (10**12, 100)], ids=["away", "set back", "set forward"]
+)
+async def test_idle_time_before_a_restart_counts_but_leaves_a_living_client_time(
+    running, logs, nursery, away_ms, left_s, autojump_clock
+):
+    """Across runs there is only the wall clock; if that was wrong, no id expires at once."""
+    await running.init()
+    after = running.restarted()
+    after.settings = CoordinatorSettings(
+        check_interval_ms=1_000, max_timeout_ms=100_000, transactional_id_expiration_ms=1_000_000
+    )
+    after.clock_step_ms = away_ms
+    after.start()
+    await after.coordinator.recover(tail_kept=True)
+    await nursery.start(after.run)
+    await trio.sleep(left_s - 2)
+    assert after.coordinator.describe("t") is not None
+    await trio.sleep(4)
+    assert after.coordinator.describe("t") is None
 
 
 async def test_timeout_without_fence_tells_the_producer_to_abort(world, logs, nursery, autojump_clock):
