@@ -131,7 +131,7 @@ class Flusher:
         while (run := self._queue.get()) is not None:
             try:
                 self._finished.append(run())
-            except BaseException as error:  # noqa: BLE001 - not the disk's error but our bug: raised in the timer's task
+            except BaseException as error:  # noqa: ASYNC103, BLE001 - a plain thread; our bug: raised in the timer's task
                 self._bug = error
             self._token.run_sync_soon(self._drain, idempotent=True)
 
@@ -158,8 +158,7 @@ class Flusher:
         self._closed = True
         for _ in self._threads:
             self._queue.put(None)
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self._join)
+        await trio.to_thread.run_sync(self._join)
         self._drain()
         self._raise_bug()
 
@@ -188,5 +187,6 @@ async def open_flusher(
         try:
             yield flusher
         finally:
-            await flusher._close()  # pyright: ignore[reportPrivateUsage]
+            with trio.CancelScope(shield=True):
+                await flusher._close()  # pyright: ignore[reportPrivateUsage]
             nursery.cancel_scope.cancel()

@@ -48,11 +48,11 @@ from journal.flush import Flusher
 from journal.frame import CLOSE, HEADER_BYTES, Buffer, encode_frame, padded
 from journal.reading import FrameAt, ReadableSegment, read_frames, read_payload
 from journal.reopen import Recovered, Reopened, reopen
-from journal.room import NoRoom, Room
+from journal.room import NoFiles, NoRoom, Room, refused_to_open
 from journal.segment import Fsync, JournalKind, file_offset
 from journal.segment_file import OpenFile, SealedSegment, SegmentFile, sync_directory
 
-__all__ = ["FrameAt", "Fsync", "Journal", "JournalKind", "JournalSettings", "NoRoom", "Recovered"]
+__all__ = ["FrameAt", "Fsync", "Journal", "JournalKind", "JournalSettings", "NoFiles", "NoRoom", "Recovered"]
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -135,8 +135,8 @@ class Journal:
 
         The directory need not exist: it and a first segment are made when room is first asked for, and no file stays
         open before the first append. `leader_epoch` goes into every frame appended. Only the last segment is read.
-        Raises CorruptStorage, naming file and byte, if something durable is damaged or missing; StorageFailure if
-        the disk refuses. Cancelled: nothing is left behind.
+        Raises CorruptStorage, naming file and byte, if something durable is damaged or missing; NoFiles if no file can be
+        opened just now; StorageFailure if the disk refuses. Cancelled: nothing is left behind.
         """
 
         def work() -> Reopened:
@@ -145,7 +145,8 @@ class Journal:
         try:
             reopened = await trio.to_thread.run_sync(work)
         except OSError as error:
-            raise StorageFailure(f"{directory}: the journal cannot be opened: {error}") from error
+            no_files = refused_to_open(directory, error)
+            raise no_files or StorageFailure(f"{directory}: the journal cannot be opened: {error}") from error
         cut = reopened.recovered
         if cut is not None:
             _log.warning(
@@ -180,7 +181,8 @@ class Journal:
 
         `kind` is 1…254, the caller's; `header` a row of what CBOR carries. The payload is not copied, and is not needed
         any more afterwards. Raises NoRoom, with nothing written, if there is no room for it and it is larger than 1 KiB
-        (smaller ones wait for room on the spot), StorageFailure if the journal has failed or is closed.
+        (smaller ones wait for room on the spot), or if the file cannot be opened just now (NoFiles); StorageFailure if
+        the journal has failed or is closed.
         """
         assert kind != CLOSE, "CLOSE is the journal's own"
         self._check_writable()
@@ -196,8 +198,8 @@ class Journal:
     async def make_room(self, payload_bytes: int) -> None:
         """Return once `has_room(payload_bytes)`. Cancelled: the room is made all the same.
 
-        Raises NoRoom if the disk is full (nothing has failed: ask again when there is space), StorageFailure if the
-        journal has failed or is closed.
+        Raises NoRoom if the disk is full (nothing has failed: ask again when there is space), NoFiles if no file can be
+        opened just now (likewise), StorageFailure if the journal has failed or is closed.
         """
         self._check_writable()
         try:
@@ -386,8 +388,9 @@ class Journal:
             segment = self._segment_with_room(size)
             buffers = self._encode(segment, kind, header, payload)
             size = sum(map(len, buffers))
+        opened = self._opened(segment)
         try:
-            written = os.pwritev(segment.writable().fd, buffers, file_offset(position, segment.base))
+            written = os.pwritev(opened.fd, buffers, file_offset(position, segment.base))
             reach("journal.append.after")
         except OSError as error:
             raise self._fail("writing a frame", error) from error
@@ -413,6 +416,12 @@ class Journal:
             salt=segment.salt,
         )
 
+    def _opened(self, segment: SegmentFile) -> OpenFile:
+        try:
+            return segment.writable()
+        except OSError as error:
+            raise refused_to_open(self._directory, error) or self._fail("opening a segment", error) from error
+
     def _segment_with_room(self, size: int) -> SegmentFile:
         spare = self._room.spare
         if spare is None or size > spare.room_end - spare.end:
@@ -437,6 +446,8 @@ class Journal:
             self._switch(base())
 
     def _switch(self, base: JournalPosition) -> SegmentFile:
+        if self._room.active is not None:
+            self._opened(self._room.active)  # sealing it must not fail for want of a file descriptor
         segment = self._room.take_spare()
         try:
             segment.begin(self.kind, self._settings.fsync, base=base, previous_end=self._end)

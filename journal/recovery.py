@@ -7,7 +7,7 @@ preallocated room), or something. Something is either what a crash left of write
 were durable, or damage to what somebody was told. The frames themselves say which: each carries
 the position through which the journal was on disk when it was written. A valid frame behind the hole that knew
 bytes at the hole to be on disk is a witness, and the journal is refused; without a witness, nothing durable is
-missing, and the tail is cut.
+missing, and the tail is cut. A segment that follows without a name yet (`reopen`) can hold such a witness, too.
 
 The other way round: a damaged tail that nothing valid follows is taken for torn. That is why a clean close leaves a
 CLOSE frame: from then on, damage to any other frame has a witness.
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from fairlog_types import JournalPosition
@@ -120,6 +120,15 @@ SEALED_TABLE: Mapping[tuple[Head, Joint], Row] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Witness:
+    """What frames outside of the last segment, or none, say of it."""
+
+    frames: int = 0
+    through: JournalPosition = JournalPosition(0)
+    """The furthest position that one of them knew to be durable."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tail:
     """What the scan found in the last segment."""
 
@@ -180,6 +189,25 @@ def scan_tail(buffer: Buffer, *, base: JournalPosition, salt: int, close_kind: i
     rest = Rest.GARBAGE if not later else Rest.WITNESSED if witness > position else Rest.UNWITNESSED
     content_end = JournalPosition(base + content - SEGMENT_HEADER_BYTES)
     return Tail(position, witnessed, rest, bad, content_end, later, witness, kind == close_kind)
+
+
+def heard(tail: Tail, witness: Witness) -> Tail:
+    """The tail with a witness from behind its segment: if it knew the hole to be durable, it counts as one within."""
+    if witness.through <= tail.hole:
+        return tail
+    return replace(
+        tail,
+        rest=Rest.WITNESSED,
+        later_frames=tail.later_frames + witness.frames,
+        later_witness=max(tail.later_witness, witness.through),
+    )
+
+
+def scan_witness(buffer: Buffer, *, base: JournalPosition, salt: int) -> Witness:
+    """What the frames of a segment, given as its whole file content, say of the journal before it."""
+    content = max(SEGMENT_HEADER_BYTES, content_bytes(buffer))
+    frames = _later_frames(buffer, base, base=base, salt=salt, content=content)
+    return Witness(len(frames), max((frame.durable for frame in frames), default=JournalPosition(0)))
 
 
 def _later_frames(

@@ -1,7 +1,7 @@
 """Find a journal's segments on disk, decide by `recovery`'s tables, and leave them fit to go on with.
 
     list the segments; hold each header, and each joint between two, against SEALED_TABLE
-    read the last one whole, scan it, decide by TAIL_TABLE
+    read the last one whole, scan it, hear what nameless segments know of it, decide by TAIL_TABLE
     mend it: zero what is cut, write again what nobody witnessed, sync
     adopt a segment that continues exactly there and had not got its name yet; delete other spares
 
@@ -10,7 +10,8 @@ day stand behind a new one and be read as its successor. The frames that are kep
 durable are *written again* before the sync: after a failed write-back Linux keeps the lost pages in memory, marked
 clean, and a new process's fdatasync would bless what is not on disk (invariant 12 across a restart).
 A segment without its own name holds nothing durable, but after a mere kill of the process its frames
-are there, and with fsync=interval|never they were answered.
+are there, and with fsync=interval|never they were answered. And such a frame can know that bytes before it were
+durable: so all nameless segments are asked as witnesses before anything is cut or deleted.
 
 Blocking; for a worker thread.
 """
@@ -34,8 +35,11 @@ from journal.recovery import (
     Row,
     Tail,
     Verdict,
+    Witness,
     content_bytes,
+    heard,
     scan_tail,
+    scan_witness,
 )
 from journal.segment import (
     NEW_SUFFIX,
@@ -98,12 +102,18 @@ def reopen(directory: Path, *, kind: JournalKind, fsync: Fsync, sync: Sync) -> R
     except FileNotFoundError:
         return Reopened((), None, closed=False, recovered=None)
     bases = sorted(base for name in names if (base := base_of(name)) is not None)
+    spares = {directory / name for name in names if name.endswith(NEW_SUFFIX)}
     reopened = Reopened((), None, closed=False, recovered=None)
+    witness = _witness(spares, kind)
     if bases:
         found = [_Found(directory / segment_name(base), base, kind) for base in bases]
         sealed = tuple(_sealed(segment, successor) for segment, successor in pairwise(found))
-        reopened = _reopen_last(found[-1], sealed, kind=kind, fsync=fsync, sync=sync)
-    spares = {directory / name for name in names if name.endswith(NEW_SUFFIX)}
+        reopened = _reopen_last(found[-1], sealed, witness, kind=kind, fsync=fsync, sync=sync)
+    elif witness.through > 0:
+        raise CorruptStorage(
+            f"{directory}: all segments are missing, yet frames in a file that continues them say that all up to "
+            f"position {witness.through} was on disk. Nothing was changed. Put back an intact copy of the directory."
+        )
     while (continuation := _continuation(spares, reopened, kind)) is not None:
         path, base = continuation
         spares.remove(path)
@@ -116,7 +126,7 @@ def reopen(directory: Path, *, kind: JournalKind, fsync: Fsync, sync: Sync) -> R
         path.rename(directory / segment_name(base))
         sync_directory(directory)
         found = _Found(directory / segment_name(base), base, kind)
-        adopted = _reopen_last(found, sealed, kind=kind, fsync=fsync, sync=sync)
+        adopted = _reopen_last(found, sealed, _witness(spares, kind), kind=kind, fsync=fsync, sync=sync)
         reopened = replace(adopted, recovered=adopted.recovered or reopened.recovered)
     for path in spares:
         path.unlink()
@@ -138,6 +148,19 @@ def _continuation(spares: set[Path], reopened: Reopened, kind: JournalKind) -> t
         ):
             return path, header.base
     return None
+
+
+def _witness(spares: set[Path], kind: JournalKind) -> Witness:
+    """What the frames in all spares together say of the journal before them."""
+    frames, through = 0, JournalPosition(0)
+    for path in spares:
+        opened = OpenFile(path, os.O_RDONLY)
+        header = decode_segment_header_untrusted(read_range(opened.fd, 0, SEGMENT_HEADER_BYTES))
+        if isinstance(header, SegmentHeader) and header.kind is kind:
+            content = read_range(opened.fd, 0, os.fstat(opened.fd).st_size)
+            one = scan_witness(content, base=header.base, salt=header.salt)
+            frames, through = frames + one.frames, max(through, one.through)
+    return Witness(frames, through)
 
 
 class _Found:
@@ -183,6 +206,7 @@ def _sealed(segment: _Found, successor: _Found) -> SealedSegment:
 def _reopen_last(
     segment: _Found,
     sealed: tuple[SealedSegment, ...],
+    witness: Witness,
     *,
     kind: JournalKind,
     fsync: Fsync,
@@ -196,6 +220,7 @@ def _reopen_last(
     else:
         salt = secrets.randbits(32)
         tail = _headless_tail(content, segment.base)
+    tail = heard(tail, witness)
     row = TAIL_TABLE[segment.head, tail.rest]
     fd = segment.open_file.fd
     recovered = None

@@ -5,8 +5,9 @@ Growth goes: extend the active segment (by as much again as it has, 64 KiB to 4 
 its limit, then make a spare. It is begun in the background while there is still half a step of room, so that appends
 seldom meet its end. At most one growth is under way for a journal; it runs in a flusher's thread.
 
-`plan_growth` decides, without I/O; `Room` runs what it decided. A full disk is not the journal's failure: it is
-told to whoever asked for room (invariant 12 is about bytes that were written, not about bytes that were refused).
+`plan_growth` decides, without I/O; `Room` runs what it decided. A full disk is not the journal's failure, and neither
+is a process that may open no more files: it is told to whoever asked for room (invariant 12 is about bytes that were
+written, not about bytes that were refused).
 Any other error in growing is the disk's, and is handed to the journal.
 """
 
@@ -34,10 +35,25 @@ RESERVE_BYTES = 16 * 1024
 """Kept free for frames that decide transactions: some 200 of them."""
 _BLOCK_BYTES = 4096
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FILES_OUT = (errno.EMFILE, errno.ENFILE)
 
 
 class NoRoom(StorageFailure):
     """The frame does not fit into the preallocated room, or the disk is full. Nothing was written."""
+
+
+class NoFiles(NoRoom):
+    """No file can be opened: the process, or the system, has as many open as it may. It passes when some are closed."""
+
+
+def refused_to_open(directory: Path, error: OSError) -> NoFiles | None:
+    """The refusal that `error` stands for if it is for want of file descriptors; None if it is the disk's."""
+    if error.errno not in _FILES_OUT:
+        return None
+    return NoFiles(
+        f"{directory}: no file can be opened: {error}. Raise the limit of open files (ulimit -n), or serve fewer "
+        "connections."
+    )
 
 
 class Target(Enum):
@@ -248,7 +264,7 @@ class Room:
         if isinstance(outcome, OSError):
             self._refused = outcome
             self.refill_at = math.inf  # whoever needs room next tries again; not every append
-            if outcome.errno not in _DISK_FULL:
+            if outcome.errno not in (*_DISK_FULL, *_FILES_OUT):
                 self._failed(outcome)
         else:
             self._refused = None
@@ -265,7 +281,9 @@ class Room:
             self.refill_at = self.active.room_end - self._step_bytes() // 2
 
     def _no_room(self, error: OSError) -> NoRoom:
-        return NoRoom(f"{self._directory}: no room for more frames: {error}. Free some space on the disk.")
+        return refused_to_open(self._directory, error) or NoRoom(
+            f"{self._directory}: no room for more frames: {error}. Free some space on the disk."
+        )
 
 
 def _free(segment: SegmentFile | None) -> int:

@@ -71,7 +71,17 @@ class SealedSegment:
 class SegmentFile:
     """A segment that takes, or will take, frames. The loop owns it; threads only use `open_file` and the paths."""
 
-    __slots__ = ("_directory", "_new_path", "base", "end", "file_bytes", "open_file", "published", "salt")
+    __slots__ = (
+        "_directory",
+        "_directory_file",
+        "_new_path",
+        "base",
+        "end",
+        "file_bytes",
+        "open_file",
+        "published",
+        "salt",
+    )
 
     def __init__(self, directory: Path, new_path: Path | None, *, file_bytes: int) -> None:
         self._directory = directory
@@ -84,6 +94,8 @@ class SegmentFile:
         self.end = JournalPosition(0)
         """Behind the last frame written. Read by the flusher's thread just before it syncs."""
         self.open_file: OpenFile | None = None
+        self._directory_file: OpenFile | None = None
+        """Opened when room is bought, so that `publish` cannot fail for want of a file descriptor."""
 
     @classmethod
     def create(cls, directory: Path, new_name: str, file_bytes: int, sync: Sync) -> SegmentFile:
@@ -95,6 +107,7 @@ class SegmentFile:
             segment.open_file = opened
             write_zeros(opened.fd, 0, file_bytes)
             sync(opened.fd)
+            segment._directory_file = OpenFile(directory, os.O_RDONLY | os.O_DIRECTORY)
         except OSError:
             segment.path.unlink(missing_ok=True)
             raise
@@ -173,7 +186,9 @@ class SegmentFile:
         reach("journal.roll.before_publish")
         os.rename(self.path, self._directory / segment_name(self.base))
         self.published = True
-        sync_directory(self._directory)
+        assert self._directory_file is not None
+        os.fsync(self._directory_file.fd)
+        self._directory_file = None
         reach("journal.roll.after_publish")
 
 

@@ -5,6 +5,9 @@ checked against memory, goes to LMDB in one synced transaction in a worker threa
 memory; so a reader on the event loop sees a change when it is durable, never before. LMDB's commit is
 atomic: a crash leaves the old state or the new one, and there is nothing to repair.
 
+The first failed write closes the store for changes until a restart: what a failed commit or fsync left on disk
+is not known, and a later fsync of the same file would bless it (invariant 12). Reads go on.
+
 The environment is its own, apart from the data logs', because its few changes are fully synced while the
 data logs' many are not.
 
@@ -61,6 +64,7 @@ class EmbeddedStore:
         self._deleting = {record.topic.topic_id: record.topic for record in topics if record.deleting}
         self._generation = 0
         self._changing = trio.Lock()
+        self._failed: StorageFailure | None = None
 
     @classmethod
     def open(cls, directory: Path, *, node_id: int, group_journal_count: int) -> EmbeddedStore:
@@ -181,14 +185,18 @@ class EmbeddedStore:
         """Put (or with None, delete) records in one synced transaction. Called under the lock.
 
         A worker thread that has begun is waited for even when the caller is cancelled, so that memory
-        cannot fall behind the disk.
+        cannot fall behind the disk. Raises StorageFailure, and after the first one always.
         """
+        if self._failed is not None:
+            raise StorageFailure(str(self._failed)) from self._failed
         try:
             await trio.to_thread.run_sync(self._write_in_thread, changes)
         except lmdb.Error as error:
-            raise StorageFailure(
-                f"cannot write the cluster store in {self._directory}: {error}; the change was refused"
-            ) from error
+            self._failed = StorageFailure(
+                f"cannot write the cluster store in {self._directory}: {error}; the change was refused, and so are "
+                "all later ones. See to the disk, then restart the node"
+            )
+            raise self._failed from error
 
     def _write_in_thread(self, changes: Mapping[bytes, bytes | None]) -> None:
         with self._environment.begin(write=True) as transaction:

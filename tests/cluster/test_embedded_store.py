@@ -178,6 +178,32 @@ async def test_change_that_lmdb_refuses_leaves_memory_as_it_was(
     assert store.generation == generation
 
 
+async def test_store_after_a_failed_change_refuses_all_later_ones_until_a_restart(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 12: what a failed commit left in the file is not known, so nothing is written behind it."""
+    store = open_store()
+    kept = await store.create_topic("kept", partitions=1, configs={}, now_ms=0)
+
+    def refuse(_changes: object) -> None:
+        raise lmdb.DiskError("mdb_txn_commit: Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_write_in_thread", refuse)
+        with pytest.raises(StorageFailure, match="Input/output error"):
+            await store.allot_producer_ids(1)
+    for change in (
+        lambda: store.create_topic("orders", partitions=1, configs={}, now_ms=0),
+        lambda: store.delete_topic("kept"),
+        lambda: store.allot_producer_ids(1),
+    ):
+        with pytest.raises(StorageFailure, match=r"Input/output error.*restart the node"):
+            await change()
+    assert list(store.topics()) == [kept]
+    assert list(open_store().topics()) == [kept]
+    assert await open_store().allot_producer_ids(1) == range(1)
+
+
 async def test_change_that_is_cancelled_leaves_memory_and_disk_alike(open_store: OpenStore) -> None:
     """A caller that is gone cannot leave a topic on disk that memory does not know."""
     store = open_store()

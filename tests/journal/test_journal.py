@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import trio.testing
 from fairlog_types import CorruptStorage, JournalPosition, StorageFailure
 from journal import failpoints
 from journal.flush import Flusher
-from journal.journal import Fsync, Journal, NoRoom
+from journal.journal import Fsync, Journal, NoFiles, NoRoom
 
 PAYLOAD = b"p" * 1000
 
@@ -241,6 +242,72 @@ async def test_journal_on_a_full_disk_refuses_room_and_goes_on_when_there_is_spa
     journal.append(1, [2])
     await append(journal, 3, bytes(1_000_000))
     await journal.flush(journal.end)
+    assert numbers(journal) == [1, 2, 3]
+
+
+@pytest.fixture
+def no_files_left():
+    """Call it, and this process can open no more files; call what it answers, and it can again."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def restore() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    def forbid():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        return restore
+
+    yield forbid
+    restore()
+
+
+async def test_journal_without_file_descriptors_refuses_and_goes_on_when_there_are_some(
+    open_journal, no_files_left, tmp_path
+) -> None:
+    """EMFILE is nobody's failure: nothing was written, what fits is still taken, and it passes."""
+    small, full, new = [await open_journal(name) for name in ("small", "full", "new")]
+    await append(small, 1)
+    await append(full, 1)
+    await full.roll()
+    await full.flush(full.end)
+    await full.close()
+    full = await open_journal("full")
+    some_again = no_files_left()
+    for journal in (small, new):
+        with pytest.raises(NoFiles, match="Raise the limit of open files"):
+            await journal.make_room(1_000_000)
+    with pytest.raises(NoFiles):
+        new.append(1, ["decision"])
+    with pytest.raises(NoFiles):
+        full.append(1, ["decision"])
+    with pytest.raises(NoFiles):
+        await open_journal("full")
+    small.append(1, [2])
+    await small.flush(small.end)
+    some_again()
+    for journal in (small, full, new):
+        assert journal.failed is None
+        await append(journal, 3, bytes(1_000_000))
+        await journal.flush(journal.end)
+    assert (numbers(small), numbers(full), numbers(new)) == ([1, 2, 3], [1, 3], [3])
+
+
+async def test_journal_without_file_descriptors_rolls_into_the_spare_it_has(
+    open_journal, no_files_left, disk, tmp_path
+) -> None:
+    """Once there is a spare, sealing and naming need no file descriptor that could be missing."""
+    journal = await open_journal()
+    await append(journal, 1)
+    await journal.close()
+    journal = await open_journal()
+    await journal._room.make_spare()
+    journal.append(1, [2])
+    some_again = no_files_left()
+    await journal.roll()
+    journal.append(1, [3])
+    await journal.flush(journal.end)
+    some_again()
+    assert len(list((tmp_path / "j").glob("*.journal"))) == 2
     assert numbers(journal) == [1, 2, 3]
 
 

@@ -237,6 +237,30 @@ async def test_reopen_deletes_a_nameless_segment_that_does_not_continue_the_jour
     assert not any(files.glob("*.new"))
 
 
+@pytest.mark.parametrize("damage", [b"torn", None])
+async def test_reopen_with_a_nameless_segment_that_knew_the_hole_to_be_durable_is_refused(
+    open_journal, crash, disk, damage: bytes | None
+) -> None:
+    """A witness counts wherever it lies: durable frames are not cut, nor its segment deleted, though zeros follow."""
+    journal = await open_journal()
+    positions = await fill(journal, range(7))
+    await journal_roll_while_held(journal, disk)
+    journal.append(5, [7])
+    files = crash()
+    disk.let_go()
+    segment = files / segment_name(JournalPosition(0))
+    overwrite(segment, positions[6], damage or bytes(journal.end - positions[6]))
+    before = {path: path.read_bytes() for path in files.iterdir()}
+    assert len(before) == 2
+    where = rf"{segment.name}: byte {SEGMENT_HEADER_BYTES + positions[6]} .*hole with a witness"
+    with pytest.raises(CorruptStorage, match=where):
+        await open_journal("crashed")
+    assert {path: path.read_bytes() for path in files.iterdir()} == before
+    segment.unlink()
+    with pytest.raises(CorruptStorage, match="all segments are missing"):
+        await open_journal("crashed")
+
+
 async def journal_roll_while_held(journal: Journal, disk) -> JournalPosition:
     """Make the spare with the disk let go, then hold it again before the flush that would name it."""
     disk.let_go()
