@@ -42,6 +42,8 @@ _LEADER_EPOCH = struct.Struct(">i")
 _LEADER_EPOCH_AT = 12
 _MAGIC = 2
 
+_NO_PRODUCER = (-1, -1, -1)
+
 _COMPRESSION_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
@@ -71,6 +73,8 @@ class BadBatchReason(Enum):
     COUNT_MISMATCH = "count mismatch"
     """No records, or a last offset delta that is not the count minus one: offsets would not be dense."""
     BAD_COMPRESSION = "unknown compression"
+    BAD_PRODUCER = "impossible producer"
+    """Neither a producer's batch nor one without: producer id, epoch and sequence do not go together."""
     CONTROL = "control batch"
     """A client has sent a control batch; only brokers write these."""
 
@@ -151,7 +155,19 @@ def parse_batch_header_untrusted(buffer: Buffer) -> BatchHeader:
     if header.attributes & _COMPRESSION_MASK > Compression.ZSTD.value:
         codec = header.attributes & _COMPRESSION_MASK
         raise BadBatch(BadBatchReason.BAD_COMPRESSION, f"codec {codec}")
+    _check_producer_untrusted(header)
     return header
+
+
+def _check_producer_untrusted(header: BatchHeader) -> None:
+    """Either a producer id, its epoch and a sequence, none negative; or none of the three, each -1.
+
+    A batch is journaled long before it is copied, under keys that have no place for negative ids: what is let
+    through here and cannot be stored would be found in the journal again at every start.
+    """
+    producer = (header.producer_id, header.producer_epoch, header.base_sequence)
+    if producer != _NO_PRODUCER and min(producer) < 0:
+        raise BadBatch(BadBatchReason.BAD_PRODUCER, "producer id {}, epoch {}, base sequence {}".format(*producer))
 
 
 def crc_of(batch: Buffer) -> int:

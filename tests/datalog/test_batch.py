@@ -24,10 +24,10 @@ from fairlog_types import LeaderEpoch, Offset
 from tests.datalog.batches import batch
 
 
-def with_field(data: bytearray, at: int, layout: str, value: int) -> bytearray:
-    """A copy with one header field replaced, and the CRC as it was."""
+def with_field(data: bytearray, at: int, layout: str, *values: int) -> bytearray:
+    """A copy with one header field, or several in a row, replaced, and the CRC as it was."""
     changed = bytearray(data)
-    struct.pack_into(layout, changed, at, value)
+    struct.pack_into(layout, changed, at, *values)
     return changed
 
 
@@ -80,6 +80,11 @@ def test_split_payload_of_several_batches_yields_each() -> None:
         (with_field(batch(0, [1, 2]), 57, ">i", 3), BadBatchReason.COUNT_MISMATCH),
         (with_field(batch(0, [1, 2]), 23, ">i", 0), BadBatchReason.COUNT_MISMATCH),
         (batch(0, [1], attributes=5), BadBatchReason.BAD_COMPRESSION),
+        (with_field(batch(0, [1]), 43, ">q", -5), BadBatchReason.BAD_PRODUCER),
+        (with_field(batch(0, [1]), 43, ">qhi", -(2**63), 0, 0), BadBatchReason.BAD_PRODUCER),
+        (with_field(batch(0, [1]), 43, ">qhi", 5, -1, 0), BadBatchReason.BAD_PRODUCER),
+        (with_field(batch(0, [1]), 43, ">qhi", 5, 0, -1), BadBatchReason.BAD_PRODUCER),
+        (with_field(batch(0, [1]), 43, ">qhi", -1, 0, 0), BadBatchReason.BAD_PRODUCER),
         (batch(0, [1], attributes=0x20), BadBatchReason.CONTROL),
     ],
 )
