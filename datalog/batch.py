@@ -23,7 +23,7 @@ from typing import NamedTuple, cast
 
 import crc32c as _crc32c
 
-from fairlog_types import LeaderEpoch, Offset, ProducerEpoch, ProducerId
+from fairlog_types import NO_PRODUCER_ID, LeaderEpoch, Offset, ProducerEpoch, ProducerId
 
 Buffer = bytes | bytearray | memoryview
 
@@ -41,8 +41,6 @@ _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 _LEADER_EPOCH_AT = 12
 _MAGIC = 2
-
-_NO_PRODUCER = (-1, -1, -1)
 
 _COMPRESSION_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
@@ -160,13 +158,14 @@ def parse_batch_header_untrusted(buffer: Buffer) -> BatchHeader:
 
 
 def _check_producer_untrusted(header: BatchHeader) -> None:
-    """Either a producer id, its epoch and a sequence, none negative; or none of the three, each -1.
+    """No producer id, whatever stands beside it; or one, with its epoch and a sequence, none negative.
 
+    Without a producer id the others mean nothing, and clients disagree on them (Sarama: -1, -1, 0).
     A batch is journaled long before it is copied, under keys that have no place for negative ids: what is let
     through here and cannot be stored would be found in the journal again at every start.
     """
     producer = (header.producer_id, header.producer_epoch, header.base_sequence)
-    if producer != _NO_PRODUCER and min(producer) < 0:
+    if header.producer_id != NO_PRODUCER_ID and min(producer) < 0:
         raise BadBatch(BadBatchReason.BAD_PRODUCER, "producer id {}, epoch {}, base sequence {}".format(*producer))
 
 
