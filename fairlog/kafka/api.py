@@ -37,6 +37,10 @@ class HangUp(Exception):
     """The connection is to be closed without an answer, as the protocol demands. The message is logged."""
 
 
+CLIENT_NAME_MAX = 255
+"""Characters kept of what a client calls itself: it stands in log lines, and stays as long as the connection."""
+
+
 @dataclass(slots=True)
 class Client:
     """The peer at the other end of a connection. It is what it says it is: nothing here is proven."""

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import structlog
 import trio
 
+from coordinator.states import IdState
 from datalog.batch import BadBatch, BatchHeader, check_crc, parse_batch_header_untrusted
 from fairlog.broker import Appended, Broker, DuplicateOf, RefusedAppend
 from fairlog.cluster.interface import Topic
@@ -194,7 +195,7 @@ def _is_fenced_plain(broker: Broker, header: BatchHeader) -> bool:
 def _must_abort(broker: Broker, transactional_id: str | None) -> bool:
     """Whether the partition has no open transaction because the broker has aborted it, unknown to the client."""
     description = None if transactional_id is None else broker.coordinator.describe(transactional_id)
-    return description is not None and description.state == "MUST_ABORT"
+    return description is not None and description.state == IdState.MUST_ABORT.name
 
 
 def unknown_base_offset(client: Client, record_count: int) -> int:
