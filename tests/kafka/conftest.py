@@ -106,6 +106,8 @@ class MemoryLeaders:
         self.logs: dict[LogId, list[bytes]] = {}
         self.held = False
         """While set, nothing that is appended becomes visible."""
+        self.full = False
+        """While set, appending waits for room that does not come."""
         self.refusal: RefusedAppend | None = None
         self.failure: StorageFailure | None = None
         self.duplicate: DuplicateOf | None = None
@@ -117,7 +119,8 @@ class MemoryLeaders:
     async def append(
         self, log: LogId, data: bytes | bytearray | memoryview, header: BatchHeader
     ) -> Appended | DuplicateOf | RefusedAppend:
-        await trio.lowlevel.checkpoint()
+        if self.full:
+            await trio.sleep_forever()
         if self.failure is not None:
             raise self.failure
         if self.refusal is not None:

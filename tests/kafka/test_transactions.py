@@ -158,8 +158,14 @@ async def test_partition_unknown_does_not_hide_that_the_sender_is_fenced(ask, me
 
 @pytest.mark.parametrize(
     ("transactional_id", "error"),
-    [("", ErrorCode.INVALID_REQUEST), ("x" * 1024, 0), ("x" * 1025, ErrorCode.INVALID_REQUEST)]
-    + [("\u00e9" * 512, 0), ("\u00e9" * 513, ErrorCode.INVALID_REQUEST), ("x" * 70_000, ErrorCode.INVALID_REQUEST)],
+    [
+        ("", ErrorCode.INVALID_REQUEST),
+        ("x" * 1024, 0),
+        ("x" * 1025, ErrorCode.INVALID_REQUEST),
+        ("\u00e9" * 512, 0),
+        ("\u00e9" * 513, ErrorCode.INVALID_REQUEST),
+        ("x" * 70_000, ErrorCode.INVALID_REQUEST),
+    ],
     ids=["empty", "1024", "1025", "512 of two bytes", "513 of two bytes", "70,000"],
 )
 async def test_transactional_id_is_bounded_in_bytes(ask, memory, transactional_id, error):
