@@ -9,7 +9,7 @@ finishes when it is that answer's turn: requests that came behind it have starte
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -60,7 +60,7 @@ class Client:
     _polls_ended: bool = False
 
     @contextmanager
-    def long_poll(self, deadline: float) -> Iterator[trio.CancelScope]:
+    def long_poll(self, deadline: float) -> Generator[trio.CancelScope, None, None]:
         """A wait for new data: ends at `deadline` (by the event loop's clock), or when the connection is to end.
 
         One at a time, as answers are finished one at a time.

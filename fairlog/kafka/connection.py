@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from typing import cast
 
 import structlog
 import trio
@@ -115,9 +116,10 @@ class FrameReader:
         view[:filled] = self._rest[_LENGTH.size :]
         self._rest = memoryview(b"")
         while filled < length:
-            with trio.move_on_after(silence_s) as silence:
+            received = None
+            with trio.move_on_after(silence_s):
                 received = await self._receive_into(view[filled:])
-            if silence.cancelled_caught:
+            if received is None:
                 raise Malformed(f"nothing for {silence_s} s after {filled} of a frame's {length} bytes")
             if received == 0:
                 raise Malformed(f"the connection ended after {filled} of a frame's {length} bytes")
@@ -291,8 +293,11 @@ class Connection:
 
 def _raise_if_fatal(error: Exception) -> None:
     """Pass on what the node must not survive; alone or in a group, as nurseries raise it."""
-    if isinstance(error, _FATAL) or (isinstance(error, ExceptionGroup) and error.subgroup(_FATAL) is not None):
+    if isinstance(error, _FATAL):
         raise error
+    if isinstance(error, ExceptionGroup):
+        for each in cast("ExceptionGroup[Exception]", error).exceptions:
+            _raise_if_fatal(each)
 
 
 _FATAL = (AssertionError, CorruptStorage)

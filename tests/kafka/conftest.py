@@ -376,6 +376,11 @@ class Asker:
             return b"".join(started.finished(await started.answer.finish()))
         return b"".join(started.answer)
 
+    def read_answer(self, key: int, version: int, answer: bytes) -> Any:
+        """kafka-python's response object, without kio's opinion, which does not take every value."""
+        header_bytes = 5 if REQUESTS[key][0].flexible_version_q(version) and key != 18 else 4
+        return REQUESTS[key][1].decode(answer[header_bytes:], version=version)
+
     def parse(self, key: int, version: int, answer: bytes) -> Any:
         header_bytes = 5 if REQUESTS[key][0].flexible_version_q(version) and key != 18 else 4
         assert answer[:header_bytes] == (b"\0\0\0\x05\0")[:header_bytes]

@@ -256,7 +256,7 @@ def encode(writer: Writer, version: int, results: _Results) -> Answer:
             writer.int64(result.log_start)
         if version >= 8:
             writer.array((), writer.string)  # errors of single records
-            writer.nullable_string(result.message)
+            writer.message(result.message)
         writer.end_of_fields()
 
     def topic(entry: tuple[str, list[_Result]]) -> None:
