@@ -23,7 +23,7 @@ from typing import NamedTuple, cast
 
 import crc32c as _crc32c
 
-from fairlog_types import LeaderEpoch, Offset, ProducerEpoch, ProducerId
+from fairlog_types import NO_PRODUCER_ID, LeaderEpoch, Offset, ProducerEpoch, ProducerId
 
 Buffer = bytes | bytearray | memoryview
 
@@ -71,6 +71,8 @@ class BadBatchReason(Enum):
     COUNT_MISMATCH = "count mismatch"
     """No records, or a last offset delta that is not the count minus one: offsets would not be dense."""
     BAD_COMPRESSION = "unknown compression"
+    BAD_PRODUCER = "impossible producer"
+    """Neither a producer's batch nor one without: producer id, epoch and sequence do not go together."""
     CONTROL = "control batch"
     """A client has sent a control batch; only brokers write these."""
 
@@ -151,7 +153,20 @@ def parse_batch_header_untrusted(buffer: Buffer) -> BatchHeader:
     if header.attributes & _COMPRESSION_MASK > Compression.ZSTD.value:
         codec = header.attributes & _COMPRESSION_MASK
         raise BadBatch(BadBatchReason.BAD_COMPRESSION, f"codec {codec}")
+    _check_producer_untrusted(header)
     return header
+
+
+def _check_producer_untrusted(header: BatchHeader) -> None:
+    """No producer id, whatever stands beside it; or one, with its epoch and a sequence, none negative.
+
+    Without a producer id the others mean nothing, and clients disagree on them (Sarama: -1, -1, 0).
+    A batch is journaled long before it is copied, under keys that have no place for negative ids: what is let
+    through here and cannot be stored would be found in the journal again at every start.
+    """
+    producer = (header.producer_id, header.producer_epoch, header.base_sequence)
+    if header.producer_id != NO_PRODUCER_ID and min(producer) < 0:
+        raise BadBatch(BadBatchReason.BAD_PRODUCER, "producer id {}, epoch {}, base sequence {}".format(*producer))
 
 
 def crc_of(batch: Buffer) -> int:

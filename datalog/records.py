@@ -2,7 +2,8 @@
 
 Uncompressed and gzip batches are read with the standard library alone; snappy, lz4 and zstd if the package
 `cramjam` is installed, which Fairlog does not ask for. Where the records cannot be read (no codec, more than
-`DECOMPRESSED_BYTES_MAX`, or a client that wrote nonsense behind a good header), the batch answers as a whole:
+`DECOMPRESSED_BYTES_MAX`, or a client that wrote nonsense behind a good header, timestamps beyond 64 bits
+among it), the batch answers as a whole:
 its first offset with its max timestamp. A consumer that starts there misses nothing.
 
     record := length varint | attributes i8 | timestamp delta varint | offset delta varint | key, value, headers …
@@ -33,6 +34,7 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _BLOCK_LENGTH = struct.Struct(">i")
 _VARINT_BITS_MAX = 70
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class UnreadableRecords(Exception):
@@ -74,7 +76,10 @@ def record_timestamps(header: BatchHeader, batch: bytes) -> Iterator[tuple[Offse
         if length < 1 or not 0 <= offset_delta < header.record_count:
             raise UnreadableRecords(f"a record of {length} bytes with the offset delta {offset_delta}")
         at += length
-        yield Offset(header.base_offset + offset_delta), header.first_timestamp + timestamp_delta
+        timestamp = header.first_timestamp + timestamp_delta
+        if not _INT64_MIN <= timestamp <= _INT64_MAX:
+            raise UnreadableRecords(f"a timestamp of {timestamp}, which no answer can hold")
+        yield Offset(header.base_offset + offset_delta), timestamp
 
 
 def _varint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:

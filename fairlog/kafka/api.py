@@ -9,9 +9,12 @@ finishes when it is that answer's turn: requests that came behind it have starte
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+import trio
 
 from fairlog.broker import Broker
 from fairlog.kafka.wire import Buffer, Reader, Writer
@@ -37,6 +40,10 @@ class HangUp(Exception):
     """The connection is to be closed without an answer, as the protocol demands. The message is logged."""
 
 
+CLIENT_NAME_MAX = 255
+"""Characters kept of what a client calls itself: it stands in log lines, and stays as long as the connection."""
+
+
 @dataclass(slots=True)
 class Client:
     """The peer at the other end of a connection. It is what it says it is: nothing here is proven."""
@@ -49,6 +56,29 @@ class Client:
     software_name: str = ""
     """From ApiVersions v3+, as `librdkafka` or `apache-kafka-java`; empty if the client did not say."""
     software_version: str = ""
+    _polling: trio.CancelScope | None = None
+    _polls_ended: bool = False
+
+    @contextmanager
+    def long_poll(self, deadline: float) -> Generator[trio.CancelScope, None, None]:
+        """A wait for new data: ends at `deadline` (by the event loop's clock), or when the connection is to end.
+
+        One at a time, as answers are finished one at a time.
+        """
+        assert self._polling is None, "answers are finished one behind the other"
+        with trio.CancelScope(deadline=deadline) as self._polling:
+            if self._polls_ended:
+                self._polling.cancel()
+            try:
+                yield self._polling
+            finally:
+                self._polling = None
+
+    def end_long_polls(self) -> None:
+        """The one that is under way, and all to come: they answer with what they have."""
+        self._polls_ended = True
+        if self._polling is not None:
+            self._polling.cancel()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,26 +14,38 @@ Memory: one frame is held at a time (its records are in a journal when its handl
 does not read its answers blocks the writer, then fills the queue, then is not read from any more. An idle
 connection holds two tasks and no buffer.
 
-A frame that is too large is refused by its length, before room is made for it. Whatever is wrong with a
-request, the worst that happens is one log line and a closed connection.
+A frame that is too large is refused by its length, before room is made for it. Large ones of all connections
+share one budget (`frame_budget`); a client that holds a part of it and falls silent is cut off.
+
+Whatever is wrong with a request, the worst that happens is one log line and a closed connection. That holds for
+faults of ours in a handler, too, with two exceptions that pass through and stop the node: a broken assertion
+(nothing that it holds in memory can be trusted any more) and damaged storage.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
+from typing import cast
 
 import structlog
 import trio
 
 from fairlog.kafka.api import Answer, Client, Deferred, HangUp
+from fairlog.kafka.frame_budget import LARGE_FRAME_BYTES, FrameBudget
 from fairlog.kafka.router import Router, Started
 from fairlog.kafka.wire import Buffer, Malformed
+from fairlog_types import CorruptStorage
 
 log = structlog.get_logger()
 
 IN_FLIGHT_MAX = 16
 """Requests of one connection that are started and not answered. Idempotent producers use at most 5."""
+
+LARGE_FRAME_SILENCE_S = 30
+"""A client that has announced a large frame and then sends nothing for so long keeps others from sending theirs.
+Kafka's clients give a request up after as long (`request.timeout.ms`)."""
 
 _RECEIVE_BYTES = 64 * 1024
 _JOIN_BYTES_MAX = 64 * 1024
@@ -48,7 +60,13 @@ _LENGTH = struct.Struct(">i")
 class FrameReader:
     """Cuts a byte stream into frames. Each byte of a frame is copied at most once after it was received."""
 
-    def __init__(self, stream: trio.abc.ReceiveStream, *, frame_bytes_max: int) -> None:
+    def __init__(
+        self, stream: trio.abc.ReceiveStream, *, frame_bytes_max: int, budget: FrameBudget | None = None
+    ) -> None:
+        """Without a `budget` large frames are received like others: for clients."""
+        self._budget = budget
+        self._taken = 0
+        """From the budget, for the frame that is being received or handled."""
         self._stream = stream
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._frame_bytes_max = frame_bytes_max
@@ -78,14 +96,31 @@ class FrameReader:
             return frame
         return await self._large_frame(length)
 
+    def release(self) -> None:
+        """The last frame has been handled, or never will be: others may take its room in the budget."""
+        if self._budget is not None and self._taken:
+            self._budget.give_back(self._taken)
+            self._taken = 0
+
     async def _large_frame(self, length: int) -> Buffer:
+        """A frame that is not here yet."""
+        if self._budget is None or length <= LARGE_FRAME_BYTES:
+            return await self._receive_frame(length, silence_s=math.inf)
+        self._taken = await self._budget.take(length)
+        return await self._receive_frame(length, silence_s=LARGE_FRAME_SILENCE_S)
+
+    async def _receive_frame(self, length: int, *, silence_s: float) -> Buffer:
         frame = bytearray(length)  # zeroed pages: they take memory only as they are filled
         view = memoryview(frame)
         filled = len(self._rest) - _LENGTH.size
         view[:filled] = self._rest[_LENGTH.size :]
         self._rest = memoryview(b"")
         while filled < length:
-            received = await self._receive_into(view[filled:])
+            received = None
+            with trio.move_on_after(silence_s):
+                received = await self._receive_into(view[filled:])
+            if received is None:
+                raise Malformed(f"nothing for {silence_s} s after {filled} of a frame's {length} bytes")
             if received == 0:
                 raise Malformed(f"the connection ended after {filled} of a frame's {length} bytes")
             filled += received
@@ -105,12 +140,14 @@ class FrameReader:
 class Connection:
     """Serves one stream until either side ends it."""
 
-    def __init__(self, stream: trio.abc.Stream, client: Client, router: Router, *, frame_bytes_max: int) -> None:
+    def __init__(
+        self, stream: trio.abc.Stream, client: Client, router: Router, *, frame_bytes_max: int, budget: FrameBudget
+    ) -> None:
         self._stream = stream
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._client = client
         self._router = router
-        self._frames = FrameReader(stream, frame_bytes_max=frame_bytes_max)
+        self._frames = FrameReader(stream, frame_bytes_max=frame_bytes_max, budget=budget)
         self._in_flight = 0
         self._queue, self._queued = trio.open_memory_channel[Started](IN_FLIGHT_MAX)
         self._stopping = False
@@ -130,12 +167,14 @@ class Connection:
                 if not drain:
                     nursery.cancel_scope.cancel()
         finally:
+            self._frames.release()
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(self._stream)
 
     def stop(self) -> None:
-        """Take no further request; answer what is in flight, then close."""
+        """Take no further request; answer what is in flight, without waiting for new data, then close."""
         self._stopping = True
+        self._client.end_long_polls()
         if self._reading is not None:
             self._reading.cancel()
 
@@ -148,6 +187,7 @@ class Connection:
                     return self._stopping
                 started = await self._router.start(frame, self._client)
                 del frame
+                self._frames.release()
                 await self._answer(started)
             except Malformed as error:
                 self._closed("malformed request", reason=str(error))
@@ -157,7 +197,8 @@ class Connection:
                 return False
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return False
-            except Exception:
+            except Exception as error:
+                _raise_if_fatal(error)
                 # The barrier between a fault in one handler and the other clients: say it loudly, close this one.
                 log.exception("a request failed by a fault of the node", **self._who())
                 return False
@@ -172,6 +213,7 @@ class Connection:
 
     async def _answer(self, started: Started) -> None:
         if started.answer is None:
+            self._log_request(started, answer_bytes=0)
             return
         if self._in_flight == 0 and not isinstance(started.answer, Deferred):
             await self._send(started, started.answer)
@@ -193,7 +235,8 @@ class Connection:
                     connection.cancel()
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     connection.cancel()
-                except Exception:
+                except Exception as error:
+                    _raise_if_fatal(error)
                     # As in _read_requests.
                     log.exception("an answer failed by a fault of the node", api=started.api_name, **self._who())
                     connection.cancel()
@@ -201,14 +244,7 @@ class Connection:
 
     async def _send(self, started: Started, answer: Answer) -> None:
         length = sum(map(len, answer))
-        log.debug(
-            "request",
-            api=started.api_name,
-            version=started.version,
-            answer_bytes=length,
-            client_id=self._client.client_id,
-            connection=self._client.connection,
-        )
+        self._log_request(started, answer_bytes=length)
         parts = [_LENGTH.pack(length), *answer]
         if self._socket is None or length <= _JOIN_BYTES_MAX:
             await self._stream.send_all(b"".join(parts))
@@ -233,6 +269,16 @@ class Connection:
                 pending[first] = memoryview(b"")
                 first += 1
 
+    def _log_request(self, started: Started, *, answer_bytes: int) -> None:
+        log.debug(
+            "request",
+            api=started.api_name,
+            version=started.version,
+            answer_bytes=answer_bytes,
+            client_id=self._client.client_id,
+            connection=self._client.connection,
+        )
+
     def _closed(self, event: str, *, reason: str) -> None:
         log.warning(event, reason=reason, action="connection closed", **self._who())
 
@@ -243,3 +289,15 @@ class Connection:
             "software": f"{self._client.software_name} {self._client.software_version}".strip(),
             "connection": self._client.connection,
         }
+
+
+def _raise_if_fatal(error: Exception) -> None:
+    """Pass on what the node must not survive; alone or in a group, as nurseries raise it."""
+    if isinstance(error, _FATAL):
+        raise error
+    if isinstance(error, ExceptionGroup):
+        for each in cast("ExceptionGroup[Exception]", error).exceptions:
+            _raise_if_fatal(each)
+
+
+_FATAL = (AssertionError, CorruptStorage)

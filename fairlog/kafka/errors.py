@@ -100,6 +100,7 @@ BAD_BATCHES: dict[BadBatchReason, ErrorCode] = {
     BadBatchReason.BAD_CRC: ErrorCode.CORRUPT_MESSAGE,
     BadBatchReason.COUNT_MISMATCH: ErrorCode.INVALID_RECORD,
     BadBatchReason.BAD_COMPRESSION: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    BadBatchReason.BAD_PRODUCER: ErrorCode.INVALID_RECORD,
     BadBatchReason.CONTROL: ErrorCode.INVALID_RECORD,
 }
 """What a batch that cannot be stored is answered with; all are without effect."""

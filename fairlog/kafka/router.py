@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlog.broker import Broker
-from fairlog.kafka.api import Answer, Api, Client, Context, Deferred, EncodedAnswers, HangUp
+from fairlog.kafka.api import CLIENT_NAME_MAX, Answer, Api, Client, Context, Deferred, EncodedAnswers, HangUp
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import api_18_api_versions
 from fairlog.kafka.wire import Buffer, Malformed, Reader, Writer
@@ -62,7 +62,7 @@ class Router:
             return self._unsupported(api, version, correlation_id)
         flexible = version >= api.flexible_from
         try:
-            client.client_id = reader.legacy_nullable_string() or ""
+            client.client_id = (reader.legacy_nullable_string() or "")[:CLIENT_NAME_MAX]
             reader.flexible = flexible
             reader.end_of_fields()
             request = api.decode(reader, version)

@@ -16,6 +16,7 @@ import trio
 from fairlog.broker import Broker
 from fairlog.kafka.api import Client
 from fairlog.kafka.connection import Connection
+from fairlog.kafka.frame_budget import FrameBudget
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.router import Router
 
@@ -29,7 +30,10 @@ class Server:
         self._router = Router(broker, ALL)
         self._frame_bytes_max = broker.settings.requests.request_bytes_max
         self._connections_max = broker.settings.requests.connections_max
+        self._budget = FrameBudget()
         self._accepted = 0
+        self._refused = 0
+        """Connections since there are too many of them; 0: there are not."""
         self._connections: set[Connection] = set()
         self._accepting = trio.CancelScope()
 
@@ -59,13 +63,20 @@ class Server:
         self._accepted += 1
         peer = _peer_name(stream.socket)
         if len(self._connections) >= self._connections_max:
-            log.warning("too many connections", peer=peer, connections_max=self._connections_max)
+            if self._refused == 0:  # once, not for each attempt of clients that try again and again
+                log.warning("too many connections", peer=peer, connections_max=self._connections_max)
+            self._refused += 1
             await trio.aclose_forcefully(stream)
             return
+        if self._refused:
+            log.info("connections are taken again", refused=self._refused, connections_max=self._connections_max)
+            self._refused = 0
         # trio sets TCP_NODELAY on every stream; a peer that vanished without a word is found out by keepalive.
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         client = Client(connection=self._accepted, peer=peer)
-        connection = Connection(stream, client, self._router, frame_bytes_max=self._frame_bytes_max)
+        connection = Connection(
+            stream, client, self._router, frame_bytes_max=self._frame_bytes_max, budget=self._budget
+        )
         self._connections.add(connection)
         try:
             if not self._accepting.cancel_called:

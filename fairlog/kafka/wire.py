@@ -32,6 +32,9 @@ ELEMENTS_MAX = 100_000
 """Elements that all arrays of one request may have together. Kafka's own limit of partitions in one request is 2,000
 (`max.request.partition.size.limit`); this one only keeps a 100 MB frame from becoming 10 GB of objects."""
 
+MESSAGE_CHARACTERS_MAX = 1000
+"""Of an error message in an answer; a legacy string holds 32,767 bytes."""
+
 ZERO_UUID = UUID(int=0)
 """What the protocol writes where there is no UUID."""
 
@@ -215,6 +218,10 @@ class Writer:
         encoded = value.encode()
         self._length(len(encoded), _INT16)
         self._bytes += encoded
+
+    def message(self, value: str | None) -> None:
+        """An error message for people. Cut, since what it quotes may be as long as a string can be."""
+        self.nullable_string(None if value is None else value[:MESSAGE_CHARACTERS_MAX])
 
     def records(self, batches: Iterable[Buffer]) -> None:
         """One field of record batches, each a buffer of its own."""

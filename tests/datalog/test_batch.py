@@ -24,10 +24,10 @@ from fairlog_types import LeaderEpoch, Offset
 from tests.datalog.batches import batch
 
 
-def with_field(data: bytearray, at: int, layout: str, value: int) -> bytearray:
-    """A copy with one header field replaced, and the CRC as it was."""
+def with_field(data: bytearray, at: int, layout: str, *values: int) -> bytearray:
+    """A copy with one header field, or several in a row, replaced, and the CRC as it was."""
     changed = bytearray(data)
-    struct.pack_into(layout, changed, at, value)
+    struct.pack_into(layout, changed, at, *values)
     return changed
 
 
@@ -80,12 +80,23 @@ def test_split_payload_of_several_batches_yields_each() -> None:
         (with_field(batch(0, [1, 2]), 57, ">i", 3), BadBatchReason.COUNT_MISMATCH),
         (with_field(batch(0, [1, 2]), 23, ">i", 0), BadBatchReason.COUNT_MISMATCH),
         (batch(0, [1], attributes=5), BadBatchReason.BAD_COMPRESSION),
+        (with_field(batch(0, [1]), 43, ">q", -5), BadBatchReason.BAD_PRODUCER),
+        (with_field(batch(0, [1]), 43, ">qhi", -(2**63), 0, 0), BadBatchReason.BAD_PRODUCER),
+        (with_field(batch(0, [1]), 43, ">qhi", 5, -1, 0), BadBatchReason.BAD_PRODUCER),
+        (with_field(batch(0, [1]), 43, ">qhi", 5, 0, -1), BadBatchReason.BAD_PRODUCER),
         (batch(0, [1], attributes=0x20), BadBatchReason.CONTROL),
     ],
 )
 def test_split_bad_batch_names_the_reason(data: bytes, reason: BadBatchReason) -> None:
     """Each way of being wrong has a name of its own, for the Kafka edge to answer by."""
     assert reason_of(data) is reason
+
+
+@pytest.mark.parametrize(("epoch", "sequence"), [(-1, -1), (-1, 0), (0, 0), (-7, 2**31 - 1)])
+def test_header_without_producer_is_good_whatever_stands_beside_it(epoch: int, sequence: int) -> None:
+    """Clients without idempotence do not agree on what epoch and sequence they send."""
+    header = parse_batch_header_untrusted(with_field(batch(0, [1]), 43, ">qhi", -1, epoch, sequence))
+    assert header.producer_id == -1
 
 
 @given(st.integers(HEADER_BYTES, len(batch(0, [1, 2, 3])) - 1), st.integers(1, 255))

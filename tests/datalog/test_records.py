@@ -135,6 +135,17 @@ def test_search_match_before_the_log_start_alone_finds_none() -> None:
     assert first_at_or_after(bytes(batch(100, [9000, 1000])), 5000, Offset(101)) is None
 
 
+def test_search_timestamp_beyond_64_bits_answers_for_the_whole_batch() -> None:
+    """A delta that leads out of what an answer can hold makes the records unreadable, not the reader fail."""
+    last = 2**63 - 1
+    payload = batches.records([0, 1, 2])
+    data = bytearray(batch(7, [0, 1, 2], payload=payload, max_timestamp_ms=last))
+    struct.pack_into(">q", data, 27, last)  # first timestamp; the deltas stay 0, 1, 2
+    assert first_at_or_after(bytes(data), last, Offset(8)) == found(8, last)
+    with pytest.raises(UnreadableRecords, match="a timestamp of"):
+        list(record_timestamps(parse_batch_header_untrusted(data), bytes(data)))
+
+
 def test_search_log_append_time_gives_the_batch_start() -> None:
     """With LogAppendTime every record has the batch's max timestamp, whatever the deltas say."""
     data = bytes(batch(100, TIMESTAMPS, attributes=0x08, max_timestamp_ms=7000))

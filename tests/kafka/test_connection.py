@@ -11,9 +11,11 @@ from trio.testing import memory_stream_pair
 
 from fairlog.kafka.api import Client, Deferred, HangUp
 from fairlog.kafka.connection import IN_FLIGHT_MAX, Connection, FrameReader
+from fairlog.kafka.frame_budget import LARGE_FRAME_BYTES, FrameBudget
 from fairlog.kafka.router import Started
 from fairlog.kafka.server import Server
 from fairlog.kafka.wire import Malformed
+from fairlog_types import CorruptStorage
 
 FRAME_BYTES_MAX = 1_000_000
 
@@ -38,6 +40,10 @@ class EchoRouter:
             raise Malformed("Fetch v12: the frame ends within a number")
         if frame == b"hang up":
             raise HangUp("API 99 is not served")
+        if frame == b"assertion":
+            raise AssertionError("an invariant is broken")
+        if frame == b"damage in a nursery":
+            raise ExceptionGroup("a nursery", [CorruptStorage("byte 7")])
         if frame == b"fault":
             raise ZeroDivisionError("a fault of ours")
         if frame == b"none":
@@ -50,6 +56,8 @@ class EchoRouter:
         await self.gate.wait()
         if frame == b"wait and hang up":
             raise HangUp("effect unknown")
+        if frame == b"wait for an assertion":
+            raise AssertionError("an invariant is broken")
         if frame == b"wait for a fault":
             raise ZeroDivisionError("a fault of ours")
         self.finished.append(frame)
@@ -82,7 +90,7 @@ class Peer:
 async def peer(nursery, autojump_clock):
     ours, theirs = memory_stream_pair()
     router = EchoRouter()
-    connection = Connection(ours, Client(1, "peer:1"), router, frame_bytes_max=FRAME_BYTES_MAX)
+    connection = Connection(ours, Client(1, "peer:1"), router, frame_bytes_max=FRAME_BYTES_MAX, budget=FrameBudget())
     peer = Peer(theirs, router, connection)
     nursery.start_soon(peer.serve)
     return peer
@@ -139,6 +147,94 @@ async def test_frame_of_the_largest_size_is_taken():
     assert len(frame) == FRAME_BYTES_MAX
 
 
+# --- the budget of large frames ------------------------------------------------------------------------------------
+
+
+async def test_budget_is_given_in_the_order_of_asking():
+    """Who asks for little does not overtake who asks for much; all that is taken comes back."""
+    budget, got = FrameBudget(10), []
+
+    async def take(name, length):
+        share = await budget.take(length)
+        got.append((name, share))
+
+    async with trio.open_nursery() as nursery:
+        for name, length in [("first", 6), ("much", 20), ("little", 1)]:
+            nursery.start_soon(take, name, length)
+            await trio.testing.wait_all_tasks_blocked()
+        assert got == [("first", 6)]
+        budget.give_back(6)
+        await trio.testing.wait_all_tasks_blocked()
+        assert got == [("first", 6), ("much", 10)]
+        budget.give_back(10)
+    assert (got[2], budget.free) == (("little", 1), 9)
+
+
+async def test_budget_waited_for_in_vain_is_not_spent(autojump_clock):
+    """Whoever is cancelled while waiting takes nothing, and does not hold up those behind."""
+    budget, got = FrameBudget(10), []
+
+    async def take(length, patience_s):
+        with trio.move_on_after(patience_s):
+            got.append(await budget.take(length))
+
+    assert await budget.take(6) == 6
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take, 8, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(take, 4, 5)
+    assert (got, budget.free) == ([4], 0)
+
+
+LARGE = LARGE_FRAME_BYTES + 1
+
+
+async def large_peers(nursery, count, budget):
+    peers = []
+    for number in range(count):
+        ours, theirs = memory_stream_pair()
+        router = EchoRouter()
+        connection = Connection(ours, Client(number, "peer"), router, frame_bytes_max=2 * LARGE, budget=budget)
+        peers.append(Peer(theirs, router, connection))
+        nursery.start_soon(peers[-1].serve)
+    return peers
+
+
+async def test_large_frames_wait_for_the_budget(nursery):
+    """One at a time, if the budget is for one; small frames pass by; all of the budget comes back."""
+    budget = FrameBudget(LARGE + 10)
+    one, two, small = await large_peers(nursery, 3, budget)
+    await one.stream.send_all(framed(bytes(LARGE))[:-1])
+    await trio.testing.wait_all_tasks_blocked()
+    nursery.start_soon(two.send, bytes(LARGE))
+    await trio.testing.wait_all_tasks_blocked()
+    assert (two.router.started, budget.free) == ([], 10)
+    await small.send(b"small")
+    assert await small.receive() == b"small"
+    await one.stream.send_all(b"\0")
+    assert len(await one.receive()) == LARGE
+    assert len(await two.receive()) == LARGE
+    assert budget.free == LARGE + 10
+
+
+async def test_large_frame_of_a_silent_client_gives_its_budget_back(nursery, autojump_clock):
+    """Neither one who falls silent nor one who goes keeps others from sending; the silent one is cut off."""
+    budget = FrameBudget(LARGE)
+    silent, gone, last = await large_peers(nursery, 3, budget)
+    await silent.stream.send_all(framed(bytes(LARGE))[:100])
+    await trio.testing.wait_all_tasks_blocked()
+    await gone.stream.send_all(framed(bytes(LARGE))[:100])
+    await trio.testing.wait_all_tasks_blocked()
+    nursery.start_soon(last.send, bytes(LARGE))
+    await trio.testing.wait_all_tasks_blocked()
+    with capture_logs() as lines:
+        assert await silent.stream.receive_some() == b""
+        await gone.stream.aclose()
+        assert len(await last.receive()) == LARGE
+    assert any("nothing for 30 s after 96 of" in line.get("reason", "") for line in lines)
+    assert budget.free == LARGE
+
+
 # --- order and pipelining --------------------------------------------------------------------------
 
 
@@ -153,9 +249,11 @@ async def test_requests_are_answered_in_order(peer):
 
 
 async def test_request_without_an_answer_is_skipped(peer):
-    """acks=0: nothing comes, and the next answer is the next request's."""
-    await peer.send(b"none", b"one", b"none", b"two")
-    assert [await peer.receive() for _ in range(2)] == [b"one", b"two"]
+    """acks=0: nothing comes, and the next answer is the next request's; each has its line in the log at debug."""
+    with capture_logs() as lines:
+        await peer.send(b"none", b"one", b"none", b"two")
+        assert [await peer.receive() for _ in range(2)] == [b"one", b"two"]
+    assert [line["answer_bytes"] for line in lines if line["event"] == "request"] == [0, 3, 0, 3]
 
 
 async def test_client_that_pipelines_without_end_is_not_read_without_end(peer):
@@ -194,6 +292,26 @@ async def test_request_that_goes_wrong_closes_its_connection_with_one_line(peer,
     assert told[0]["peer"] == "peer:1"
     if reason:
         assert told[0]["reason"] == reason
+
+
+@pytest.mark.parametrize(
+    ("body", "fatal"),
+    [
+        (b"assertion", AssertionError),
+        (b"wait for an assertion", AssertionError),
+        (b"damage in a nursery", CorruptStorage),
+    ],
+)
+async def test_broken_assertion_and_damage_pass_through_to_the_node(body, fatal):
+    """They are not one client's trouble: what serves the connection fails, loudly, and with it the node."""
+    ours, theirs = memory_stream_pair()
+    router = EchoRouter()
+    router.gate.set()
+    connection = Connection(ours, Client(1, "peer:1"), router, frame_bytes_max=100, budget=FrameBudget())
+    await theirs.send_all(framed(body))
+    with pytest.raises(ExceptionGroup) as caught:
+        await connection.serve()
+    assert caught.value.subgroup(fatal) is not None
 
 
 async def test_client_that_goes_takes_its_waiting_answers_along(peer):
@@ -298,7 +416,7 @@ async def test_connections_are_numbered_in_the_order_they_come(server):
 
 
 async def test_connections_beyond_the_limit_are_closed(server):
-    """With a log line; those that are there are served on."""
+    """With one log line for all of them, and one when it is over; those that are there are served on."""
     server._connections_max = 1
     async with await server.connect() as one:
         await ask_versions(one)
@@ -306,8 +424,37 @@ async def test_connections_beyond_the_limit_are_closed(server):
             async with await server.connect() as two:
                 with trio.fail_after(5):
                     assert await two.receive_some() == b""
+            async with await server.connect() as three:
+                with trio.fail_after(5):
+                    assert await three.receive_some() == b""
         assert [line["event"] for line in lines] == ["too many connections"]
         await ask_versions(one)
+    await trio.testing.wait_all_tasks_blocked()
+    with capture_logs() as lines:
+        async with await server.connect() as four:
+            await ask_versions(four)
+    told = [line for line in lines if line["log_level"] != "debug"]
+    assert [(line["event"], line["refused"]) for line in told] == [("connections are taken again", 2)]
+
+
+async def test_server_stopped_answers_a_long_poll_at_once(memory):
+    """A consumer that waits for new data for a minute does not hold up the stop of a node."""
+    memory.topics.create_now("t")
+    server = Server(memory.broker)
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    fetch = struct.pack(">hhih", 1, 4, 6, -1) + struct.pack(">iiiibi", -1, 60_000, 1, 10**7, 0, 1)
+    fetch += struct.pack(">h1siiqi", 1, b"t", 1, 0, 0, 10**7)
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.serve, listeners)
+            stream = await trio.open_tcp_stream(*listeners[0].socket.getsockname()[:2])
+            await stream.send_all(framed(fetch))
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            server.stop()
+        async with stream:
+            reader = FrameReader(stream, frame_bytes_max=2**31 - 1)
+            assert bytes(await reader.next_frame())[:4] == struct.pack(">i", 6)
+            assert await reader.next_frame() is None
 
 
 async def test_server_stopped_ends_by_itself(memory):

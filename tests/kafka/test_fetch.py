@@ -165,6 +165,24 @@ async def test_fetch_gives_what_there_is_when_its_time_is_over(ask, memory, fill
     assert trio.current_time() - before == pytest.approx(0.3)
 
 
+async def test_fetch_gives_what_there_is_when_the_connection_is_to_end(ask, memory, fill, autojump_clock):
+    """A stop does not wait for data: the fetch under way and those behind it answer at once, with what they have."""
+    memory.topics.create_now("t")
+    fill()
+    asked = request(memory, {0: 0}, max_wait_ms=60_000, min_bytes=1000)
+    before = trio.current_time()
+    async with trio.open_nursery() as nursery:
+
+        async def stop_later():
+            await trio.sleep(0.1)
+            ask.client.end_long_polls()
+
+        nursery.start_soon(stop_later)
+        for _ in range(2):
+            assert len(lines(await ask(FETCH, 12, **asked))[0].records) == 100
+    assert trio.current_time() - before == pytest.approx(0.1)
+
+
 async def test_fetch_that_waited_keeps_the_limit(ask, memory, fill, autojump_clock):
     """What arrives while a fetch waits does not push the answer over max_bytes."""
     memory.topics.create_now("t")

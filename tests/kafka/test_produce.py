@@ -167,6 +167,17 @@ async def test_acks_all_beyond_the_time_out_is_answered_as_timed_out(ask, memory
     assert trio.current_time() - before == pytest.approx(1.5)
 
 
+async def test_wait_for_room_beyond_the_time_out_is_answered_as_timed_out(ask, memory, batch, autojump_clock):
+    """The time-out counts from the request's start, for whatever it waits; with acks=1, too."""
+    memory.topics.create_now("t")
+    memory.leaders.full = True
+    before = trio.current_time()
+    with trio.fail_after(60):
+        answer = only(await ask(PRODUCE, 9, **request(batch(), acks=1, timeout_ms=1500)))
+    assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert trio.current_time() - before == pytest.approx(1.5)
+
+
 async def test_acks_none_is_not_answered(ask, memory, batch):
     """acks=0 gets no answer; if it is refused, the connection is closed, so that the client notices."""
     memory.topics.create_now("t")

@@ -65,6 +65,12 @@ async def test_versions_served_are_listed(ask, version):
     assert ask.client.software_name == ("librdkafka" if version >= 3 else "")
 
 
+async def test_names_of_a_client_are_cut(ask):
+    """They stand in log lines, and in memory as long as the connection."""
+    await ask(VERSIONS, 3, client_software_name="n" * 70_000, client_software_version="v" * 70_000)
+    assert (len(ask.client.software_name), len(ask.client.software_version)) == (255, 255)
+
+
 # --- InitProducerId, AddPartitionsToTxn, EndTxn ----------------------------------------------------
 
 
@@ -125,12 +131,51 @@ async def test_partitions_are_added(ask, memory, version):
     assert memory.coordinator.calls == [("add", "tx", 41, 2, logs, 11)]
 
 
-async def test_partitions_are_added_all_or_none(ask, memory):
+async def test_partitions_are_added_all_or_none(ask, memory, description):
     """One that does not exist keeps the others out, and nothing has begun."""
     memory.topics.create_now("t", partitions=1)
+    memory.coordinator.descriptions["tx"] = description()
     errors = added(await ask(ADD, 3, **add(0, 5)))
     assert errors == {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED, ("t", 5): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert memory.coordinator.calls == []
+
+
+@pytest.mark.parametrize(
+    ("known", "code"),
+    [
+        ({"epoch": 3}, ErrorCode.PRODUCER_FENCED),
+        ({"producer_id": 42}, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (None, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+    ],
+)
+async def test_partition_unknown_does_not_hide_that_the_sender_is_fenced(ask, memory, description, known, code):
+    """Clients ask again for an unknown partition until their time is up; who is fenced has to learn that."""
+    memory.topics.create_now("t", partitions=1)
+    if known is not None:
+        memory.coordinator.descriptions["tx"] = description(**known)
+    assert added(await ask(ADD, 3, **add(0, 5))) == {("t", 0): code, ("t", 5): code}
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "error"),
+    [
+        ("", ErrorCode.INVALID_REQUEST),
+        ("x" * 1024, 0),
+        ("x" * 1025, ErrorCode.INVALID_REQUEST),
+        ("\u00e9" * 512, 0),
+        ("\u00e9" * 513, ErrorCode.INVALID_REQUEST),
+        ("x" * 70_000, ErrorCode.INVALID_REQUEST),
+    ],
+    ids=["empty", "1024", "1025", "512 of two bytes", "513 of two bytes", "70,000"],
+)
+async def test_transactional_id_is_bounded_in_bytes(ask, memory, transactional_id, error):
+    """It has to fit a frame of the group journal; one that does not never reaches the coordinator."""
+    memory.topics.create_now("t")
+    assert (await ask(INIT, 4, **init(transactional_id))).error_code == error
+    asked = add(0) | {"v3_and_below_transactional_id": transactional_id}
+    assert added(await ask(ADD, 3, **asked)) == {("t", 0): error}
+    assert (await ask(END, 3, **(end() | {"transactional_id": transactional_id}))).error_code == error
+    assert len(memory.coordinator.calls) == (0 if error else 3)
 
 
 @versions(api_26_end_txn)

@@ -5,8 +5,8 @@ Behaviour
 - A topic that does not exist is made, if the node is so configured.
 - acks=all, plain: answered when the batch is on disk *and* readable, so that a client which reads its own
   write finds it. acks=1: when it is in the journal. acks=0: never; a refusal closes the connection, as in
-  Kafka, so that the client notices. Waiting longer than the request's time-out is REQUEST_TIMED_OUT: the
-  effect is unknown.
+  Kafka, so that the client notices. Waiting longer than the request's time-out, be it for room or for the disk,
+  is REQUEST_TIMED_OUT: the effect is unknown.
 - Inside a transaction: answered when it is in the journal, whatever acks says; durability is bought at the
   commit. The batch's place is not known until then. See `unknown_base_offset` for what is answered instead.
 - A repeated batch of an idempotent producer is answered with the original's result.
@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import structlog
 import trio
 
+from coordinator.states import IdState
 from datalog.batch import BadBatch, BatchHeader, check_crc, parse_batch_header_untrusted
 from fairlog.broker import Appended, Broker, DuplicateOf, RefusedAppend
 from fairlog.cluster.interface import Topic
@@ -99,7 +100,7 @@ async def handle(context: Context, request: ProduceRequest) -> Reply:
             results.append((name, refused))
             continue
         topic = await find_or_create(context.broker, name, may_create=True)
-        results.append((name, [await _append(context, request, topic, *entry) for entry in partitions]))
+        results.append((name, [await _append(context, request, topic, *entry, deadline) for entry in partitions]))
     if request.acks == 0:
         _hang_up_on_errors(results)
         return None
@@ -110,7 +111,12 @@ async def handle(context: Context, request: ProduceRequest) -> Reply:
 
 
 async def _append(
-    context: Context, request: ProduceRequest, topic: Topic | ErrorCode, partition: int, records: memoryview | None
+    context: Context,
+    request: ProduceRequest,
+    topic: Topic | ErrorCode,
+    partition: int,
+    records: memoryview | None,
+    deadline: float,
 ) -> _Result:
     result = _Result(partition)
     if isinstance(topic, ErrorCode):
@@ -134,10 +140,14 @@ async def _append(
         )
     if _is_fenced_plain(broker, header):
         return result.fail(ErrorCode.INVALID_PRODUCER_EPOCH)
-    try:
-        outcome = await broker.leaders.append(log_id, data, header)
-    except StorageFailure as failure:
-        return result.fail(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+    outcome: Appended | DuplicateOf | RefusedAppend | None = None
+    with trio.move_on_at(deadline):
+        try:
+            outcome = await broker.leaders.append(log_id, data, header)
+        except StorageFailure as failure:
+            return result.fail(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+    if outcome is None:
+        return result.fail(ErrorCode.REQUEST_TIMED_OUT, "the journal, or the copy behind it, had no room in time")
     if outcome is RefusedAppend.NOT_IN_TRANSACTION and _must_abort(broker, request.transactional_id):
         outcome = RefusedAppend.MUST_ABORT
     if isinstance(outcome, RefusedAppend):
@@ -194,7 +204,7 @@ def _is_fenced_plain(broker: Broker, header: BatchHeader) -> bool:
 def _must_abort(broker: Broker, transactional_id: str | None) -> bool:
     """Whether the partition has no open transaction because the broker has aborted it, unknown to the client."""
     description = None if transactional_id is None else broker.coordinator.describe(transactional_id)
-    return description is not None and description.state == "MUST_ABORT"
+    return description is not None and description.state == IdState.MUST_ABORT.name
 
 
 def unknown_base_offset(client: Client, record_count: int) -> int:
@@ -246,7 +256,7 @@ def encode(writer: Writer, version: int, results: _Results) -> Answer:
             writer.int64(result.log_start)
         if version >= 8:
             writer.array((), writer.string)  # errors of single records
-            writer.nullable_string(result.message)
+            writer.message(result.message)
         writer.end_of_fields()
 
     def topic(entry: tuple[str, list[_Result]]) -> None:

@@ -4,9 +4,9 @@ Behaviour
 - The high watermark is the last stable offset: everything that can be read is committed (invariant 1). Both
   isolation levels get the same records, and the list of aborted transactions is always empty.
 - A fetch offset in the middle of a batch gets the whole batch; the client skips what it does not want.
-- Waits until `min_bytes` are there or `max_wait` is over. A consumer at the end of its partitions costs no
-  worker thread: offsets are compared with the high watermarks first, and one thread call reads all
-  partitions.
+- Waits until `min_bytes` are there, `max_wait` is over, or the node stops. A consumer at the end of its
+  partitions costs no worker thread: offsets are compared with the high watermarks first, and one thread call
+  reads all partitions.
 - Limits are per partition and in all, by whole batches; the first batch is sent whatever its size (KIP-74).
 - Errors do not wait.
 - Sessions (KIP-227) are declined: every answer says session 0, so every request names all its partitions.
@@ -159,7 +159,7 @@ async def _finish(context: Context, request: FetchRequest, deadline: float) -> A
         failed = any(partition.error is not ErrorCode.NONE for partition in partitions)
         if failed or not ends or fetched >= request.min_bytes:
             break
-        with trio.move_on_at(deadline) as waiting:
+        with context.client.long_poll(deadline) as waiting:
             await context.broker.leaders.wait_for_more(ends)
         if waiting.cancelled_caught:
             break

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.api import CLIENT_NAME_MAX, Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader, Writer
 
@@ -43,8 +43,8 @@ def decode(reader: Reader, version: int) -> ApiVersionsRequest:
 
 async def handle(context: Context, request: ApiVersionsRequest) -> Answer:
     if request.software_name:
-        context.client.software_name = request.software_name
-        context.client.software_version = request.software_version
+        context.client.software_name = request.software_name[:CLIENT_NAME_MAX]
+        context.client.software_version = request.software_version[:CLIENT_NAME_MAX]
     return encode(context.version, ErrorCode.NONE, context.served)
 
 

@@ -188,7 +188,7 @@ def encode(context: Context, lines: Sequence[_Line]) -> Answer:
         if version >= 7:
             writer.uuid(line.topic_id)
         writer.int16(line.error)
-        writer.nullable_string(line.message)
+        writer.message(line.message)
         if version >= 5:
             writer.int32(line.partitions)
             writer.int16(_NODES if line.error is ErrorCode.NONE else -1)

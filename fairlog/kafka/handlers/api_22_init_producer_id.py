@@ -5,6 +5,7 @@ Behaviour
 - With one: the caller becomes its one current producer. What the last instance left is finished first, its
   epoch is fenced. A repetition on the same connection gets the same answer, and does not fence its own
   sender.
+- An empty transactional id, or one of more than `TRANSACTIONAL_ID_BYTES_MAX`, is INVALID_REQUEST.
 
 Version notes
 - 2 is flexible; 3 lets a producer say which id and epoch it had, so that it can recover from an error
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from coordinator.answers import Granted, Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
+from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, StorageFailure
 
@@ -55,7 +57,7 @@ async def handle(context: Context, request: InitProducerIdRequest) -> Answer:
 
 
 async def _init(context: Context, request: InitProducerIdRequest) -> Granted | ErrorCode:
-    if request.transactional_id == "":
+    if request.transactional_id is not None and not is_acceptable(request.transactional_id):
         return ErrorCode.INVALID_REQUEST
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         return ErrorCode.INVALID_REQUEST

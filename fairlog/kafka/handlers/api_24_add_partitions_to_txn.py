@@ -1,8 +1,9 @@
 """AddPartitionsToTxn: the transaction will write to these partitions; the first such request begins it.
 
 Behaviour
+- Who is fenced, or names another producer id than is known, is told that, whatever the partitions are.
 - All or none: if one partition does not exist, the others are OPERATION_NOT_ATTEMPTED and nothing has
-  begun.
+  begun. Only a partition that is deleted in that very moment is refused alone.
 - After a transaction that the broker has aborted, and before the client has: TRANSACTION_ABORTABLE.
 
 Version notes
@@ -19,6 +20,7 @@ from coordinator.answers import Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
 from fairlog.kafka.topic_lookup import log_of
+from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import LogId, ProducerEpoch, ProducerId, StorageFailure
 
@@ -51,21 +53,40 @@ def decode(reader: Reader, version: int) -> AddPartitionsToTxnRequest:  # noqa: 
 
 
 async def handle(context: Context, request: AddPartitionsToTxnRequest) -> Answer:
+    errors = await _errors(context, request)
+    return encode(context, request, errors)
+
+
+async def _errors(context: Context, request: AddPartitionsToTxnRequest) -> dict[Partition, ErrorCode]:
     cluster = context.broker.cluster
     logs = {
         (name, partition): log_of(cluster.topic(name), partition)
         for name, partitions in request.topics
         for partition in partitions
     }
+    if not is_acceptable(request.transactional_id):
+        return dict.fromkeys(logs, ErrorCode.INVALID_REQUEST)
     found = {partition: log for partition, log in logs.items() if log is not None}
-    if len(found) < len(logs):
-        errors = {
-            partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else ErrorCode.OPERATION_NOT_ATTEMPTED
-            for partition, log in logs.items()
-        }
-    else:
-        errors = await _add(context, request, found)
-    return encode(context, request, errors)
+    if len(found) == len(logs):
+        return await _add(context, request, found)
+    stranger = _is_a_stranger(context, request)
+    if stranger is not None:
+        return dict.fromkeys(logs, _code(context, stranger))
+    return {
+        partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else ErrorCode.OPERATION_NOT_ATTEMPTED
+        for partition, log in logs.items()
+    }
+
+
+def _is_a_stranger(context: Context, request: AddPartitionsToTxnRequest) -> Refusal | None:
+    """What the coordinator would refuse the sender with, whatever it asked for.
+
+    An unknown partition is something that clients ask again for; a fenced one must not be kept waiting by it.
+    """
+    known = context.broker.coordinator.describe(request.transactional_id)
+    if known is None or known.producer_id != request.producer_id:
+        return Refusal.UNKNOWN_PRODUCER_ID_MAPPING
+    return Refusal.FENCED if known.epoch != request.producer_epoch else None
 
 
 async def _add(

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import EffectUnknown, ErrorCode, code_of_refusal
+from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import ProducerEpoch, ProducerId, StorageFailure
 
@@ -44,6 +45,17 @@ def decode(reader: Reader, version: int) -> EndTxnRequest:  # noqa: ARG001 (all 
 
 
 async def handle(context: Context, request: EndTxnRequest) -> Answer:
+    error = ErrorCode.INVALID_REQUEST
+    if is_acceptable(request.transactional_id):
+        error = await _end(context, request)
+    writer = context.writer()
+    writer.int32(0)  # throttle time
+    writer.int16(error)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+async def _end(context: Context, request: EndTxnRequest) -> ErrorCode:
     try:
         refusal = await context.broker.coordinator.end(
             request.transactional_id,
@@ -54,14 +66,9 @@ async def handle(context: Context, request: EndTxnRequest) -> Answer:
         )
     except StorageFailure as failure:
         raise EffectUnknown(f"the disk failed at the end of a transaction of {request.transactional_id}") from failure
-    error = ErrorCode.NONE
-    if refusal is not None:
-        error = code_of_refusal(refusal, knows_producer_fenced=context.version >= 2)
-    writer = context.writer()
-    writer.int32(0)  # throttle time
-    writer.int16(error)
-    writer.end_of_fields()
-    return writer.parts()
+    if refusal is None:
+        return ErrorCode.NONE
+    return code_of_refusal(refusal, knows_producer_fenced=context.version >= 2)
 
 
 API = Api(26, "EndTxn", SERVED, FLEXIBLE_FROM, decode, handle)
