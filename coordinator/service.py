@@ -586,10 +586,10 @@ class Coordinator:
     # ---------------------------------------------------------------------------------------------- failures
 
     def _fail(self, journal: int, failure: Exception) -> None:
-        """The group journal is closed for writing: its groups are refused until a restart."""
+        """The group journal is closed for writing: its groups are refused until a restart, and the node is told."""
         if self._failures[journal] is None:
             self._failures[journal] = failure
-            _log.error("group journal failed; its groups are refused until a restart", failure=str(failure))
+            _log.error("group journal failed; transactions are refused until a restart", failure=str(failure))
             self._wake_all()
             self._on_failure(str(failure))
 

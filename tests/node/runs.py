@@ -224,7 +224,7 @@ async def open_run(
                 **bounds,
             )
             try:
-                with trio.fail_after(timeout_s):
+                with trio.fail_after(timeout_s):  # noqa: ASYNC100 (the test waits where this yields)
                     yield Run(directory, leaders, data_logs, disk, clock, nursery)
             finally:
                 nursery.cancel_scope.cancel()
