@@ -1,13 +1,14 @@
-"""Which transactional ids are taken from clients."""
+"""Which transactional ids are taken from clients.
+
+Kafka has no limit but that of a string in a request: 32 KiB, and none in flexible versions. Here the coordinator has
+one, because an id stands in every record of its group journal, and in memory for a week after its last use.
+"""
 
 from __future__ import annotations
 
-TRANSACTIONAL_ID_BYTES_MAX = 1024
-"""In UTF-8. Kafka has no limit but that of a string in a request, 32 KiB, and none at all in flexible versions. Here
-an id stands in every record of its group journal, whose frame header holds 64 KiB together with up to 500 logs of
-44 bytes, and in memory for a week after its last use. Ids are names; 1,024 bytes leave room for long ones."""
+from coordinator.machine import TRANSACTIONAL_ID_BYTES_MAX
 
 
 def is_acceptable(transactional_id: str) -> bool:
-    """Neither empty nor longer than an id may be."""
+    """Neither empty nor longer, in UTF-8, than the coordinator can record. Others never reach it."""
     return 0 < len(transactional_id.encode()) <= TRANSACTIONAL_ID_BYTES_MAX

@@ -13,11 +13,11 @@ from collections.abc import Callable
 import aiokafka
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CONFLUENT, ClientKind
-from tests.clients.raw_client import NONE, RawClient, batch
+from tests.clients.raw_client import NONE, UNKNOWN_TOPIC_OR_PARTITION, RawClient, batch
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
 from tests.clients.test_timeouts import wait_until_ended
 
@@ -201,3 +201,53 @@ def test_consumer_offsets_for_times_works_with_a_stock_client(node: NodeProcess,
         assert [each.offset for each in consumer.offsets_for_times(asked, timeout=WAIT_S)] == [40]
     finally:
         consumer.close()
+
+
+def test_transaction_to_a_topic_that_is_missing_is_aborted_and_the_next_one_commits(
+    fresh_node: Callable[..., NodeProcess],
+) -> None:
+    """A refused AddPartitions leaves a transaction that only the client knows; its abort must not be an error."""
+    node = fresh_node(FAIRLOG_TOPICS_AUTO_CREATE="false")
+    admin = AdminClient({"bootstrap.servers": node.address})
+    admin.create_topics([NewTopic("there", 1, 1)])["there"].result(timeout=WAIT_S)
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": node.address,
+            "transactional.id": "t",
+            "topic.metadata.propagation.max.ms": 100,
+            "log_level": 2,
+        }
+    )
+    producer.init_transactions(WAIT_S)
+    for number in range(2):
+        producer.begin_transaction()
+        producer.produce("there", b"%d" % number, partition=0)
+        producer.commit_transaction(WAIT_S)
+        failures: list[confluent_kafka.KafkaError | None] = []
+        producer.begin_transaction()
+        missing = f"missing-{number}"  # one that is known to be missing is refused without asking the node
+        producer.produce(missing, b"lost", partition=0, on_delivery=lambda error, _, to=failures: to.append(error))
+        producer.flush(WAIT_S)
+        assert [error is not None for error in failures] == [True]
+        producer.abort_transaction(WAIT_S)
+    assert_topic_holds(node.address, "there", {0: [b"0", b"1"]})
+
+
+def test_partition_missing_is_refused_and_the_abort_that_follows_succeeds(
+    node: NodeProcess, new_topic: Callable[..., str], new_id: Callable[[], str]
+) -> None:
+    """The same by hand: after a commit, error 3 for the partition, then EndTxn(abort), then the next one."""
+    topic, name = new_topic(), new_id()
+    with RawClient(node.address) as client:
+        granted = client.init_producer_id(name)
+        mine = name, granted.producer_id, granted.producer_epoch
+        for sequence in range(2):
+            assert client.add_partitions(*mine, topic, [0]) == {0: NONE}
+            record = batch(
+                [b"%d" % sequence], producer_id=mine[1], epoch=mine[2], sequence=sequence, transactional=True
+            )
+            assert client.produce(topic, 0, record, transactional_id=name)[0] == NONE
+            assert client.end(*mine, commit=True) == NONE
+            assert client.add_partitions(*mine, topic, [9]) == {9: UNKNOWN_TOPIC_OR_PARTITION}
+            assert client.end(*mine, commit=False) == NONE
+    assert_topic_holds(node.address, topic, {0: [b"0", b"1"]})

@@ -131,28 +131,20 @@ async def test_partitions_are_added(ask, memory, version):
     assert memory.coordinator.calls == [("add", "tx", 41, 2, logs, 11)]
 
 
-async def test_partitions_are_added_all_or_none(ask, memory, description):
-    """One that does not exist keeps the others out, and nothing has begun."""
+async def test_partitions_are_added_all_or_none(ask, memory):
+    """One that does not exist keeps the others out, and nothing has begun; but the coordinator has heard of it."""
     memory.topics.create_now("t", partitions=1)
-    memory.coordinator.descriptions["tx"] = description()
     errors = added(await ask(ADD, 3, **add(0, 5)))
     assert errors == {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED, ("t", 5): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert memory.coordinator.calls == []
+    assert memory.coordinator.calls == [("add", "tx", 41, 2, (), 11)]
 
 
-@pytest.mark.parametrize(
-    ("known", "code"),
-    [
-        ({"epoch": 3}, ErrorCode.PRODUCER_FENCED),
-        ({"producer_id": 42}, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
-        (None, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
-    ],
-)
-async def test_partition_unknown_does_not_hide_that_the_sender_is_fenced(ask, memory, description, known, code):
+@pytest.mark.parametrize("refusal", [Refusal.FENCED, Refusal.UNKNOWN_PRODUCER_ID_MAPPING, Refusal.MUST_ABORT])
+async def test_partition_unknown_does_not_hide_what_the_coordinator_refuses(ask, memory, refusal):
     """Clients ask again for an unknown partition until their time is up; who is fenced has to learn that."""
     memory.topics.create_now("t", partitions=1)
-    if known is not None:
-        memory.coordinator.descriptions["tx"] = description(**known)
+    memory.coordinator.refusal = refusal
+    code = COORDINATOR_REFUSALS[refusal]
     assert added(await ask(ADD, 3, **add(0, 5))) == {("t", 0): code, ("t", 5): code}
 
 

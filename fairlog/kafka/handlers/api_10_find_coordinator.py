@@ -56,7 +56,7 @@ async def handle(context: Context, request: FindCoordinatorRequest) -> Answer:
         writer.string(key)
         place()
         writer.int16(error)
-        writer.nullable_string(message)
+        writer.message(message)
         writer.end_of_fields()
 
     if version >= 1:
@@ -66,7 +66,7 @@ async def handle(context: Context, request: FindCoordinatorRequest) -> Answer:
     else:
         writer.int16(error)
         if version >= 1:
-            writer.nullable_string(message)
+            writer.message(message)
         place()
     writer.end_of_fields()
     return writer.parts()

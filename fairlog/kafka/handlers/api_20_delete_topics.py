@@ -90,7 +90,7 @@ def encode(context: Context, lines: Sequence[_Line]) -> Answer:
             writer.string(line.name or "")
         writer.int16(line.error)
         if version >= 5:
-            writer.nullable_string(line.message)
+            writer.message(line.message)
         writer.end_of_fields()
 
     writer.int32(0)  # throttle time

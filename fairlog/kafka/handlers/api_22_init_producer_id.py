@@ -5,7 +5,7 @@ Behaviour
 - With one: the caller becomes its one current producer. What the last instance left is finished first, its
   epoch is fenced. A repetition on the same connection gets the same answer, and does not fence its own
   sender.
-- An empty transactional id, or one of more than `TRANSACTIONAL_ID_BYTES_MAX`, is INVALID_REQUEST.
+- An empty transactional id, or one of more than 1,024 bytes, is INVALID_REQUEST.
 
 Version notes
 - 2 is flexible; 3 lets a producer say which id and epoch it had, so that it can recover from an error

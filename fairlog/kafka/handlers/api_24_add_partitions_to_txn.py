@@ -1,7 +1,7 @@
 """AddPartitionsToTxn: the transaction will write to these partitions; the first such request begins it.
 
 Behaviour
-- Who is fenced, or names another producer id than is known, is told that, whatever the partitions are.
+- What the coordinator refuses (who is fenced, above all) is told so, whatever the partitions are.
 - All or none: if one partition does not exist, the others are OPERATION_NOT_ATTEMPTED and nothing has
   begun. Only a partition that is deleted in that very moment is refused alone.
 - After a transaction that the broker has aborted, and before the client has: TRANSACTION_ABORTABLE.
@@ -13,7 +13,7 @@ Version notes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from coordinator.answers import Refusal
@@ -68,30 +68,25 @@ async def _errors(context: Context, request: AddPartitionsToTxnRequest) -> dict[
         return dict.fromkeys(logs, ErrorCode.INVALID_REQUEST)
     found = {partition: log for partition, log in logs.items() if log is not None}
     if len(found) == len(logs):
-        return await _add(context, request, found)
-    stranger = _is_a_stranger(context, request)
-    if stranger is not None:
-        return dict.fromkeys(logs, _code(context, stranger))
+        return await _add(context, request, logs=found, asked=logs)
+    # Asked for nothing, the coordinator still says who is fenced: clients ask again for an unknown partition until
+    # their time is up. And it learns that the sender knows of its last commit: an abort that follows is of the next.
+    errors = await _add(context, request, logs={}, asked=logs)
     return {
-        partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if log is None else ErrorCode.OPERATION_NOT_ATTEMPTED
-        for partition, log in logs.items()
+        partition: error
+        or (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition not in found else ErrorCode.OPERATION_NOT_ATTEMPTED)
+        for partition, error in errors.items()
     }
 
 
-def _is_a_stranger(context: Context, request: AddPartitionsToTxnRequest) -> Refusal | None:
-    """What the coordinator would refuse the sender with, whatever it asked for.
-
-    An unknown partition is something that clients ask again for; a fenced one must not be kept waiting by it.
-    """
-    known = context.broker.coordinator.describe(request.transactional_id)
-    if known is None or known.producer_id != request.producer_id:
-        return Refusal.UNKNOWN_PRODUCER_ID_MAPPING
-    return Refusal.FENCED if known.epoch != request.producer_epoch else None
-
-
 async def _add(
-    context: Context, request: AddPartitionsToTxnRequest, logs: Mapping[Partition, LogId]
+    context: Context,
+    request: AddPartitionsToTxnRequest,
+    *,
+    logs: Mapping[Partition, LogId],
+    asked: Iterable[Partition],
 ) -> dict[Partition, ErrorCode]:
+    """Add `logs`; the coordinator's word on each of the partitions `asked` for, NONE where it has none."""
     try:
         outcome = await context.broker.coordinator.add_logs(
             request.transactional_id,
@@ -101,10 +96,13 @@ async def _add(
             context.client.connection,
         )
     except StorageFailure:
-        return dict.fromkeys(logs, ErrorCode.KAFKA_STORAGE_ERROR)
+        return dict.fromkeys(asked, ErrorCode.KAFKA_STORAGE_ERROR)
     if isinstance(outcome, Refusal):
-        return dict.fromkeys(logs, _code(context, outcome))
-    return {partition: _code(context, outcome[log]) for partition, log in logs.items()}
+        return dict.fromkeys(asked, _code(context, outcome))
+    return {
+        partition: _code(context, outcome[logs[partition]]) if partition in logs else ErrorCode.NONE
+        for partition in asked
+    }
 
 
 def _code(context: Context, refusal: Refusal | None) -> ErrorCode:
