@@ -20,10 +20,6 @@ def txid(number: int, epoch: int = 0) -> TxId:
     return TxId(SAME_PRODUCER, ProducerEpoch(epoch), number)
 
 
-def kinds(journal) -> list[type]:
-    return [type(record) for record in journal.records]
-
-
 async def settle() -> None:
     """Let what runs in the background come to rest."""
     await trio.testing.wait_all_tasks_blocked()
