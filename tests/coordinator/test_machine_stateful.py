@@ -278,10 +278,12 @@ class Transactions(RuleBasedStateMachine):
         """A transaction whose first AddPartitions is refused; librdkafka aborts it all the same."""
         client = data.draw(st.sampled_from(self.able("idle")))
         answer = self.send(data, client.name, ev.Add(*self.who(client), (DELETED,), client.connection, 0))
+        if answer is PENDING:
+            return
+        client.attempt, client.logs = Attempt(), set()
         if answer == {DELETED: Refusal.UNKNOWN_LOG}:
-            client.attempt, client.logs, client.in_vain = Attempt(), set(), True
-            client.state = "must abort"
-        elif answer is not PENDING:
+            client.state, client.in_vain = "must abort", True
+        else:
             self.refused(client, answer)
 
     def who(self, client):

@@ -1,0 +1,52 @@
+"""What time brings: transactions that took too long, ids that nobody uses, and journals that have grown.
+
+How it works. Every `check_interval_ms` each id that has no turn is looked at (`machine.due`), and gets one if it is
+due. Ages are taken from the clock of the event loop, since the wall clock may jump. A group journal that has
+outgrown its own snapshot is replaced by one.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from coordinator import recovery
+from coordinator.machine import due
+from coordinator.slots import ms_since, open_ms_of
+from coordinator.turns import Turns
+from fairlog_types import StorageFailure
+
+SNAPSHOT_BYTES_MIN = 4 * 2**20
+"""A group journal is replayed at ~100 MB/s, so this much costs a restart some hundredths of a second."""
+
+SNAPSHOT_BYTES_PER_ID = 256
+"""About what an id takes in a snapshot: a journal is cut when it has outgrown its own snapshot."""
+
+_YIELD_EVERY = 500
+"""So many ids are looked at before the event loop gets its turn."""
+
+
+async def keep_house(turns: Turns) -> None:
+    """Look at every id each `check_interval_ms`; until cancelled."""
+    while True:
+        await trio.sleep(turns.settings.check_interval_ms / 1000)
+        for count, (transactional_id, slot) in enumerate(list(turns.slots.items())):
+            if count % _YIELD_EVERY == 0:
+                await trio.lowlevel.checkpoint()
+            if slot.busy or turns.is_refusing(slot):
+                continue
+            ages_ms = (open_ms_of(slot) or 0.0, ms_since(slot.used_s))
+            event = due(slot.producer, *ages_ms, turns.settings, turns.now_ms())
+            if event is not None and turns.slots.get(transactional_id) is slot:
+                await turns.take_turn(slot, event)
+        await _take_snapshots(turns)
+
+
+async def _take_snapshots(turns: Turns) -> None:
+    for index, journal in enumerate(turns.journals):
+        slots = [slot for slot in turns.slots.values() if slot.journal == index]
+        threshold = max(SNAPSHOT_BYTES_MIN, len(slots) * SNAPSHOT_BYTES_PER_ID)
+        if turns.failures[index] is None and journal.bytes_since_snapshot > threshold:
+            try:
+                await journal.snapshot(recovery.snapshot_records(slot.producer for slot in slots))
+            except (StorageFailure, OSError) as failure:
+                turns.fail(index, failure)

@@ -1,0 +1,51 @@
+"""The slot of a transactional id: its producer, when it was used, and who waits for it."""
+
+from __future__ import annotations
+
+import trio
+
+from coordinator.producer import Producer
+from fairlog_types import JournalPosition
+
+
+class Slot:
+    """One transactional id, and who waits for it. Times by the clock of the event loop, which does not jump."""
+
+    __slots__ = ("appended", "busy", "journal", "opened_s", "producer", "used_s", "waiting")
+
+    def __init__(self, producer: Producer, journal: int) -> None:
+        self.producer = producer
+        self.journal = journal
+        self.appended = JournalPosition(0)
+        """Behind the id's last record."""
+        self.busy = False
+        """A request has its turn."""
+        self.opened_s: float | None = None
+        """When the last transaction of this run began."""
+        self.used_s = trio.current_time()
+        """The last request; it may lie before the start of the run."""
+        self.waiting: trio.lowlevel.ParkingLot | None = None
+
+
+async def park(slot: Slot) -> None:
+    """Wait until something changes for this id."""
+    if slot.waiting is None:
+        slot.waiting = trio.lowlevel.ParkingLot()
+    await slot.waiting.park()
+
+
+def wake(slot: Slot) -> None:
+    """Let all who wait look again."""
+    lot, slot.waiting = slot.waiting, None
+    if lot is not None:
+        lot.unpark_all()
+
+
+def ms_since(then_s: float) -> float:
+    """Milliseconds since a time of the event loop."""
+    return round((trio.current_time() - then_s) * 1000, 2)
+
+
+def open_ms_of(slot: Slot) -> float | None:
+    """The age of the open transaction, or of the last one; None if none has begun in this run."""
+    return None if slot.opened_s is None else ms_since(slot.opened_s)

@@ -1,0 +1,383 @@
+"""Turns: an event of one id is carried out, effect by effect, while nobody else steps that id.
+
+How it works. A turn is: `step`, then the effects in their order; if the last one asked something, `step` again with
+the answer. `step` and the writing of records have no await between them unless a journal needs room. A turn is
+shielded from cancellation: it waits for disks only, and a client that hangs up in the middle of a commit must not
+leave it undecided. What waits for the copy is not shielded.
+
+    commit:  seal, PREPARE_COMMIT ──┬─ group journal flush ─┬─▶ place ─▶ answer
+                                    └─ prepare (all logs) ──┘     └▶ applied ─▶ COMMITTED   (in `run`)
+
+Failures. If a group journal fails, its groups are refused until a restart, and the node is told (`on_failure`); a
+commit whose PREPARE_COMMIT was written is answered "effect unknown". If a participant fails while it prepares, the
+transaction is aborted. If placing or copying fails, nothing more is placed (order!), every request is refused, and
+what is committed waits for the restart.
+
+Memory is ahead of the journal between a step and the end of its effects. If an effect fails, it stays ahead, so nothing
+may be built on it: a disk that fails closes the journal until a restart; anything else is a fault of the program,
+and stops the node (`run` raises it).
+
+Keeps invariants 5, 6 and 8 to 10 by way of the machine (machine.py) and the order (order.py). Who is to have a
+turn, and when, is the matter of service.py, restarting.py and housekeeping.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+import trio
+from crc32c import crc32c
+
+from coordinator import events as ev
+from coordinator.answers import Answer, Refusal
+from coordinator.ids import ProducerIdBlocks, ProducerIds
+from coordinator.machine import group_of, kind_of, step
+from coordinator.messages import ApplyCommit, DiscardTransaction, Participants
+from coordinator.order import CommitOrder
+from coordinator.producer import Decided, Producer
+from coordinator.settings import CoordinatorSettings
+from coordinator.slots import Slot, ms_since, open_ms_of, park, wake
+from coordinator.states import IdState
+from fairlog_types import NO_PRODUCER_ID, LogId, ProducerId, StorageFailure, TxId
+from journal.failpoints import planted, reach
+from journal.group_journal import GroupJournal
+from journal.group_records import GroupRecord
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Copying:
+    """A committed transaction until it is visible: what its line in the log is made of."""
+
+    slot: Slot
+    partitions: int
+    records: int
+    open_ms: float | None
+    prepare_ms: float | None
+    decided_s: float
+
+
+class Turns:
+    """All transactional ids, their group journals, and what is being carried out for them."""
+
+    def __init__(
+        self,
+        *,
+        journals: Sequence[GroupJournal],
+        participants: Participants,
+        producer_ids: ProducerIds,
+        settings: CoordinatorSettings,
+        now_ms: Callable[[], int],
+        on_failure: Callable[[str], None],
+    ) -> None:
+        """The arguments are `Coordinator`'s."""
+        self.journals = journals
+        self.participants = participants
+        self.settings = settings
+        self.now_ms = now_ms
+        self.slots: dict[str, Slot] = {}
+        self.owners: dict[ProducerId, str] = {}
+        """Whose each transactional producer id is."""
+        self.ids = ProducerIdBlocks(producer_ids)
+        self.failures: list[Exception | None] = [None] * len(journals)
+        """Of each journal: why its groups are refused."""
+        self.participants_failure: Exception | None = None
+        """Why all are refused."""
+        self._on_failure = on_failure
+        self._order = CommitOrder()
+        self._copying: dict[TxId, _Copying] = {}
+        self._to_copy, self._copies = trio.open_memory_channel[ApplyCommit](math.inf)
+        self._fault: Exception | None = None
+        self._faulty = trio.Event()
+
+    async def run(self) -> None:
+        """The tail of commits that are being copied; until cancelled. Raises what stopped a turn half way."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._raise_fault)
+            async for message in self._copies:
+                nursery.start_soon(self._finish, message)
+
+    async def _raise_fault(self) -> None:
+        await self._faulty.wait()
+        assert self._fault is not None
+        raise self._fault
+
+    # ------------------------------------------------------------------------------------- slots and turns
+
+    def slot_of(self, transactional_id: str) -> Slot:
+        """The id's slot; a new one, not yet kept, if the id is unknown."""
+        slot = self.slots.get(transactional_id)
+        if slot is None:
+            journal = crc32c(group_of(transactional_id).encode()) % len(self.journals)
+            slot = Slot(Producer(transactional_id), journal)
+        return slot
+
+    def adopt(self, producer: Producer, journal: int, idle_ms: int) -> None:
+        """Take over an id that a journal knows."""
+        slot = self.slots[producer.transactional_id] = Slot(Producer(producer.transactional_id), journal)
+        slot.used_s -= idle_ms / 1000
+        self._become(slot, producer)
+
+    def is_refusing(self, slot: Slot) -> bool:
+        """Whether nothing can be written for this id until a restart."""
+        return self.participants_failure is not None or self.failures[slot.journal] is not None
+
+    async def take_turn(self, slot: Slot, event: ev.Event) -> Answer | ev.WaitForCopy:
+        """Carry the event out while nobody else steps this id. A slot is known as long as its id is."""
+        assert not slot.busy
+        slot.busy = True
+        self.slots[slot.producer.transactional_id] = slot
+        try:
+            return await self._carry_out_or_fail(slot, event)
+        finally:
+            slot.busy = False
+            if slot.producer.state is IdState.UNKNOWN:
+                del self.slots[slot.producer.transactional_id]
+            wake(slot)
+
+    async def _carry_out_or_fail(self, slot: Slot, event: ev.Event) -> Answer | ev.WaitForCopy:
+        """`carry_out`, with a failure of the group journal turned into the answer. A fault stops the node."""
+        try:
+            return await self.carry_out(slot, event)
+        except (StorageFailure, OSError) as failure:
+            self.fail(slot.journal, failure)
+            # The first record that a commit writes is PREPARE_COMMIT.
+            is_commit = isinstance(event, ev.End) and event.commit
+            return Refusal.STORAGE_EFFECT_UNKNOWN if is_commit else Refusal.STORAGE
+        except Exception as fault:
+            self.fail(slot.journal, fault)
+            self._fault = fault
+            self._faulty.set()
+            raise
+
+    async def carry_out(self, slot: Slot, event: ev.Event) -> Answer | ev.WaitForCopy:
+        """Step, run the effects, step with the answer, … Raises StorageFailure if the group journal fails."""
+        following: ev.Event | None = event
+        prepare_ms: float | None = None
+        with trio.CancelScope(shield=True) as shield:
+            while following is not None:
+                event, following = following, None
+                producer, effects = step(slot.producer, event)
+                if producer is not slot.producer and isinstance(event, ev.Init | ev.Add | ev.End):
+                    slot.used_s = trio.current_time()
+                self._become(slot, producer)
+                for effect in effects:
+                    match effect:
+                        case ev.Append(record):
+                            await self.append(slot, record)
+                        case ev.Flush():
+                            await self.journals[slot.journal].flush(slot.appended)
+                        case ev.AnswerWith(answer):
+                            return answer
+                        case ev.AskBegin():
+                            following = await self._begin(effect)
+                            if following is None:
+                                return Refusal.STORAGE
+                        case ev.AskSeal():
+                            following = self._seal(effect)
+                        case ev.EnterOrder(txid):
+                            self._order.enter(group_of(producer.transactional_id), txid)
+                        case ev.AskPrepare():
+                            started_s = trio.current_time()
+                            following = await self._prepare(slot, effect)
+                            prepare_ms = ms_since(started_s)
+                        case ev.Apply(message):
+                            self._decide(slot, message, prepare_ms)
+                        case ev.LeaveOrder(txid):
+                            self._place(self._order.leave(group_of(producer.transactional_id), txid))
+                        case ev.Release(message):
+                            self._discard(message)
+                        case ev.Discard(message, record):
+                            if not self._discard(message):
+                                return Refusal.STORAGE
+                            await self.append(slot, record)
+                            _log_aborted(slot, message, kind_of(event).name.lower())
+                        case ev.AwaitCopied():
+                            shield.shield = False
+                            while slot.producer.decided and not self.is_refusing(slot):
+                                await park(slot)
+                            shield.shield = True
+                            if self.is_refusing(slot):
+                                return Refusal.STORAGE
+                        case ev.AskProducerId():
+                            following = await self._with_fresh_id(event)
+                            if following is None:
+                                return Refusal.STORAGE
+                        case ev.WaitForCopy():
+                            return effect
+                        case ev.WaitForDecision():
+                            raise AssertionError("a turn has begun while a transaction is being decided")
+        return None
+
+    def _become(self, slot: Slot, producer: Producer) -> None:
+        before = slot.producer
+        slot.producer = producer
+        if producer.transaction is not None and before.transaction is None:
+            slot.opened_s = trio.current_time()
+        if producer.producer_id != before.producer_id:
+            self.owners.pop(before.producer_id, None)
+            if producer.producer_id != NO_PRODUCER_ID:
+                self.owners[producer.producer_id] = producer.transactional_id
+
+    async def append(self, slot: Slot, record: GroupRecord) -> None:
+        """Append for this id, as soon as there is room. Raises StorageFailure."""
+        journal = self.journals[slot.journal]
+        while not journal.has_room(record):
+            await journal.make_room(record)
+        slot.appended = journal.append(record)
+
+    # ----------------------------------------------------------------------- what the participants are asked
+
+    async def _begin(self, effect: ev.AskBegin) -> ev.LogsBegun | None:
+        try:
+            begun = await self.participants.begin(effect.message)
+        except StorageFailure as failure:
+            self._stop(failure)
+            return None
+        if begun.refused:
+            _log.info("logs refused", txid=str(effect.message.txid), refused=words(begun.refused))
+        return ev.LogsBegun(effect.requested, begun.leader_epochs, self.now_ms())
+
+    async def _with_fresh_id(self, event: ev.Event) -> ev.Init | None:
+        assert isinstance(event, ev.Init)
+        try:
+            return replace(event, fresh_id=await self.ids.next_id())
+        except StorageFailure as failure:
+            _log.error("no producer ids", failure=str(failure))
+            return None
+
+    def _seal(self, effect: ev.AskSeal) -> ev.Sealed:
+        expected = self.participants.seal(effect.txid, effect.logs)
+        deleted = [str(log) for log in effect.logs if log not in expected]
+        if deleted:
+            _log.warning("commit goes without deleted logs", txid=str(effect.txid), logs=deleted)
+        return ev.Sealed(expected, self.now_ms())
+
+    async def _prepare(self, slot: Slot, effect: ev.AskPrepare) -> ev.Prepared | ev.Refused:
+        """The one flush delay: the group journal and all participants at once.
+
+        Right behind PREPARE_COMMIT: COMMITTED of an earlier transaction, appended meanwhile, must not be waited for.
+        """
+        message = effect.message
+        through = slot.appended
+        journal = self.journals[slot.journal]
+        journal.start_flush()
+        if planted("apply-before-prepared"):
+            self.participants.place(ApplyCommit(message.txid, tuple(message.expected), self.now_ms()))
+        refused: Mapping[LogId, str] = {}
+        if message.expected:
+            try:
+                refused = (await self.participants.prepare(message)).refused
+            except StorageFailure as failure:
+                refused = dict.fromkeys(message.expected, str(failure))
+        if refused:
+            _log.warning("transaction cannot be prepared", txid=str(message.txid), refused=words(refused))
+            return ev.Refused(self.now_ms())
+        await journal.flush(through)
+        reach("coordinator.prepared")
+        return ev.Prepared(self.now_ms())
+
+    def _decide(self, slot: Slot, message: ApplyCommit, prepare_ms: float | None) -> None:
+        self._watch_copy(slot, slot.producer.decided[-1], open_ms_of(slot), prepare_ms)
+        self._place(self._order.decide(group_of(slot.producer.transactional_id), message))
+
+    def place_again(self, slot: Slot, decided: Decided) -> None:
+        """After a restart, in the order that recovery found. Raises StorageFailure."""
+        message = decided.apply()
+        self._watch_copy(slot, decided, None, None)
+        self.participants.place(message)
+        self._to_copy.send_nowait(message)
+
+    def _watch_copy(self, slot: Slot, decided: Decided, open_ms: float | None, prepare_ms: float | None) -> None:
+        records = sum(it.records for it in decided.expected.values())
+        self._copying[decided.txid] = _Copying(
+            slot, len(decided.expected), records, open_ms, prepare_ms, trio.current_time()
+        )
+
+    def _place(self, messages: Sequence[ApplyCommit]) -> None:
+        """Place in this order. After a failure nothing is placed any more, lest the order suffer."""
+        for message in messages:
+            if self.participants_failure is not None:
+                return
+            try:
+                reach("coordinator.place.before")
+                self.participants.place(message)
+                reach("coordinator.place.after")
+            except (StorageFailure, OSError) as failure:
+                self._stop(failure)
+                return
+            self._to_copy.send_nowait(message)
+
+    def _discard(self, message: DiscardTransaction) -> bool:
+        """Whether the participants took note."""
+        try:
+            self.participants.discard(message)
+        except StorageFailure as failure:
+            self._stop(failure)
+            return False
+        return True
+
+    async def _finish(self, message: ApplyCommit) -> None:
+        """Wait until a placed transaction is visible, and write COMMITTED."""
+        try:
+            applied = await self.participants.applied(message)
+        except StorageFailure as failure:
+            self._stop(failure)
+            return
+        copying = self._copying.pop(message.txid)
+        slot = copying.slot
+        await self._carry_out_or_fail(slot, ev.Copied(message.txid, applied.placements, self.now_ms()))
+        wake(slot)
+        _log.info(
+            "transaction",
+            txid=str(message.txid),
+            transactional_id=slot.producer.transactional_id,
+            outcome="committed",
+            partitions=copying.partitions,
+            records=copying.records,
+            open_ms=copying.open_ms,
+            prepare_ms=copying.prepare_ms,
+            apply_ms=ms_since(copying.decided_s),
+        )
+
+    # ---------------------------------------------------------------------------------------------- failures
+
+    def fail(self, journal: int, failure: Exception) -> None:
+        """The group journal is closed for writing: its groups are refused until a restart."""
+        if self.failures[journal] is None:
+            self.failures[journal] = failure
+            _log.error("group journal failed; its groups are refused until a restart", failure=str(failure))
+            self._wake_all()
+            self._on_failure(str(failure))
+
+    def _stop(self, failure: Exception) -> None:
+        """The participants cannot write: nothing more is placed, and all is refused until a restart."""
+        if self.participants_failure is None:
+            self.participants_failure = failure
+            _log.error("partitions cannot be written; transactions are refused until a restart", failure=str(failure))
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        for slot in self.slots.values():
+            wake(slot)
+
+
+def words(refused: Mapping[LogId, str]) -> dict[str, str]:
+    """For a line in the log."""
+    return {str(log): why for log, why in refused.items()}
+
+
+def _log_aborted(slot: Slot, message: DiscardTransaction, cause: str) -> None:
+    _log.info(
+        "transaction",
+        txid=str(message.txid),
+        transactional_id=slot.producer.transactional_id,
+        outcome="aborted",
+        cause=cause,
+        partitions=len(message.logs),
+        open_ms=open_ms_of(slot),
+    )

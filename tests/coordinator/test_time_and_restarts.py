@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from coordinator.answers import Refusal
+from coordinator.settings import CoordinatorSettings
+from fairlog_types import (
+    ProducerEpoch,
+    ProducerId,
+    StorageFailure,
+    TxId,
+)
+
+SAME_PRODUCER = ProducerId(1000)
+
+
+def txid(number: int, epoch: int = 0) -> TxId:
+    return TxId(SAME_PRODUCER, ProducerEpoch(epoch), number)
+
+
+async def settle() -> None:
+    """Let what runs in the background come to rest."""
+    await trio.testing.wait_all_tasks_blocked()
+
+
+# ------------------------------------------------------------------------------------------------- time
+
+
+async def test_open_transaction_that_times_out_is_aborted_and_its_producer_fenced(running, logs, autojump_clock):
+    """A hung transaction ends at the next check behind its time-out, also one without any record."""
+    granted = await running.init(timeout_ms=15_000)
+    await running.add(granted, logs[0])
+    await trio.sleep(14)
+    assert running.coordinator.describe("t").state == "OPEN"
+    await trio.sleep(11)
+    assert running.coordinator.describe("t").state == "EMPTY"
+    assert running.participants.discarded == [txid(0)]
+    assert await running.end(granted) is Refusal.FENCED
+    assert await running.init(connection=2, known=(granted.producer_id, granted.epoch)) is Refusal.FENCED
+    assert (await running.init(connection=2)).epoch == 2
+
+
+@pytest.mark.parametrize("step_ms", [10**12, -(10**12)])
+async def test_jump_of_the_wall_clock_neither_ends_nor_prolongs_anything(world, logs, nursery, step_ms, autojump_clock):
+    """Both are durations: a clock that is set forward aborts nothing, one that is set back keeps nothing."""
+    world.settings = CoordinatorSettings(transactional_id_expiration_ms=1_000_000)
+    world.start()
+    await nursery.start(world.run)
+    granted, _ = await world.init(timeout_ms=60_000), await world.init(name="idle", connection=2)
+    await world.add(granted, logs[0])
+    world.clock_step_ms = step_ms
+    await trio.sleep(45)
+    assert world.coordinator.describe("t").state == "OPEN"
+    assert world.coordinator.describe("idle") is not None
+    await trio.sleep(30)
+    assert world.coordinator.describe("t").state == "EMPTY"
+    await trio.sleep(1_000)
+    assert world.coordinator.describe_all() == []
+
+
+@pytest.mark.parametrize(
+    ("away_ms", "left_s"), [(500_000, 500), (-(10**12), 1_000), (10**12, 100)], ids=["away", "set back", "set forward"]
+)
+async def test_idle_time_before_a_restart_counts_but_leaves_a_living_client_time(
+    running, logs, nursery, away_ms, left_s, autojump_clock
+):
+    """Across runs there is only the wall clock; if that was wrong, no id expires at once."""
+    await running.init()
+    after = running.restarted()
+    after.settings = CoordinatorSettings(
+        check_interval_ms=1_000, max_timeout_ms=100_000, transactional_id_expiration_ms=1_000_000
+    )
+    after.clock_step_ms = away_ms
+    after.start()
+    await after.coordinator.recover(tail_kept=True)
+    await nursery.start(after.run)
+    await trio.sleep(left_s - 2)
+    assert after.coordinator.describe("t") is not None
+    await trio.sleep(4)
+    assert after.coordinator.describe("t") is None
+
+
+async def test_timeout_without_fence_tells_the_producer_to_abort(world, logs, nursery, autojump_clock):
+    """With fence_on_timeout off the producer may go on after it has aborted."""
+    world.settings = CoordinatorSettings(fence_on_timeout=False)
+    world.start()
+    nursery.start_soon(world.run)
+    granted = await world.init(timeout_ms=1_000)
+    await world.add(granted, logs[0])
+    await trio.sleep(30)
+    assert await world.end(granted) is Refusal.MUST_ABORT
+    assert await world.end(granted, commit=False) is None
+    assert await world.transaction(granted, logs[0]) is None
+
+
+async def test_operator_aborts_an_open_transaction(running, logs, autojump_clock):
+    """`abort_open` acts like the time-out, and is content if nothing is open."""
+    granted = await running.init()
+    assert await running.coordinator.abort_open("t") is None
+    await running.add(granted, logs[0])
+    assert await running.coordinator.abort_open("t") is None
+    assert await running.end(granted) is Refusal.FENCED
+
+
+async def test_idle_id_expires_in_memory_and_on_disk(world, logs, nursery, autojump_clock):
+    """An id without requests for the expiration time is forgotten; its name starts with another producer id."""
+    world.settings = CoordinatorSettings(check_interval_ms=100_000, transactional_id_expiration_ms=1_000_000)
+    world.start()
+    await nursery.start(world.run)
+    granted = await world.init()
+    await world.transaction(granted, logs[0])
+    await trio.sleep(950)
+    assert world.coordinator.describe("t") is not None
+    await trio.sleep(200)
+    assert world.coordinator.describe("t") is None
+    assert world.coordinator.epoch_of(granted.producer_id) is None
+    after = world.restarted()
+    await after.coordinator.recover(tail_kept=True)
+    assert after.coordinator.describe_all() == []
+    assert (await world.init()).producer_id == granted.producer_id + 1
+
+
+async def test_grown_journal_is_replaced_by_a_snapshot_that_recovers_the_same(running, logs, autojump_clock):
+    """A snapshot stands for everything before it."""
+    running.participants.copying = trio.Event()
+    granted = await running.init()
+    await running.transaction(granted, logs[0])
+    await running.add(granted, logs[1])
+    running.journal.bytes_since_snapshot = 5 * 2**20
+    before = running.coordinator.describe_all()
+    await trio.sleep(11)
+    assert running.journal.snapshots == 1
+    after = running.restarted()
+    await after.coordinator.recover(tail_kept=True)
+    (description,) = after.coordinator.describe_all()
+    assert description.state == "MUST_ABORT"
+    assert description.being_copied == before[0].being_copied == (txid(0),)
+    assert after.participants.discarded == [txid(1)]
+
+
+# ---------------------------------------------------------------------------------------------- restarts
+
+
+async def restart(world, nursery, *, power_lost=False):
+    after = world.restarted(power_lost=power_lost)
+    await after.coordinator.recover(tail_kept=not power_lost)
+    await nursery.start(after.run)
+    return after
+
+
+async def test_restart_after_a_kill_lets_an_idle_producer_go_on(running, logs, nursery, autojump_clock):
+    """The journal is whole: what it does not say did not happen, so a fresh transaction may begin."""
+    granted = await running.init()
+    await running.transaction(granted, logs[0])
+    await running.transaction(granted, logs[0], commit=False)
+    await settle()
+    after = await restart(running, nursery)
+    assert await after.transaction(granted, logs[0]) is None
+
+
+async def test_restart_aborts_what_was_open_and_refuses_its_second_half(running, logs, nursery, autojump_clock):
+    """Invariant 5: the client must not commit the rest of a transaction whose beginning is gone."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.produce(logs[0])
+    after = await restart(running, nursery)
+    assert after.participants.discarded == [txid(0)]
+    assert await after.add(granted, logs[1], connection=2) is Refusal.MUST_ABORT
+    assert await after.end(granted, connection=2) is Refusal.MUST_ABORT
+    assert await after.end(granted, commit=False, connection=2) is None
+    assert await after.transaction(granted, logs[0], connection=2) is None
+
+
+async def test_restart_does_not_trap_a_client_that_aborts_without_saying_so(running, logs, nursery, autojump_clock):
+    """Java aborts locally if its first AddPartitions failed: told once on a connection is enough."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    after = await restart(running, nursery)
+    assert await after.add(granted, logs[0], connection=2) is Refusal.MUST_ABORT
+    assert await after.add(granted, logs[0], connection=3) is Refusal.MUST_ABORT
+    assert await after.transaction(granted, logs[0], connection=3) is None
+
+
+async def test_second_restart_still_remembers_who_must_abort(running, logs, nursery, autojump_clock):
+    """MUST_ABORT is in the journal."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    once = await restart(running, nursery)
+    twice = await restart(once, nursery)
+    assert await twice.end(granted) is Refusal.MUST_ABORT
+
+
+async def test_restart_after_power_loss_makes_every_id_abort_once(running, logs, nursery, autojump_clock):
+    """BEGIN is not flushed and may be lost: an id that looks idle may have had a transaction open."""
+    granted = await running.init()
+    await running.transaction(granted, logs[0])
+    await settle()
+    for number in (1, 2, 3):
+        await running.add(granted, logs[0])
+        running.produce(logs[0])
+        if number < 3:
+            await running.end(granted, commit=False)
+    after = await restart(running, nursery, power_lost=True)
+    assert await after.add(granted, logs[1], connection=2) is Refusal.MUST_ABORT
+    assert await after.end(granted, connection=2) is Refusal.OUTCOME_LOST
+    assert await after.end(granted, commit=False, connection=2) is None
+    assert await after.transaction(granted, logs[1], connection=2) is None
+    numbers = {placed.number for placed in after.participants.placed}
+    assert not numbers & {1, 2, 3}, "the number of a lost transaction must not be used again"
+
+
+async def test_restart_finishes_a_decided_transaction(running, logs, nursery, autojump_clock):
+    """PREPARE_COMMIT without COMMITTED: prepared again, placed, recorded; the repeated EndTxn succeeds."""
+    running.participants.copying = trio.Event()
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0]) is None
+    after = await restart(running, nursery)
+    assert after.participants.placed == [txid(0)]
+    assert await after.end(granted) is None
+    await settle()
+    (done,) = after.coordinator.describe("t").committed
+    assert done.txid == txid(0)
+
+
+async def test_restart_withdraws_what_cannot_be_prepared(running, logs, nursery, autojump_clock):
+    """Its data did not survive, so nobody was told that it committed: aborted, and the client must abort."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.produce(logs[0])
+    running.participants.prepare_s = 1_000.0
+    nursery.start_soon(running.end, granted)
+    await settle()
+    after = running.restarted()
+    after.participants.prepare_s = 0.0
+    after.participants.held.clear()
+    await after.coordinator.recover(tail_kept=True)
+    await nursery.start(after.run)
+    assert after.participants.placed == []
+    assert after.participants.discarded == [txid(0)]
+    assert await after.end(granted) is Refusal.MUST_ABORT
+    again = await restart(after, nursery)
+    assert again.participants.placed == []
+    assert await again.end(granted) is Refusal.MUST_ABORT
+
+
+async def test_restart_flushes_the_decision_before_it_places(running, logs, autojump_clock):
+    """PREPARE_COMMIT may have survived in the page cache only."""
+    granted = await running.init()
+    await running.transaction(granted, logs[0])
+    after = running.restarted()
+    after.journal.durable = 0
+    order = []
+    place = after.participants.place
+    after.participants.place = lambda message: (order.append(after.journal.durable), place(message))
+    after.participants.copying = trio.Event()
+    await after.coordinator.recover(tail_kept=True)
+    assert order == [len(after.journal.records)]
+
+
+async def test_restart_with_a_broken_disk_does_not_serve(running, logs, autojump_clock):
+    """What was decided cannot be placed: refuse the start rather than the promise."""
+    granted = await running.init()
+    running.participants.copying = trio.Event()
+    await running.transaction(granted, logs[0])
+    after = running.restarted()
+    after.participants.place_fails = True
+    with pytest.raises(StorageFailure):
+        await after.coordinator.recover(tail_kept=True)
