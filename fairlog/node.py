@@ -14,6 +14,7 @@ What lies in the data directory:
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -51,10 +52,22 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[Address] = t
     The caller holds the data directory (`fairlog.directory`). Raises, before it serves: StoreMismatch,
     CorruptStorage, StorageFailure, ConfigError, OSError if it cannot listen.
     """
+    _raise_open_files_limit()
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_set_when_cancelled, stop)
         task_status.started(await nursery.start(_run, settings, stop))
+
+
+def _raise_open_files_limit() -> None:
+    """Use what the system grants: connections and journals in use hold a file each, and shells start with 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        log.warning("the limit of open files stays as it is", limit=soft, reason=str(error))
+    else:
+        log.info("limit of open files", limit="none" if hard == resource.RLIM_INFINITY else hard, was=soft)
 
 
 async def _set_when_cancelled(stop: trio.Event) -> None:
