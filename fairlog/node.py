@@ -19,18 +19,17 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 
 import structlog
 import trio
 
 from coordinator.service import Coordinator, CoordinatorSettings
 from datalog.environment import LmdbDataLogs
-from fairlog import last_run
 from fairlog.broker import Broker
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.config import Address, Settings, advertised_address
 from fairlog.kafka.server import Server
+from fairlog.last_run import LastRun
 from fairlog.leaders import LocalLeaders
 from fairlog.topics import LocalTopics
 from fairlog_types import CorruptStorage
@@ -88,21 +87,21 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 stack.push_async_callback(listener.aclose)
             advertised = advertised_address(settings, _bound_to(listeners))
             started = trio.current_time()
-            tail_kept = await trio.to_thread.run_sync(last_run.tail_kept, settings.data_dir)
+            last_run = await trio.to_thread.run_sync(LastRun.read, settings.data_dir)
             cluster = await _open_cluster(stack, settings)
-            leaders = await _open_leaders(stack, settings, cluster)
+            leaders = await _open_leaders(stack, settings, cluster, last_run)
             coordinator = await _open_coordinator(stack, settings, cluster, leaders)
             leaders.ask_epochs_of(coordinator.epoch_of)
             topics = LocalTopics(cluster, leaders, _now_ms)
             await topics.recover()
-            await coordinator.recover(tail_kept=tail_kept)
+            await coordinator.recover(tail_kept=last_run.tail_kept)
             leaders.finish_recovery()
 
             async with trio.open_nursery() as background:
                 background.start_soon(leaders.run)
                 background.start_soon(coordinator.run)
                 await leaders.drain()
-                await trio.to_thread.run_sync(last_run.begin_run, settings.data_dir)
+                await trio.to_thread.run_sync(last_run.begin)
                 background.start_soon(topics.run)
                 broker = Broker(cluster, topics, leaders, leaders.data_logs, coordinator, settings, advertised)
                 log.info(
@@ -110,7 +109,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     address=str(advertised),
                     start=cluster.leader_epoch,
                     topics=len(cluster.topics()),
-                    tail_kept=tail_kept,
+                    tail_kept=last_run.tail_kept,
                     seconds=round(trio.current_time() - started, 3),
                 )
                 async with trio.open_nursery() as serving:
@@ -127,14 +126,16 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     with trio.move_on_at(deadline):
                         await leaders.drain()
                 background.cancel_scope.cancel()
-        if leaders.failure is None:
-            await trio.to_thread.run_sync(_note_good_end, settings.data_dir)
+        await trio.to_thread.run_sync(_note_end, last_run, leaders.failure is None)
         log.info("stopped")
 
 
-def _note_good_end(data_dir: Path) -> None:
+def _note_end(last_run: LastRun, good: bool) -> None:
+    if not good:
+        last_run.failed()
+        return
     try:
-        last_run.end_run(data_dir)
+        last_run.end()
     except OSError as error:
         log.warning("the good end is not noted; the next start takes this run for a killed one", reason=str(error))
 
@@ -156,13 +157,15 @@ async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedSt
     return cluster
 
 
-async def _open_leaders(stack: AsyncExitStack, settings: Settings, cluster: EmbeddedStore) -> LocalLeaders:
+async def _open_leaders(
+    stack: AsyncExitStack, settings: Settings, cluster: EmbeddedStore, last_run: LastRun
+) -> LocalLeaders:
     """The leaders, with the data logs under them and the flusher beside them; they lead nothing yet."""
     data_logs = await trio.to_thread.run_sync(
         partial(LmdbDataLogs.open, settings.data_dir / "datalog", map_bytes=settings.datalog.map_bytes)
     )
     stack.push_async_callback(_in_thread, data_logs.close)
-    flusher = await stack.enter_async_context(open_flusher())
+    flusher = await stack.enter_async_context(open_flusher(watcher=last_run))
     leaders = LocalLeaders(
         settings.data_dir / "journals" / "local",
         data_logs=data_logs,

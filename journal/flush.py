@@ -53,6 +53,18 @@ class Flushable(Protocol):
         ...
 
 
+class TailWatcher(Protocol):
+    """Who wants to know that what was appended may be gone. Both are called in a thread, and may block."""
+
+    def tail_cut(self) -> None:
+        """A journal's torn tail is about to be cut. Raises OSError: then it is not, and the journal is not opened."""
+        ...
+
+    def failed(self) -> None:
+        """A journal has failed: what it had in memory may never come to the disk. Does not raise."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class FlusherStatistics:
     """A moment's figures."""
@@ -68,9 +80,10 @@ class FlusherStatistics:
 class Flusher:
     """Runs flushes and other disk work in threads. Made by `open_flusher`; its methods are for the loop's thread."""
 
-    def __init__(self, *, threads: int, sync: Callable[[int], None]) -> None:
+    def __init__(self, *, threads: int, sync: Callable[[int], None], watcher: TailWatcher | None) -> None:
         self.sync = sync
         """fdatasync, or what a test puts in its place; called in the threads."""
+        self._watcher = watcher
         self._token = trio.lowlevel.current_trio_token()
         self._queue: SimpleQueue[Callable[[], Callable[[], None]] | None] = SimpleQueue()
         self._finished: deque[Callable[[], None]] = deque()
@@ -114,6 +127,20 @@ class Flusher:
             return lambda: done(outcome)
 
         self._queue.put(run)
+
+    def tail_cut(self) -> None:
+        """Tell the watcher, before it is done. In the thread that opens the journal. Raises OSError."""
+        if self._watcher is not None:
+            self._watcher.tail_cut()
+
+    def failed(self) -> None:
+        """Have the watcher told that a journal has failed."""
+        if self._watcher is None:
+            return
+        if self._closed:
+            self._watcher.failed()  # the threads are gone, and so is everybody whom it could keep waiting
+        else:
+            self.submit(self._watcher.failed, lambda _: None)
 
     def statistics(self) -> FlusherStatistics:
         """The figures of this moment."""
@@ -174,15 +201,16 @@ class Flusher:
 
 @asynccontextmanager
 async def open_flusher(
-    *, threads: int = 8, sync: Callable[[int], None] = os.fdatasync
+    *, threads: int = 8, sync: Callable[[int], None] = os.fdatasync, watcher: TailWatcher | None = None
 ) -> AsyncGenerator[Flusher, None]:
     """Start a flusher; on leaving, what is queued is finished and the threads are joined.
 
     Close the journals before. `sync` is called with a file descriptor in one of the `threads`, and raises OSError.
+    `watcher` hears of every journal that is opened or written with this flusher and loses, or may lose, its tail.
     An error in a thread that is not an OSError is our bug: it is raised here.
     """
     async with trio.open_nursery() as nursery:
-        flusher = Flusher(threads=threads, sync=sync)
+        flusher = Flusher(threads=threads, sync=sync, watcher=watcher)
         nursery.start_soon(flusher._run_timer)  # pyright: ignore[reportPrivateUsage]
         try:
             yield flusher

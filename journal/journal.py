@@ -135,12 +135,12 @@ class Journal:
 
         The directory need not exist: it and a first segment are made when room is first asked for, and no file stays
         open before the first append. `leader_epoch` goes into every frame appended. Only the last segment is read.
-        Raises CorruptStorage, naming file and byte, if something durable is damaged or missing; NoFiles if no file can be
-        opened just now; StorageFailure if the disk refuses. Cancelled: nothing is left behind.
+        Raises CorruptStorage, naming file and byte, if something durable is damaged or missing; NoFiles if no file can
+        be opened just now; StorageFailure if the disk refuses. Cancelled: nothing is left behind.
         """
 
         def work() -> Reopened:
-            return reopen(directory, kind=kind, fsync=settings.fsync, sync=flusher.sync)
+            return reopen(directory, kind=kind, fsync=settings.fsync, sync=flusher.sync, on_cut=flusher.tail_cut)
 
         try:
             reopened = await trio.to_thread.run_sync(work)
@@ -490,6 +490,7 @@ class Journal:
             _log.error("journal.failed", directory=str(self._directory), what=what, error=str(error))
             self._wake_waiters()
             self._room.stop()
+            self._flusher.failed()
         return StorageFailure(str(self.failed))
 
     def _check_writable(self) -> None:

@@ -482,7 +482,8 @@ async def test_journal_failing_wakes_those_who_wait_for_room(open_journal, disk)
     disk.hold()
 
     async def fail() -> None:
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        while not disk.waiting:  # ten megabytes of zeros come first
+            await trio.testing.wait_all_tasks_blocked(0.01)
         failpoints.arm({"FAIRLOG_FAILPOINT": "journal.append.after:fail:1"})
         try:
             with pytest.raises(StorageFailure, match="writing a frame failed"):
