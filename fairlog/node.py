@@ -44,10 +44,15 @@ GROUP_SEGMENT_BYTES_MAX = 8 * 2**20
 want of such a cut, etcd snapshots every 10,000 entries."""
 
 
+_CLOSING_SHARE = 0.25
+"""Of `stop_grace_ms`: what requests in flight and the copying leave for the closing of files."""
+
+
 async def serve(settings: Settings, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED) -> None:
     """Run a node until cancelled; `task_status.started` gets the address that clients are told.
 
-    Cancelled: stops in good order, within `stop_grace_ms`; what is not done by then is done at the next start.
+    Cancelled: stops in good order, all within `stop_grace_ms`; what is not done by then is done at the next start. (A
+    thread that waits for the disk cannot be called back, and is waited for: only the process's end is beyond that.)
     The caller holds the data directory (`fairlog.directory`). Raises, before it serves: StoreMismatch,
     CorruptStorage, StorageFailure, ConfigError, OSError if it cannot listen.
     """
@@ -79,7 +84,7 @@ async def _set_when_cancelled(stop: trio.Event) -> None:
 
 async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskStatus[Address]) -> None:
     """The node's life. Cancelling ends it as long as it does not serve; from then on it is shielded and ends by
-    `stop` alone, because it bounds its own end."""
+    `stop` alone, because it bounds its own end: `life` has one deadline for all that follows."""
     with trio.CancelScope() as life:
         async with AsyncExitStack() as stack:
             listeners = await trio.open_tcp_listeners(settings.listen.port, host=settings.listen.host)
@@ -119,15 +124,19 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     task_status.started(advertised)
                     await stop.wait()
                     log.info("stopping", grace_ms=settings.stop_grace_ms)
-                    deadline = trio.current_time() + settings.stop_grace_ms / 1000
-                    serving.cancel_scope.deadline = deadline
+                    grace_s = settings.stop_grace_ms / 1000
+                    life.deadline = trio.current_time() + grace_s
+                    closing_at = life.deadline - grace_s * _CLOSING_SHARE
+                    serving.cancel_scope.deadline = closing_at
                     server.stop()
                 if leaders.failure is None:
-                    with trio.move_on_at(deadline):
+                    with trio.move_on_at(closing_at):
                         await leaders.drain()
                 background.cancel_scope.cancel()
         await trio.to_thread.run_sync(_note_end, last_run, leaders.failure is None)
         log.info("stopped")
+    if life.cancelled_caught:
+        log.warning("stopped without closing all files in good order", grace_ms=settings.stop_grace_ms)
 
 
 def _note_end(last_run: LastRun, good: bool) -> None:
