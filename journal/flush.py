@@ -25,7 +25,6 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
 from typing import Protocol, TypeVar
@@ -65,18 +64,6 @@ class TailWatcher(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class FlusherStatistics:
-    """A moment's figures."""
-
-    flushes: int
-    """Flushes finished since the start."""
-    under_way: int
-    """Journals whose flush is queued or running."""
-    wakeups: int
-    """How often the loop was woken; below `flushes` when several finished together."""
-
-
 class Flusher:
     """Runs flushes and other disk work in threads. Made by `open_flusher`; its methods are for the loop's thread."""
 
@@ -92,8 +79,6 @@ class Flusher:
         self._dirty: set[Flushable] = set()
         self._due = math.inf
         self._timer_wakes = trio.Event()
-        self._flushes = 0
-        self._wakeups = 0
         self._closed = False
         self._threads = [Thread(target=self._work, name=f"flusher-{n}", daemon=True) for n in range(threads)]
         for thread in self._threads:
@@ -142,12 +127,7 @@ class Flusher:
         else:
             self.submit(self._watcher.failed, lambda _: None)
 
-    def statistics(self) -> FlusherStatistics:
-        """The figures of this moment."""
-        return FlusherStatistics(self._flushes, len(self._again), self._wakeups)
-
     def _flush_finished(self, journal: Flushable, outcome: JournalPosition | OSError) -> None:
-        self._flushes += 1
         again = self._again.pop(journal)
         journal.flush_done(outcome)
         # Closed means: left with an error, and nobody is there any more who could be told.
@@ -163,7 +143,6 @@ class Flusher:
             self._token.run_sync_soon(self._drain, idempotent=True)
 
     def _drain(self) -> None:
-        self._wakeups += 1
         while self._finished:
             self._finished.popleft()()
         if self._bug is not None:

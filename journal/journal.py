@@ -47,12 +47,12 @@ from journal.failpoints import reach
 from journal.flush import Flusher
 from journal.frame import CLOSE, HEADER_BYTES, Buffer, encode_frame, padded
 from journal.reading import FrameAt, ReadableSegment, read_frames, read_payload
-from journal.reopen import Recovered, Reopened, reopen
+from journal.reopen import Reopened, reopen
 from journal.room import NoFiles, NoRoom, Room, refused_to_open
 from journal.segment import Fsync, JournalKind, file_offset
 from journal.segment_file import OpenFile, SealedSegment, SegmentFile, sync_directory
 
-__all__ = ["FrameAt", "Fsync", "Journal", "JournalKind", "JournalSettings", "NoFiles", "NoRoom", "Recovered"]
+__all__ = ["FrameAt", "Fsync", "Journal", "JournalKind", "JournalSettings", "NoFiles", "NoRoom"]
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -89,8 +89,6 @@ class Journal:
         last = reopened.last
         self.kind = kind
         self.leader_epoch = leader_epoch
-        self.recovered = reopened.recovered
-        """The torn tail that `open` cut; None if there was none."""
         self.begun_with = reopened.begun_with or settings.fsync
         """The fsync under which the segment that was the last one was begun: what it has promised of its frames."""
         self.failed: StorageFailure | None = None

@@ -67,7 +67,6 @@ async def test_reopen_after_a_kill_keeps_everything_in_the_page_cache(open_journ
     await fill(journal, range(5, 8), sync=False)
     crash()
     again = await open_journal("crashed")
-    assert again.recovered is None
     assert found(again) == list(range(8))
     assert again.durable == again.end == journal.end
 
@@ -102,8 +101,6 @@ async def test_reopen_with_a_torn_tail_cuts_it_and_says_so(open_journal, crash) 
     overwrite(segment, torn[1] + 40, b"torn")
     with capture_logs() as logs:
         again = await open_journal("crashed")
-    assert again.recovered is not None
-    assert (again.recovered.position, again.recovered.frames_cut) == (torn[1], 2)
     assert [(line["event"], line["position"], line["frames_cut"]) for line in logs] == [
         ("journal.tail_cut", torn[1], 2)
     ]
