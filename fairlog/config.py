@@ -283,7 +283,8 @@ class Settings:
     stop_grace_ms: int = key(
         10_000,
         _whole(0),
-        "Milliseconds that a stopping node gives to requests in flight, and to the copying of what is committed.",
+        "Milliseconds that a node takes to stop: up to three quarters for requests in flight and the copying of what "
+        "is committed, the rest for closing its files. What is not done by then is done at the next start.",
     )
     topics: TopicSettings = TopicSettings()
     requests: RequestSettings = RequestSettings()

@@ -1,9 +1,14 @@
 """How the last run of a node ended: did everything that it had written survive?
 
-`DATA/last-run` holds two words: the system's boot id when the run began, and `open` or `closed`. What was
+`DATA/last-run` holds two words: the system's boot id when the run began, and `open`, `closed` or `lost`. What was
 appended to a journal and not flushed survives if the node was closed in good order (it flushes first), or
 if only its process died: the page cache belongs to the system, which lives on under the same boot id. After
 a power loss, or where the system has no boot id, it may be gone.
+
+It may be gone as well where a write or a flush has failed, though the boot id is the same: Linux marks the lost pages
+clean, and may drop them. And it is gone in part where a journal's torn tail has to be cut. The journals say so
+(`journal.flush.TailWatcher`), and it is noted as `lost`: at a failure, so that the next start knows; before a cut, so
+that a crash behind it hides nothing.
 
 The coordinator wants to know (docs/decisions): only with a tail that was kept can it tell which
 transactional ids had a transaction open.
@@ -15,36 +20,83 @@ recovery leaves the answer as it was.
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
+
+import structlog
+
+_log = structlog.get_logger()
 
 _FILE = "last-run"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NO_BOOT_ID = "unknown"
 
 
-def tail_kept(directory: Path) -> bool:
-    """Is all that the last run wrote still there? A directory that was never used has lost nothing.
+class LastRun:
+    """The note in one data directory, and what is added to it. Blocking; for any thread. A `TailWatcher`."""
 
-    Journals without the file are what a copy that left it out has, or a first start that was cut short: then
-    nothing is known. Raises OSError if the file is there and cannot be read.
-    """
+    def __init__(self, directory: Path, *, tail_kept: bool) -> None:
+        self._directory = directory
+        self._tail_kept = tail_kept
+        self._failed = False
+        self._lock = threading.Lock()
+
+    @classmethod
+    def read(cls, directory: Path) -> LastRun:
+        """Read what the last run has left. Raises OSError if the file is there and cannot be read."""
+        return cls(directory, tail_kept=_noted_as_kept(directory))
+
+    @property
+    def tail_kept(self) -> bool:
+        """Is all that the last run wrote still there? To be asked once all journals are open.
+
+        A directory that was never used has lost nothing. Journals without the file are what a copy that left it out
+        has, or a first start that was cut short: then nothing is known.
+        """
+        return self._tail_kept
+
+    def tail_cut(self) -> None:
+        """Note that a tail is about to be cut. Raises OSError."""
+        with self._lock:
+            if self._tail_kept:
+                self._write("lost")
+                self._tail_kept = False
+
+    def failed(self) -> None:
+        """Note that a write has failed in this run: what is in memory may be lost, however the run ends."""
+        with self._lock:
+            if self._failed:
+                return
+            self._failed = True
+            try:
+                self._write("lost")
+            except OSError as error:
+                _log.warning("a failed write is not noted, so the next start may trust the tail", reason=str(error))
+
+    def begin(self) -> None:
+        """Note that a run has begun to serve. Raises OSError."""
+        with self._lock:
+            if not self._failed:
+                self._write("open")
+
+    def end(self) -> None:
+        """Note that the run ended in good order, after everything was flushed and closed. Raises OSError."""
+        with self._lock:
+            if not self._failed:
+                self._write("closed")
+
+    def _write(self, ended: str) -> None:
+        _write(self._directory, f"{_boot_id()} {ended}\n")
+
+
+def _noted_as_kept(directory: Path) -> bool:
     try:
         boot_id, ended = (directory / _FILE).read_text(encoding="ascii").split()
     except FileNotFoundError:
         return not (directory / "journals").exists()
     except ValueError:
         return False  # not what we write: then nothing is known, and that is the safe answer
-    return ended == "closed" or (boot_id == _boot_id() and boot_id != _NO_BOOT_ID)
-
-
-def begin_run(directory: Path) -> None:
-    """Note that a run has begun to serve. Raises OSError."""
-    _write(directory, f"{_boot_id()} open\n")
-
-
-def end_run(directory: Path) -> None:
-    """Note that the run ended in good order, after everything was flushed and closed. Raises OSError."""
-    _write(directory, f"{_boot_id()} closed\n")
+    return ended == "closed" or (ended == "open" and boot_id == _boot_id() and boot_id != _NO_BOOT_ID)
 
 
 def _boot_id() -> str:

@@ -57,7 +57,7 @@ from fairlog_types import (
 from journal import producer_window
 from journal.failpoints import planted, reach
 from journal.flush import Flusher
-from journal.journal import Journal, JournalSettings
+from journal.journal import Journal, JournalSettings, NoFiles
 from journal.local_journal import encode_local
 from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
 from journal.placing import Placed
@@ -267,6 +267,8 @@ class LocalLeaders:
         while leader is not None and self._failure is None and not leader.journal.has_room(payload_bytes):
             try:
                 await leader.journal.make_room(payload_bytes)
+            except NoFiles:
+                raise  # this write is refused; the next may find a file descriptor free again
             except StorageFailure as failure:
                 if self._leaders.get(log) is leader:  # else it was the deletion that closed the journal
                     self._on_failure(failure)
@@ -369,7 +371,11 @@ class LocalLeaders:
         epochs: dict[LogId, LeaderEpoch] = {}
         refused: dict[LogId, str] = {}
         for log in message.logs:
-            leader = await self._leader_with_room(log, 0)
+            try:
+                leader = await self._leader_with_room(log, 0)
+            except NoFiles as failure:
+                refused[log] = str(failure)
+                continue
             if leader is None:
                 refused[log] = "this node does not lead the log"
                 continue

@@ -14,22 +14,22 @@ What lies in the data directory:
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 
 import structlog
 import trio
 
 from coordinator.service import Coordinator, CoordinatorSettings
 from datalog.environment import LmdbDataLogs
-from fairlog import last_run
 from fairlog.broker import Broker
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.config import Address, Settings, advertised_address
 from fairlog.kafka.server import Server
+from fairlog.last_run import LastRun
 from fairlog.leaders import LocalLeaders
 from fairlog.topics import LocalTopics
 from fairlog_types import CorruptStorage
@@ -44,17 +44,34 @@ GROUP_SEGMENT_BYTES_MAX = 8 * 2**20
 want of such a cut, etcd snapshots every 10,000 entries."""
 
 
+_CLOSING_SHARE = 0.25
+"""Of `stop_grace_ms`: what requests in flight and the copying leave for the closing of files."""
+
+
 async def serve(settings: Settings, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED) -> None:
     """Run a node until cancelled; `task_status.started` gets the address that clients are told.
 
-    Cancelled: stops in good order, within `stop_grace_ms`; what is not done by then is done at the next start.
+    Cancelled: stops in good order, all within `stop_grace_ms`; what is not done by then is done at the next start. (A
+    thread that waits for the disk cannot be called back, and is waited for: only the process's end is beyond that.)
     The caller holds the data directory (`fairlog.directory`). Raises, before it serves: StoreMismatch,
     CorruptStorage, StorageFailure, ConfigError, OSError if it cannot listen.
     """
+    _raise_open_files_limit()
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_set_when_cancelled, stop)
         task_status.started(await nursery.start(_run, settings, stop))
+
+
+def _raise_open_files_limit() -> None:
+    """Use what the system grants: connections and journals in use hold a file each, and shells start with 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:
+        log.warning("the limit of open files stays as it is", limit=soft, reason=str(error))
+    else:
+        log.info("limit of open files", limit="none" if hard == resource.RLIM_INFINITY else hard, was=soft)
 
 
 async def _set_when_cancelled(stop: trio.Event) -> None:
@@ -67,7 +84,7 @@ async def _set_when_cancelled(stop: trio.Event) -> None:
 
 async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskStatus[Address]) -> None:
     """The node's life. Cancelling ends it as long as it does not serve; from then on it is shielded and ends by
-    `stop` alone, because it bounds its own end."""
+    `stop` alone, because it bounds its own end: `life` has one deadline for all that follows."""
     with trio.CancelScope() as life:
         async with AsyncExitStack() as stack:
             listeners = await trio.open_tcp_listeners(settings.listen.port, host=settings.listen.host)
@@ -75,21 +92,21 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 stack.push_async_callback(listener.aclose)
             advertised = advertised_address(settings, _bound_to(listeners))
             started = trio.current_time()
-            tail_kept = await trio.to_thread.run_sync(last_run.tail_kept, settings.data_dir)
+            last_run = await trio.to_thread.run_sync(LastRun.read, settings.data_dir)
             cluster = await _open_cluster(stack, settings)
-            leaders = await _open_leaders(stack, settings, cluster)
+            leaders = await _open_leaders(stack, settings, cluster, last_run)
             coordinator = await _open_coordinator(stack, settings, cluster, leaders)
             leaders.ask_epochs_of(coordinator.epoch_of)
             topics = LocalTopics(cluster, leaders, _now_ms)
             await topics.recover()
-            await coordinator.recover(tail_kept=tail_kept)
+            await coordinator.recover(tail_kept=last_run.tail_kept)
             leaders.finish_recovery()
 
             async with trio.open_nursery() as background:
                 background.start_soon(leaders.run)
                 background.start_soon(coordinator.run)
                 await leaders.drain()
-                await trio.to_thread.run_sync(last_run.begin_run, settings.data_dir)
+                await trio.to_thread.run_sync(last_run.begin)
                 background.start_soon(topics.run)
                 broker = Broker(cluster, topics, leaders, leaders.data_logs, coordinator, settings, advertised)
                 log.info(
@@ -97,7 +114,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     address=str(advertised),
                     start=cluster.leader_epoch,
                     topics=len(cluster.topics()),
-                    tail_kept=tail_kept,
+                    tail_kept=last_run.tail_kept,
                     seconds=round(trio.current_time() - started, 3),
                 )
                 async with trio.open_nursery() as serving:
@@ -107,21 +124,27 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     task_status.started(advertised)
                     await stop.wait()
                     log.info("stopping", grace_ms=settings.stop_grace_ms)
-                    deadline = trio.current_time() + settings.stop_grace_ms / 1000
-                    serving.cancel_scope.deadline = deadline
+                    grace_s = settings.stop_grace_ms / 1000
+                    life.deadline = trio.current_time() + grace_s
+                    closing_at = life.deadline - grace_s * _CLOSING_SHARE
+                    serving.cancel_scope.deadline = closing_at
                     server.stop()
                 if leaders.failure is None:
-                    with trio.move_on_at(deadline):
+                    with trio.move_on_at(closing_at):
                         await leaders.drain()
                 background.cancel_scope.cancel()
-        if leaders.failure is None:
-            await trio.to_thread.run_sync(_note_good_end, settings.data_dir)
+        await trio.to_thread.run_sync(_note_end, last_run, leaders.failure is None)
         log.info("stopped")
+    if life.cancelled_caught:
+        log.warning("stopped without closing all files in good order", grace_ms=settings.stop_grace_ms)
 
 
-def _note_good_end(data_dir: Path) -> None:
+def _note_end(last_run: LastRun, good: bool) -> None:
+    if not good:
+        last_run.failed()
+        return
     try:
-        last_run.end_run(data_dir)
+        last_run.end()
     except OSError as error:
         log.warning("the good end is not noted; the next start takes this run for a killed one", reason=str(error))
 
@@ -143,13 +166,15 @@ async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedSt
     return cluster
 
 
-async def _open_leaders(stack: AsyncExitStack, settings: Settings, cluster: EmbeddedStore) -> LocalLeaders:
+async def _open_leaders(
+    stack: AsyncExitStack, settings: Settings, cluster: EmbeddedStore, last_run: LastRun
+) -> LocalLeaders:
     """The leaders, with the data logs under them and the flusher beside them; they lead nothing yet."""
     data_logs = await trio.to_thread.run_sync(
         partial(LmdbDataLogs.open, settings.data_dir / "datalog", map_bytes=settings.datalog.map_bytes)
     )
     stack.push_async_callback(_in_thread, data_logs.close)
-    flusher = await stack.enter_async_context(open_flusher())
+    flusher = await stack.enter_async_context(open_flusher(watcher=last_run))
     leaders = LocalLeaders(
         settings.data_dir / "journals" / "local",
         data_logs=data_logs,

@@ -25,7 +25,6 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
 from typing import Protocol, TypeVar
@@ -53,24 +52,25 @@ class Flushable(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class FlusherStatistics:
-    """A moment's figures."""
+class TailWatcher(Protocol):
+    """Who wants to know that what was appended may be gone. Both are called in a thread, and may block."""
 
-    flushes: int
-    """Flushes finished since the start."""
-    under_way: int
-    """Journals whose flush is queued or running."""
-    wakeups: int
-    """How often the loop was woken; below `flushes` when several finished together."""
+    def tail_cut(self) -> None:
+        """A journal's torn tail is about to be cut. Raises OSError: then it is not, and the journal is not opened."""
+        ...
+
+    def failed(self) -> None:
+        """A journal has failed: what it had in memory may never come to the disk. Does not raise."""
+        ...
 
 
 class Flusher:
     """Runs flushes and other disk work in threads. Made by `open_flusher`; its methods are for the loop's thread."""
 
-    def __init__(self, *, threads: int, sync: Callable[[int], None]) -> None:
+    def __init__(self, *, threads: int, sync: Callable[[int], None], watcher: TailWatcher | None) -> None:
         self.sync = sync
         """fdatasync, or what a test puts in its place; called in the threads."""
+        self._watcher = watcher
         self._token = trio.lowlevel.current_trio_token()
         self._queue: SimpleQueue[Callable[[], Callable[[], None]] | None] = SimpleQueue()
         self._finished: deque[Callable[[], None]] = deque()
@@ -79,8 +79,6 @@ class Flusher:
         self._dirty: set[Flushable] = set()
         self._due = math.inf
         self._timer_wakes = trio.Event()
-        self._flushes = 0
-        self._wakeups = 0
         self._closed = False
         self._threads = [Thread(target=self._work, name=f"flusher-{n}", daemon=True) for n in range(threads)]
         for thread in self._threads:
@@ -115,12 +113,21 @@ class Flusher:
 
         self._queue.put(run)
 
-    def statistics(self) -> FlusherStatistics:
-        """The figures of this moment."""
-        return FlusherStatistics(self._flushes, len(self._again), self._wakeups)
+    def tail_cut(self) -> None:
+        """Tell the watcher, before it is done. In the thread that opens the journal. Raises OSError."""
+        if self._watcher is not None:
+            self._watcher.tail_cut()
+
+    def failed(self) -> None:
+        """Have the watcher told that a journal has failed."""
+        if self._watcher is None:
+            return
+        if self._closed:
+            self._watcher.failed()  # the threads are gone, and so is everybody whom it could keep waiting
+        else:
+            self.submit(self._watcher.failed, lambda _: None)
 
     def _flush_finished(self, journal: Flushable, outcome: JournalPosition | OSError) -> None:
-        self._flushes += 1
         again = self._again.pop(journal)
         journal.flush_done(outcome)
         # Closed means: left with an error, and nobody is there any more who could be told.
@@ -136,7 +143,6 @@ class Flusher:
             self._token.run_sync_soon(self._drain, idempotent=True)
 
     def _drain(self) -> None:
-        self._wakeups += 1
         while self._finished:
             self._finished.popleft()()
         if self._bug is not None:
@@ -174,15 +180,16 @@ class Flusher:
 
 @asynccontextmanager
 async def open_flusher(
-    *, threads: int = 8, sync: Callable[[int], None] = os.fdatasync
+    *, threads: int = 8, sync: Callable[[int], None] = os.fdatasync, watcher: TailWatcher | None = None
 ) -> AsyncGenerator[Flusher, None]:
     """Start a flusher; on leaving, what is queued is finished and the threads are joined.
 
     Close the journals before. `sync` is called with a file descriptor in one of the `threads`, and raises OSError.
+    `watcher` hears of every journal that is opened or written with this flusher and loses, or may lose, its tail.
     An error in a thread that is not an OSError is our bug: it is raised here.
     """
     async with trio.open_nursery() as nursery:
-        flusher = Flusher(threads=threads, sync=sync)
+        flusher = Flusher(threads=threads, sync=sync, watcher=watcher)
         nursery.start_soon(flusher._run_timer)  # pyright: ignore[reportPrivateUsage]
         try:
             yield flusher

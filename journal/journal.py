@@ -47,12 +47,12 @@ from journal.failpoints import reach
 from journal.flush import Flusher
 from journal.frame import CLOSE, HEADER_BYTES, Buffer, encode_frame, padded
 from journal.reading import FrameAt, ReadableSegment, read_frames, read_payload
-from journal.reopen import Recovered, Reopened, reopen
+from journal.reopen import Reopened, reopen
 from journal.room import NoFiles, NoRoom, Room, refused_to_open
 from journal.segment import Fsync, JournalKind, file_offset
 from journal.segment_file import OpenFile, SealedSegment, SegmentFile, sync_directory
 
-__all__ = ["FrameAt", "Fsync", "Journal", "JournalKind", "JournalSettings", "NoFiles", "NoRoom", "Recovered"]
+__all__ = ["FrameAt", "Fsync", "Journal", "JournalKind", "JournalSettings", "NoFiles", "NoRoom"]
 
 _log = structlog.stdlib.get_logger(__name__)
 
@@ -89,8 +89,6 @@ class Journal:
         last = reopened.last
         self.kind = kind
         self.leader_epoch = leader_epoch
-        self.recovered = reopened.recovered
-        """The torn tail that `open` cut; None if there was none."""
         self.begun_with = reopened.begun_with or settings.fsync
         """The fsync under which the segment that was the last one was begun: what it has promised of its frames."""
         self.failed: StorageFailure | None = None
@@ -135,12 +133,12 @@ class Journal:
 
         The directory need not exist: it and a first segment are made when room is first asked for, and no file stays
         open before the first append. `leader_epoch` goes into every frame appended. Only the last segment is read.
-        Raises CorruptStorage, naming file and byte, if something durable is damaged or missing; NoFiles if no file can be
-        opened just now; StorageFailure if the disk refuses. Cancelled: nothing is left behind.
+        Raises CorruptStorage, naming file and byte, if something durable is damaged or missing; NoFiles if no file can
+        be opened just now; StorageFailure if the disk refuses. Cancelled: nothing is left behind.
         """
 
         def work() -> Reopened:
-            return reopen(directory, kind=kind, fsync=settings.fsync, sync=flusher.sync)
+            return reopen(directory, kind=kind, fsync=settings.fsync, sync=flusher.sync, on_cut=flusher.tail_cut)
 
         try:
             reopened = await trio.to_thread.run_sync(work)
@@ -490,6 +488,7 @@ class Journal:
             _log.error("journal.failed", directory=str(self._directory), what=what, error=str(error))
             self._wake_waiters()
             self._room.stop()
+            self._flusher.failed()
         return StorageFailure(str(self.failed))
 
     def _check_writable(self) -> None:

@@ -123,8 +123,8 @@ SEALED_TABLE: Mapping[tuple[Head, Joint], Row] = {
 class Witness:
     """What frames outside of the last segment, or none, say of it."""
 
-    frames: int = 0
-    through: JournalPosition = JournalPosition(0)
+    frames: int
+    through: JournalPosition
     """The furthest position that one of them knew to be durable."""
 
 

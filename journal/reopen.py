@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -91,9 +92,12 @@ class Reopened:
     """The setting under which the last segment was begun; None if there is none, or it had no header."""
 
 
-def reopen(directory: Path, *, kind: JournalKind, fsync: Fsync, sync: Sync) -> Reopened:
+def reopen(
+    directory: Path, *, kind: JournalKind, fsync: Fsync, sync: Sync, on_cut: Callable[[], None] = lambda: None
+) -> Reopened:
     """Recover the journal in `directory`, which need not exist. All that it holds afterwards is on disk.
 
+    `on_cut` is called before anything that was appended is cut or deleted, so that a crash in between cannot hide it.
     Raises CorruptStorage, naming file and byte, if something that was durable is damaged or missing; OSError if the
     disk refuses.
     """
@@ -108,7 +112,7 @@ def reopen(directory: Path, *, kind: JournalKind, fsync: Fsync, sync: Sync) -> R
     if bases:
         found = [_Found(directory / segment_name(base), base, kind) for base in bases]
         sealed = tuple(_sealed(segment, successor) for segment, successor in pairwise(found))
-        reopened = _reopen_last(found[-1], sealed, witness, kind=kind, fsync=fsync, sync=sync)
+        reopened = _reopen_last(found[-1], sealed, witness, kind=kind, fsync=fsync, sync=sync, on_cut=on_cut)
     elif witness.through > 0:
         raise CorruptStorage(
             f"{directory}: all segments are missing, yet frames in a file that continues them say that all up to "
@@ -126,8 +130,10 @@ def reopen(directory: Path, *, kind: JournalKind, fsync: Fsync, sync: Sync) -> R
         path.rename(directory / segment_name(base))
         sync_directory(directory)
         found = _Found(directory / segment_name(base), base, kind)
-        adopted = _reopen_last(found, sealed, _witness(spares, kind), kind=kind, fsync=fsync, sync=sync)
+        adopted = _reopen_last(found, sealed, _witness(spares, kind), kind=kind, fsync=fsync, sync=sync, on_cut=on_cut)
         reopened = replace(adopted, recovered=adopted.recovered or reopened.recovered)
+    if _witness(spares, kind).frames:
+        on_cut()
     for path in spares:
         path.unlink()
     return reopened
@@ -211,6 +217,7 @@ def _reopen_last(
     kind: JournalKind,
     fsync: Fsync,
     sync: Sync,
+    on_cut: Callable[[], None],
 ) -> Reopened:
     content = read_range(segment.open_file.fd, 0, segment.file_bytes)
     if segment.head is Head.WHOLE:
@@ -240,6 +247,7 @@ def _reopen_last(
             sync(fd)
             sync_directory(segment.path.parent)
         case Verdict.CUT:
+            on_cut()
             cut = tail.content_end - tail.hole
             write_zeros(fd, file_offset(tail.hole, segment.base), cut)
             recovered = Recovered(segment.path, tail.hole, cut, tail.later_frames, row.why)

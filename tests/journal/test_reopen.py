@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from fairlog_types import CorruptStorage, JournalPosition
+from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, StorageFailure
 from journal import reopen
-from journal.journal import Fsync, Journal, JournalKind
+from journal.flush import open_flusher
+from journal.journal import Fsync, Journal, JournalKind, JournalSettings
 from journal.segment import SEGMENT_HEADER_BYTES, segment_name
 
 PAYLOAD = b"p" * 100
@@ -66,7 +67,6 @@ async def test_reopen_after_a_kill_keeps_everything_in_the_page_cache(open_journ
     await fill(journal, range(5, 8), sync=False)
     crash()
     again = await open_journal("crashed")
-    assert again.recovered is None
     assert found(again) == list(range(8))
     assert again.durable == again.end == journal.end
 
@@ -101,8 +101,6 @@ async def test_reopen_with_a_torn_tail_cuts_it_and_says_so(open_journal, crash) 
     overwrite(segment, torn[1] + 40, b"torn")
     with capture_logs() as logs:
         again = await open_journal("crashed")
-    assert again.recovered is not None
-    assert (again.recovered.position, again.recovered.frames_cut) == (torn[1], 2)
     assert [(line["event"], line["position"], line["frames_cut"]) for line in logs] == [
         ("journal.tail_cut", torn[1], 2)
     ]
@@ -259,6 +257,64 @@ async def test_reopen_with_a_nameless_segment_that_knew_the_hole_to_be_durable_i
     segment.unlink()
     with pytest.raises(CorruptStorage, match="all segments are missing"):
         await open_journal("crashed")
+
+
+class Watcher:
+    """Remembers what it was told, and what a file held at that moment."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.file = file
+        self.seen: list[bytes] = []
+        self.failures = 0
+
+    def tail_cut(self) -> None:
+        self.seen.append(self.file.read_bytes() if self.file else b"")
+
+    def failed(self) -> None:
+        self.failures += 1
+
+
+async def test_reopen_tells_of_a_torn_tail_before_it_is_cut(open_journal, crash, tmp_path) -> None:
+    """Behind the cut nothing shows that there was a tail; so who wants to note it must hear of it before."""
+    journal = await open_journal()
+    torn = await fill(journal, range(5), sync=False)
+    segment = crash() / segment_name(JournalPosition(0))
+    watcher = Watcher(segment)
+    reopen_now(segment.parent, watcher)
+    assert watcher.seen == []
+    overwrite(segment, torn[3] + 40, b"torn")
+    before = segment.read_bytes()
+    assert reopen_now(segment.parent, watcher) != before
+    assert watcher.seen == [before]
+    reopen_now(segment.parent, watcher)
+    assert watcher.seen == [before]
+
+
+def reopen_now(directory: Path, watcher: Watcher) -> bytes:
+    """Reopen a local journal; what its first segment holds then."""
+    reopen.reopen(directory, kind=JournalKind.LOCAL, fsync=Fsync.COMMIT, sync=lambda _fd: None, on_cut=watcher.tail_cut)
+    return (directory / segment_name(JournalPosition(0))).read_bytes()
+
+
+async def test_journal_that_fails_tells_the_watcher_once(disk, tmp_path) -> None:
+    """What such a journal had in memory may be lost, and the next start cannot see that."""
+    watcher = Watcher()
+    async with open_flusher(threads=1, sync=disk, watcher=watcher) as flusher:
+        journal = await Journal.open(
+            tmp_path / "j",
+            kind=JournalKind.LOCAL,
+            settings=JournalSettings(),
+            flusher=flusher,
+            leader_epoch=LeaderEpoch(1),
+        )
+        await fill(journal, range(2))
+        assert watcher.failures == 0
+        disk.fail()
+        with pytest.raises(StorageFailure):
+            await fill(journal, range(2, 4))
+        with pytest.raises(StorageFailure):
+            await fill(journal, range(4, 6))
+    assert watcher.failures == 1
 
 
 async def journal_roll_while_held(journal: Journal, disk) -> JournalPosition:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from fairlog import last_run
+from fairlog.last_run import LastRun
 
 
 @pytest.fixture
@@ -27,59 +29,90 @@ def data(tmp_path: Path) -> Path:
 
 def test_tail_of_a_directory_never_used_is_kept(boot: Path, data: Path) -> None:
     """There is nothing that could be lost."""
-    assert last_run.tail_kept(data)
+    assert LastRun.read(data).tail_kept
 
 
 def test_tail_of_a_directory_without_its_note_is_not_known_to_be_kept(boot: Path, data: Path) -> None:
     """Journals without the note come from a copy that left it out, or from a first start that was cut short."""
     (data / "journals").mkdir()
-    assert not last_run.tail_kept(data)
+    assert not LastRun.read(data).tail_kept
 
 
 @pytest.mark.parametrize("reboot", [False, True])
 def test_tail_of_a_run_that_ended_in_good_order_is_kept(boot: Path, data: Path, reboot: bool) -> None:
     """It was flushed, whatever happened since."""
-    last_run.begin_run(data)
-    last_run.end_run(data)
+    LastRun.read(data).begin()
+    LastRun.read(data).end()
     if reboot:
         boot.write_text("second-boot\n")
-    assert last_run.tail_kept(data)
+    assert LastRun.read(data).tail_kept
 
 
 def test_tail_of_a_run_that_was_killed_is_kept_under_the_same_boot_only(boot: Path, data: Path) -> None:
     """The page cache outlives the process, and not the system."""
-    last_run.begin_run(data)
-    assert last_run.tail_kept(data)
+    LastRun.read(data).begin()
+    assert LastRun.read(data).tail_kept
     boot.write_text("second-boot\n")
-    assert not last_run.tail_kept(data)
+    assert not LastRun.read(data).tail_kept
 
 
 def test_tail_of_a_run_after_a_clean_one_counts_as_open_again(boot: Path, data: Path) -> None:
     """What the note says of an older run is over with the beginning of the next."""
-    last_run.begin_run(data)
-    last_run.end_run(data)
-    last_run.begin_run(data)
+    LastRun.read(data).begin()
+    LastRun.read(data).end()
+    LastRun.read(data).begin()
     boot.write_text("second-boot\n")
-    assert not last_run.tail_kept(data)
+    assert not LastRun.read(data).tail_kept
 
 
 def test_tail_without_a_boot_id_is_kept_by_a_clean_end_only(boot: Path, data: Path) -> None:
     """Where the system does not tell its boots apart, a kill is taken for a loss of power."""
     boot.unlink()
-    last_run.begin_run(data)
-    assert not last_run.tail_kept(data)
-    last_run.end_run(data)
-    assert last_run.tail_kept(data)
+    LastRun.read(data).begin()
+    assert not LastRun.read(data).tail_kept
+    LastRun.read(data).end()
+    assert LastRun.read(data).tail_kept
 
 
 @pytest.mark.parametrize("garbage", [b"", b"closed", b"a b c", b"first-boot open closed\n", b"\xff\xfe closed\n"])
 def test_tail_with_an_unreadable_note_is_not_known_to_be_kept(boot: Path, data: Path, garbage: bytes) -> None:
     """What we did not write says nothing."""
     (data / "last-run").write_bytes(garbage)
-    assert not last_run.tail_kept(data)
+    assert not LastRun.read(data).tail_kept
 
 
 def test_run_noted_leaves_no_draft_behind(boot: Path, data: Path) -> None:
     """The note is replaced in one step, so a crash finds the old one or the new one."""
-    last_run.begin_run(data)
+    LastRun.read(data).begin()
     assert [path.name for path in data.iterdir()] == ["last-run"]
+
+
+def test_tail_of_a_run_in_which_a_write_failed_is_not_known_to_be_kept(boot: Path, data: Path) -> None:
+    """What is in memory may never come to the disk; neither the same boot nor an orderly end changes that."""
+    run = LastRun.read(data)
+    run.begin()
+    run.failed()
+    assert not LastRun.read(data).tail_kept
+    run.end()
+    assert not LastRun.read(data).tail_kept
+
+
+def test_tail_that_was_cut_at_the_start_is_not_kept_until_the_run_has_begun(boot: Path, data: Path) -> None:
+    """A crash behind the cut leaves no trace of it in the journals, so it is noted before."""
+    LastRun.read(data).begin()
+    run = LastRun.read(data)
+    assert run.tail_kept
+    run.tail_cut()
+    assert not run.tail_kept
+    assert not LastRun.read(data).tail_kept
+    run.begin()
+    assert LastRun.read(data).tail_kept
+
+
+def test_failed_write_that_cannot_be_noted_is_logged(boot: Path, data: Path) -> None:
+    """The disk that failed may refuse the note, too."""
+    run = LastRun.read(data)
+    (data / "last-run.new").mkdir()
+    with capture_logs() as logs:
+        run.failed()
+    assert [line["log_level"] for line in logs] == ["warning"]

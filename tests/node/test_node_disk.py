@@ -58,7 +58,9 @@ def test_failed_fsync_refuses_writes_until_a_restart(new_node: NewNode, nth: int
     assert len(answered) >= 2
     assert_writes_are_refused(node)
     assert read(node) == answered
+    assert (node.data_dir / "last-run").read_text().endswith(" lost\n")
     restart_healed(node)
+    assert (node.data_dir / "last-run").read_text().endswith(" open\n")
     found = read(node)
     assert found.pop() == b"and on"
     assert_holds_answered(found, answered, perhaps=[doubtful])
@@ -139,6 +141,26 @@ def test_journal_on_a_full_disk_refuses_writes_until_a_restart(new_node: NewNode
     assert read(node) == [b"plain", b"committed"]
     restart_healed(node)
     assert read(node) == [b"plain", b"committed", b"and on"]
+
+
+def test_want_of_file_descriptors_refuses_what_needs_one_and_passes(new_node: NewNode) -> None:
+    """A journal that cannot be made is not a disk that failed: what is open goes on, and the rest does when it can."""
+    node = new_node(FAIRLOG_TOPICS_PARTITIONS_DEFAULT="2")
+    node.start()
+    produce(node, b"plain")
+    soft, hard = resource.prlimit(node.pid, resource.RLIMIT_NOFILE)
+    assert soft == hard
+    with RawClient(node.address) as client:
+        assert client.produce(TOPIC, 0, batch([b"accepted"]))[0] == raw.NONE
+        resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (3, hard))
+        assert client.produce(TOPIC, 1, batch([b"refused"]))[0] == KAFKA_STORAGE_ERROR
+        assert client.produce(TOPIC, 0, batch([b"meanwhile"]))[0] == raw.NONE
+        resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (hard, hard))
+        assert client.produce(TOPIC, 1, batch([b"and on"]))[0] == raw.NONE
+        Producer(client, partitions=2).commit(b"committed")
+    assert "limit of open files" in node.log_path.read_text(encoding="utf-8")
+    assert read_when(node, 4) == [b"plain", b"accepted", b"meanwhile", b"committed"]
+    assert read_when(node, 2, partition=1) == [b"and on", b"committed"]
 
 
 def forbid_growth(node: NodeProcess, file_bytes: int) -> None:
