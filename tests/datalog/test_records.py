@@ -122,6 +122,16 @@ def test_search_swelling_batch_answers_for_the_whole(monkeypatch: pytest.MonkeyP
     assert first_at_or_after(data, 4500, Offset(0)) == found(100, 5000)
 
 
+def test_search_batch_of_too_many_records_answers_for_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes of gzip may hold millions of records: they are not even unpacked."""
+    monkeypatch.setattr(records, "RECORDS_MAX", len(TIMESTAMPS))
+    data = compressed(Compression.GZIP, gzip.compress(batches.records(TIMESTAMPS)))
+    assert first_at_or_after(data, 4500, Offset(0)) == found(103, 5000)
+    monkeypatch.setattr(records, "RECORDS_MAX", len(TIMESTAMPS) - 1)
+    monkeypatch.setattr(records, "_decompress", None)
+    assert first_at_or_after(data, 4500, Offset(0)) == found(100, 5000)
+
+
 def test_search_takes_the_first_record_that_is_late_enough() -> None:
     """Timestamps inside a batch need not grow."""
     data = bytes(batch(100, TIMESTAMPS))
