@@ -34,6 +34,9 @@ assert _HEADER.size == HEADER_BYTES
 LENGTH_STARTS_BEHIND = 12
 """`batch_length` does not count the base offset and itself."""
 
+_RECORD_BYTES_MIN = 7
+"""One byte each: length, attributes, timestamp delta, offset delta, key length, value length, count of headers."""
+
 _CRC_STARTS_AT = 21
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
@@ -69,7 +72,8 @@ class BadBatchReason(Enum):
     """The length field and the bytes at hand disagree."""
     BAD_CRC = "bad CRC"
     COUNT_MISMATCH = "count mismatch"
-    """No records, or a last offset delta that is not the count minus one: offsets would not be dense."""
+    """No records, more than the bytes can hold, or a last offset delta that is not the count minus one: offsets
+    would not be dense. A compressed batch's count is believed: what it holds is not looked at."""
     BAD_COMPRESSION = "unknown compression"
     BAD_PRODUCER = "impossible producer"
     """Neither a producer's batch nor one without: producer id, epoch and sequence do not go together."""
@@ -153,6 +157,10 @@ def parse_batch_header_untrusted(buffer: Buffer) -> BatchHeader:
     if header.attributes & _COMPRESSION_MASK > Compression.ZSTD.value:
         codec = header.attributes & _COMPRESSION_MASK
         raise BadBatch(BadBatchReason.BAD_COMPRESSION, f"codec {codec}")
+    body_bytes = header.size_bytes - HEADER_BYTES
+    if not header.attributes & _COMPRESSION_MASK and header.record_count * _RECORD_BYTES_MIN > body_bytes:
+        message = f"{header.record_count} records in {body_bytes} bytes, each has {_RECORD_BYTES_MIN} at least"
+        raise BadBatch(BadBatchReason.COUNT_MISMATCH, message)
     _check_producer_untrusted(header)
     return header
 

@@ -45,6 +45,7 @@ from datalog.interface import (
     UnknownLog,
 )
 from datalog.layout import LogRecord
+from datalog.lmdb_file import check_length
 from datalog.offset_entries import CommittedOffset, OffsetKey, decode_offset_entry
 from datalog.writer import LmdbWriter
 from fairlog_types import CorruptStorage, LogId, LogKind, ProducerId, StorageFailure
@@ -84,12 +85,13 @@ class LmdbDataLogs:
             machine may leave a file that cannot be opened.
 
         Raises UnknownFormat if what is there is of a version that this code does not know, or not Fairlog's;
-        CorruptStorage if it is damaged; StorageFailure if it cannot be opened.
+        CorruptStorage if it is damaged or was cut; StorageFailure if it cannot be opened.
         """
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageFailure(f"data logs in {directory}: the directory cannot be made: {error}") from error
+        check_length(directory / "data.mdb")
         with storage_errors(directory, "opening the environment"):
             env = lmdb.open(
                 str(directory),

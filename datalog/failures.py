@@ -6,6 +6,7 @@ is `CorruptStorage`. No `lmdb.Error` leaves this package.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +42,16 @@ def explain(error: lmdb.Error, directory: Path, doing: str) -> StorageFailure | 
         return StorageFailure(f"{where}: the disk is full. Free space, then restart.")
     if isinstance(error, lmdb.DbsFullError):
         return StorageFailure(f"{where}: too many logs. Delete topics; names of deleted ones are freed at a restart.")
-    return StorageFailure(f"{where}: {error}. Check the disk, then restart.")
+    return StorageFailure(f"{where}: {error}{_room_in(directory)}. Check the disk, then restart.")
+
+
+def _room_in(directory: Path) -> str:
+    """What the file system has left: LMDB reports a write that was cut short by a full disk as an I/O error."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return ""  # the directory may be what has failed; that is in the message already
+    return f" (the file system has {found.f_bavail * found.f_frsize} bytes free)"
 
 
 def damaged(error: Exception, directory: Path, doing: str) -> CorruptStorage:

@@ -36,8 +36,13 @@ def locked_directory(directory: Path) -> Generator[None]:
         except BlockingIOError as error:
             holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
             raise DirectoryInUse(f"data directory {directory} is in use by process {holder}") from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise DirectoryUnusable(f"cannot lock {directory / 'lock'}: {error.strerror}") from error
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise DirectoryUnusable(f"cannot write {directory / 'lock'}: {error.strerror}") from error
         yield
     finally:
         os.close(descriptor)

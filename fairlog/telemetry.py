@@ -4,6 +4,9 @@ One canonical line per transaction at info and per request at debug, with fields
 logs does so through `structlog.get_logger()` and puts figures and ids into keyword arguments. stdout stays
 free for the one line that says that the node is ready.
 
+An exception comes with its frames and without their local variables: those hold clients' records, and whole
+batches of them. structlog would write them, in JSON and (with `rich` installed) for people.
+
 structlog's filtering logger makes a suppressed level cost one call that does nothing.
 """
 
@@ -13,6 +16,7 @@ import logging
 import sys
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 
 from fairlog.config import LogSettings
 
@@ -28,10 +32,13 @@ def set_up(settings: LogSettings) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=not for_people),
     ]
     if for_people:
-        processors.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
+        processors.append(renderer)
     else:
         processors += [
-            structlog.processors.dict_tracebacks,
+            structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False)),
             structlog.processors.JSONRenderer(default=str),
         ]
     structlog.configure(

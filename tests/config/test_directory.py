@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -50,4 +52,29 @@ def test_directory_that_cannot_be_made_is_refused_saying_why(tmp_path: Path) -> 
         pytest.raises(DirectoryUnusable, match=r"cannot use the data directory .*file/data: Not a directory"),
         locked_directory(tmp_path / "file" / "data"),
     ):
+        pass
+
+
+def test_directory_on_a_full_disk_is_refused_saying_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk without room for the process id is told like any other that cannot be written."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with (
+        pytest.raises(DirectoryUnusable, match=r"cannot write .*lock: No space left on device"),
+        locked_directory(tmp_path),
+    ):
+        pass
+
+
+def test_directory_that_cannot_be_locked_is_refused_saying_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system without locks is not taken for another node."""
+
+    def without_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", without_locks)
+    with pytest.raises(DirectoryUnusable, match=r"cannot lock .*lock: No locks"), locked_directory(tmp_path):
         pass

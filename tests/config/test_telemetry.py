@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 import structlog
@@ -47,6 +48,25 @@ def test_log_line_of_an_exception_carries_its_traceback(capsys: pytest.CaptureFi
         structlog.get_logger().exception("broken")
     line = json.loads(capsys.readouterr().err)
     assert line["exception"][0]["exc_type"] == "KeyError"
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_log_line_of_an_exception_keeps_what_clients_sent_out(
+    form: Literal["json", "console"], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The values that the code had in hand when it failed are clients' data: no log has them."""
+    telemetry.set_up(LogSettings(format=form))
+
+    def fail(record: bytes) -> None:
+        raise LookupError(len(record))
+
+    try:
+        fail("-".join(["card", "number"]).encode())
+    except LookupError:
+        structlog.get_logger().exception("broken")
+    err = capsys.readouterr().err
+    assert "LookupError" in err
+    assert "card-number" not in err
 
 
 def test_log_line_for_people_is_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from datalog.batch import (
     patch,
     split_batches_untrusted,
 )
+from datalog.records import record_timestamps
 from fairlog_types import LeaderEpoch, Offset
 from tests.datalog.batches import batch
 
@@ -29,6 +30,11 @@ def with_field(data: bytearray, at: int, layout: str, *values: int) -> bytearray
     changed = bytearray(data)
     struct.pack_into(layout, changed, at, *values)
     return changed
+
+
+def with_count(data: bytearray, count: int) -> bytearray:
+    """A copy that claims to have so many records, with the last offset delta that belongs to it."""
+    return with_field(with_field(data, 57, ">i", count), 23, ">i", count - 1)
 
 
 def reason_of(data: bytes | bytearray) -> BadBatchReason:
@@ -77,6 +83,8 @@ def test_split_payload_of_several_batches_yields_each() -> None:
         (with_field(batch(0, [1]), 16, ">b", 1), BadBatchReason.BAD_MAGIC),
         (with_field(batch(0, [1]), 17, ">I", 0), BadBatchReason.BAD_CRC),
         (with_field(batch(0, [1]), 57, ">i", 0), BadBatchReason.COUNT_MISMATCH),
+        (with_count(batch(0, [1]), 2), BadBatchReason.COUNT_MISMATCH),
+        (with_count(batch(0, [1]), 2**31 - 1), BadBatchReason.COUNT_MISMATCH),
         (with_field(batch(0, [1, 2]), 57, ">i", 3), BadBatchReason.COUNT_MISMATCH),
         (with_field(batch(0, [1, 2]), 23, ">i", 0), BadBatchReason.COUNT_MISMATCH),
         (batch(0, [1], attributes=5), BadBatchReason.BAD_COMPRESSION),
@@ -90,6 +98,19 @@ def test_split_payload_of_several_batches_yields_each() -> None:
 def test_split_bad_batch_names_the_reason(data: bytes, reason: BadBatchReason) -> None:
     """Each way of being wrong has a name of its own, for the Kafka edge to answer by."""
     assert reason_of(data) is reason
+
+
+def test_header_of_the_smallest_records_there_are_is_good() -> None:
+    """Seven bytes a record are enough, as a tombstone without a key has them: the bound refuses no honest batch."""
+    data = batch(0, [1, 1, 1], payload=b"".join(b"\x0c\0\0" + bytes([2 * delta]) + b"\x01\x01\0" for delta in range(3)))
+    assert parse_batch_header_untrusted(data).record_count == 3
+    assert [offset for offset, _ in record_timestamps(parse_batch_header_untrusted(data), bytes(data))] == [0, 1, 2]
+
+
+def test_header_of_a_compressed_batch_is_believed_about_its_count() -> None:
+    """What a codec holds is not looked at on the way in."""
+    data = batch(0, [1] * 1000, attributes=Compression.GZIP.value, payload=b"\x1f")
+    assert parse_batch_header_untrusted(data).record_count == 1000
 
 
 @pytest.mark.parametrize(("epoch", "sequence"), [(-1, -1), (-1, 0), (0, 0), (-7, 2**31 - 1)])

@@ -12,6 +12,7 @@ import pytest
 
 from datalog import environment, layout
 from datalog.environment import LmdbDataLogs
+from datalog.failures import explain
 from datalog.interface import LogMissing, ReadRequest, ReadResult, UnknownFormat
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
 from datalog.time_index import ENTRY_SPACING_BYTES
@@ -176,7 +177,7 @@ def test_commit_refused_by_the_disk_closes_writing_until_reopened(tmp_path: Path
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, limits[1]))
     try:
-        with pytest.raises(StorageFailure):
+        with pytest.raises(StorageFailure, match=r"the file system has \d+ bytes free"):
             fill(logs, count=1, record_bytes=1 << 20)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -286,3 +287,9 @@ def test_write_from_two_threads_takes_turns(open_lmdb: OpenLogs) -> None:
     for thread in threads:
         thread.join()
     assert logs.bounds(ORDERS).next_offset == 150
+
+
+def test_failure_on_a_file_system_that_does_not_answer_is_told_all_the_same(tmp_path: Path) -> None:
+    """The hint of how much room there is may be missing; the failure may not."""
+    failure = explain(lmdb.Error("Input/output error"), tmp_path / "gone", "committing")
+    assert str(failure).endswith("while committing: Input/output error. Check the disk, then restart.")

@@ -96,7 +96,7 @@ def test_search_without_codec_answers_for_the_whole_batch(codec: Compression, mo
 
 @pytest.mark.parametrize("codec", list(Compression))
 @settings(max_examples=20)
-@given(payload=st.binary(max_size=60))
+@given(payload=st.binary(min_size=28, max_size=60))  # fewer cannot be four records, as the header says
 def test_search_garbage_behind_good_header_answers_for_the_whole_batch(codec: Compression, payload: bytes) -> None:
     """A client that lies about its records gets an answer that is not too late, and crashes nothing."""
     answer = first_at_or_after(compressed(codec, payload), 4500, Offset(0))
@@ -119,6 +119,16 @@ def test_search_swelling_batch_answers_for_the_whole(monkeypatch: pytest.MonkeyP
     data = compressed(Compression.GZIP, gzip.compress(batches.records(TIMESTAMPS, b"0" * 1_000_000)))
     with pytest.raises(UnreadableRecords):
         timestamps_of(data)
+    assert first_at_or_after(data, 4500, Offset(0)) == found(100, 5000)
+
+
+def test_search_batch_of_too_many_records_answers_for_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few bytes of gzip may hold millions of records: they are not even unpacked."""
+    monkeypatch.setattr(records, "RECORDS_MAX", len(TIMESTAMPS))
+    data = compressed(Compression.GZIP, gzip.compress(batches.records(TIMESTAMPS)))
+    assert first_at_or_after(data, 4500, Offset(0)) == found(103, 5000)
+    monkeypatch.setattr(records, "RECORDS_MAX", len(TIMESTAMPS) - 1)
+    monkeypatch.setattr(records, "_decompress", None)
     assert first_at_or_after(data, 4500, Offset(0)) == found(100, 5000)
 
 

@@ -416,7 +416,7 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 def build_batch(
     *,
     records: int = 1,
-    size: int = 70,
+    size: int = 130,
     producer_id: int = -1,
     epoch: int = -1,
     sequence: int = -1,
@@ -425,7 +425,7 @@ def build_batch(
     magic: int = 2,
     count: int | None = None,
 ) -> bytes:
-    """A record batch of `size` bytes whose records nobody will decode."""
+    """A record batch of `size` bytes whose records nobody will decode; the usual size has room for nine."""
     payload = bytes(index % 251 for index in range(size - _HEADER.size))
     count = records if count is None else count
     head = (
