@@ -64,7 +64,7 @@ COPIER_POINTS = [name for name in failpoints.FAILPOINTS if name.startswith("copi
 
 def batch_of(number: int, records: int, size: int) -> bytes:
     """A record batch that says who it is: `number` stands where its records would."""
-    body = struct.pack(">q", number) + bytes(size)
+    body = struct.pack(">q", number) + bytes(7 * records + size)  # so many could be in there
     header = struct.pack(">qiibIhiqqqhii", -1, 49 + len(body), -1, 2, 0, 0, records - 1, 5, 5, -1, -1, -1, records)
     assert len(header) == HEADER_BYTES
     return header + body
