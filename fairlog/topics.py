@@ -47,20 +47,22 @@ class LocalTopics:
         """See `fairlog.broker.Topics.create`. Cancelled: the topic was made, with its partitions, or it was not."""
         async with self._changing:
             self._require_room_for(partitions)
-            topic: Topic | None = None
+            unled: StorageFailure | None = None
             with trio.CancelScope(shield=True):
                 topic = await self._cluster.create_topic(
                     name, partitions=partitions, configs=configs, now_ms=self._now_ms()
                 )
                 try:
                     await self._leaders.lead(topic.logs())
-                except StorageFailure:
+                except StorageFailure as failure:
+                    unled = failure
+                if unled is not None:
                     await self._cluster.delete_topic(name)
                     self._marked.set()
-                    raise
-        assert topic is not None
-        log.info("topic created", topic=name, topic_id=str(topic.topic_id), partitions=partitions)
-        return topic
+                    raise unled
+                log.info("topic created", topic=name, topic_id=str(topic.topic_id), partitions=partitions)
+                return topic
+        raise AssertionError("a shielded step is not cancelled")
 
     def _require_room_for(self, partitions: int) -> None:
         taken = sum(topic.partitions for topic in (*self._cluster.topics(), *self._cluster.deleting()))
