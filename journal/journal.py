@@ -213,7 +213,10 @@ class Journal:
             self._flusher.start(self)
 
     async def flush(self, through: JournalPosition) -> None:
-        """Return once `durable >= through`. Raises StorageFailure if the journal fails before. Cancelled: goes on."""
+        """Return once `durable >= through`; if so already, at once, without a turn of the event loop.
+
+        Raises StorageFailure if the journal fails before. Cancelled: the flush goes on.
+        """
         assert through <= self._end, (through, self._end)
         if not self._waits_for_disk:
             through = min(through, self._synced)
@@ -464,7 +467,9 @@ class Journal:
 
     async def _wait_for(self, through: JournalPosition) -> None:
         if through <= self._synced:
-            await trio.lowlevel.checkpoint()
+            # Not a whole checkpoint: a commit waits for its journals one after the other, and would lose a turn of the
+            # loop, which under load is long, for each that was done along with an earlier one.
+            await trio.lowlevel.checkpoint_if_cancelled()
             return
         if self.failed is not None:
             raise self._refusal()

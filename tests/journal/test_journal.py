@@ -111,6 +111,26 @@ async def test_journal_flush_returns_when_the_disk_has_it(open_journal, disk) ->
     assert journal.durable == journal.end
 
 
+async def test_journal_flush_of_what_is_durable_takes_no_turn_of_the_loop(open_journal) -> None:
+    """Whoever waits for several journals pays for the slowest one only; a cancelled caller is told all the same."""
+    journal = await open_journal()
+    await append(journal, 1)
+    await journal.flush(journal.end)
+    turn = trio.Event()
+
+    async def take_turn() -> None:
+        turn.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_turn)
+        await journal.flush(journal.end)
+        assert not turn.is_set()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await journal.flush(journal.end)
+    assert scope.cancelled_caught
+
+
 async def test_journal_many_waiters_share_few_flushes(open_journal, disk) -> None:
     """Fifty commits that wait at the same time need a handful of syncs, not fifty."""
     journal = await open_journal()
