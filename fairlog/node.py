@@ -151,9 +151,10 @@ def _note_end(last_run: LastRun, good: bool) -> None:
 
 async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedStore:
     store = settings.data_dir / "cluster" / "data.mdb"
-    if not store.exists() and (settings.data_dir / "datalog").exists():
+    lost = not store.exists() or store.stat().st_size == 0
+    if lost and (settings.data_dir / "datalog").exists():
         # The first start makes the store first. Without it, all other data would lie there without a name.
-        raise CorruptStorage(f"the cluster store {store} is missing, but there are data logs beside it. Put it back.")
+        raise CorruptStorage(f"the cluster store {store} is missing or empty, beside data logs. Put it back.")
     cluster = await trio.to_thread.run_sync(
         partial(
             EmbeddedStore.open,

@@ -28,6 +28,7 @@ from uuid import UUID
 import lmdb
 import trio
 
+from datalog.lmdb_file import check_length
 from fairlog.cluster import records
 from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, folded_name
@@ -76,6 +77,7 @@ class EmbeddedStore:
         """
         try:
             directory.mkdir(parents=True, exist_ok=True)
+            check_length(directory / "data.mdb")
             environment = lmdb.open(str(directory), map_size=_MAP_BYTES, max_dbs=0, max_readers=16)
         except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
             raise CorruptStorage(

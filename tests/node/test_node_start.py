@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -109,6 +110,17 @@ def test_start_without_the_cluster_store_is_refused(new_node: NewNode) -> None:
     shutil.move(store, store.with_name("kept"))
     assert refusal(node).startswith(f"the cluster store {store / 'data.mdb'} is missing")
     assert not store.exists()
+
+
+@pytest.mark.parametrize(("left", "sentence"), [(0, "is missing or empty"), (8192, "it was cut")])
+def test_start_with_a_cluster_store_that_is_cut_is_refused(new_node: NewNode, left: int, sentence: str) -> None:
+    """LMDB would make an empty one anew, and die of a short one by SIGBUS, without a word."""
+    node = new_node()
+    node.start()
+    produce(node, b"v")
+    node.stop()
+    os.truncate(node.data_dir / "cluster" / "data.mdb", left)
+    assert sentence in refusal(node)
 
 
 def test_start_without_the_data_logs_copies_whole_journals_again(new_node: NewNode) -> None:
