@@ -282,6 +282,21 @@ async def test_batch_after_the_broker_has_aborted_is_abortable(ask, memory, batc
     assert only(await ask(PRODUCE, 9, **request(records, transactional_id="tx"))).error_code == error
 
 
+@pytest.mark.parametrize(
+    ("current", "error"), [(2, ErrorCode.TRANSACTION_ABORTABLE), (3, ErrorCode.INVALID_PRODUCER_EPOCH)]
+)
+async def test_transactional_batch_of_an_older_epoch_is_fenced_everywhere(
+    ask, memory, batch, description, current, error
+):
+    """Also in a partition that knows of no newer epoch; the successor's state is none of the zombie's business."""
+    memory.topics.create_now("t")
+    memory.leaders.refusal = RefusedAppend.NOT_IN_TRANSACTION
+    memory.coordinator.descriptions["tx"] = description(state="MUST_ABORT")
+    memory.coordinator.epochs[ProducerId(41)] = ProducerEpoch(current)
+    records = batch(producer_id=41, epoch=2, sequence=0, attributes=TRANSACTIONAL)
+    assert only(await ask(PRODUCE, 9, **request(records, transactional_id="tx"))).error_code == error
+
+
 def test_base_offset_unknown_makes_every_offset_negative_for_clients_that_add_the_index():
     """The last of count records gets -1 at most: no client can take it for a place in the log."""
     for count in (1, 2, 100):

@@ -148,8 +148,8 @@ async def _append(
             return result.fail(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
     if outcome is None:
         return result.fail(ErrorCode.REQUEST_TIMED_OUT, "the journal, or the copy behind it, had no room in time")
-    if outcome is RefusedAppend.NOT_IN_TRANSACTION and _must_abort(broker, request.transactional_id):
-        outcome = RefusedAppend.MUST_ABORT
+    if outcome is RefusedAppend.NOT_IN_TRANSACTION:
+        outcome = _why_not_in_transaction(broker, request.transactional_id, header)
     if isinstance(outcome, RefusedAppend):
         return result.fail(APPEND_REFUSALS[outcome], outcome.value)
     return _accepted(context, result, log_id, header, outcome)
@@ -195,16 +195,25 @@ def _is_fenced_plain(broker: Broker, header: BatchHeader) -> bool:
     Transactional batches of an older epoch have no open transaction; a plain one would find no fence in a partition
     that the newer instance has not touched.
     """
-    if header.transactional or header.producer_id < 0:
-        return False
+    return not header.transactional and header.producer_id >= 0 and _is_of_older_epoch(broker, header)
+
+
+def _is_of_older_epoch(broker: Broker, header: BatchHeader) -> bool:
     current = broker.coordinator.epoch_of(header.producer_id)
     return current is not None and header.producer_epoch < current
 
 
-def _must_abort(broker: Broker, transactional_id: str | None) -> bool:
-    """Whether the partition has no open transaction because the broker has aborted it, unknown to the client."""
+def _why_not_in_transaction(broker: Broker, transactional_id: str | None, header: BatchHeader) -> RefusedAppend:
+    """Why the partition has no open transaction: a newer instance has fenced the client, or the broker has aborted.
+
+    The partition itself may know neither, if nobody has written to it since.
+    """
+    if _is_of_older_epoch(broker, header):
+        return RefusedAppend.FENCED
     description = None if transactional_id is None else broker.coordinator.describe(transactional_id)
-    return description is not None and description.state == IdState.MUST_ABORT.name
+    if description is not None and description.state == IdState.MUST_ABORT.name:
+        return RefusedAppend.MUST_ABORT
+    return RefusedAppend.NOT_IN_TRANSACTION
 
 
 def unknown_base_offset(client: Client, record_count: int) -> int:
