@@ -7,8 +7,8 @@ are told once which of the two they speak, so a message is decoded and encoded b
 all its versions: `reader.string()`, `reader.end_of_fields()`.
 
 A reader never allocates because the peer says so. Lengths are compared with what is left of the frame;
-elements of arrays are counted over the whole frame, because a two-byte element becomes a Python object
-of a hundred bytes. Records are handed out as views of the frame, not copied.
+elements of arrays and tagged fields are counted over the whole frame, because a two-byte element becomes a
+Python object of a hundred bytes, and takes its microsecond. Records are handed out as views of the frame, not copied.
 
 Why not a ready codec: kio's native parser reserves room for as many elements as the frame *says*, so
 eleven forged bytes abort the whole process (`memory allocation of 34359738352 bytes failed`, kio 0.6.5).
@@ -29,8 +29,9 @@ Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
 
 ELEMENTS_MAX = 100_000
-"""Elements that all arrays of one request may have together. Kafka's own limit of partitions in one request is 2,000
-(`max.request.partition.size.limit`); this one only keeps a 100 MB frame from becoming 10 GB of objects."""
+"""Elements that all arrays of one request may have together, its tagged fields included. Kafka's own limit of partitions
+in one request is 2,000 (`max.request.partition.size.limit`); this one only keeps a 100 MB frame from becoming 10 GB of
+objects, or seconds of skipping."""
 
 MESSAGE_CHARACTERS_MAX = 1000
 """Of an error message in an answer; a legacy string holds 32,767 bytes."""
@@ -120,9 +121,7 @@ class Reader:
             return None
         if length < 0 or length > self._end - self._position:
             raise Malformed(f"an array of {length} elements does not fit the frame, at byte {self._position}")
-        self._elements += length
-        if self._elements > ELEMENTS_MAX:
-            raise Malformed(f"more than {ELEMENTS_MAX} elements in one request, at byte {self._position}")
+        self._count_elements(length)
         return tuple([element() for _ in range(length)])
 
     def end_of_fields(self) -> None:
@@ -140,9 +139,15 @@ class Reader:
         count = self._unsigned_varint()
         if count > self._end - self._position:
             raise Malformed(f"{count} tagged fields do not fit the frame, at byte {self._position}")
+        self._count_elements(count)
         for _ in range(count):
             tag = self._unsigned_varint()
             yield tag, self._take(self._unsigned_varint())
+
+    def _count_elements(self, count: int) -> None:
+        self._elements += count
+        if self._elements > ELEMENTS_MAX:
+            raise Malformed(f"more than {ELEMENTS_MAX} elements in one request, at byte {self._position}")
 
     def _number(self, shape: struct.Struct) -> int:
         try:
@@ -234,9 +239,13 @@ class Writer:
     def array(self, elements: Iterable[T], element: Callable[[T], None]) -> None:
         """An array; `element` writes one of its elements."""
         items = list(elements)
-        self._length(len(items), _INT32)
+        self.array_length(len(items))
         for item in items:
             element(item)
+
+    def array_length(self, length: int) -> None:
+        """Begins an array whose elements the caller writes, so that it can let others run in between."""
+        self._length(length, _INT32)
 
     def null_array(self) -> None:
         self._length(-1, _INT32)

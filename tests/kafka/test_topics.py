@@ -10,6 +10,7 @@ from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from fairlog.kafka import topic_configs
+from fairlog.kafka.api import Deferred
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import api_02_list_offsets, api_03_metadata, api_19_create_topics, api_20_delete_topics
 from fairlog_types import Offset, StorageFailure
@@ -101,6 +102,15 @@ async def test_metadata_by_topic_id(ask, memory, version):
     assert told == [(0, "t", topic.topic_id), (ErrorCode.UNKNOWN_TOPIC_ID, None, gone)]
 
 
+async def test_metadata_of_a_topic_named_again_and_again_is_told_once(ask, memory):
+    """By name or by id, and in the order of asking: a short request must not have a long answer."""
+    one, two = memory.topics.create_now("one", partitions=50), memory.topics.create_now("two")
+    asked = [("two", None), ("one", None), ("one", one.topic_id), ("two", one.topic_id), (None, two.topic_id)]
+    topics = [MetadataRequest.MetadataRequestTopic(name=name, topic_id=i) for name, i in [*asked, asked[-1]]]
+    answer = await ask(METADATA, 12, topics=topics, allow_auto_topic_creation=True)
+    assert [topic.name for topic in answer.topics] == ["two", "one", "two"]
+
+
 async def test_metadata_is_encoded_once_per_generation(ask, memory):
     """The same question gets the very same buffers, until something changes."""
     memory.topics.create_now("t")
@@ -173,6 +183,24 @@ async def test_offsets_that_cannot_be_listed_have_their_error(ask, three_batches
     """Unknown partitions, other leader epochs, and timestamps that mean nothing in the version."""
     answer = await ask(LIST_OFFSETS, version, **asked)
     assert [p.error_code for topic in answer.topics for p in topic.partitions] == [error]
+
+
+async def test_offsets_of_a_partition_named_twice_are_refused(ask, three_batches, monkeypatch):
+    """As in Kafka; so no request asks for more searches than there are partitions."""
+    three_batches.topics.create_now("u")
+    monkeypatch.setattr(three_batches.data_logs, "offset_for_timestamp", lambda log, timestamp_ms: 1 / 0)
+    parts = [query(timestamp)["topics"][0] for timestamp in (1500, 2000)]
+    asked = query(-1) | {"topics": [*parts, query(-1, topic="u")["topics"][0]]}
+    answer = await ask(LIST_OFFSETS, 7, **asked)
+    told = [(topic.name, p.error_code) for topic in answer.topics for p in topic.partitions]
+    assert told == [("t", ErrorCode.INVALID_REQUEST), ("t", ErrorCode.INVALID_REQUEST), ("u", 0)]
+
+
+@pytest.mark.parametrize(("timestamp", "deferred"), [(-1, False), (-2, False), (-3, True), (1500, True)])
+async def test_offsets_that_have_to_be_searched_are_deferred(ask, three_batches, timestamp, deferred):
+    """So that the connection is read from meanwhile, and a client that hangs up ends the search."""
+    started = await ask.start(LIST_OFFSETS, 7, **query(timestamp))
+    assert isinstance(started.answer, Deferred) == deferred
 
 
 async def test_offset_of_the_largest_timestamp(ask, three_batches):

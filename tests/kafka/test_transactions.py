@@ -249,6 +249,19 @@ async def test_producers_of_a_partition_are_described(ask, memory):
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+async def test_what_is_named_again_and_again_is_described_once(ask, memory, description):
+    """A short request must not have a long answer: each partition, each transactional id once, in order."""
+    memory.topics.create_now("t")
+    asked = [("t", [1, 0, 1]), ("u", [0]), ("t", [0, 2])]
+    topics = [DescribeProducersRequest.TopicRequest(name=name, partition_indexes=indexes) for name, indexes in asked]
+    answer = await ask(DESCRIBE_PRODUCERS, 0, topics=topics)
+    told = [(topic.name, [p.partition_index for p in topic.partitions]) for topic in answer.topics]
+    assert told == [("t", [1, 0, 2]), ("u", [0])]
+    memory.coordinator.descriptions["tx"] = description()
+    answer = await ask(DESCRIBE, 0, transactional_ids=["tx", "none", "tx", "none"])
+    assert [state.transactional_id for state in answer.transaction_states] == ["tx", "none"]
+
+
 @pytest.mark.parametrize("changes", [{}, {"committed": ()}])
 async def test_transaction_is_described(ask, memory, description, changes):
     """State, times, producer and partitions, with and without placements; an unknown id has its error."""

@@ -111,6 +111,17 @@ def test_arrays_with_too_many_elements_in_all_are_refused():
         reader.array(reader.int8)
 
 
+def test_tagged_fields_count_as_elements():
+    """Millions of empty ones would be skipped one by one, while everybody else waits."""
+    writer = Writer(flexible=True)
+    writer.tagged_fields((tag, b"") for tag in range(ELEMENTS_MAX + 1))
+    with pytest.raises(Malformed, match="elements in one request"):
+        Reader(b"".join(writer.parts()), flexible=True).end_of_fields()
+    writer = Writer(flexible=True)
+    writer.tagged_fields((tag, b"") for tag in range(ELEMENTS_MAX))
+    Reader(b"".join(writer.parts()), flexible=True).end_of_fields()
+
+
 @pytest.mark.parametrize(
     ("data", "flexible"),
     [

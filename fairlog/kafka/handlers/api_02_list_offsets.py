@@ -5,6 +5,8 @@ Behaviour
   above it can be read. earliest (-2) is the log start offset; max timestamp (-3, from version 7) is the
   first record that has it.
 - A timestamp (ms, 0 or more) finds the first record that is not older, to the record; -1 if there is none.
+- A partition that is named more than once is INVALID_REQUEST, as in Kafka.
+- Searching costs a turn in a worker thread each, so it is deferred: whoever hangs up is noticed between two.
 
 Version notes
 - 2 adds the isolation level and the throttle time; 4 the leader epoch, which is checked; 6 is flexible; 7
@@ -13,13 +15,15 @@ Version notes
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
 
 from datalog.interface import UnknownLog
-from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
@@ -76,11 +80,26 @@ def decode(reader: Reader, version: int) -> ListOffsetsRequest:
     return request
 
 
-async def handle(context: Context, request: ListOffsetsRequest) -> Answer:
+async def handle(context: Context, request: ListOffsetsRequest) -> Reply:
+    finish = functools.partial(_finish, context, request)
+    if any(query.timestamp not in (LATEST, EARLIEST) for _, queries in request.topics for query in queries):
+        return Deferred(finish)
+    return await finish()
+
+
+async def _finish(context: Context, request: ListOffsetsRequest) -> Answer:
+    named = Counter((name, query.index) for name, queries in request.topics for query in queries)
     answers: list[tuple[str, list[_Line]]] = []
     for name, queries in request.topics:
         topic = context.broker.cluster.topic(name)
-        answers.append((name, [await _answer(context, log_of(topic, query.index), query) for query in queries]))
+        lines: list[_Line] = []
+        for query in queries:
+            if named[name, query.index] > 1:
+                lines.append(_Line(query.index, ErrorCode.INVALID_REQUEST))
+            else:
+                lines.append(await _answer(context, log_of(topic, query.index), query))
+            await trio.lowlevel.checkpoint()
+        answers.append((name, lines))
     return encode(context, answers)
 
 

@@ -4,6 +4,7 @@ Behaviour
 - This node is the only broker, the controller, and leader, replica and in-sync replica of every partition.
 - Topics that are asked for by name and do not exist are made, if the client allows it and the node is so
   configured.
+- A topic that is named more than once is answered once. Other clients run between one topic and the next.
 - Encoded answers are kept until the cluster's generation changes: many clients ask for the same.
 
 Version notes
@@ -16,9 +17,11 @@ Version notes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
+
+import trio
 
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Context, Versions
@@ -81,17 +84,24 @@ def decode(reader: Reader, version: int) -> MetadataRequest:
 async def handle(context: Context, request: MetadataRequest) -> Answer:
     cluster = context.broker.cluster
     generation = cluster.generation
-    key = ("Metadata", context.version, request.topics)
+    asked = None if request.topics is None else _once_each(request.topics)
+    key = ("Metadata", context.version, asked)
     kept = context.encoded.get(key, generation)
     if kept is not None:
         return kept
-    if request.topics is None:
-        answer = encode(context, map(_Line.of, cluster.topics()))
+    if asked is None:
+        answer = await encode(context, list(map(_Line.of, cluster.topics())))
     else:
-        answer = encode(context, [await _look_up(context, wanted, request.may_create) for wanted in request.topics])
+        answer = await encode(context, [await _look_up(context, wanted, request.may_create) for wanted in asked])
     if cluster.generation == generation:
         context.encoded.put(key, generation, answer)
     return answer
+
+
+def _once_each(topics: Iterable[TopicWanted]) -> tuple[TopicWanted, ...]:
+    """Without repetitions: a name of two bytes would otherwise cost its topic's partitions each time."""
+    by_what_counts = {(wanted.topic_id if wanted.name is None else wanted.name): wanted for wanted in topics}
+    return tuple(by_what_counts.values())
 
 
 async def _look_up(context: Context, wanted: TopicWanted, may_create: bool) -> _Line:
@@ -104,7 +114,7 @@ async def _look_up(context: Context, wanted: TopicWanted, may_create: bool) -> _
     return _Line.of(found)
 
 
-def encode(context: Context, lines: Iterable[_Line]) -> Answer:
+async def encode(context: Context, lines: Sequence[_Line]) -> Answer:
     version, writer, broker = context.version, context.writer(), context.broker
     node_id, leader_epoch = broker.node_id, broker.cluster.leader_epoch
 
@@ -147,7 +157,10 @@ def encode(context: Context, lines: Iterable[_Line]) -> Answer:
         writer.nullable_string(broker.cluster.cluster_id)
     if version >= 1:
         writer.int32(node_id)  # controller
-    writer.array(lines, topic)
+    writer.array_length(len(lines))
+    for line in lines:
+        topic(line)
+        await trio.lowlevel.checkpoint()
     if 8 <= version <= 10:
         writer.int32(_NO_OPERATIONS)
     if version >= 13:

@@ -2,6 +2,7 @@
 
 Behaviour
 - An id that is unknown, or has expired, is TRANSACTIONAL_ID_NOT_FOUND.
+- An id that is named more than once is answered once. Other clients run between one and the next.
 - The partitions are those of the open transaction, or of the one being decided.
 - Beyond Kafka: each state carries a tagged field (`PLACEMENTS_TAG`) with the last committed transactions
   and the offsets of their records, out of the group journal's COMMITTED frames. Kafka's clients skip tags
@@ -15,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import trio
 
 from coordinator.answers import CommittedTransaction, Description
 from fairlog.broker import Broker
@@ -73,8 +76,12 @@ async def handle(context: Context, request: DescribeTransactionsRequest) -> Answ
         else:
             _write_state(writer, context.broker, description)
 
+    asked = dict.fromkeys(request.transactional_ids)
     writer.int32(0)  # throttle time
-    writer.array(request.transactional_ids, state)
+    writer.array_length(len(asked))
+    for transactional_id in asked:
+        state(transactional_id)
+        await trio.lowlevel.checkpoint()
     writer.end_of_fields()
     return writer.parts()
 
