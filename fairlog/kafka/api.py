@@ -95,26 +95,37 @@ class Versions:
 class EncodedAnswers:
     """Encoded answers that are the same for every client, until the cluster's generation moves on.
 
-    At most `ANSWERS_MAX` are kept; one more empties the store. A thousand clients that each ask for the same
-    few topics cost one encoding.
+    A thousand clients that each ask for the same few topics cost one encoding. A large answer, or one to a long
+    question, is not kept; one more than there is room for empties the store.
     """
 
-    ANSWERS_MAX = 256
+    ANSWER_BYTES_MAX = 256 << 10
+    BYTES_MAX = 16 << 20
+    KEY_ITEM_BYTES = 512
+    """What one thing that was asked for takes in a key, roughly, beside its name: that is in the answer, too."""
 
-    __slots__ = ("_answers", "_generation")
+    __slots__ = ("_answers", "_bytes", "_generation")
 
     def __init__(self) -> None:
         self._generation = -1
+        self._bytes = 0
         self._answers: dict[object, Answer] = {}
 
     def get(self, key: object, generation: int) -> Answer | None:
         return self._answers.get(key) if generation == self._generation else None
 
-    def put(self, key: object, generation: int, answer: Answer) -> None:
-        if generation != self._generation or len(self._answers) >= self.ANSWERS_MAX:
+    def put(self, key: object, generation: int, answer: Answer, *, key_items: int) -> None:
+        """Keep the answer to `key`, which names `key_items` things, if it is small."""
+        size = sum(map(len, answer)) + self.KEY_ITEM_BYTES * (1 + key_items)
+        if size > self.ANSWER_BYTES_MAX:
+            return
+        if generation != self._generation or self._bytes + size > self.BYTES_MAX:
             self._answers.clear()
+            self._bytes = 0
             self._generation = generation
-        self._answers[key] = answer
+        if key not in self._answers:
+            self._answers[key] = answer
+            self._bytes += size
 
 
 @dataclass(frozen=True, slots=True)

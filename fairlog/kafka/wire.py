@@ -29,9 +29,10 @@ Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
 
 ELEMENTS_MAX = 100_000
-"""Elements that all arrays of one request may have together, its tagged fields included. Kafka's own limit of partitions
-in one request is 2,000 (`max.request.partition.size.limit`); this one only keeps a 100 MB frame from becoming 10 GB of
-objects, or seconds of skipping."""
+"""Elements that all arrays of one request may have together, its tagged fields included.
+
+Kafka's own limit of partitions in one request is 2,000 (`max.request.partition.size.limit`); this one only keeps a
+100 MB frame from becoming 10 GB of objects, or seconds of skipping."""
 
 MESSAGE_CHARACTERS_MAX = 1000
 """Of an error message in an answer; a legacy string holds 32,767 bytes."""

@@ -10,7 +10,7 @@ from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from fairlog.kafka import topic_configs
-from fairlog.kafka.api import Deferred
+from fairlog.kafka.api import Deferred, EncodedAnswers
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import api_02_list_offsets, api_03_metadata, api_19_create_topics, api_20_delete_topics
 from fairlog_types import Offset, StorageFailure
@@ -122,6 +122,30 @@ async def test_metadata_is_encoded_once_per_generation(ask, memory):
     assert first[-1] is second[-1]
     memory.topics.create_now("u")
     assert (await router.start(frame, ask.client)).answer[-1] is not first[-1]
+
+
+async def test_metadata_with_an_error_is_not_kept(ask, memory):
+    """There is no end of names that do not exist."""
+    router = ask.router
+    request = MetadataRequest(version=9, **wanted("none", may_create=False))
+    request.with_header(correlation_id=5, client_id="asker")
+    frame = bytes(request.encode(version=9, header=True))
+    first, second = [(await router.start(frame, ask.client)).answer for _ in range(2)]
+    assert first[-1] is not second[-1]
+
+
+def test_answers_kept_are_bounded_in_bytes():
+    """Neither large answers nor those to long questions are kept; when the room is used up the store begins anew."""
+    kept, answer = EncodedAnswers(), [bytes(EncodedAnswers.ANSWER_BYTES_MAX // 2)]
+    kept.put("large", 1, [bytes(EncodedAnswers.ANSWER_BYTES_MAX)], key_items=1)
+    kept.put("long", 1, answer, key_items=EncodedAnswers.ANSWER_BYTES_MAX // EncodedAnswers.KEY_ITEM_BYTES)
+    assert (kept.get("large", 1), kept.get("long", 1)) == (None, None)
+    keys = range(EncodedAnswers.BYTES_MAX // len(answer[0]))
+    for key in keys:
+        kept.put(key, 1, answer, key_items=0)
+    held = [key for key in keys if kept.get(key, 1) is not None]
+    assert 0 < len(held) < len(keys)
+    assert keys[-1] in held
 
 
 # --- ListOffsets -----------------------------------------------------------------------------------

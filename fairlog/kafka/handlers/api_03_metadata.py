@@ -5,7 +5,8 @@ Behaviour
 - Topics that are asked for by name and do not exist are made, if the client allows it and the node is so
   configured.
 - A topic that is named more than once is answered once. Other clients run between one topic and the next.
-- Encoded answers are kept until the cluster's generation changes: many clients ask for the same.
+- Encoded answers are kept until the cluster's generation changes: many clients ask for the same. Not those with
+  errors: whoever asks for what is not there can ask for something else each time.
 
 Version notes
 - 0: an empty list means all topics; from 1 on that is null, and an empty list means none. 1 adds racks, the
@@ -90,11 +91,12 @@ async def handle(context: Context, request: MetadataRequest) -> Answer:
     if kept is not None:
         return kept
     if asked is None:
-        answer = await encode(context, list(map(_Line.of, cluster.topics())))
+        lines = list(map(_Line.of, cluster.topics()))
     else:
-        answer = await encode(context, [await _look_up(context, wanted, request.may_create) for wanted in asked])
-    if cluster.generation == generation:
-        context.encoded.put(key, generation, answer)
+        lines = [await _look_up(context, wanted, request.may_create) for wanted in asked]
+    answer = await encode(context, lines)
+    if cluster.generation == generation and all(line.error is ErrorCode.NONE for line in lines):
+        context.encoded.put(key, generation, answer, key_items=len(asked or ()))
     return answer
 
 
