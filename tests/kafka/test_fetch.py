@@ -165,6 +165,14 @@ async def test_fetch_gives_what_there_is_when_its_time_is_over(ask, memory, fill
     assert trio.current_time() - before == pytest.approx(0.3)
 
 
+async def test_fetch_does_not_wait_for_weeks(ask, memory, autojump_clock):
+    """Whatever the client says: it may be gone, and nobody would notice."""
+    memory.topics.create_now("t")
+    before = trio.current_time()
+    await ask(FETCH, 12, **request(memory, {0: 0}, max_wait_ms=2**31 - 1))
+    assert trio.current_time() - before == pytest.approx(300)
+
+
 async def test_fetch_gives_what_there_is_when_the_connection_is_to_end(ask, memory, fill, autojump_clock):
     """A stop does not wait for data: the fetch under way and those behind it answer at once, with what they have."""
     memory.topics.create_now("t")

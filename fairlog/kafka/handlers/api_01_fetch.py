@@ -4,8 +4,8 @@ Behaviour
 - The high watermark is the last stable offset: everything that can be read is committed (invariant 1). Both
   isolation levels get the same records, and the list of aborted transactions is always empty.
 - A fetch offset in the middle of a batch gets the whole batch; the client skips what it does not want.
-- Waits until `min_bytes` are there, `max_wait` is over, or the node stops. A consumer at the end of its
-  partitions costs no worker thread: offsets are compared with the high watermarks first, and one thread call
+- Waits until `min_bytes` are there, `max_wait` (or `WAIT_MS_MAX`) is over, or the node stops. A consumer at the end of
+  its partitions costs no worker thread: offsets are compared with the high watermarks first, and one thread call
   reads all partitions.
 - Limits are per partition and in all, by whole batches; the first batch is sent whatever its size (KIP-74).
 - Errors do not wait.
@@ -43,6 +43,10 @@ _TOPIC_IDS_FROM = 13
 
 ANSWER_BYTES_MAX = 57_671_680
 """Records in one answer, whatever the client asks. Kafka's `fetch.max.bytes` of the broker."""
+
+WAIT_MS_MAX = 5 * 60 * 1000
+"""However long the client says, which may be 24 days. While its requests fill the queue nobody reads from a connection, so
+that a client which is gone is noticed by sending to it, at the latest. Clients wait half a second by default."""
 
 _READ_COMMITTED = 1
 
@@ -138,7 +142,7 @@ def decode(reader: Reader, version: int) -> FetchRequest:
 
 
 async def handle(context: Context, request: FetchRequest) -> Reply:
-    deadline = trio.current_time() + max(request.max_wait_ms, 0) / 1000
+    deadline = trio.current_time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
     if request.session_id != 0:
         return encode(context, request, [], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     return Deferred(functools.partial(_finish, context, request, deadline))
