@@ -14,7 +14,8 @@ Memory: one frame is held at a time (its records are in a journal when its handl
 does not read its answers blocks the writer, then fills the queue, then is not read from any more. An idle
 connection holds two tasks and no buffer.
 
-A frame that is too large is refused by its length, before room is made for it. Large ones of all connections
+A frame that is too large is refused by its length, before room is made for it; the room for others is doubled as
+their bytes come, so that no more than twice of what was sent is ever held (and 64 KiB). Large ones of all connections
 share one budget (`frame_budget`); a client that holds a part of it and falls silent is cut off.
 
 Whatever is wrong with a request, the worst that happens is one log line and a closed connection. That holds for
@@ -58,7 +59,7 @@ _LENGTH = struct.Struct(">i")
 
 
 class FrameReader:
-    """Cuts a byte stream into frames. Each byte of a frame is copied at most once after it was received."""
+    """Cuts a byte stream into frames, whose buffers grow with what is received, not with what is announced."""
 
     def __init__(
         self, stream: trio.abc.ReceiveStream, *, frame_bytes_max: int, budget: FrameBudget | None = None
@@ -110,15 +111,16 @@ class FrameReader:
         return await self._receive_frame(length, silence_s=LARGE_FRAME_SILENCE_S)
 
     async def _receive_frame(self, length: int, *, silence_s: float) -> Buffer:
-        frame = bytearray(length)  # zeroed pages: they take memory only as they are filled
-        view = memoryview(frame)
         filled = len(self._rest) - _LENGTH.size
-        view[:filled] = self._rest[_LENGTH.size :]
+        frame = bytearray(self._rest[_LENGTH.size :])
         self._rest = memoryview(b"")
         while filled < length:
+            if filled == len(frame):
+                frame += bytes(min(max(filled, _RECEIVE_BYTES), length - filled))
             received = None
-            with trio.move_on_after(silence_s):
-                received = await self._receive_into(view[filled:])
+            # A bytearray cannot grow while there are views of it.
+            with trio.move_on_after(silence_s), memoryview(frame) as view, view[filled:] as room:
+                received = await self._receive_into(room)
             if received is None:
                 raise Malformed(f"nothing for {silence_s} s after {filled} of a frame's {length} bytes")
             if received == 0:

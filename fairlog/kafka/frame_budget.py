@@ -3,7 +3,9 @@
 A frame is refused by its own length, but a thousand connections may each send the largest that is allowed. So
 whoever is about to receive a large frame takes its length from one budget, and waits, first come, first served,
 while it is spent; the bytes wait in the client's and the kernel's buffers meanwhile. The budget gets it back when the
-request has been handled. Small frames pass by: what they take is bounded by the number of connections.
+request has been handled. The whole length is taken before the first byte, although memory is only used as the bytes
+come: were it taken by and by, all might end up waiting for each other, each with half a frame. Small frames pass by:
+what they take is bounded by the number of connections.
 """
 
 from __future__ import annotations

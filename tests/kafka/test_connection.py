@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 
 import pytest
 import trio
@@ -145,6 +146,21 @@ async def test_frame_of_the_largest_size_is_taken():
         nursery.start_soon(theirs.send_all, framed(bytes(FRAME_BYTES_MAX)))
         frame = await FrameReader(ours, frame_bytes_max=FRAME_BYTES_MAX).next_frame()
     assert len(frame) == FRAME_BYTES_MAX
+
+
+async def test_frame_announced_takes_no_memory_before_it_comes(nursery):
+    """What is held grows with what was sent: a length costs four bytes to say."""
+    ours, theirs = memory_stream_pair()
+    reader = FrameReader(ours, frame_bytes_max=100 << 20)
+    tracemalloc.start()
+    try:
+        nursery.start_soon(reader.next_frame)
+        await theirs.send_all(struct.pack(">i", 100 << 20) + bytes(100))
+        await trio.testing.wait_all_tasks_blocked()
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    nursery.cancel_scope.cancel()
 
 
 # --- the budget of large frames ------------------------------------------------------------------------------------
