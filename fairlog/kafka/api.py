@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 import trio
 
 from fairlog.broker import Broker
+from fairlog.kafka.answer_budget import AnswerBudget
 from fairlog.kafka.wire import Buffer, Reader, Writer
 
 R = TypeVar("R")
@@ -30,6 +31,8 @@ class Deferred:
     """An answer that is not there yet. `finish` bounds its own waiting, and can be cancelled at any time."""
 
     finish: Callable[[], Awaitable[Answer]]
+    release: Callable[[], None] | None = None
+    """Called when the answer has been sent, or never will be, if `finish` was called."""
 
 
 Reply = Answer | Deferred | None
@@ -140,6 +143,7 @@ class Context:
     served: Mapping[int, Versions]
     """All API keys that are served."""
     encoded: EncodedAnswers = field(default_factory=EncodedAnswers)
+    answers: AnswerBudget = field(default_factory=AnswerBudget)
 
     def writer(self) -> Writer:
         """A writer for this request's answer."""

@@ -242,6 +242,9 @@ class Connection:
                     # As in _read_requests.
                     log.exception("an answer failed by a fault of the node", api=started.api_name, **self._who())
                     connection.cancel()
+                finally:
+                    if isinstance(started.answer, Deferred) and started.answer.release is not None:
+                        started.answer.release()
                 self._in_flight -= 1
 
     async def _send(self, started: Started, answer: Answer) -> None:

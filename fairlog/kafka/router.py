@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlog.broker import Broker
+from fairlog.kafka.answer_budget import AnswerBudget
 from fairlog.kafka.api import CLIENT_NAME_MAX, Answer, Api, Client, Context, Deferred, EncodedAnswers, HangUp
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import api_18_api_versions
@@ -47,6 +48,7 @@ class Router:
         self._apis: Mapping[int, Api[Any]] = {api.key: api for api in apis}
         self._served = {key: api.served for key, api in sorted(self._apis.items())}
         self._encoded = EncodedAnswers()
+        self._answers = AnswerBudget()
 
     async def start(self, frame: Buffer, client: Client) -> Started:
         """Decode one request (the frame without its length) and hand it to its handler.
@@ -68,7 +70,7 @@ class Router:
             request = api.decode(reader, version)
         except Malformed as error:
             raise Malformed(f"{api.name} v{version}: {error}") from None
-        context = Context(self._broker, client, version, flexible, self._served, self._encoded)
+        context = Context(self._broker, client, version, flexible, self._served, self._encoded, self._answers)
         reply = await api.handle(context, request)
         header = Writer(flexible=flexible and api.answer_header_tagged)
         header.int32(correlation_id)

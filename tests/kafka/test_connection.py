@@ -10,6 +10,7 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import memory_stream_pair
 
+from fairlog.kafka.answer_budget import SHORT_ANSWER_BYTES, AnswerBudget, AnswerRoom
 from fairlog.kafka.api import Client, Deferred, HangUp
 from fairlog.kafka.connection import IN_FLIGHT_MAX, Connection, FrameReader
 from fairlog.kafka.frame_budget import LARGE_FRAME_BYTES, FrameBudget
@@ -249,6 +250,50 @@ async def test_large_frame_of_a_silent_client_gives_its_budget_back(nursery, aut
         assert len(await last.receive()) == LARGE
     assert any("nothing for 30 s after 96 of" in line.get("reason", "") for line in lines)
     assert budget.free == LARGE
+
+
+def test_answers_are_short_while_others_hold_the_budget():
+    """Nobody waits for those who do not read; what they hold comes back when it is sent."""
+    budget = AnswerBudget(10 * SHORT_ANSWER_BYTES)
+    hoarder, other = AnswerRoom(budget), AnswerRoom(budget)
+    assert hoarder.take(20 * SHORT_ANSWER_BYTES) == 10 * SHORT_ANSWER_BYTES
+    hoarder.keep(9 * SHORT_ANSWER_BYTES + 1)
+    assert other.take(5 * SHORT_ANSWER_BYTES) == SHORT_ANSWER_BYTES
+    other.keep(SHORT_ANSWER_BYTES)
+    assert (budget.free, other.take(1)) == (-1, 0)
+    hoarder.release()
+    other.release()
+    assert budget.free == 10 * SHORT_ANSWER_BYTES
+
+
+@pytest.mark.parametrize("goes", [False, True])
+async def test_room_of_an_answer_comes_back_when_it_is_sent_or_never_will_be(peer, monkeypatch, goes):
+    """Not before: the answer is in memory until the client has read it."""
+    released = []
+
+    async def finish():
+        return [b"answer"]
+
+    async def start(frame, client):
+        await trio.lowlevel.checkpoint()
+        return Started("Echo", 0, 0, Deferred(finish, lambda: released.append(frame)), [])
+
+    monkeypatch.setattr(peer.router, "start", start)
+
+    async def never_send(data):
+        await trio.sleep_forever()
+
+    if goes:
+        monkeypatch.setattr(peer.connection._stream, "send_all", never_send)
+    await peer.send(b"fetch")
+    if goes:
+        await trio.testing.wait_all_tasks_blocked()
+        assert released == []
+        await peer.stream.aclose()
+    else:
+        assert await peer.receive() == b"answer"
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(released) == 1
 
 
 # --- order and pipelining --------------------------------------------------------------------------

@@ -8,6 +8,7 @@ Behaviour
   its partitions costs no worker thread: offsets are compared with the high watermarks first, and one thread call
   reads all partitions.
 - Limits are per partition and in all, by whole batches; the first batch is sent whatever its size (KIP-74).
+  Answers that clients do not read off make other answers short, see `answer_budget`.
 - Errors do not wait.
 - Sessions (KIP-227) are declined: every answer says session 0, so every request names all its partitions.
 
@@ -31,6 +32,7 @@ import trio
 from datalog.batch import parse_batch_header_untrusted
 from datalog.interface import LogMissing, OffsetOutOfRange, ReadAnswer, ReadRequest
 from fairlog.broker import Broker
+from fairlog.kafka.answer_budget import AnswerRoom
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.topic_lookup import log_of
@@ -145,16 +147,19 @@ async def handle(context: Context, request: FetchRequest) -> Reply:
     deadline = trio.current_time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
     if request.session_id != 0:
         return encode(context, request, [], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    return Deferred(functools.partial(_finish, context, request, deadline))
+    room = AnswerRoom(context.answers)
+    return Deferred(functools.partial(_finish, context, request, deadline, room), room.release)
 
 
-async def _finish(context: Context, request: FetchRequest, deadline: float) -> Answer:
+async def _finish(context: Context, request: FetchRequest, deadline: float, room: AnswerRoom) -> Answer:
     lines = [_look_up(context, topic) for topic in request.topics]
     partitions = [partition for line in lines for partition in line]
     bytes_max = min(max(request.max_bytes, 0), ANSWER_BYTES_MAX)
     fetched = 0
     while True:
-        fetched += await _read(context.broker, partitions, bytes_max, fetched)
+        granted = room.take(max(bytes_max - fetched, 0))
+        fetched += await _read(context.broker, partitions, fetched + granted, fetched)
+        room.keep(fetched)
         ends = {
             partition.log: Offset(partition.position)
             for partition in partitions
