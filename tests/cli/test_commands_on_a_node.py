@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -40,8 +41,11 @@ def test_commands_show_what_a_transactional_producer_did(node: NodeProcess, fair
     producer.produce("orders", b"hanging", partition=1)
     assert producer.flush(10) == 0
 
-    described = json.loads(fairlog("topic", "describe", "orders", "--json")[1])
-    assert [(each["start"], each["end"]) for each in described["partitions"]] == [(0, 4), (0, 2)]
+    # A commit is answered before it is copied, and commands in this process are quick.
+    deadline = time.monotonic() + 10
+    while (ends := ends_of(fairlog, "orders")) != [(0, 4), (0, 2)] and time.monotonic() < deadline:
+        pass
+    assert ends == [(0, 4), (0, 2)]
     shown = json.loads(fairlog("txn", "show", "billing", "--json")[1])
     places = [
         [(part["topic"], part["partition"], part["base_offset"], part["count"]) for part in sorted_parts(transaction)]
@@ -57,6 +61,12 @@ def test_commands_show_what_a_transactional_producer_did(node: NodeProcess, fair
     assert json.loads(fairlog("txn", "list", "--state", "Ongoing", "--json")[1]) == []
     with pytest.raises(KafkaException, match="fenced"):
         producer.commit_transaction(10)
+
+
+def ends_of(fairlog: Fairlog, topic: str) -> list[tuple[int, int]]:
+    """Where each partition begins and ends, as `topic describe` says."""
+    described = json.loads(fairlog("topic", "describe", topic, "--json")[1])
+    return [(each["start"], each["end"]) for each in described["partitions"]]
 
 
 def sorted_parts(transaction: dict[str, list[dict[str, object]]]) -> list[dict[str, object]]:

@@ -84,6 +84,8 @@ QUICK_POINTS = tuple(name for name in FAILPOINTS if not name.startswith(("journa
 """All but those that only a node reaches which has lived for a while."""
 LONG_LIFE_S = 12.0
 """Space is given back every ten seconds."""
+GROWTH_S = 60.0
+"""At most, for a group journal to grow; it takes 4 s beside nothing, and the load takes its share."""
 WIDE_PARTITIONS = 200
 """A BEGIN and a PREPARE_ABORT name all partitions: with so many, a group journal soon has the 4 MiB for a snapshot."""
 TRIES = 4
@@ -214,7 +216,7 @@ class CrashRun:
     def _grow_a_group_journal(self) -> None:
         """Begin and abort transactions without records in very many partitions, until the node dies."""
         topic, transactional_id = f"wide-{self.seed}", "wide"
-        deadline = time.monotonic() + LONG_LIFE_S
+        deadline = time.monotonic() + GROWTH_S
         with suppress(OSError, KafkaException):
             admin = AdminClient({"bootstrap.servers": self._node.address, "log_level": 0})
             if topic not in admin.list_topics(timeout=5).topics:

@@ -43,8 +43,13 @@ def crash(tmp_path: Path):
     """Copy a journal's files as they lie there now, as journal `crashed`; the process itself goes on."""
 
     def copy(name: str = "j") -> Path:
-        shutil.copytree(tmp_path / name, tmp_path / "crashed")
-        return tmp_path / "crashed"
+        while True:
+            try:
+                shutil.copytree(tmp_path / name, tmp_path / "crashed")
+            except shutil.Error:  # a spare segment got its name between listing and copying: a crash has one moment
+                shutil.rmtree(tmp_path / "crashed")
+            else:
+                return tmp_path / "crashed"
 
     return copy
 
