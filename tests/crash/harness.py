@@ -206,6 +206,7 @@ class CrashRun:
         self._start(armed)
         if point is not None and point.startswith("group.snapshot"):
             self._grow_a_group_journal()
+            self._node.wait_end(STOP_S)  # the connection breaks a moment before the process has ended
         elif self._rng.random() > RESTING_SHARE or self._check_at_rest():
             self._node.wait_end(self._rng.uniform(0.0, LIFE_S) if point is None else life_s)
             if point is not None and point.startswith("journal.close"):
