@@ -50,7 +50,7 @@ from journal.reading import FrameAt, ReadableSegment, read_frames, read_payload
 from journal.reopen import Reopened, reopen
 from journal.room import NoFiles, NoRoom, Room, refused_to_open
 from journal.segment import Fsync, JournalKind, file_offset
-from journal.segment_file import OpenFile, SealedSegment, SegmentFile, sync_directory
+from journal.segment_file import OpenFile, SealedSegment, SegmentFile
 
 __all__ = ["FrameAt", "Fsync", "Journal", "JournalKind", "JournalSettings", "NoFiles", "NoRoom"]
 
@@ -190,8 +190,10 @@ class Journal:
         """Whether a frame with so many bytes of payload (and up to 256 of header) can be appended without waiting.
 
         The reserve for decisions is left out of account: it is there for frames that are appended without asking.
+        A segment whose file is not open yet has no room: opening it can be refused.
         """
-        return self._room.has(_needed(payload_bytes))
+        active = self._room.active
+        return (active is None or active.open_file is not None) and self._room.has(_needed(payload_bytes))
 
     async def make_room(self, payload_bytes: int) -> None:
         """Return once `has_room(payload_bytes)`. Cancelled: the room is made all the same.
@@ -200,6 +202,8 @@ class Journal:
         opened just now (likewise), StorageFailure if the journal has failed or is closed.
         """
         self._check_writable()
+        if self._room.active is not None:
+            self._opened(self._room.active)
         try:
             await self._room.make(_needed(payload_bytes))
         except NoRoom:
@@ -248,8 +252,9 @@ class Journal:
     async def reclaim(self, before: JournalPosition) -> None:
         """Delete the segments that end at or before `before`, oldest first; never the last one.
 
-        The caller vouches for invariant 11. Raises StorageFailure if the disk refuses; then they go at the next try or
-        restart. Cancelled: the deletion goes on in its thread.
+        The caller vouches for invariant 11. Raises NoFiles if the directory cannot be opened just now: then nothing
+        was deleted, and the next try may succeed. StorageFailure if the disk refuses; then they go at the next restart.
+        Cancelled: the deletion goes on in its thread.
         """
         gone = [segment for segment in self._sealed if segment.end <= before]
         if not gone:
@@ -258,16 +263,22 @@ class Journal:
         self._index()
 
         def work() -> None:
+            directory = OpenFile(self._directory, os.O_RDONLY | os.O_DIRECTORY)
             for segment in gone:
                 reach("journal.reclaim.before_delete")
                 segment.path.unlink()
                 # Each deletion on its own, so that a crash cannot leave an older segment and lose a newer one.
-                sync_directory(self._directory)
+                os.fsync(directory.fd)
                 reach("journal.reclaim.after_delete")
 
         try:
             await trio.to_thread.run_sync(work)
         except OSError as error:
+            no_files = refused_to_open(self._directory, error)
+            if no_files is not None:
+                self._sealed = (*gone, *self._sealed)
+                self._index()
+                raise no_files from error
             raise StorageFailure(f"{self._directory}: old segments cannot be deleted: {error}") from error
 
     async def close(self) -> None:
@@ -325,7 +336,8 @@ class Journal:
     def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray:
         """The payload of the frame at `position`, which takes `frame_bytes` (to the next frame). For any thread.
 
-        Raises CorruptStorage, naming file and byte, if there is no such frame; StorageFailure if the disk refuses.
+        Raises CorruptStorage, naming file and byte, if there is no such frame; NoFiles if the file cannot be opened
+        just now; StorageFailure if the disk refuses.
         """
         segments = self._segments
         found = bisect_right(segments, position, key=attrgetter("base")) - 1
@@ -518,7 +530,7 @@ class Journal:
         return ReadableSegment(segment.path, open_file, segment.base, segment.end, segment.salt)
 
     def _unreadable(self, segment: SealedSegment | SegmentFile, error: OSError) -> StorageFailure:
-        return StorageFailure(f"{segment.path}: cannot be read: {error}")
+        return refused_to_open(self._directory, error) or StorageFailure(f"{segment.path}: cannot be read: {error}")
 
 
 def _leave_in_memory(_fd: int) -> None:
