@@ -111,7 +111,7 @@ class Journal:
         )
         self._end = JournalPosition(0) if last is None else last.end
         self._synced = self._end
-        self._closed_at = self._end if reopened.closed or last is None else None
+        self._closed_at = self._end if reopened.closed or self._end == 0 else None
         self._closing = False
         self._under_flush: tuple[SegmentFile, ...] = ()
         self._waiters: list[tuple[JournalPosition, int, trio.Event]] = []
@@ -156,6 +156,11 @@ class Journal:
                 why=cut.why,
             )
         return cls(directory, reopened, kind=kind, settings=settings, flusher=flusher, leader_epoch=leader_epoch)
+
+    @property
+    def begun(self) -> bool:
+        """Whether it has a segment, be it one without frames. From then on it always has."""
+        return bool(self._segments)
 
     @property
     def start(self) -> JournalPosition:
@@ -229,6 +234,16 @@ class Journal:
     async def sync(self) -> None:
         """Return once all that is appended is on disk, whatever fsync says. Raises StorageFailure as `flush`."""
         await self._wait_for(self._end)
+
+    async def begin(self) -> None:
+        """Return once the journal has a segment on disk, so that it can be told from one that was lost.
+
+        Raises as `roll`.
+        """
+        if not self.begun:
+            await self.roll()
+            await self._flushed(self._end)
+            self._check_writable()
 
     async def roll(self) -> JournalPosition:
         """Begin a new segment, unless the last one is empty; answers its base, where the next frame will be.
@@ -485,12 +500,16 @@ class Journal:
             return
         if self.failed is not None:
             raise self._refusal()
+        await self._flushed(through)
+        if through > self._synced:
+            raise self._refusal()
+
+    async def _flushed(self, through: JournalPosition) -> None:
+        """Return after the next flush that covers `through`, or when the journal has failed."""
         self._flusher.start(self)
         synced = trio.Event()
         heapq.heappush(self._waiters, (through, next(self._waiter_numbers), synced))
         await synced.wait()
-        if through > self._synced:
-            raise self._refusal()
 
     def _wake_waiters(self) -> None:
         while self._waiters and (self.failed is not None or self._waiters[0][0] <= self._synced):

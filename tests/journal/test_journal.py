@@ -622,6 +622,29 @@ async def test_journal_reopened_opens_no_file_before_the_first_append(open_journ
     assert open_files(tmp_path) == 1
 
 
+async def test_journal_begun_is_on_disk_before_its_first_frame(open_journal, tmp_path) -> None:
+    """It can be told from one that was lost; and a journal without frames is closed without one."""
+    journal = await open_journal()
+    assert not journal.begun
+    for _ in range(2):
+        await journal.begin()
+        assert journal.begun
+        assert [path.name for path in (tmp_path / "j").iterdir()] == [f"{0:020}.journal"]
+        await journal.close()
+        journal = await open_journal()
+        assert (journal.begun, journal.end) == (True, 0)
+    await append(journal, 1)
+    assert numbers(journal) == [1]
+
+
+async def test_journal_that_cannot_begin_says_so(open_journal, disk) -> None:
+    """Neither a spare that cannot be made nor a segment that cannot be flushed is taken for begun."""
+    journal = await open_journal()
+    disk.fail()
+    with pytest.raises(StorageFailure):
+        await journal.begin()
+
+
 async def test_journal_payload_damaged_on_disk_names_file_and_byte(open_journal, tmp_path) -> None:
     """Damage found while reading is CorruptStorage with the place."""
     journal = await open_journal()

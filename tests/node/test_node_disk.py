@@ -47,7 +47,7 @@ def restart_healed(node: NodeProcess) -> None:
     produce(node, b"and on")
 
 
-@pytest.mark.parametrize("nth", [5, 14])
+@pytest.mark.parametrize("nth", [7, 16])
 def test_failed_fsync_refuses_writes_until_a_restart(new_node: NewNode, nth: int) -> None:
     """Invariant 12 on a real node: nothing is retried on the same file, and nothing answered is lost.
 
