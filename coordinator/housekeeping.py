@@ -7,6 +7,7 @@ outgrown its own snapshot is replaced by one.
 
 from __future__ import annotations
 
+import structlog
 import trio
 
 from coordinator import recovery
@@ -14,6 +15,7 @@ from coordinator.machine import due
 from coordinator.slots import ms_since, open_ms_of
 from coordinator.turns import Turns
 from fairlog_types import StorageFailure
+from journal.journal import NoFiles
 
 SNAPSHOT_BYTES_MIN = 4 * 2**20
 """A group journal is replayed at ~100 MB/s, so this much costs a restart some hundredths of a second."""
@@ -23,6 +25,8 @@ SNAPSHOT_BYTES_PER_ID = 256
 
 _YIELD_EVERY = 500
 """So many ids are looked at before the event loop gets its turn."""
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 async def keep_house(turns: Turns) -> None:
@@ -48,5 +52,7 @@ async def _take_snapshots(turns: Turns) -> None:
         if turns.failures[index] is None and journal.bytes_since_snapshot > threshold:
             try:
                 await journal.snapshot(recovery.snapshot_records(slot.producer for slot in slots))
+            except NoFiles as failure:
+                _log.warning("snapshot put off", reason=str(failure))
             except (StorageFailure, OSError) as failure:
                 turns.fail(index, failure)

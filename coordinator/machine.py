@@ -265,8 +265,19 @@ def _add(producer: Producer, event: ev.Add) -> Step:
     known = () if producer.transaction is None else producer.transaction.logs
     new = tuple(log for log in dict.fromkeys(event.logs) if log not in known)
     if not new:
-        return after, (ev.AnswerWith(dict.fromkeys(event.logs)),)
+        said = () if producer.moved_on else _behind_a_commit(after, event.now_ms)
+        return after, (*said, ev.AnswerWith(dict.fromkeys(event.logs)))
     return after, (ev.AskBegin(Begin(producer.txid, new), event.logs),)
+
+
+def _behind_a_commit(producer: Producer, now_ms: int) -> Sequence[ev.Effect]:
+    """BEGIN without logs, if partitions were asked for in vain: a restart, too, is to know of the next transaction.
+
+    Else the abort of it would be taken for one of the commit before, and refused.
+    """
+    if producer.state is not IdState.EMPTY or producer.last is not Outcome.COMMITTED:
+        return ()
+    return (ev.Append(BeginRecord(producer.txid, producer.transactional_id, {}, now_ms)),)
 
 
 def _add_after_abort(producer: Producer, event: ev.Add) -> Step:
@@ -287,7 +298,7 @@ def _begun(producer: Producer, event: ev.LogsBegun) -> Step:
     logs = {**(before.logs if before else {}), **event.leader_epochs}
     answers = {log: None if log in logs else Refusal.UNKNOWN_LOG for log in event.requested}
     if not event.leader_epochs:
-        return producer, (ev.AnswerWith(answers),)
+        return producer, (*_behind_a_commit(producer, event.now_ms), ev.AnswerWith(answers))
     started_ms = before.started_ms if before else event.now_ms
     after = replace(
         producer,

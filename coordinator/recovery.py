@@ -139,6 +139,8 @@ def snapshot_records(producers: Iterable[Producer]) -> Iterator[GroupRecord]:
             yield BeginRecord(producer.txid, transactional_id, transaction.logs, transaction.started_ms)
             if transaction.expected is not None:
                 yield prepare_commit_record(transactional_id, Decided(producer.txid, transaction.expected, now_ms))
+        elif producer.moved_on and producer.state is IdState.EMPTY and producer.last is Outcome.COMMITTED:
+            yield BeginRecord(producer.txid, transactional_id, {}, now_ms)
 
 
 def _is_current(producer: Producer, txid: TxId) -> bool:

@@ -13,6 +13,9 @@ commit whose PREPARE_COMMIT was written is answered "effect unknown". If a parti
 transaction is aborted. If placing or copying fails, nothing more is placed (order!), every request is refused, and
 what is committed waits for the restart.
 
+Room for the records of a turn is made before its step, so a want of file descriptors refuses the request and is no
+failure: nothing has changed.
+
 Memory is ahead of the journal between a step and the end of its effects. If an effect fails, it stays ahead, so nothing
 may be built on it: a disk that fails closes the journal until a restart; anything else is a fault of the program,
 and stops the node (`run` raises it).
@@ -34,7 +37,7 @@ from crc32c import crc32c
 from coordinator import events as ev
 from coordinator.answers import Answer, Refusal
 from coordinator.ids import ProducerIdBlocks, ProducerIds
-from coordinator.machine import group_of, kind_of, step
+from coordinator.machine import answer_unwritten, group_of, kind_of, step
 from coordinator.messages import ApplyCommit, DiscardTransaction, Participants
 from coordinator.order import CommitOrder
 from coordinator.producer import Decided, Producer
@@ -44,7 +47,11 @@ from coordinator.states import IdState
 from fairlog_types import NO_PRODUCER_ID, LogId, ProducerId, StorageFailure, TxId
 from journal.failpoints import planted, reach
 from journal.group_journal import GroupJournal
-from journal.group_records import GroupRecord
+from journal.group_records import GroupRecord, PrepareAbortRecord
+from journal.journal import NoFiles
+
+_NO_FILES_PAUSE_S = 0.5
+"""Between two attempts to write COMMITTED while no file can be opened."""
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -142,6 +149,14 @@ class Turns:
     async def _carry_out_or_fail(self, slot: Slot, event: ev.Event) -> Answer | ev.WaitForCopy:
         """`carry_out`, with a failure of the group journal turned into the answer. A fault stops the node."""
         try:
+            await self._make_room(slot, event)
+        except StorageFailure as failure:
+            if isinstance(failure, NoFiles):
+                _log.warning("refused for want of file descriptors", failure=str(failure))
+            else:
+                self.fail(slot.journal, failure)
+            return answer_unwritten(slot.producer, event)
+        try:
             return await self.carry_out(slot, event)
         except (StorageFailure, OSError) as failure:
             self.fail(slot.journal, failure)
@@ -227,8 +242,26 @@ class Turns:
         """Append for this id, as soon as there is room. Raises StorageFailure."""
         journal = self.journals[slot.journal]
         while not journal.has_room(record):
-            await journal.make_room(record)
+            try:
+                await journal.make_room(record)
+            except NoFiles:
+                break  # what is kept for decisions may take it
         slot.appended = journal.append(record)
+
+    async def _make_room(self, slot: Slot, event: ev.Event) -> None:
+        """For the longest record that the event can lead to; the others are short. Raises StorageFailure.
+
+        Before the step, because behind it there is no way back.
+        """
+        producer, journal = slot.producer, self.journals[slot.journal]
+        logs = () if producer.transaction is None else tuple(producer.transaction.logs)
+        if isinstance(event, ev.Add):
+            logs += event.logs
+        elif isinstance(event, ev.Copied):
+            logs = tuple(placement.log for placement in event.placements)
+        longest = PrepareAbortRecord(producer.txid, producer.transactional_id, logs, 0)
+        while not journal.has_room(longest):
+            await journal.make_room(longest)
 
     # ----------------------------------------------------------------------- what the participants are asked
 
@@ -330,7 +363,9 @@ class Turns:
             return
         copying = self._copying.pop(message.txid)
         slot = copying.slot
-        await self._carry_out_or_fail(slot, ev.Copied(message.txid, applied.placements, self.now_ms()))
+        copied = ev.Copied(message.txid, applied.placements, self.now_ms())
+        while await self._carry_out_or_fail(slot, copied) is not None and not self.is_refusing(slot):  # noqa: ASYNC110
+            await trio.sleep(_NO_FILES_PAUSE_S)
         wake(slot)
         _log.info(
             "transaction",

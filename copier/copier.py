@@ -14,7 +14,8 @@ its own: it rests until the next records of the same log take it along, or until
 
 The copier copies only what is durable in the journal, so that the data log never holds what a crash could
 take out of the journal again; the rest follows from `plan` and `apply`. If anything fails, it stops for good
-(`failed`): the queue stays as it is, what was copied stays readable, and a restart begins at the marks.
+(`failed`): the queue stays as it is, what was copied stays readable, and a restart begins at the marks. Only a want of
+file descriptors is waited out.
 
 Keeps invariants 4, 6 and 7; gives `reclaim` what it needs for 11.
 
@@ -34,6 +35,7 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Protocol
 
+import structlog
 import trio
 
 from copier.apply import Copied, PayloadSource, apply
@@ -41,7 +43,10 @@ from copier.plan import Group, chunk_length, logs_of, merge, weight_bytes
 from copier.visibility import Visibility
 from datalog.interface import DataLogs, Mark
 from fairlog_types import CorruptStorage, JournalPosition, LogId, Offset, StorageFailure
+from journal.journal import NoFiles
 from journal.placing import Placed, PlacedState
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 CHUNK_BYTES_MAX = 8 * 2**20
 """Large enough that the commit's cost does not count, small enough to be copied in some 20 ms."""
@@ -51,6 +56,9 @@ BACKLOG_BYTES_MAX = 256 * 2**20
 
 RESTING_ITEMS_MAX = 4096
 """How many changes of state may rest in memory before they are copied for their own sake."""
+
+NO_FILES_PAUSE_S = 0.5
+"""Between two attempts while no file can be opened."""
 
 
 class LocalJournal(PayloadSource, Protocol):
@@ -324,6 +332,10 @@ class Copier:
                     apply, chunk, self._data_logs, journals, self._dropped, limiter=self._limiter
                 )
                 break
+            except NoFiles as failure:
+                # Nothing of it was written, and the journals keep it: it passes when some other file is closed.
+                _log.warning("copying waits for a file descriptor", reason=str(failure))
+                await trio.sleep(NO_FILES_PAUSE_S)
             except (StorageFailure, CorruptStorage, OSError):
                 if dropped_logs == len(self._dropped):
                     raise

@@ -24,6 +24,7 @@ import trio
 from copier.copier import Copier
 from datalog.interface import DataLogs
 from fairlog_types import JournalPosition, LogId, StorageFailure
+from journal.journal import NoFiles
 
 INTERVAL_S = 10.0
 """How long a full journal segment may outlive its use on a quiet node."""
@@ -87,6 +88,8 @@ class Reclaimer:
             try:
                 if log in marks:
                     await self._journal_of(log).reclaim(before)
+            except NoFiles:
+                wanted[log] = self._reclaimed.get(log, JournalPosition(0))  # the next pass tries again
             except StorageFailure:
                 if log in marks:
                     raise

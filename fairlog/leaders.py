@@ -151,10 +151,12 @@ class LocalLeaders:
         """Take the lead of `logs`: open their journals and replay what the data logs do not hold yet.
 
         Raises CorruptStorage or StorageFailure; then none of the remaining logs is led, and a node that has recovered
-        already refuses writes: its next start leads them.
+        already refuses writes: its next start leads them. NoFiles, if no file can be opened just now, is no failure.
         """
         try:
             await self._lead(logs)
+        except NoFiles:
+            raise
         except StorageFailure as failure:
             if self._recovered is None:
                 self._on_failure(failure)
@@ -573,8 +575,11 @@ class LocalLeaders:
         while True:
             await trio.sleep(min(EXPIRY_CHECK_MS, self._producer_expiration_ms) / 1000)
             unused_since_ms = self._now_ms() - self._producer_expiration_ms
-            for leader in list(self._leaders.values()):
+            for log, leader in list(self._leaders.items()):
                 await trio.lowlevel.checkpoint()
+                if leader.state.expired(unused_since_ms=unused_since_ms):
+                    with suppress(StorageFailure):
+                        await self._leader_with_room(log, 0)
                 # In one step, for a producer may come back at any checkpoint. Without room it is the next round's.
                 for producer_id in leader.state.expired(unused_since_ms=unused_since_ms):
                     if self._failure is None and leader.journal.has_room(0):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -32,7 +32,7 @@ from fairlog.kafka.server import Server
 from fairlog.last_run import LastRun
 from fairlog.leaders import LocalLeaders
 from fairlog.topics import LocalTopics
-from fairlog_types import CorruptStorage
+from fairlog_types import CorruptStorage, StorageFailure
 from journal.flush import open_flusher
 from journal.group_journal import GroupJournal
 from journal.journal import Fsync, Journal, JournalKind, JournalSettings
@@ -196,7 +196,7 @@ async def _open_leaders(
 async def _open_coordinator(
     stack: AsyncExitStack, settings: Settings, cluster: EmbeddedStore, leaders: LocalLeaders
 ) -> Coordinator:
-    journals: list[GroupJournal] = []
+    opened: list[Journal] = []
     for number in range(cluster.group_journal_count):
         journal = await Journal.open(
             settings.data_dir / "journals" / "group" / str(number),
@@ -210,7 +210,16 @@ async def _open_coordinator(
             leader_epoch=cluster.leader_epoch,
         )
         stack.push_async_callback(journal.close)
-        journals.append(GroupJournal(journal))
+        if cluster.group_journals_begun and not journal.begun:
+            raise CorruptStorage(
+                f"the group journal {settings.data_dir / 'journals' / 'group' / str(number)} is missing. Put back an "
+                "intact copy of the directory; starting without it would lose what was answered."
+            )
+        opened.append(journal)
+    if not cluster.group_journals_begun:
+        await _begin(opened)
+        await cluster.note_group_journals_begun()
+    journals = [GroupJournal(journal) for journal in opened]
     transactions = settings.transactions
     return Coordinator(
         journals=journals,
@@ -226,6 +235,23 @@ async def _open_coordinator(
         now_ms=_now_ms,
         on_failure=leaders.refuse_writes,
     )
+
+
+async def _begin(journals: Sequence[Journal]) -> None:
+    """Let each be on disk, in parallel. Raises StorageFailure."""
+    failures: list[StorageFailure] = []
+
+    async def begin(journal: Journal) -> None:
+        try:
+            await journal.begin()
+        except StorageFailure as failure:
+            failures.append(failure)
+
+    async with trio.open_nursery() as nursery:
+        for journal in journals:
+            nursery.start_soon(begin, journal)
+    if failures:
+        raise failures[0]
 
 
 async def _in_thread(close: Callable[[], None]) -> None:

@@ -50,7 +50,7 @@ from journal.reading import FrameAt, ReadableSegment, read_frames, read_payload
 from journal.reopen import Reopened, reopen
 from journal.room import NoFiles, NoRoom, Room, refused_to_open
 from journal.segment import Fsync, JournalKind, file_offset
-from journal.segment_file import OpenFile, SealedSegment, SegmentFile, sync_directory
+from journal.segment_file import OpenFile, SealedSegment, SegmentFile
 
 __all__ = ["FrameAt", "Fsync", "Journal", "JournalKind", "JournalSettings", "NoFiles", "NoRoom"]
 
@@ -111,7 +111,7 @@ class Journal:
         )
         self._end = JournalPosition(0) if last is None else last.end
         self._synced = self._end
-        self._closed_at = self._end if reopened.closed or last is None else None
+        self._closed_at = self._end if reopened.closed or self._end == 0 else None
         self._closing = False
         self._under_flush: tuple[SegmentFile, ...] = ()
         self._waiters: list[tuple[JournalPosition, int, trio.Event]] = []
@@ -158,6 +158,11 @@ class Journal:
         return cls(directory, reopened, kind=kind, settings=settings, flusher=flusher, leader_epoch=leader_epoch)
 
     @property
+    def begun(self) -> bool:
+        """Whether it has a segment, be it one without frames. From then on it always has."""
+        return bool(self._segments)
+
+    @property
     def start(self) -> JournalPosition:
         """Where the oldest segment that is still there begins; `end` if there is none."""
         return self._segments[0].base if self._segments else self._end
@@ -190,8 +195,10 @@ class Journal:
         """Whether a frame with so many bytes of payload (and up to 256 of header) can be appended without waiting.
 
         The reserve for decisions is left out of account: it is there for frames that are appended without asking.
+        A segment whose file is not open yet has no room: opening it can be refused.
         """
-        return self._room.has(_needed(payload_bytes))
+        active = self._room.active
+        return (active is None or active.open_file is not None) and self._room.has(_needed(payload_bytes))
 
     async def make_room(self, payload_bytes: int) -> None:
         """Return once `has_room(payload_bytes)`. Cancelled: the room is made all the same.
@@ -200,6 +207,8 @@ class Journal:
         opened just now (likewise), StorageFailure if the journal has failed or is closed.
         """
         self._check_writable()
+        if self._room.active is not None:
+            self._opened(self._room.active)
         try:
             await self._room.make(_needed(payload_bytes))
         except NoRoom:
@@ -226,6 +235,16 @@ class Journal:
         """Return once all that is appended is on disk, whatever fsync says. Raises StorageFailure as `flush`."""
         await self._wait_for(self._end)
 
+    async def begin(self) -> None:
+        """Return once the journal has a segment on disk, so that it can be told from one that was lost.
+
+        Raises as `roll`.
+        """
+        if not self.begun:
+            await self.roll()
+            await self._flushed(self._end)
+            self._check_writable()
+
     async def roll(self) -> JournalPosition:
         """Begin a new segment, unless the last one is empty; answers its base, where the next frame will be.
 
@@ -248,8 +267,9 @@ class Journal:
     async def reclaim(self, before: JournalPosition) -> None:
         """Delete the segments that end at or before `before`, oldest first; never the last one.
 
-        The caller vouches for invariant 11. Raises StorageFailure if the disk refuses; then they go at the next try or
-        restart. Cancelled: the deletion goes on in its thread.
+        The caller vouches for invariant 11. Raises NoFiles if the directory cannot be opened just now: then nothing
+        was deleted, and the next try may succeed. StorageFailure if the disk refuses; then they go at the next restart.
+        Cancelled: the deletion goes on in its thread.
         """
         gone = [segment for segment in self._sealed if segment.end <= before]
         if not gone:
@@ -258,16 +278,22 @@ class Journal:
         self._index()
 
         def work() -> None:
+            directory = OpenFile(self._directory, os.O_RDONLY | os.O_DIRECTORY)
             for segment in gone:
                 reach("journal.reclaim.before_delete")
                 segment.path.unlink()
                 # Each deletion on its own, so that a crash cannot leave an older segment and lose a newer one.
-                sync_directory(self._directory)
+                os.fsync(directory.fd)
                 reach("journal.reclaim.after_delete")
 
         try:
             await trio.to_thread.run_sync(work)
         except OSError as error:
+            no_files = refused_to_open(self._directory, error)
+            if no_files is not None:
+                self._sealed = (*gone, *self._sealed)
+                self._index()
+                raise no_files from error
             raise StorageFailure(f"{self._directory}: old segments cannot be deleted: {error}") from error
 
     async def close(self) -> None:
@@ -325,7 +351,8 @@ class Journal:
     def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray:
         """The payload of the frame at `position`, which takes `frame_bytes` (to the next frame). For any thread.
 
-        Raises CorruptStorage, naming file and byte, if there is no such frame; StorageFailure if the disk refuses.
+        Raises CorruptStorage, naming file and byte, if there is no such frame; NoFiles if the file cannot be opened
+        just now; StorageFailure if the disk refuses.
         """
         segments = self._segments
         found = bisect_right(segments, position, key=attrgetter("base")) - 1
@@ -473,12 +500,16 @@ class Journal:
             return
         if self.failed is not None:
             raise self._refusal()
+        await self._flushed(through)
+        if through > self._synced:
+            raise self._refusal()
+
+    async def _flushed(self, through: JournalPosition) -> None:
+        """Return after the next flush that covers `through`, or when the journal has failed."""
         self._flusher.start(self)
         synced = trio.Event()
         heapq.heappush(self._waiters, (through, next(self._waiter_numbers), synced))
         await synced.wait()
-        if through > self._synced:
-            raise self._refusal()
 
     def _wake_waiters(self) -> None:
         while self._waiters and (self.failed is not None or self._waiters[0][0] <= self._synced):
@@ -518,7 +549,7 @@ class Journal:
         return ReadableSegment(segment.path, open_file, segment.base, segment.end, segment.salt)
 
     def _unreadable(self, segment: SealedSegment | SegmentFile, error: OSError) -> StorageFailure:
-        return StorageFailure(f"{segment.path}: cannot be read: {error}")
+        return refused_to_open(self._directory, error) or StorageFailure(f"{segment.path}: cannot be read: {error}")
 
 
 def _leave_in_memory(_fd: int) -> None:

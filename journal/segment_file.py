@@ -227,8 +227,10 @@ def make_directory(directory: Path) -> None:
     if directory.is_dir():
         return
     make_directory(directory.parent)
+    # Opened first: were it refused behind the mkdir, the next attempt would find the directory and not sync its entry.
+    parent = OpenFile(directory.parent, os.O_RDONLY | os.O_DIRECTORY)
     directory.mkdir(exist_ok=True)
-    sync_directory(directory.parent)
+    os.fsync(parent.fd)
 
 
 def sync_directory(directory: Path) -> None:

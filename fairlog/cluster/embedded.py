@@ -53,12 +53,14 @@ class EmbeddedStore:
         starts: int,
         next_producer_id: int,
         topics: Sequence[records.TopicRecord],
+        group_journals_begun: bool,
     ) -> None:
         self._environment = environment
         self._directory = directory
         self._node = node
         self._leader_epoch = LeaderEpoch(starts)
         self._next_producer_id = next_producer_id
+        self._group_journals_begun = group_journals_begun
         self._by_id = {record.topic.topic_id: record.topic for record in topics if not record.deleting}
         self._by_name = {topic.name: topic for topic in self._by_id.values()}
         self._by_folded_name = {folded_name(name): name for name in self._by_name}
@@ -118,6 +120,18 @@ class EmbeddedStore:
     @property
     def group_journal_count(self) -> int:
         return self._node.group_journal_count
+
+    @property
+    def group_journals_begun(self) -> bool:
+        """Whether `note_group_journals_begun` was called, in this run or an earlier one."""
+        return self._group_journals_begun
+
+    async def note_group_journals_begun(self) -> None:
+        """All group journals are on disk: from now on none may be missing. Raises StorageFailure."""
+        async with self._changing:
+            count = records.encode_count(self._node.group_journal_count)
+            await self._write({records.GROUP_JOURNALS_BEGUN_KEY: count})
+            self._group_journals_begun = True
 
     @property
     def generation(self) -> int:
@@ -227,8 +241,8 @@ def _topic_value(topic: Topic, *, deleting: bool = False) -> bytes:
 
 def _start(
     transaction: lmdb.Transaction, directory: Path, node_id: int, group_journal_count: int
-) -> tuple[records.NodeRecord, int, int, list[records.TopicRecord]]:
-    """Count a start: node, starts, next producer id and topics."""
+) -> tuple[records.NodeRecord, int, int, list[records.TopicRecord], bool]:
+    """Count a start: node, starts, next producer id, topics, and whether the group journals are begun."""
     content = {bytes(key): bytes(value) for key, value in transaction.cursor()}
     if not content:
         content = {
@@ -246,7 +260,7 @@ def _start(
             "set node_id to what it was, or give another data directory"
         )
     transaction.put(records.STARTS_KEY, records.encode_count(starts + 1))
-    return node, starts + 1, next_producer_id, topics
+    return node, starts + 1, next_producer_id, topics, records.GROUP_JOURNALS_BEGUN_KEY in content
 
 
 def _read(

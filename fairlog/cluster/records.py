@@ -23,6 +23,8 @@ FORMAT_KEY = b"format"
 NODE_KEY = b"node"
 STARTS_KEY = b"starts"
 PRODUCER_IDS_KEY = b"producer-ids"
+GROUP_JOURNALS_BEGUN_KEY = b"group-journals-begun"
+"""Not there before all of them are on disk."""
 TOPIC_PREFIX = b"topic/"
 
 _LIVE, _DELETING = 0, 1
@@ -71,7 +73,7 @@ def decode_node(value: bytes) -> NodeRecord:
 
 
 def encode_count(count: int) -> bytes:
-    """The value of `starts` and of `producer-ids`."""
+    """The value of `starts`, of `producer-ids` and of `group-journals-begun`."""
     return cbor2.dumps(count)
 
 

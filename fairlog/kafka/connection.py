@@ -16,7 +16,10 @@ connection holds two tasks and no buffer.
 
 A frame that is too large is refused by its length, before room is made for it; the room for others is doubled as
 their bytes come, so that no more than twice of what was sent is ever held (and 64 KiB). Large ones of all connections
-share one budget (`frame_budget`); a client that holds a part of it and falls silent is cut off.
+share one budget (`frame_budget`); a client that holds a part of it and falls silent, or drips, is cut off.
+
+While the queue is full nothing is read, so the end of the stream is not seen either. The system is asked about it
+then, each second: answers to a client that is gone are not waited for.
 
 Whatever is wrong with a request, the worst that happens is one log line and a closed connection. That holds for
 faults of ours in a handler, too, with two exceptions that pass through and stop the node: a broken assertion
@@ -26,6 +29,7 @@ faults of ours in a handler, too, with two exceptions that pass through and stop
 from __future__ import annotations
 
 import math
+import select
 import struct
 from collections.abc import Sequence
 from typing import cast
@@ -47,6 +51,12 @@ IN_FLIGHT_MAX = 16
 LARGE_FRAME_SILENCE_S = 30
 """A client that has announced a large frame and then sends nothing for so long keeps others from sending theirs.
 Kafka's clients give a request up after as long (`request.timeout.ms`)."""
+
+LARGE_FRAME_BYTES_PER_S = 256 << 10
+"""Nor may it drip: a large frame has the same 30 seconds in all, and a second more for each so many bytes of it."""
+
+_HANG_UP_CHECK_S = 1.0
+"""Between two questions to the system whether the client of a full queue is still there."""
 
 _RECEIVE_BYTES = 64 * 1024
 _JOIN_BYTES_MAX = 64 * 1024
@@ -106,11 +116,12 @@ class FrameReader:
     async def _large_frame(self, length: int) -> Buffer:
         """A frame that is not here yet."""
         if self._budget is None or length <= LARGE_FRAME_BYTES:
-            return await self._receive_frame(length, silence_s=math.inf)
+            return await self._receive_frame(length, hurry=False)
         self._taken = await self._budget.take(length)
-        return await self._receive_frame(length, silence_s=LARGE_FRAME_SILENCE_S)
+        return await self._receive_frame(length, hurry=True)
 
-    async def _receive_frame(self, length: int, *, silence_s: float) -> Buffer:
+    async def _receive_frame(self, length: int, *, hurry: bool) -> Buffer:
+        started_s = trio.current_time()
         filled = len(self._rest) - _LENGTH.size
         frame = bytearray(self._rest[_LENGTH.size :])
         self._rest = memoryview(b"")
@@ -118,11 +129,17 @@ class FrameReader:
             if filled == len(frame):
                 frame += bytes(min(max(filled, _RECEIVE_BYTES), length - filled))
             received = None
+            silent_at, late_at = math.inf, math.inf
+            if hurry:
+                silent_at = trio.current_time() + LARGE_FRAME_SILENCE_S
+                late_at = started_s + LARGE_FRAME_SILENCE_S + filled / LARGE_FRAME_BYTES_PER_S
             # A bytearray cannot grow while there are views of it.
-            with trio.move_on_after(silence_s), memoryview(frame) as view, view[filled:] as room:
+            with trio.move_on_at(min(silent_at, late_at)), memoryview(frame) as view, view[filled:] as room:
                 received = await self._receive_into(room)
+            if received is None and late_at < silent_at:
+                raise Malformed(f"only {filled} of a frame's {length} bytes in {late_at - started_s:.0f} s")
             if received is None:
-                raise Malformed(f"nothing for {silence_s} s after {filled} of a frame's {length} bytes")
+                raise Malformed(f"nothing for {LARGE_FRAME_SILENCE_S} s after {filled} of a frame's {length} bytes")
             if received == 0:
                 raise Malformed(f"the connection ended after {filled} of a frame's {length} bytes")
             filled += received
@@ -221,7 +238,20 @@ class Connection:
             await self._send(started, started.answer)
             return
         self._in_flight += 1
-        await self._queue.send(started)
+        await trio.lowlevel.checkpoint()
+        try:
+            self._queue.send_nowait(started)
+        except trio.WouldBlock:
+            await self._wait_for_the_queue(started)
+
+    async def _wait_for_the_queue(self, started: Started) -> None:
+        """Put it there when there is room. Raises BrokenResourceError if the client hangs up before."""
+        while True:
+            with trio.move_on_after(_HANG_UP_CHECK_S):
+                await self._queue.send(started)
+                return
+            if self._socket is not None and _has_hung_up(self._socket):
+                raise trio.BrokenResourceError("the client has closed the connection")
 
     async def _write_answers(self, connection: trio.CancelScope) -> None:
         async with self._queued:
@@ -294,6 +324,13 @@ class Connection:
             "software": f"{self._client.software_name} {self._client.software_version}".strip(),
             "connection": self._client.connection,
         }
+
+
+def _has_hung_up(peer: trio.socket.SocketType) -> bool:
+    """Whether the peer sends no more, or cannot be reached: known to the system though there is unread data."""
+    poll = select.poll()
+    poll.register(peer.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def _raise_if_fatal(error: Exception) -> None:

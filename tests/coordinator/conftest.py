@@ -39,6 +39,7 @@ from fairlog_types import (
     TxId,
 )
 from journal.group_records import GroupRecord
+from journal.journal import NoFiles
 
 LEADER_EPOCH = LeaderEpoch(3)
 
@@ -55,6 +56,7 @@ class MemoryGroupJournal:
         self.flushes = 0
         self.room = 1_000_000
         self.disk_is_full = False
+        self.files_are_out = False
         self.snapshots = 0
         self.bytes_since_snapshot = 0
         self._flushes: list[tuple[int, float]] = []
@@ -69,6 +71,8 @@ class MemoryGroupJournal:
         await trio.lowlevel.checkpoint()
         if self.disk_is_full:
             raise StorageFailure("disk full")
+        if self.files_are_out:
+            raise NoFiles("too many open files")
         self.room = 10
 
     def append(self, record: GroupRecord) -> JournalPosition:

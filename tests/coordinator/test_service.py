@@ -333,6 +333,48 @@ async def test_full_disk_refuses_without_effect_until_the_commit_is_written(runn
     assert await running.add(granted, logs[0]) is Refusal.STORAGE
 
 
+async def test_full_disk_before_the_commit_is_written_is_without_effect(running, logs, autojump_clock):
+    """Nothing of the commit stands anywhere, so nothing is left in doubt."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.journal.room, running.journal.disk_is_full = 0, True
+    assert await running.end(granted) is Refusal.STORAGE
+
+
+async def test_want_of_file_descriptors_refuses_without_effect_and_passes(running, logs, autojump_clock):
+    """Every request is refused before anything has changed; it succeeds when a file can be opened again."""
+    running.journal.room, running.journal.files_are_out = 0, True
+    assert await running.init() is Refusal.STORAGE
+    running.journal.files_are_out = False
+    granted = await running.init()
+    running.journal.room, running.journal.files_are_out = 0, True
+    assert await running.add(granted, logs[0]) is Refusal.STORAGE
+    running.journal.files_are_out = False
+    await running.add(granted, logs[0])
+    running.produce(logs[0])
+    running.journal.room, running.journal.files_are_out = 0, True
+    for commit in (True, False):
+        assert await running.end(granted, commit=commit) is Refusal.STORAGE
+    running.journal.files_are_out = False
+    assert await running.end(granted) is None
+    assert running.participants.placed == [txid(0)]
+
+
+async def test_want_of_file_descriptors_behind_a_commit_takes_nothing_back(running, logs, autojump_clock):
+    """What is committed is said again; COMMITTED is written when it can be."""
+    granted = await running.init()
+    running.participants.copying = trio.Event()
+    assert await running.transaction(granted, logs[0]) is None
+    running.journal.room, running.journal.files_are_out = 0, True
+    running.participants.copying.set()
+    assert await running.end(granted) is None
+    await trio.sleep(60)
+    assert not any(isinstance(record, CommittedRecord) for record in running.journal.records)
+    running.journal.files_are_out = False
+    await trio.sleep(1)
+    assert any(isinstance(record, CommittedRecord) for record in running.journal.records)
+
+
 # ----------------------------------------------------------------------------------- aborts and repetitions
 
 

@@ -5,6 +5,7 @@ import trio
 import trio.testing
 
 from coordinator.answers import Refusal
+from coordinator.recovery import snapshot_records
 from coordinator.settings import CoordinatorSettings
 from fairlog_types import (
     ProducerEpoch,
@@ -12,6 +13,7 @@ from fairlog_types import (
     StorageFailure,
     TxId,
 )
+from journal.group_records import BeginRecord
 
 SAME_PRODUCER = ProducerId(1000)
 
@@ -171,6 +173,26 @@ async def test_restart_aborts_what_was_open_and_refuses_its_second_half(running,
     assert await after.end(granted, connection=2) is Refusal.MUST_ABORT
     assert await after.end(granted, commit=False, connection=2) is None
     assert await after.transaction(granted, logs[0], connection=2) is None
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["journal as written", "snapshot in between"])
+async def test_restart_between_a_refused_beginning_and_its_abort_knows_what_is_meant(
+    running, logs, nursery, cut, autojump_clock
+):
+    """Partitions asked for in vain leave a trace: the abort is of that transaction, not of the commit before."""
+    granted = await running.init()
+    await running.transaction(granted, logs[0])
+    await settle()
+    for _ in range(3):
+        await running.add(granted)
+    assert [type(record) for record in running.journal.records].count(BeginRecord) == 2
+    if cut:
+        await running.journal.snapshot(snapshot_records([running.coordinator._turns.slots["t"].producer]))
+    after = await restart(running, nursery)
+    assert await after.end(granted, commit=False, connection=2) is None
+    assert await after.end(granted, commit=False, connection=3) is None
+    assert after.participants.placed == [txid(0)]
+    assert await after.transaction(granted, logs[0], connection=3) is None
 
 
 async def test_restart_does_not_trap_a_client_that_aborts_without_saying_so(running, logs, nursery, autojump_clock):

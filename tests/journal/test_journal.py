@@ -309,6 +309,44 @@ async def test_journal_without_file_descriptors_refuses_and_goes_on_when_there_a
     assert (numbers(small), numbers(full), numbers(new)) == ([1, 2, 3], [1, 3], [3])
 
 
+async def test_journal_reopened_without_file_descriptors_is_short_of_room(open_journal, no_files_left) -> None:
+    """Whether its file can be opened shows when room is asked for, not in the middle of what relies on it."""
+    journal = await open_journal()
+    await append(journal, 1)
+    await journal.close()
+    journal = await open_journal()
+    some_again = no_files_left()
+    assert not journal.has_room(0)
+    with pytest.raises(NoFiles):
+        await journal.make_room(0)
+    some_again()
+    await journal.make_room(0)
+    no_files_left()
+    assert journal.has_room(0)
+    journal.append(1, [2])
+    some_again()
+    assert numbers(journal) == [1, 2]
+
+
+async def test_journal_without_file_descriptors_reads_and_reclaims_later(open_journal, no_files_left, tmp_path) -> None:
+    """A sealed segment that cannot be opened, and a directory: neither is the disk's failure."""
+    journal = await open_journal()
+    place = await append(journal, 1)
+    base = await journal.roll()
+    await append(journal, 2)
+    await journal.flush(journal.end)
+    some_again = no_files_left()
+    with pytest.raises(NoFiles):
+        journal.read_payload(*place)
+    with pytest.raises(NoFiles):
+        await journal.reclaim(base)
+    some_again()
+    assert journal.read_payload(*place) == PAYLOAD
+    await journal.reclaim(base)
+    assert journal.start == base
+    assert len(list((tmp_path / "j").glob("*.journal"))) == 1
+
+
 async def test_journal_without_file_descriptors_rolls_into_the_spare_it_has(
     open_journal, no_files_left, disk, tmp_path
 ) -> None:
@@ -580,9 +618,31 @@ async def test_journal_reopened_opens_no_file_before_the_first_append(open_journ
     await journal.close()
     journal = await open_journal()
     assert open_files(tmp_path) == 0
-    assert journal.has_room(1000)
     await append(journal, 2)
     assert open_files(tmp_path) == 1
+
+
+async def test_journal_begun_is_on_disk_before_its_first_frame(open_journal, tmp_path) -> None:
+    """It can be told from one that was lost; and a journal without frames is closed without one."""
+    journal = await open_journal()
+    assert not journal.begun
+    for _ in range(2):
+        await journal.begin()
+        assert journal.begun
+        assert [path.name for path in (tmp_path / "j").iterdir()] == [f"{0:020}.journal"]
+        await journal.close()
+        journal = await open_journal()
+        assert (journal.begun, journal.end) == (True, 0)
+    await append(journal, 1)
+    assert numbers(journal) == [1]
+
+
+async def test_journal_that_cannot_begin_says_so(open_journal, disk) -> None:
+    """Neither a spare that cannot be made nor a segment that cannot be flushed is taken for begun."""
+    journal = await open_journal()
+    disk.fail()
+    with pytest.raises(StorageFailure):
+        await journal.begin()
 
 
 async def test_journal_payload_damaged_on_disk_names_file_and_byte(open_journal, tmp_path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from contextlib import suppress
 
 import pytest
 import trio
@@ -252,6 +253,37 @@ async def test_large_frame_of_a_silent_client_gives_its_budget_back(nursery, aut
     assert budget.free == LARGE
 
 
+async def test_large_frame_that_drips_gives_its_budget_back(nursery, autojump_clock):
+    """Never silent and never done: whoever holds a share of the budget has to make use of it."""
+    budget = FrameBudget(LARGE)
+    dripping, last = await large_peers(nursery, 2, budget)
+    started_s = trio.current_time()
+    await dripping.stream.send_all(framed(bytes(LARGE))[:100])
+    await trio.testing.wait_all_tasks_blocked()
+    nursery.start_soon(last.send, bytes(LARGE))
+    with capture_logs() as lines, trio.fail_after(60):
+        while not dripping.ended:
+            await trio.sleep(10)
+            with suppress(trio.BrokenResourceError):
+                await dripping.stream.send_all(b"\0")
+        assert len(await last.receive()) == LARGE
+    assert any("bytes in 30 s" in line.get("reason", "") for line in lines)
+    assert trio.current_time() - started_s < 60
+    assert budget.free == LARGE
+
+
+async def test_large_frame_over_a_slow_line_is_taken(nursery, autojump_clock):
+    """What keeps up the least rate takes as long as it needs."""
+    budget = FrameBudget(LARGE)
+    (slow,) = await large_peers(nursery, 1, budget)
+    frame = framed(bytes(LARGE))
+    for start in range(0, len(frame), LARGE // 7):
+        await slow.stream.send_all(frame[start : start + LARGE // 7])
+        await trio.sleep(4)
+    assert len(await slow.receive()) == LARGE
+    assert budget.free == LARGE
+
+
 def test_answers_are_short_while_others_hold_the_budget():
     """Nobody waits for those who do not read; what they hold comes back when it is sent."""
     budget = AnswerBudget(10 * SHORT_ANSWER_BYTES)
@@ -381,6 +413,29 @@ async def test_client_that_goes_takes_its_waiting_answers_along(peer):
     await peer.stream.aclose()
     await trio.testing.wait_all_tasks_blocked()
     assert (peer.ended, peer.router.finished) == (True, [])
+
+
+@pytest.mark.parametrize("unread_requests", [0, 10])
+async def test_client_that_goes_while_the_queue_is_full_is_noticed(nursery, monkeypatch, unread_requests):
+    """Nothing is read any more, so the end of the stream is not: the system is asked."""
+    monkeypatch.setattr("fairlog.kafka.connection._HANG_UP_CHECK_S", 0.01)
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    theirs = await trio.open_tcp_stream(*listener.socket.getsockname())
+    router = EchoRouter()
+    stream = await listener.accept()
+    connection = Connection(stream, Client(1, "peer:1"), router, frame_bytes_max=FRAME_BYTES_MAX, budget=FrameBudget())
+    peer = Peer(theirs, router, connection)
+    nursery.start_soon(peer.serve)
+    # One is with the writer, IN_FLIGHT_MAX in the queue, one in the reader's hand.
+    await peer.send(*[b"wait for ever"] * (IN_FLIGHT_MAX + 2 + unread_requests))
+    while len(router.started) < IN_FLIGHT_MAX + 2:
+        await trio.testing.wait_all_tasks_blocked(0.001)
+    await theirs.aclose()
+    with trio.fail_after(5):
+        while not peer.ended:
+            await trio.testing.wait_all_tasks_blocked(0.001)
+    assert (len(router.started), router.finished) == (IN_FLIGHT_MAX + 2, [])
+    await listener.aclose()
 
 
 async def test_connection_stopped_finishes_what_is_in_flight(peer):

@@ -119,8 +119,21 @@ class Run:
             await self.leaders.drain()
 
     def crash(self, into: Path, *, losing: Mapping[LogId, Path] | None = None) -> Path:
-        """Copy the files as a crash leaves them; of the logs in `losing`, the journal of that older copy."""
-        shutil.copytree(self.directory, into, ignore=shutil.ignore_patterns("lock.mdb"))
+        """Copy the files as a crash leaves them; of the logs in `losing`, the journal of that older copy.
+
+        A crash takes one moment, a copy takes a while, in which the flusher's threads may give a segment its name. So
+        it is made again until nothing has changed meanwhile.
+        """
+        while True:
+            before = _files(self.directory)
+            try:
+                shutil.copytree(self.directory, into, ignore=shutil.ignore_patterns("lock.mdb"))
+            except shutil.Error:
+                if before == _files(self.directory):
+                    raise
+            if before == _files(self.directory):
+                break
+            shutil.rmtree(into)
         for log, older in (losing or {}).items():
             shutil.rmtree(into / JOURNALS / str(log), ignore_errors=True)
             if (older / JOURNALS / str(log)).exists():
@@ -178,6 +191,16 @@ class Run:
     async def snapshot(self, *logs: LogId) -> dict[LogId, list[bytes | None]]:
         """What these logs hold, as one reader sees them at once."""
         return await trio.to_thread.run_sync(read_all, self.data_logs, logs)
+
+
+def _files(directory: Path) -> dict[Path, tuple[int, int, int]]:
+    """What tells whether a file of `directory` was changed, renamed or made."""
+    found: dict[Path, tuple[int, int, int]] = {}
+    for path in directory.rglob("*"):
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            found[path] = status.st_ino, status.st_size, status.st_mtime_ns
+    return found
 
 
 def read_all(data_logs: LmdbDataLogs, logs: Sequence[LogId]) -> dict[LogId, list[bytes | None]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import resource
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.node.nodes import (
     KAFKA_STORAGE_ERROR,
     REQUEST_TIMED_OUT,
     TOPIC,
+    WAIT_S,
     Producer,
     assert_holds_answered,
     assert_writes_are_refused,
@@ -45,7 +47,7 @@ def restart_healed(node: NodeProcess) -> None:
     produce(node, b"and on")
 
 
-@pytest.mark.parametrize("nth", [5, 14])
+@pytest.mark.parametrize("nth", [7, 16])
 def test_failed_fsync_refuses_writes_until_a_restart(new_node: NewNode, nth: int) -> None:
     """Invariant 12 on a real node: nothing is retried on the same file, and nothing answered is lost.
 
@@ -161,6 +163,50 @@ def test_want_of_file_descriptors_refuses_what_needs_one_and_passes(new_node: Ne
     assert "limit of open files" in node.log_path.read_text(encoding="utf-8")
     assert read_when(node, 4) == [b"plain", b"accepted", b"meanwhile", b"committed"]
     assert read_when(node, 2, partition=1) == [b"and on", b"committed"]
+
+
+def test_want_of_file_descriptors_after_a_restart_passes(new_node: NewNode) -> None:
+    """No file is open yet: batches, transactions and a new topic are refused meanwhile, and taken afterwards."""
+    node = new_node()
+    node.start()
+    produce(node, b"plain")
+    with RawClient(node.address) as client:
+        producer = Producer(client)
+        producer.commit(b"committed")
+    node.restart()
+    _soft, hard = resource.prlimit(node.pid, resource.RLIMIT_NOFILE)
+    with RawClient(node.address) as client:
+        client.api_versions()
+        resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (3, hard))
+        assert client.produce(TOPIC, 0, batch([b"refused"]))[0] == KAFKA_STORAGE_ERROR
+        assert client.produce("another", 0, batch([b"refused"]))[0] == KAFKA_STORAGE_ERROR
+        assert client.init_producer_id("newcomer").error_code == KAFKA_STORAGE_ERROR
+        assert producer.on(client).begin() == {KAFKA_STORAGE_ERROR}
+        resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (hard, hard))
+        assert client.produce(TOPIC, 0, batch([b"and on"]))[0] == raw.NONE
+        assert client.produce("another", 0, batch([b"and on"]))[0] == raw.NONE
+        producer.commit(b"again")
+    assert read_when(node, 4) == [b"plain", b"committed", b"and on", b"again"]
+
+
+def test_want_of_file_descriptors_delays_the_copy(new_node: NewNode) -> None:
+    """A journal's older segments cannot be opened to be read: what is committed is copied when they can."""
+    node = new_node(FAIRLOG_JOURNAL_SEGMENT_BYTES_MAX=str(2**20), FAIRLOG_REQUESTS_MESSAGE_BYTES_MAX=str(2**19))
+    node.start()
+    produce(node, b"plain")
+    _soft, hard = resource.prlimit(node.pid, resource.RLIMIT_NOFILE)
+    with RawClient(node.address) as client:
+        producer = Producer(client)
+        assert producer.begin() == {raw.NONE}
+        for _ in range(30):
+            assert producer.send(bytes(100_000)) == {raw.NONE}
+        resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (3, hard))
+        assert producer.end(commit=True) == raw.NONE
+        deadline = time.monotonic() + WAIT_S
+        while "copying waits for a file descriptor" not in node.log_path.read_text(encoding="utf-8"):
+            assert time.monotonic() < deadline, node.log_tail()
+        resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (hard, hard))
+    assert read_when(node, 31) == [b"plain", *[bytes(100_000)] * 30]
 
 
 def forbid_growth(node: NodeProcess, file_bytes: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from datalog import layout
 from fairlog.cluster import records
 from scripts.node_process import NodeProcess
 from tests.clients.raw_client import RawClient, batch
-from tests.node.nodes import TOPIC, Producer, journal, produce, read, read_when, refusal, segments
+from tests.node.nodes import TOPIC, WAIT_S, Producer, journal, produce, read, read_when, refusal, segments
 
 pytestmark = pytest.mark.slow
 
@@ -121,6 +122,41 @@ def test_start_with_a_cluster_store_that_is_cut_is_refused(new_node: NewNode, le
     node.stop()
     os.truncate(node.data_dir / "cluster" / "data.mdb", left)
     assert sentence in refusal(node)
+
+
+@pytest.mark.parametrize("used", [True, False])
+@pytest.mark.parametrize("lost", ["0", "1", "."])
+def test_start_without_a_group_journal_is_refused(new_node: NewNode, lost: str, used: bool) -> None:
+    """An empty one in its place would know no epochs, and take what was committed for an orphan."""
+    node = new_node()
+    node.start()
+    if used:
+        with RawClient(node.address) as client:
+            produce(node, b"plain")
+            for number in range(4):  # some in either of the two
+                Producer(client, f"txn{number}").commit(b"committed")
+    node.kill()
+    groups = node.data_dir / "journals" / "group"
+    shutil.move(groups / lost, node.data_dir / "kept")
+    missing = groups / ("0" if lost == "." else lost)
+    for _ in range(2):
+        assert refusal(node).startswith(f"the group journal {missing} is missing")
+    shutil.rmtree(groups / lost, ignore_errors=True)
+    shutil.move(node.data_dir / "kept", groups / lost)
+    node.start()
+    if used:
+        assert len(read(node)) == 5
+
+
+def test_start_cut_short_before_the_group_journals_are_made_is_made_good(new_node: NewNode) -> None:
+    """Only when all are on disk is it noted that none may be missing."""
+    node = new_node(FAIRLOG_FAILPOINT="journal.roll.before_publish:kill:2")
+    node.spawn()
+    assert node.wait_end(WAIT_S) == -signal.SIGKILL
+    del node.environment["FAIRLOG_FAILPOINT"]
+    node.start()
+    produce(node, b"v")
+    assert read(node) == [b"v"]
 
 
 def test_start_without_the_data_logs_copies_whole_journals_again(new_node: NewNode) -> None:

@@ -48,7 +48,7 @@ ANSWER_BYTES_MAX = 57_671_680
 
 WAIT_MS_MAX = 5 * 60 * 1000
 """However long the client says, which may be 24 days. While its requests fill the queue a connection is not read from,
-so a client that is gone is noticed by sending to it, at the latest. Clients wait half a second by default."""
+so a client whose machine is gone is noticed by sending to it, at the latest. Clients wait half a second by default."""
 
 _READ_COMMITTED = 1
 
