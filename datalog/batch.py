@@ -214,6 +214,16 @@ def patch(data: bytearray, base_offset: Offset, leader_epoch: LeaderEpoch) -> No
     _LEADER_EPOCH.pack_into(data, _LEADER_EPOCH_AT, leader_epoch)
 
 
+def leader_epoch_of(batch: Buffer) -> LeaderEpoch:
+    """The leader epoch of a batch that has been checked before."""
+    return LeaderEpoch(_LEADER_EPOCH.unpack_from(batch, _LEADER_EPOCH_AT)[0])
+
+
+def base_offset_of(batch: Buffer) -> Offset:
+    """The base offset of a batch that has been checked before."""
+    return Offset(_BASE_OFFSET.unpack_from(batch)[0])
+
+
 def max_timestamp_of(batch: Buffer) -> int:
     """The max timestamp (ms) of a batch that has been checked before: eight bytes, for scans of a data log."""
     return cast(int, _MAX_TIMESTAMP.unpack_from(batch, _MAX_TIMESTAMP_AT)[0])

@@ -37,6 +37,7 @@ from datalog.handles import Database, Tables, Transaction
 from datalog.interface import (
     Bounds,
     DataLogWriter,
+    EpochEnd,
     Mark,
     ReadAnswer,
     ReadRequest,
@@ -48,7 +49,7 @@ from datalog.layout import LogRecord
 from datalog.lmdb_file import check_length
 from datalog.offset_entries import CommittedOffset, OffsetKey, decode_offset_entry
 from datalog.writer import LmdbWriter
-from fairlog_types import CorruptStorage, LogId, LogKind, ProducerId, StorageFailure
+from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, ProducerId, StorageFailure
 
 _DATABASES_MAX = 1 << 16
 """Measured: a transaction costs by the databases that are open (3 ns each), 5 µs for being allowed so many."""
@@ -171,6 +172,14 @@ class LmdbDataLogs:
         with self._reading("looking for the largest timestamp") as txn:
             record = self._record(txn, log)
             return None if database is None else reader.find_max_timestamp(txn, database, record)
+
+    def end_of_epoch(self, log: LogId, leader_epoch: LeaderEpoch) -> EpochEnd:
+        database = self._batches.get(log)
+        with self._reading("looking for the end of a leader epoch") as txn:
+            record = self._record(txn, log)
+            if database is None:
+                return EpochEnd(None, record.next_offset)
+            return reader.find_end_of_epoch(txn, database, record, leader_epoch)
 
     def producers(self, log: LogId) -> list[tuple[ProducerId, bytes]]:
         with self._reading("reading producers") as txn:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
-from fairlog_types import JournalPosition, LogId, Offset, ProducerId, StorageFailure
+from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, ProducerId, StorageFailure
 
 
 class UnknownLog(Exception):
@@ -98,6 +98,16 @@ class TimestampOffset:
 
     offset: Offset
     timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """How far a log's records of some leader epoch, and of those before it, reach."""
+
+    leader_epoch: LeaderEpoch | None
+    """The largest one, up to that which was asked for, that a record of the log has; None if none has one."""
+    end_offset: Offset
+    """Behind the last of these records: where the next epoch's begin, or the log's end."""
 
 
 class DataLogWriter(Protocol):
@@ -195,6 +205,13 @@ class DataLogs(Protocol):
         """The first record that has the log's largest timestamp, None if the log is empty.
 
         If `delete_before` has cut that record off inside its batch, the log's start stands for it. Raises UnknownLog.
+        """
+        ...
+
+    def end_of_epoch(self, log: LogId, leader_epoch: LeaderEpoch) -> EpochEnd:
+        """Where the records of this leader epoch and of those before it end. Raises UnknownLog.
+
+        Leader epochs never fall along a log, so this is a search in a few steps.
         """
         ...
 

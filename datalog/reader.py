@@ -13,12 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from datalog import layout
-from datalog.batch import max_timestamp_of
+from datalog.batch import base_offset_of, leader_epoch_of, max_timestamp_of
 from datalog.handles import Database, Tables, Transaction
-from datalog.interface import LogMissing, OffsetOutOfRange, ReadAnswer, ReadRequest, ReadResult, TimestampOffset
+from datalog.interface import (
+    EpochEnd,
+    LogMissing,
+    OffsetOutOfRange,
+    ReadAnswer,
+    ReadRequest,
+    ReadResult,
+    TimestampOffset,
+)
 from datalog.layout import LogRecord
 from datalog.records import first_at_or_after
-from fairlog_types import LogId, Offset
+from fairlog_types import LeaderEpoch, LogId, Offset
 
 
 def find_record(txn: Transaction, tables: Tables, log: LogId) -> LogRecord | None:
@@ -98,6 +106,24 @@ def find_max_timestamp(txn: Transaction, database: Database, record: LogRecord) 
         batch = bytes(cursor.value())
     answer = first_at_or_after(batch, record.max_timestamp_ms, record.log_start)
     return answer or TimestampOffset(record.log_start, record.max_timestamp_ms)
+
+
+def find_end_of_epoch(txn: Transaction, database: Database, record: LogRecord, leader_epoch: LeaderEpoch) -> EpochEnd:
+    """By halving: no batch before `low` is of a later epoch, and the first that is begins at or before `end`."""
+    low, high = record.log_start, record.next_offset
+    largest, end = None, record.next_offset
+    with txn.cursor(db=database) as cursor:
+        while low < high:
+            middle = Offset((low + high) // 2)
+            if not cursor.set_range(layout.batch_key(middle)):
+                high = middle
+                continue
+            found = leader_epoch_of(cursor.value())
+            if found > leader_epoch:
+                high, end = middle, max(base_offset_of(cursor.value()), record.log_start)
+            else:
+                low, largest = Offset(layout.decode_batch_key(cursor.key()) + 1), found
+    return EpochEnd(largest, end)
 
 
 def _scan_start(txn: Transaction, tables: Tables, record: LogRecord, timestamp_ms: int) -> Offset:

@@ -14,7 +14,7 @@ The protocols name only what handlers use, in the words of the rooms: no API num
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -106,6 +106,14 @@ class Leaders(Protocol):
 
     def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]: ...
 
+    async def delete_before(self, log: LogId, offset: Offset) -> Offset | None:
+        """Let the log begin at `offset`, durably; answers where it begins then, None if it is not led here.
+
+        `offset` is at most the high watermark. A log that begins there or later stays as it is. Cancelled: the log
+        begins somewhere up to `offset`. Raises StorageFailure.
+        """
+        ...
+
 
 class Topics(Protocol):
     """Topics, with the journals and data logs of their partitions."""
@@ -114,6 +122,21 @@ class Topics(Protocol):
         """Make a topic; when this returns its partitions take batches.
 
         Raises InvalidTopic, TopicExists (both of `fairlog.cluster.interface`) and StorageFailure.
+        """
+        ...
+
+    async def add_partitions(self, name: str, total: int, *, validate_only: bool) -> Topic:
+        """Give a topic more partitions, `total` with those that it has; when this returns they take batches.
+
+        With `validate_only` all is checked and nothing changed. Raises UnknownTopic, InvalidPartitions and
+        StorageFailure; after the last the partitions may be there, and the node takes no writes until it is restarted.
+        """
+        ...
+
+    async def alter_configs(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
+        """Let `change` make a topic's own configs from those that it has; nobody else changes them meanwhile.
+
+        Raises UnknownTopic, StorageFailure, and what `change` raises; then nothing is changed.
         """
         ...
 

@@ -39,7 +39,7 @@ from copier.copier import BACKLOG_BYTES_MAX, Copier
 from copier.reclaim import Reclaimer
 from copier.visibility import LogForgotten
 from datalog.batch import BatchHeader
-from datalog.interface import DataLogs, Mark
+from datalog.interface import DataLogs, Mark, UnknownLog
 from fairlog.broker import ActiveProducer, Appended, Buffer, DuplicateOf, RefusedAppend
 from fairlog.led_logs import LedLog, LedLogStore
 from fairlog_types import (
@@ -67,6 +67,10 @@ logger = structlog.get_logger("fairlog.leaders")
 
 EXPIRY_CHECK_MS = 600_000
 """How often idle producers are looked for: Kafka's producer.id.expiration.check.interval.ms."""
+
+DELETE_STEP_OFFSETS = 50_000
+"""Of so many offsets the records are deleted in one write of the data logs. Whoever writes waits for it, the copier
+too: of one-record batches it takes about a tenth of a second."""
 
 _REFUSALS: Mapping[BatchRefusal, RefusedAppend] = {
     BatchRefusal.FENCED: RefusedAppend.FENCED,
@@ -539,6 +543,34 @@ class LocalLeaders:
         finally:
             for leader in leaders:
                 leader.watchers.discard(event)
+
+    async def delete_before(self, log: LogId, offset: Offset) -> Offset | None:
+        """See `fairlog.broker.Leaders`. In steps, between which others write. Retention and DeleteRecords use it."""
+        leader = self._leaders.get(log)
+        while leader is not None and leader.log_start < offset:
+            assert offset <= leader.high_watermark, (
+                f"{log}: {offset} cannot be read yet, {leader.high_watermark} is next"
+            )
+            self._raise_if_failed()
+            start = Offset(min(offset, leader.log_start + DELETE_STEP_OFFSETS))
+            try:
+                await trio.to_thread.run_sync(self._delete_before, log, start, start == offset)
+            except UnknownLog:
+                return None  # dropped meanwhile, with all its records
+            except StorageFailure as failure:
+                self._on_failure(failure)
+                raise
+            leader.log_start = max(leader.log_start, start)
+            leader = self._leaders.get(log)
+        return None if leader is None else leader.log_start
+
+    def _delete_before(self, log: LogId, start: Offset, last: bool) -> None:
+        """In a worker thread."""
+        with self._data_logs.write() as writer:
+            writer.delete_before(log, start)
+        if last:
+            # Without it a loss of power may bring the last step's records back, after they were told to be gone.
+            self._data_logs.sync()
 
     def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]:
         """What the partition remembers of its producers. Only for logs that are led here."""

@@ -19,7 +19,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import reduce
 
 from fairlog.cluster.interface import Topic
 from fairlog.config import Settings
@@ -325,7 +324,9 @@ def default_value(row: TopicConfig, settings: Settings) -> str:
 
 def setting_text(settings: Settings, full_name: str) -> str:
     """A setting of the node, by its full name, as Kafka writes values."""
-    value: object = reduce(getattr, full_name.split("."), settings)
+    value: object = settings
+    for name in full_name.split("."):
+        value = getattr(value, name)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

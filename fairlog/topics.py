@@ -1,13 +1,17 @@
 """Topics and all that hangs on them: the cluster store's entry, the journals and the data logs.
 
     create:  cluster store ──▶ lead its partitions ──▶ answered
+    grow:    cluster store ──▶ lead the new partitions ──▶ answered
+    configs: cluster store ──▶ answered; whoever acts on one reads it where it is needed
     delete:  cluster store: marked ──▶ answered ──▶ journals and data logs removed ──▶ cluster store: forgotten
 
 A crash between two steps is mended at the next start: `recover` leads the partitions of every topic that
-stands in the store, and `run` removes what is marked. A topic whose partitions cannot be led is deleted again,
-for at the next start it could not be led either.
+stands in the store, and `run` removes what is marked. A new topic whose partitions cannot be led is deleted again,
+for at the next start it could not be led either. New partitions of a topic stay: others may have been written to by
+then, and a node that could not lead a log takes no writes until it is started again, and leads them.
 
-Auto-creation meets itself: many clients ask for a new topic at once, so `create` takes turns.
+Changes take turns. Auto-creation meets itself when many clients ask for a new topic at once; and a change of
+configs reads what it changes.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ from uuid import UUID
 import structlog
 import trio
 
-from fairlog.cluster.interface import ClusterStore, InvalidTopic, Topic, UnknownTopic
+from fairlog.cluster.interface import ClusterStore, InvalidPartitions, InvalidTopic, Topic, UnknownTopic
+from fairlog.cluster.topic_rules import check_total_untrusted
 from fairlog.leaders import LocalLeaders
 from fairlog_types import StorageFailure
 
@@ -46,7 +51,8 @@ class LocalTopics:
     async def create(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> Topic:
         """See `fairlog.broker.Topics.create`. Cancelled: the topic was made, with its partitions, or it was not."""
         async with self._changing:
-            self._require_room_for(partitions)
+            if (problem := self._why_no_room_for(partitions)) is not None:
+                raise InvalidTopic(problem)
             unled: StorageFailure | None = None
             with trio.CancelScope(shield=True):
                 topic = await self._cluster.create_topic(
@@ -64,12 +70,44 @@ class LocalTopics:
                 return topic
         raise AssertionError("a shielded step is not cancelled")
 
-    def _require_room_for(self, partitions: int) -> None:
+    def _why_no_room_for(self, partitions: int) -> str | None:
         taken = sum(topic.partitions for topic in (*self._cluster.topics(), *self._cluster.deleting()))
-        if taken + partitions > NODE_PARTITIONS_MAX:
-            raise InvalidTopic(
-                f"{partitions} partitions more would make {taken + partitions}; a node leads {NODE_PARTITIONS_MAX}"
-            )
+        if taken + partitions <= NODE_PARTITIONS_MAX:
+            return None
+        return f"{partitions} partitions more would make {taken + partitions}; a node leads {NODE_PARTITIONS_MAX}"
+
+    async def add_partitions(self, name: str, total: int, *, validate_only: bool) -> Topic:
+        """See `fairlog.broker.Topics.add_partitions`. Cancelled: they are there and led, or they are not there."""
+        async with self._changing:
+            topic = self._known(name)
+            check_total_untrusted(topic, total)
+            if (problem := self._why_no_room_for(total - topic.partitions)) is not None:
+                raise InvalidPartitions(problem)
+            if validate_only:
+                return topic
+            with trio.CancelScope(shield=True):
+                grown = await self._cluster.add_partitions(name, total)
+                await self._leaders.lead(grown.logs()[topic.partitions :])
+                log.info("partitions added", topic=name, topic_id=str(topic.topic_id), partitions=total)
+                return grown
+        raise AssertionError("a shielded step is not cancelled")
+
+    async def alter_configs(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
+        """See `fairlog.broker.Topics.alter_configs`."""
+        async with self._changing:
+            topic = self._known(name)
+            configs = change(topic.configs)
+            if configs == topic.configs:
+                return topic
+            changed = await self._cluster.set_topic_configs(name, configs)
+        log.info("topic configs changed", topic=name, topic_id=str(topic.topic_id), configs=dict(configs))
+        return changed
+
+    def _known(self, name: str) -> Topic:
+        topic = self._cluster.topic(name)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {name}")
+        return topic
 
     async def delete(self, topic_id: UUID) -> None:
         """See `fairlog.broker.Topics.delete`."""

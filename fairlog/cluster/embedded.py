@@ -18,6 +18,7 @@ What it does not do: it does not touch journals or data logs (the node does, bet
 from __future__ import annotations
 
 import base64
+import dataclasses
 import os
 import types
 import uuid
@@ -31,7 +32,7 @@ import trio
 from datalog.lmdb_file import check_length
 from fairlog.cluster import records
 from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists, UnknownTopic
-from fairlog.cluster.topic_rules import check_topic_untrusted, folded_name
+from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted, folded_name
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, StorageFailure
 
 _MAP_BYTES = 256 * 1024 * 1024
@@ -170,11 +171,20 @@ class EmbeddedStore:
             self._generation += 1
             return topic
 
+    async def set_topic_configs(self, name: str, configs: Mapping[str, str]) -> Topic:
+        async with self._changing:
+            topic = self._known(name)
+            return await self._replace(dataclasses.replace(topic, configs=types.MappingProxyType(dict(configs))))
+
+    async def add_partitions(self, name: str, total: int) -> Topic:
+        async with self._changing:
+            topic = self._known(name)
+            check_total_untrusted(topic, total)
+            return await self._replace(dataclasses.replace(topic, partitions=total))
+
     async def delete_topic(self, name: str) -> Topic:
         async with self._changing:
-            topic = self._by_name.get(name)
-            if topic is None:
-                raise UnknownTopic(f"there is no topic {name}")
+            topic = self._known(name)
             await self._write({records.topic_key(topic.topic_id): _topic_value(topic, deleting=True)})
             del self._by_name[name], self._by_id[topic.topic_id], self._by_folded_name[folded_name(name)]
             self._deleting[topic.topic_id] = topic
@@ -196,6 +206,19 @@ class EmbeddedStore:
             await self._write({records.PRODUCER_IDS_KEY: records.encode_count(first + count)})
             self._next_producer_id = first + count
             return range(first, first + count)
+
+    def _known(self, name: str) -> Topic:
+        topic = self._by_name.get(name)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {name}")
+        return topic
+
+    async def _replace(self, topic: Topic) -> Topic:
+        """Put a changed topic in the place of what it was. Called under the lock."""
+        await self._write({records.topic_key(topic.topic_id): _topic_value(topic)})
+        self._by_id[topic.topic_id] = self._by_name[topic.name] = topic
+        self._generation += 1
+        return topic
 
     async def _write(self, changes: Mapping[bytes, bytes | None]) -> None:
         """Put (or with None, delete) records in one synced transaction. Called under the lock.

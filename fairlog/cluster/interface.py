@@ -27,15 +27,15 @@ from fairlog_types import LeaderEpoch, LogId
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it was created; values never change under a holder's feet."""
+    """A topic as it was when it was asked for; values never change under a holder's feet."""
 
     name: str
     topic_id: UUID
     """Another one for each creation, so that a topic made anew under an old name is not mistaken for it."""
     partitions: int
-    """At least 1; they are numbered from 0."""
+    """At least 1; they are numbered from 0, and never become fewer."""
     configs: Mapping[str, str]
-    """As given at creation; what is not there has the node's default."""
+    """The topic's own; what is not there has the node's default."""
     created_ms: int
     """Unix time in milliseconds."""
 
@@ -54,6 +54,10 @@ class TopicExists(Exception):
 
 class UnknownTopic(Exception):
     """There is no such topic (any more)."""
+
+
+class InvalidPartitions(ValueError):
+    """A topic cannot be given so many partitions; the message says why."""
 
 
 class ClusterStore(Protocol):
@@ -108,6 +112,21 @@ class ClusterStore(Protocol):
         """Make a topic.
 
         `now_ms` is Unix time in milliseconds. Raises InvalidTopic, TopicExists, StorageFailure.
+        """
+        ...
+
+    async def set_topic_configs(self, name: str, configs: Mapping[str, str]) -> Topic:
+        """Let `configs` be all that the topic has of its own; answers the topic as it is then.
+
+        Raises UnknownTopic, StorageFailure.
+        """
+        ...
+
+    async def add_partitions(self, name: str, total: int) -> Topic:
+        """Give a topic partitions beyond those that it has, `total` with them; answers the topic as it is then.
+
+        Raises UnknownTopic, InvalidPartitions if `total` is not more than there are or above what a topic may have,
+        StorageFailure.
         """
         ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from fairlog.cluster.interface import InvalidTopic
+from fairlog.cluster.interface import InvalidPartitions, InvalidTopic, Topic
 
 NAME_CHARACTERS_MAX = 249
 PARTITIONS_MAX = 100_000
@@ -30,6 +30,17 @@ def check_topic_untrusted(name: str, partitions: int) -> None:
         raise InvalidTopic(f"the topic name {name!r} has characters other than a-z A-Z 0-9 . _ -")
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidTopic(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {partitions}")
+
+
+def check_total_untrusted(topic: Topic, total: int) -> None:
+    """Raise InvalidPartitions, with the reason, unless the topic may be given partitions up to `total`."""
+    if total <= topic.partitions:
+        has = f"{topic.partitions} partition{'s' if topic.partitions != 1 else ''}"
+        raise InvalidPartitions(
+            f"topic {topic.name} has {has} already; partitions can only be added, and {total} is no more"
+        )
+    if total > PARTITIONS_MAX:
+        raise InvalidPartitions(f"a topic has 1 to {PARTITIONS_MAX} partitions, not {total}")
 
 
 def folded_name(name: str) -> str:

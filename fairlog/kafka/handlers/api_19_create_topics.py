@@ -22,22 +22,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-import structlog
-
 from fairlog.cluster.interface import InvalidTopic, TopicExists
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.replicas import NODES, BadReplicas, check_assignments, check_replication_factor
 from fairlog.kafka.wire import Reader
 from fairlog.topic_configs import why_refused
 from fairlog_types import StorageFailure
-
-log = structlog.get_logger()
 
 SERVED = Versions(2, 7)
 FLEXIBLE_FROM = 5
 
 _DEFAULT = -1
-_NODES = 1
 _CONFIG_SOURCE_TOPIC = 1
 """Kafka's DYNAMIC_TOPIC_CONFIG: set for this topic."""
 
@@ -154,21 +150,15 @@ def _partitions(topic: NewTopic, default: int) -> int:
 
 
 def _check_replicas(topic: NewTopic, *, clamp: bool) -> None:
-    if topic.assignments:
-        replicas = max(len(brokers) for _, brokers in topic.assignments)
-        error = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        if not all(brokers for _, brokers in topic.assignments):
-            raise _Refused(error, "an assignment names no broker")
-    else:
-        replicas = _NODES if topic.replication_factor == _DEFAULT else topic.replication_factor
-        error = ErrorCode.INVALID_REPLICATION_FACTOR
-        if replicas < 1:
-            raise _Refused(error, f"a replication factor of {replicas}; at least 1 is needed")
-    if replicas <= _NODES:
-        return
-    if not clamp:
-        raise _Refused(error, f"{replicas} replicas on {_NODES} node")
-    log.info("replication factor clamped", topic=topic.name, asked=replicas, given=_NODES)
+    try:
+        if topic.assignments:
+            check_assignments(topic.name, [brokers for _, brokers in topic.assignments], clamp=clamp)
+        elif topic.replication_factor != _DEFAULT:
+            check_replication_factor(topic.name, topic.replication_factor, clamp=clamp)
+    except BadReplicas as bad:
+        by_hand = bool(topic.assignments)
+        error = ErrorCode.INVALID_REPLICA_ASSIGNMENT if by_hand else ErrorCode.INVALID_REPLICATION_FACTOR
+        raise _Refused(error, str(bad)) from bad
 
 
 def encode(context: Context, lines: Sequence[_Line]) -> Answer:
@@ -191,7 +181,7 @@ def encode(context: Context, lines: Sequence[_Line]) -> Answer:
         writer.message(line.message)
         if version >= 5:
             writer.int32(line.partitions)
-            writer.int16(_NODES if line.error is ErrorCode.NONE else -1)
+            writer.int16(NODES if line.error is ErrorCode.NONE else -1)
             writer.array(line.configs, config)
         writer.end_of_fields()
 

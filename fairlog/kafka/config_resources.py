@@ -1,0 +1,120 @@
+"""Topics and brokers as the resources whose configs requests describe and alter, by the protocol's numbers.
+
+The three APIs about configs (32, 33, 44) share what is here: which resources there are, how a refusal is told, and how
+a topic is altered. What a change makes of a topic's configs is `fairlog.topic_config_changes`'.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import trio
+
+from fairlog.broker import Broker
+from fairlog.broker_configs import BROKER_CONFIGS
+from fairlog.cluster.interface import UnknownTopic
+from fairlog.kafka.api import Answer, Context
+from fairlog.kafka.errors import ErrorCode
+from fairlog.topic_config_changes import BadChange
+from fairlog_types import StorageFailure
+
+
+class ResourceType(IntEnum):
+    """Kafka's numbers; those that are missing (loggers, client metrics, groups) are refused."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """What a request wants of one resource."""
+
+    resource_type: int
+    resource_name: str
+    names: tuple[str, ...]
+    """Of all configs that it names."""
+    change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    """From a topic's own configs to the new ones. Raises BadChange."""
+
+
+class Refused(Exception):
+    """A resource, or what is wanted of it, is refused."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+def check_broker(broker: Broker, name: str) -> None:
+    """Raise Refused unless `name` is this node's, or none: that stands for all brokers."""
+    if name not in ("", str(broker.node_id)):
+        raise Refused(ErrorCode.INVALID_REQUEST, f"broker {name} is not this one, which is {broker.node_id}")
+
+
+def unknown_resource(resource_type: int) -> Refused:
+    return Refused(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no configs here")
+
+
+async def alter_all(context: Context, alterations: Iterable[Alteration], *, validate_only: bool) -> Answer:
+    """Alter the resources one by one, each as a whole or not at all, and encode the answer (33 and 44 answer alike)."""
+    asked = list(alterations)
+    times = Counter((each.resource_type, each.resource_name) for each in asked)
+    writer = context.writer()
+    writer.int32(0)  # throttle time
+    writer.array_length(len(times))
+    for each in asked:
+        resource = each.resource_type, each.resource_name
+        if resource not in times:
+            continue
+        error, message = ErrorCode.NONE, None
+        if times.pop(resource) > 1:
+            error, message = ErrorCode.INVALID_REQUEST, "the request names this resource more than once"
+        else:
+            try:
+                await _alter(context.broker, each, validate_only=validate_only)
+            except Refused as refused:
+                error, message = refused.error, str(refused)
+        writer.int16(error)
+        writer.message(message)
+        writer.int8(each.resource_type)
+        writer.string(each.resource_name)
+        writer.end_of_fields()
+        await trio.lowlevel.checkpoint()
+    writer.end_of_fields()
+    return writer.parts()
+
+
+async def _alter(broker: Broker, wanted: Alteration, *, validate_only: bool) -> None:
+    match wanted.resource_type:
+        case ResourceType.TOPIC:
+            await _alter_topic(broker, wanted, validate_only=validate_only)
+        case ResourceType.BROKER:
+            check_broker(broker, wanted.resource_name)
+            for name in wanted.names:
+                row = BROKER_CONFIGS.get(name)
+                message = f"unknown broker config {name}" if row is None else row.refusal()
+                raise Refused(ErrorCode.INVALID_CONFIG, message)
+        case other:
+            raise unknown_resource(other)
+
+
+async def _alter_topic(broker: Broker, wanted: Alteration, *, validate_only: bool) -> None:
+    name = wanted.resource_name
+    topic = broker.cluster.topic(name)
+    if topic is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+    try:
+        if validate_only:
+            wanted.change(topic.configs)
+        else:
+            await broker.topics.alter_configs(name, wanted.change)
+    except UnknownTopic as error:  # it was deleted this very moment
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(error)) from error
+    except BadChange as error:
+        raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+    except StorageFailure as error:
+        raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error

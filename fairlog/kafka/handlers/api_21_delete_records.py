@@ -1,0 +1,116 @@
+"""DeleteRecords: let partitions begin at a later offset.
+
+Behaviour
+- Records before the offset are gone for good when it is answered, on disk too; -1 stands for the high watermark, that
+  is, for all that can be read. The answer is the low watermark: where the partition begins now. Offsets stay
+  what they are; who reads below gets OFFSET_OUT_OF_RANGE. Only LMDB's file does not shrink: it uses the room again.
+- An offset before the partition's start changes nothing. One behind the high watermark, or below -1, is
+  OFFSET_OUT_OF_RANGE.
+- A topic that is compacted and not deleted from is POLICY_VIOLATION, as in Kafka: its records are not there by age.
+- A batch that reaches over the offset is kept whole, and its first records are not given to clients that ask for the
+  right offset.
+- Much is deleted in steps, between which others write. What is not done when the request's time-out is over is
+  REQUEST_TIMED_OUT: a part may be gone, and asking again goes on from there.
+
+Version notes
+- 2 is flexible.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import trio
+
+from fairlog.cluster.interface import Topic
+from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.topic_lookup import log_of
+from fairlog.kafka.wire import Reader
+from fairlog.topic_configs import CleanupPolicy, cleanup_policies
+from fairlog_types import LogId, Offset, StorageFailure
+
+SERVED = Versions(0, 2)
+FLEXIBLE_FROM = 2
+
+_ALL = -1
+_NO_LOW_WATERMARK = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsRequest:
+    topics: tuple[tuple[str, tuple[tuple[int, int], ...]], ...]
+    """(name, ((partition, offset), …))"""
+    timeout_ms: int
+
+
+def decode(reader: Reader, version: int) -> DeleteRecordsRequest:  # noqa: ARG001 (all versions look alike)
+    def partition() -> tuple[int, int]:
+        entry = reader.int32(), reader.int64()
+        reader.end_of_fields()
+        return entry
+
+    def topic() -> tuple[str, tuple[tuple[int, int], ...]]:
+        entry = reader.string(), reader.array(partition)
+        reader.end_of_fields()
+        return entry
+
+    request = DeleteRecordsRequest(reader.array(topic), reader.int32())
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: DeleteRecordsRequest) -> Reply:
+    return Deferred(functools.partial(_finish, context, request))
+
+
+async def _finish(context: Context, request: DeleteRecordsRequest) -> Answer:
+    deadline = trio.current_time() + max(request.timeout_ms, 0) / 1000
+    writer = context.writer()
+    writer.int32(0)  # throttle time
+    writer.array_length(len(request.topics))
+    for name, partitions in request.topics:
+        writer.string(name)
+        writer.array_length(len(partitions))
+        for index, offset in partitions:
+            low_watermark, error = await _delete(context, context.broker.cluster.topic(name), index, offset, deadline)
+            writer.int32(index)
+            writer.int64(low_watermark)
+            writer.int16(error)
+            writer.end_of_fields()
+            await trio.lowlevel.checkpoint()
+        writer.end_of_fields()
+    writer.end_of_fields()
+    return writer.parts()
+
+
+async def _delete(
+    context: Context, topic: Topic | None, index: int, offset: int, deadline: float
+) -> tuple[int, ErrorCode]:
+    """The low watermark, or the error."""
+    broker = context.broker
+    log = log_of(topic, index)
+    high_watermark = None if log is None else broker.leaders.high_watermark(log)
+    if topic is None or log is None or high_watermark is None:
+        return _NO_LOW_WATERMARK, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if CleanupPolicy.DELETE not in cleanup_policies(topic, broker.settings):
+        return _NO_LOW_WATERMARK, ErrorCode.POLICY_VIOLATION
+    if not _ALL <= offset <= high_watermark:
+        return _NO_LOW_WATERMARK, ErrorCode.OFFSET_OUT_OF_RANGE
+    return await _delete_before(context, log, high_watermark if offset == _ALL else Offset(offset), deadline)
+
+
+async def _delete_before(context: Context, log: LogId, offset: Offset, deadline: float) -> tuple[int, ErrorCode]:
+    try:
+        with trio.move_on_at(deadline):
+            start = await context.broker.leaders.delete_before(log, offset)
+            if start is None:
+                return _NO_LOW_WATERMARK, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return start, ErrorCode.NONE
+    except StorageFailure:
+        return _NO_LOW_WATERMARK, ErrorCode.KAFKA_STORAGE_ERROR
+    return _NO_LOW_WATERMARK, ErrorCode.REQUEST_TIMED_OUT
+
+
+API = Api(21, "DeleteRecords", SERVED, FLEXIBLE_FROM, decode, handle)

@@ -1,0 +1,118 @@
+"""OffsetForLeaderEpoch: how far the records of a leader epoch reach, so that a consumer finds out what it lost.
+
+Behaviour
+- The leader epoch is the count of the node's starts (decision 14). The current one ends at the high watermark; a former
+  one where the records of the next begin. Answered is the largest epoch up to the one asked for that has records, or
+  the one asked for if none has, as in Kafka. A larger one than the current has neither (-1, -1).
+- A consumer that stands behind the answer has read records that a loss of power took away (journal.fsync = interval
+  or never), and resets its position.
+- The client's own idea of the current leader epoch is checked first.
+- Searching costs a turn in a worker thread each, so it is deferred: whoever hangs up is noticed between two.
+
+Version notes
+- 2 is the first that consumers may send, and the one that librdkafka sends; 3 adds the replica id; 4 is flexible.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import trio
+
+from datalog.interface import UnknownLog
+from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.topic_lookup import log_of
+from fairlog.kafka.wire import Reader
+from fairlog_types import LeaderEpoch, LogId
+
+SERVED = Versions(2, 4)
+FLEXIBLE_FROM = 4
+
+
+@dataclass(frozen=True, slots=True)
+class EpochQuery:
+    index: int
+    current_leader_epoch: int
+    """-1 if the client does not know."""
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetForLeaderEpochRequest:
+    topics: tuple[tuple[str, tuple[EpochQuery, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    index: int
+    error: ErrorCode
+    leader_epoch: int = -1
+    end_offset: int = -1
+
+
+def decode(reader: Reader, version: int) -> OffsetForLeaderEpochRequest:
+    def partition() -> EpochQuery:
+        entry = EpochQuery(reader.int32(), reader.int32(), reader.int32())
+        reader.end_of_fields()
+        return entry
+
+    def topic() -> tuple[str, tuple[EpochQuery, ...]]:
+        entry = reader.string(), reader.array(partition)
+        reader.end_of_fields()
+        return entry
+
+    if version >= 3:
+        reader.int32()  # replica id
+    request = OffsetForLeaderEpochRequest(reader.array(topic))
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: OffsetForLeaderEpochRequest) -> Reply:
+    return Deferred(functools.partial(_finish, context, request))
+
+
+async def _finish(context: Context, request: OffsetForLeaderEpochRequest) -> Answer:
+    writer = context.writer()
+    writer.int32(0)  # throttle time
+    writer.array_length(len(request.topics))
+    for name, queries in request.topics:
+        writer.string(name)
+        writer.array_length(len(queries))
+        for query in queries:
+            line = await _answer(context, log_of(context.broker.cluster.topic(name), query.index), query)
+            writer.int16(line.error)
+            writer.int32(line.index)
+            writer.int32(line.leader_epoch)
+            writer.int64(line.end_offset)
+            writer.end_of_fields()
+            await trio.lowlevel.checkpoint()
+        writer.end_of_fields()
+    writer.end_of_fields()
+    return writer.parts()
+
+
+async def _answer(context: Context, log: LogId | None, query: EpochQuery) -> _Line:
+    broker, current = context.broker, context.broker.cluster.leader_epoch
+    high_watermark = None if log is None else broker.leaders.high_watermark(log)
+    if log is None or high_watermark is None:
+        return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if 0 <= query.current_leader_epoch < current:
+        return _Line(query.index, ErrorCode.FENCED_LEADER_EPOCH)
+    if query.current_leader_epoch > current:
+        return _Line(query.index, ErrorCode.UNKNOWN_LEADER_EPOCH)
+    if not 0 <= query.leader_epoch <= current:
+        return _Line(query.index, ErrorCode.NONE)
+    if query.leader_epoch == current:
+        return _Line(query.index, ErrorCode.NONE, current, high_watermark)
+    try:
+        end = await trio.to_thread.run_sync(broker.data_logs.end_of_epoch, log, LeaderEpoch(query.leader_epoch))
+    except UnknownLog:
+        return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    epoch = query.leader_epoch if end.leader_epoch is None else end.leader_epoch
+    return _Line(query.index, ErrorCode.NONE, epoch, end.end_offset)
+
+
+API = Api(23, "OffsetForLeaderEpoch", SERVED, FLEXIBLE_FROM, decode, handle)

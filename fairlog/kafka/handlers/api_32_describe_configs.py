@@ -1,0 +1,185 @@
+"""DescribeConfigs: the configs of topics and of this broker: values, where they come from, types, documentation.
+
+Behaviour
+- A topic shows every config of `fairlog.topic_configs`; the broker every one of `fairlog.broker_configs`, read-only.
+  A broker without a name stands for what all brokers were told at run time: nothing ever is.
+- Named configs (none, or null, means all) are shown alone; names that do not exist are left out, as in Kafka.
+- Synonyms are where a value could come from, strongest first: the topic, the node's setting, the default.
+- A resource that is named more than once is answered once, with all configs that were asked for. Other clients run
+  between one and the next.
+
+Version notes
+- 1 adds sources (before, there was only "is default", which is why 0 is not served) and synonyms; 3 types and
+  documentation; 4 is flexible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import trio
+
+from fairlog.broker import Broker
+from fairlog.broker_configs import BROKER_CONFIGS, BrokerConfig
+from fairlog.cluster.interface import Topic
+from fairlog.config import Settings
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.config_resources import Refused, ResourceType, check_broker, unknown_resource
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.wire import Reader, Writer
+from fairlog.topic_configs import TOPIC_CONFIGS, ConfigType, TopicConfig, default_value
+
+SERVED = Versions(1, 4)
+FLEXIBLE_FROM = 4
+
+
+class _Source(IntEnum):
+    """Kafka's numbers of where a value comes from."""
+
+    TOPIC = 1
+    BROKER_SETTING = 4
+    DEFAULT = 5
+
+
+_TYPES = {
+    ConfigType.BOOLEAN: 1,
+    ConfigType.STRING: 2,
+    ConfigType.INT: 3,
+    ConfigType.LONG: 5,
+    ConfigType.DOUBLE: 6,
+    ConfigType.LIST: 7,
+}
+"""Kafka's numbers of what a value is."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeConfigsRequest:
+    resources: tuple[tuple[int, str, tuple[str, ...] | None], ...]
+    """(type, name, configs); no configs, or None, for all."""
+    synonyms: bool
+    documentation: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value, and under which name it was found where."""
+
+    name: str
+    value: str | None
+    source: _Source
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    name: str
+    type: ConfigType
+    doc: str
+    read_only: bool
+    values: Sequence[_Value]
+    """Strongest first; at least one."""
+
+
+def decode(reader: Reader, version: int) -> DescribeConfigsRequest:
+    def resource() -> tuple[int, str, tuple[str, ...] | None]:
+        entry = reader.int8(), reader.string(), reader.nullable_array(reader.string)
+        reader.end_of_fields()
+        return entry
+
+    resources, synonyms = reader.array(resource), reader.boolean()
+    request = DescribeConfigsRequest(resources, synonyms, reader.boolean() if version >= 3 else False)
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: DescribeConfigsRequest) -> Answer:
+    asked: dict[tuple[int, str], set[str] | None] = {}
+    for kind, name, configs in request.resources:
+        before = asked.get((kind, name), set[str]())
+        asked[kind, name] = None if before is None or not configs else before | set(configs)
+    writer = context.writer()
+    writer.int32(0)  # throttle time
+    writer.array_length(len(asked))
+    for (kind, name), configs in asked.items():
+        error, message, shown = ErrorCode.NONE, None, list[_Config]()
+        try:
+            shown = _describe(context.broker, kind, name, configs)
+        except Refused as refused:
+            error, message = refused.error, str(refused)
+        writer.int16(error)
+        writer.message(message)
+        writer.int8(kind)
+        writer.string(name)
+        writer.array_length(len(shown))
+        for config in shown:
+            _write_config(writer, context.version, request, config)
+        writer.end_of_fields()
+        await trio.lowlevel.checkpoint()
+    writer.end_of_fields()
+    return writer.parts()
+
+
+def _describe(broker: Broker, kind: int, name: str, wanted: Collection[str] | None) -> list[_Config]:
+    settings = broker.settings
+    match kind:
+        case ResourceType.TOPIC:
+            topic = broker.cluster.topic(name)
+            if topic is None:
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+            return [
+                _topic_config(topic, row, settings)
+                for row in TOPIC_CONFIGS.values()
+                if wanted is None or row.name in wanted
+            ]
+        case ResourceType.BROKER:
+            check_broker(broker, name)
+            return [
+                _Config(row.name, row.type, row.doc, True, _broker_values(row, settings))
+                for row in BROKER_CONFIGS.values()
+                if name and (wanted is None or row.name in wanted)
+            ]
+        case other:
+            raise unknown_resource(other)
+
+
+def _topic_config(topic: Topic, row: TopicConfig, settings: Settings) -> _Config:
+    values: list[_Value] = []
+    if row.name in topic.configs:
+        values.append(_Value(row.name, topic.configs[row.name], _Source.TOPIC))
+    if row.broker_name is None:
+        values.append(_Value(row.name, default_value(row, settings), _Source.DEFAULT))
+    else:
+        values += _broker_values(BROKER_CONFIGS[row.broker_name], settings)
+    return _Config(row.name, row.values.type, row.doc, False, values)
+
+
+def _broker_values(row: BrokerConfig, settings: Settings) -> list[_Value]:
+    value, default = row.value(settings), row.default
+    values = [_Value(row.name, default, _Source.DEFAULT)]
+    if value != default:
+        values.insert(0, _Value(row.name, value, _Source.BROKER_SETTING))
+    return values
+
+
+def _write_config(writer: Writer, version: int, request: DescribeConfigsRequest, config: _Config) -> None:
+    def synonym(value: _Value) -> None:
+        writer.string(value.name)
+        writer.nullable_string(value.value)
+        writer.int8(value.source)
+        writer.end_of_fields()
+
+    strongest = config.values[0]
+    writer.string(config.name)
+    writer.nullable_string(strongest.value)
+    writer.boolean(config.read_only)
+    writer.int8(strongest.source)
+    writer.boolean(False)  # sensitive
+    writer.array(config.values if request.synonyms else (), synonym)
+    if version >= 3:
+        writer.int8(_TYPES[config.type])
+        writer.nullable_string(config.doc if request.documentation else None)
+    writer.end_of_fields()
+
+
+API = Api(32, "DescribeConfigs", SERVED, FLEXIBLE_FROM, decode, handle)

@@ -1,0 +1,68 @@
+"""AlterConfigs: all configs that a topic has of its own, said anew.
+
+Behaviour
+- What the request does not name goes back to its default. IncrementalAlterConfigs is the better way.
+- One bad name or value refuses its resource as a whole (INVALID_CONFIG), and says which. A name that stands twice, or
+  without a value, is bad.
+- A resource that is named more than once is INVALID_REQUEST, and not altered.
+- A broker's configs are settings of the node and read-only: any name is INVALID_CONFIG, and says which setting to set.
+- validate_only checks all this and changes nothing.
+- The new configs are durable when they are answered, and hold from the next request on.
+
+Version notes
+- 2 is flexible.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.config_resources import Alteration, alter_all
+from fairlog.kafka.wire import Reader
+from fairlog.topic_config_changes import replaced
+
+SERVED = Versions(0, 2)
+FLEXIBLE_FROM = 2
+
+_Configs = tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigsRequest:
+    resources: tuple[tuple[int, str, _Configs], ...]
+    """(type, name, ((config, value), …))"""
+    validate_only: bool
+
+
+def decode(reader: Reader, version: int) -> AlterConfigsRequest:  # noqa: ARG001 (all versions look alike)
+    def config() -> tuple[str, str | None]:
+        entry = reader.string(), reader.nullable_string()
+        reader.end_of_fields()
+        return entry
+
+    def resource() -> tuple[int, str, _Configs]:
+        entry = reader.int8(), reader.string(), reader.array(config)
+        reader.end_of_fields()
+        return entry
+
+    request = AlterConfigsRequest(reader.array(resource), reader.boolean())
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: AlterConfigsRequest) -> Answer:
+    alterations = [
+        Alteration(kind, name, tuple(config for config, _ in configs), functools.partial(_replace, configs))
+        for kind, name, configs in request.resources
+    ]
+    return await alter_all(context, alterations, validate_only=request.validate_only)
+
+
+def _replace(configs: _Configs, own: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG001 (none of them stays)
+    return replaced(configs)
+
+
+API = Api(33, "AlterConfigs", SERVED, FLEXIBLE_FROM, decode, handle)

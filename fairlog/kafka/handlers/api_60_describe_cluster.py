@@ -1,0 +1,70 @@
+"""DescribeCluster: the cluster's id, and its one broker, which is its controller.
+
+Behaviour
+- What Metadata says of the cluster, without topics. Authorized operations are never computed: there are no ACLs.
+- Asked for the endpoints of controllers (from version 1 on) a broker answers MISMATCHED_ENDPOINT_TYPE, as in Kafka.
+
+Version notes
+- 0 is flexible; 1 adds the type of the endpoints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.wire import Reader
+
+SERVED = Versions(0, 1)
+FLEXIBLE_FROM = 0
+
+_BROKERS, _CONTROLLERS = 1, 2
+_NO_OPERATIONS = -(2**31)
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeClusterRequest:
+    endpoint_type: int
+
+
+def decode(reader: Reader, version: int) -> DescribeClusterRequest:
+    reader.boolean()  # include authorized operations
+    request = DescribeClusterRequest(reader.int8() if version >= 1 else _BROKERS)
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: DescribeClusterRequest) -> Answer:
+    broker, writer = context.broker, context.writer()
+    error, message = _refusal(request.endpoint_type)
+
+    def node(_: None) -> None:
+        writer.int32(broker.node_id)
+        writer.string(broker.advertised.host)
+        writer.int32(broker.advertised.port)
+        writer.nullable_string(None)  # rack
+        writer.end_of_fields()
+
+    writer.int32(0)  # throttle time
+    writer.int16(error)
+    writer.message(message)
+    if context.version >= 1:
+        writer.int8(_BROKERS)
+    writer.string(broker.cluster.cluster_id)
+    writer.int32(broker.node_id)  # controller
+    writer.array([None] if error is ErrorCode.NONE else [], node)
+    writer.int32(_NO_OPERATIONS)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+def _refusal(endpoint_type: int) -> tuple[ErrorCode, str | None]:
+    if endpoint_type == _BROKERS:
+        return ErrorCode.NONE, None
+    if endpoint_type == _CONTROLLERS:
+        return ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this is a broker, and tells of brokers (endpoint type 1) only"
+    return ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"there is no endpoint type {endpoint_type}"
+
+
+API = Api(60, "DescribeCluster", SERVED, FLEXIBLE_FROM, decode, handle)

@@ -1,0 +1,37 @@
+"""What becomes of the replicas that a client wants of a topic: there is one node, and so one replica.
+
+Test suites ask for three everywhere. `topics.replication_factor_policy` says whether more than there are nodes is
+clamped, with a log line, or refused. Which brokers an assignment names is treated like a replication factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+log = structlog.get_logger()
+
+NODES = 1
+
+
+class BadReplicas(ValueError):
+    """So many replicas cannot be; the message says why."""
+
+
+def check_replication_factor(topic: str, replicas: int, *, clamp: bool) -> None:
+    """Raise BadReplicas unless a topic with so many replicas may be made."""
+    if replicas < 1:
+        raise BadReplicas(f"a replication factor of {replicas}; at least 1 is needed")
+    if replicas <= NODES:
+        return
+    if not clamp:
+        raise BadReplicas(f"{replicas} replicas on {NODES} node")
+    log.info("replication factor clamped", topic=topic, asked=replicas, given=NODES)
+
+
+def check_assignments(topic: str, assignments: Sequence[Sequence[int]], *, clamp: bool) -> None:
+    """Raise BadReplicas unless partitions may be assigned like this: for each of them, its brokers."""
+    if not all(assignments):
+        raise BadReplicas("an assignment names no broker")
+    check_replication_factor(topic, max(map(len, assignments)), clamp=clamp)

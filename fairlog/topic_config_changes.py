@@ -1,0 +1,104 @@
+"""What a request to alter a topic's configs makes of those that it has. Pure.
+
+Two ways to say it, as in Kafka: `replaced` is told all configs that the topic is to have of its own (AlterConfigs),
+`changed` is told what to do with single ones (IncrementalAlterConfigs, KIP-339). Both answer the new configs, or
+raise `BadChange` and leave everything as it is: one bad name refuses the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from fairlog.config import Settings
+from fairlog.topic_configs import TOPIC_CONFIGS, ConfigType, default_value, why_refused
+
+
+class BadChange(ValueError):
+    """A name, a value or an operation that a topic cannot have; the message says which."""
+
+
+class Operation(Enum):
+    """What to do with one config."""
+
+    SET = "set"
+    DELETE = "delete"
+    """Go back to the default."""
+    APPEND = "append"
+    """Add items to a list; those that it has already stay where they are."""
+    SUBTRACT = "subtract"
+    """Take items out of a list; those that it does not have are passed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    operation: Operation
+    name: str
+    value: str | None
+    """Not looked at by DELETE; every other operation needs one."""
+
+
+def replaced(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+    """The configs of a topic that is to have these and no others of its own. Raises BadChange."""
+    _check_named_once([name for name, _ in configs])
+    new = {name: _needed(name, value) for name, value in configs}
+    _check(new)
+    return new
+
+
+def changed(own: Mapping[str, str], changes: Sequence[Change], settings: Settings) -> dict[str, str]:
+    """The configs of a topic that has `own`, after the changes. Raises BadChange.
+
+    Lists that the topic has not of its own are changed from the default.
+    """
+    _check_named_once([change.name for change in changes])
+    new = dict(own)
+    for change in changes:
+        row = TOPIC_CONFIGS.get(change.name)
+        if row is None:
+            raise BadChange(f"unknown topic config {change.name}")
+        match change.operation:
+            case Operation.DELETE:
+                new.pop(change.name, None)
+            case Operation.SET:
+                new[change.name] = _needed(change.name, change.value)
+            case Operation.APPEND | Operation.SUBTRACT:
+                if row.values.type is not ConfigType.LIST:
+                    raise BadChange(f"{change.name} is not a list: it can be set, but not be changed item by item")
+                value = _needed(change.name, change.value)
+                current = new.get(change.name, default_value(row, settings))
+                new[change.name] = _with_items(current, change.operation, value)
+    _check(new)
+    return new
+
+
+def _with_items(current: str, operation: Operation, value: str) -> str:
+    has, items = _items(current), _items(value)
+    if operation is Operation.APPEND:
+        return ",".join(dict.fromkeys((*has, *items)))
+    return ",".join(item for item in has if item not in items)
+
+
+def _items(value: str) -> list[str]:
+    return [item.strip() for item in value.split(",")]
+
+
+def _needed(name: str, value: str | None) -> str:
+    if value is None:
+        raise BadChange(f"{name} is given no value: leave it out, or delete it, to go back to its default")
+    return value
+
+
+def _check_named_once(names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise BadChange(f"{name} is named more than once")
+        seen.add(name)
+
+
+def _check(configs: Mapping[str, str]) -> None:
+    problem = why_refused(configs)
+    if problem is not None:
+        raise BadChange(problem)
