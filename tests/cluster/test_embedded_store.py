@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import trio
 
 from fairlog.cluster import records
 from fairlog.cluster.embedded import EmbeddedStore, StoreMismatch
-from fairlog.cluster.interface import ClusterStore, InvalidTopic, TopicExists, UnknownTopic
+from fairlog.cluster.interface import ClusterStore, InvalidPartitions, InvalidTopic, TopicExists, UnknownTopic
 from fairlog_types import CorruptStorage, LogId, StorageFailure
 
 OpenStore = Callable[..., EmbeddedStore]
@@ -121,11 +122,63 @@ async def test_topic_that_is_not_there_cannot_be_deleted(open_store: OpenStore) 
         await store.delete_topic("orders")
 
 
+async def test_topic_configs_set_replace_those_before_also_after_a_restart(open_store: OpenStore) -> None:
+    """All of them, and nothing else of the topic; who holds the topic as it was keeps it as it was."""
+    store = open_store()
+    before = await store.create_topic(
+        "orders", partitions=3, configs={"retention.ms": "1", "flush.ms": "2"}, now_ms=123
+    )
+    after = await store.set_topic_configs("orders", {"retention.ms": "9"})
+    assert after == dataclasses.replace(before, configs={"retention.ms": "9"})
+    assert before.configs == {"retention.ms": "1", "flush.ms": "2"}
+    assert store.topic("orders") == store.topic_by_id(before.topic_id) == after
+    assert list(open_store().topics()) == [after]
+
+
+async def test_partitions_added_are_led_here_also_after_a_restart(open_store: OpenStore) -> None:
+    """Old logs stay what they are, new ones come behind them."""
+    store = open_store()
+    before = await store.create_topic("orders", partitions=2, configs={"flush.ms": "2"}, now_ms=123)
+    after = await store.add_partitions("orders", 5)
+    assert after == dataclasses.replace(before, partitions=5)
+    assert after.logs()[:2] == before.logs()
+    assert list(store.topics()) == [after]
+    store = open_store()
+    assert list(store.topics()) == [after]
+    assert store.leader(after.logs()[4]) == (1, 2)
+
+
+async def test_partitions_cannot_become_fewer(open_store: OpenStore) -> None:
+    """Nor as many as there are, nor more than a topic may have; the topic stays as it is."""
+    store = open_store()
+    topic = await store.create_topic("orders", partitions=2, configs={}, now_ms=0)
+    for total in (1, 2, 100_001):
+        with pytest.raises(InvalidPartitions):
+            await store.add_partitions("orders", total)
+    assert list(open_store().topics()) == [topic]
+
+
+async def test_topic_that_is_not_there_cannot_be_changed(open_store: OpenStore) -> None:
+    """Nor one that is being deleted."""
+    store = open_store()
+    await store.create_topic("dying", partitions=1, configs={}, now_ms=0)
+    await store.delete_topic("dying")
+    for name in ("dying", "never"):
+        with pytest.raises(UnknownTopic):
+            await store.set_topic_configs(name, {})
+        with pytest.raises(UnknownTopic):
+            await store.add_partitions(name, 7)
+
+
 async def test_generation_grows_with_every_visible_change(open_store: OpenStore) -> None:
-    """A cached answer is known to be stale after each create and delete, and fresh after a refused one."""
+    """A cached answer is known to be stale after each change of a topic, and fresh after a refused one."""
     store = open_store()
     seen = [store.generation]
     await store.create_topic("orders", partitions=1, configs={}, now_ms=0)
+    seen.append(store.generation)
+    await store.add_partitions("orders", 2)
+    seen.append(store.generation)
+    await store.set_topic_configs("orders", {"flush.ms": "1"})
     seen.append(store.generation)
     await store.delete_topic("orders")
     seen.append(store.generation)
@@ -194,6 +247,8 @@ async def test_store_after_a_failed_change_refuses_all_later_ones_until_a_restar
             await store.allot_producer_ids(1)
     for change in (
         lambda: store.create_topic("orders", partitions=1, configs={}, now_ms=0),
+        lambda: store.set_topic_configs("kept", {"flush.ms": "1"}),
+        lambda: store.add_partitions("kept", 2),
         lambda: store.delete_topic("kept"),
         lambda: store.allot_producer_ids(1),
     ):
@@ -261,6 +316,8 @@ def test_store_killed_right_after_an_answer_has_what_was_answered(tmp_path: Path
         async def main():
             store = EmbeddedStore.open(Path(sys.argv[1]), node_id=1, group_journal_count=16)
             await store.create_topic("kept", partitions=2, configs={}, now_ms=5)
+            await store.set_topic_configs("kept", {"flush.ms": "1"})
+            await store.add_partitions("kept", 3)
             await store.create_topic("dying", partitions=1, configs={}, now_ms=5)
             await store.delete_topic("dying")
             await store.allot_producer_ids(1000)
@@ -273,7 +330,9 @@ def test_store_killed_right_after_an_answer_has_what_was_answered(tmp_path: Path
     assert killed.returncode == -9
     store = EmbeddedStore.open(tmp_path / "cluster", node_id=1, group_journal_count=16)
     try:
-        assert [topic.name for topic in store.topics()] == ["kept"]
+        assert [(topic.name, topic.partitions, topic.configs) for topic in store.topics()] == [
+            ("kept", 3, {"flush.ms": "1"})
+        ]
         assert [topic.name for topic in store.deleting()] == ["dying"]
         assert trio.run(store.allot_producer_ids, 1).start == 1000
     finally:

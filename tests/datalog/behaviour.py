@@ -19,6 +19,7 @@ from datalog.interface import (
     Bounds,
     DataLogs,
     DataLogWriter,
+    EpochEnd,
     LogMissing,
     Mark,
     OffsetOutOfRange,
@@ -28,7 +29,7 @@ from datalog.interface import (
     UnknownLog,
 )
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
-from fairlog_types import JournalPosition, LogId, Offset, ProducerId
+from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, ProducerId
 from tests.datalog.batches import batch
 
 ORDERS = LogId.of_topic(UUID(int=1), 0)
@@ -242,6 +243,7 @@ class DataLogsBehaviour:
             lambda: logs.bounds(missing),
             lambda: logs.offset_for_timestamp(missing, 0),
             lambda: logs.max_timestamp(missing),
+            lambda: logs.end_of_epoch(missing, LeaderEpoch(0)),
             lambda: logs.producers(missing),
             lambda: logs.offsets(missing),
         ]
@@ -408,6 +410,35 @@ class DataLogsBehaviour:
         with logs.write() as writer:
             writer.delete_before(ORDERS, Offset(5))
         assert logs.max_timestamp(ORDERS) == TimestampOffset(Offset(6), 18)
+
+    def test_leader_epoch_ends_where_the_next_one_begins(self, logs: DataLogs) -> None:
+        """Also one without records, one before the first and one behind the last; the log's start cuts it."""
+        log, empty = LogId.of_topic(UUID(int=3), 0), LogId.of_topic(UUID(int=3), 1)
+        with logs.write() as writer:
+            writer.create(log)
+            writer.create(empty)
+            for base_offset, records, epoch in ((0, 3, 2), (3, 2, 2), (5, 4, 3), (9, 1, 6)):
+                data = batch(base_offset, [10] * records, leader_epoch=epoch)
+                writer.append(log, Offset(base_offset), records, 10, data)
+        ends = {epoch: logs.end_of_epoch(log, LeaderEpoch(epoch)) for epoch in range(8)}
+        assert ends == {
+            0: EpochEnd(None, Offset(0)),
+            1: EpochEnd(None, Offset(0)),
+            2: EpochEnd(LeaderEpoch(2), Offset(5)),
+            3: EpochEnd(LeaderEpoch(3), Offset(9)),
+            4: EpochEnd(LeaderEpoch(3), Offset(9)),
+            5: EpochEnd(LeaderEpoch(3), Offset(9)),
+            6: EpochEnd(LeaderEpoch(6), Offset(10)),
+            7: EpochEnd(LeaderEpoch(6), Offset(10)),
+        }
+        assert logs.end_of_epoch(empty, LeaderEpoch(4)) == EpochEnd(None, Offset(0))
+        with logs.write() as writer:
+            writer.delete_before(log, Offset(7))
+        assert logs.end_of_epoch(log, LeaderEpoch(2)) == EpochEnd(None, Offset(7))
+        assert logs.end_of_epoch(log, LeaderEpoch(3)) == EpochEnd(LeaderEpoch(3), Offset(9))
+        with logs.write() as writer:
+            writer.delete_before(log, Offset(10))
+        assert logs.end_of_epoch(log, LeaderEpoch(6)) == EpochEnd(None, Offset(10))
 
     def test_producers_keep_the_newest_state_in_order_of_ids(self, logs: DataLogs) -> None:
         """One state per log and producer; deleting forgets it, and twice is as good as once."""

@@ -9,7 +9,6 @@ from kafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest
 from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from fairlog import topic_configs
 from fairlog.kafka.api import Deferred, EncodedAnswers
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import api_02_list_offsets, api_03_metadata, api_19_create_topics, api_20_delete_topics
@@ -346,23 +345,6 @@ async def test_topic_on_a_full_disk_is_not_made(ask, memory):
     memory.topics.failure = StorageFailure("no space left on device")
     (told,) = (await ask(CREATE, 7, **create(new()))).topics
     assert (told.error_code, told.error_message) == (ErrorCode.KAFKA_STORAGE_ERROR, "no space left on device")
-
-
-def test_configs_are_checked_by_name_and_value():
-    """Values as Kafka documents them pass; a typing error does not."""
-    assert topic_configs.why_refused({"cleanup.policy": "compact,delete", "retention.ms": "-1"}) is None
-    assert topic_configs.why_refused({"min.cleanable.dirty.ratio": "0.5", "max.message.bytes": "0"}) is None
-    for name, value in [
-        ("cleanup.policy", "shred"),
-        ("retention.ms", "-2"),
-        ("retention.ms", "1e3"),
-        ("retention.ms", ""),
-        ("retention.ms", "9" * 5000),
-        ("min.cleanable.dirty.ratio", "2"),
-        ("min.cleanable.dirty.ratio", "half"),
-        ("cleanup.polcy", "delete"),
-    ]:
-        assert name in topic_configs.why_refused({name: value})
 
 
 # --- DeleteTopics ----------------------------------------------------------------------------------

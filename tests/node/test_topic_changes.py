@@ -1,0 +1,316 @@
+"""Topics that change after their creation: configs, more partitions, records deleted from the front."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from datalog.interface import Bounds, DataLogWriter, EpochEnd
+from fairlog import leaders as leaders_module
+from fairlog.broker import Appended, RefusedAppend
+from fairlog.cluster.interface import InvalidPartitions, UnknownTopic
+from fairlog_types import LeaderEpoch, LogId, Offset, StorageFailure
+from tests.node.runs import A, B, Run
+from tests.node.test_topics import Store, fill
+
+# --- partitions ------------------------------------------------------------------------------------
+
+
+async def test_partitions_added_take_batches_at_once(open_run) -> None:
+    """When `add_partitions` returns, and after a restart; the old ones keep what they hold."""
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            await fill(run, await store.create(partitions=2))
+            grown = await store.topics.add_partitions("t", 4, validate_only=False)
+            assert (grown.partitions, store.store.topic("t")) == (4, grown)
+            for log in grown.logs()[2:]:
+                assert await run.plain(log, b"new") == Appended(Offset(0), Offset(1))
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            (topic,) = store.store.topics()
+            assert [await run.values(log) for log in topic.logs()] == [[b"v"], [b"v"], [b"new"], [b"new"]]
+            assert await run.plain(topic.logs()[3], b"more") == Appended(Offset(1), Offset(2))
+
+
+async def test_partitions_added_before_a_crash_and_not_led_yet_are_led_by_the_next_start(open_run) -> None:
+    """The store's entry comes first: a restart makes what hangs on it."""
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            await fill(run, await store.create(partitions=1))
+            await store.store.add_partitions("t", 3)
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            (topic,) = store.store.topics()
+            for log, offset in zip(topic.logs(), (1, 0, 0), strict=True):
+                assert await run.plain(log, b"v") == Appended(Offset(offset), Offset(offset + 1))
+
+
+async def test_partitions_that_cannot_be_led_stop_writes_until_the_next_start_leads_them(
+    open_run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client hears of the failure, and so does every other writer; nothing that was written is lost."""
+
+    @contextmanager
+    def full() -> Iterator[DataLogWriter]:
+        raise StorageFailure("the map is full")
+        yield
+
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            topic = await store.create(partitions=1)
+            await fill(run, topic)
+            monkeypatch.setattr(run.data_logs, "write", full)
+            with pytest.raises(StorageFailure, match="full"):
+                await store.topics.add_partitions("t", 2, validate_only=False)
+            assert await run.plain(topic.logs()[0], b"v") is RefusedAppend.STORAGE
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            (topic,) = store.store.topics()
+            assert await run.values(topic.logs()[0]) == [b"v"]
+            assert await run.plain(topic.logs()[1], b"v") == Appended(Offset(0), Offset(1))
+
+
+async def test_partitions_beyond_what_a_node_leads_are_refused(open_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of all topics count; validation alone says the same, and changes nothing where it does not refuse."""
+    monkeypatch.setattr("fairlog.topics.NODE_PARTITIONS_MAX", 5)
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            await store.create("first", 3)
+            await store.create("second", 1)
+            for validate_only in (True, False):
+                with pytest.raises(InvalidPartitions, match="2 partitions more would make 6; a node leads 5"):
+                    await store.topics.add_partitions("second", 3, validate_only=validate_only)
+                with pytest.raises(InvalidPartitions, match="has 1 partition already"):
+                    await store.topics.add_partitions("second", 1, validate_only=validate_only)
+                with pytest.raises(UnknownTopic):
+                    await store.topics.add_partitions("third", 2, validate_only=validate_only)
+            assert (await store.topics.add_partitions("second", 2, validate_only=True)).partitions == 1
+            assert [topic.partitions for topic in store.store.topics()] == [3, 1]
+            await fill(run, await store.topics.add_partitions("second", 2, validate_only=False))
+
+
+async def test_partitions_added_are_deleted_with_their_topic(open_run) -> None:
+    """Nothing of them stays on disk."""
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            await store.create(partitions=1)
+            topic = await store.topics.add_partitions("t", 3, validate_only=False)
+            await fill(run, topic)
+            await store.topics.delete(topic.topic_id)
+            await store.remove_deleted()
+            assert store.kept() == (set(), set())
+
+
+async def test_partitions_asked_for_by_two_at_once_are_added_once(open_run) -> None:
+    """The second finds them there. Cancelled in the middle: they are there, and led."""
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            await store.create(partitions=1)
+            outcomes: list[object] = []
+
+            async def grow() -> None:
+                try:
+                    outcomes.append((await store.topics.add_partitions("t", 3, validate_only=False)).partitions)
+                except InvalidPartitions:
+                    outcomes.append("has them")
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(grow)
+                nursery.start_soon(grow)
+            assert outcomes == [3, "has them"]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(grow_to, store, 4)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+            topic = store.store.topic("t")
+            assert topic is not None
+            assert topic.partitions == 4
+            await fill(run, topic)
+
+
+async def grow_to(store: Store, total: int) -> None:
+    await store.topics.add_partitions("t", total, validate_only=False)
+
+
+# --- configs ---------------------------------------------------------------------------------------
+
+
+async def test_topic_configs_changed_at_once_by_many_are_all_kept(open_run) -> None:
+    """Each changes what the last one left, and a restart finds all of it."""
+    names = [f"config-{number}" for number in range(4)]
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            await store.create()
+            async with trio.open_nursery() as nursery:
+                for name in names:
+                    nursery.start_soon(store.topics.alter_configs, "t", lambda own, name=name: {**own, name: "1"})
+    async with open_run() as run:
+        with Store(run) as store:
+            (topic,) = store.store.topics()
+            assert topic.configs == dict.fromkeys(names, "1")
+
+
+async def test_topic_configs_that_stay_the_same_are_not_written(open_run) -> None:
+    """Nor is anything when the change refuses: whoever keeps answers need not make them anew."""
+
+    def refuse(_own: Mapping[str, str]) -> Mapping[str, str]:
+        raise ValueError("no")
+
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            await store.create()
+            generation = store.store.generation
+            await store.topics.alter_configs("t", dict)
+            with pytest.raises(ValueError, match="no"):
+                await store.topics.alter_configs("t", refuse)
+            with pytest.raises(UnknownTopic):
+                await store.topics.alter_configs("none", dict)
+            assert store.store.generation == generation
+
+
+# --- deleting records ------------------------------------------------------------------------------
+
+
+async def bounds(run: Run, log: LogId) -> Bounds:
+    return await trio.to_thread.run_sync(run.data_logs.bounds, log)
+
+
+async def test_records_deleted_stay_away_after_a_restart(open_run) -> None:
+    """The log begins where it was told to, offsets stay, and what is written goes on behind the last one."""
+    async with open_run() as run:
+        await run.start(A, B)
+        for number in range(5):
+            await run.plain(A, b"%d" % number)
+            await run.plain(B, b"%d" % number)
+        await run.leaders.drain()
+        assert await run.leaders.delete_before(A, Offset(3)) == Offset(3)
+        assert run.leaders.log_start(A) == Offset(3)
+        assert (await bounds(run, A)).log_start == Offset(3)
+        assert await run.leaders.delete_before(A, Offset(1)) == Offset(3), "what is gone does not come back"
+        assert await run.leaders.delete_before(B, Offset(5)) == Offset(5), "all of it"
+    async with open_run() as run:
+        await run.start(A, B)
+        assert (run.leaders.log_start(A), run.leaders.log_start(B)) == (Offset(3), Offset(5))
+        assert (await bounds(run, B)).size_bytes == 0
+        assert await run.plain(A, b"more") == Appended(Offset(5), Offset(6))
+        assert await run.plain(B, b"more") == Appended(Offset(5), Offset(6))
+
+
+async def test_records_deleted_in_steps_let_others_write_between_them(
+    open_run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No write of the data logs lasts as long as all of the deletion; the start moves with each step."""
+    monkeypatch.setattr(leaders_module, "DELETE_STEP_OFFSETS", 2)
+    async with open_run() as run:
+        await run.start(A)
+        for number in range(7):
+            await run.plain(A, b"%d" % number)
+        await run.leaders.drain()
+        starts: list[Offset] = []
+        delete = run.leaders._delete_before  # pyright: ignore[reportPrivateUsage]
+
+        def watched(log: LogId, start: Offset, last: bool) -> None:
+            starts.append(run.leaders.log_start(log))
+            delete(log, start, last)
+
+        monkeypatch.setattr(run.leaders, "_delete_before", watched)
+        assert await run.leaders.delete_before(A, Offset(7)) == Offset(7)
+        assert starts == [0, 2, 4, 6]
+
+
+async def test_records_deleted_half_before_a_crash_are_deleted_by_asking_again(
+    open_run, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelled, or killed, between two steps: the log begins somewhere on the way, whole batches and dense offsets."""
+    monkeypatch.setattr(leaders_module, "DELETE_STEP_OFFSETS", 2)
+    async with open_run() as run:
+        await run.start(A)
+        for number in range(6):
+            await run.plain(A, b"%d" % number)
+        await run.leaders.drain()
+        delete = run.leaders._delete_before  # pyright: ignore[reportPrivateUsage]
+        with trio.CancelScope() as scope:
+
+            def once(log: LogId, start: Offset, last: bool) -> None:
+                delete(log, start, last)
+                trio.from_thread.run_sync(scope.cancel)
+
+            monkeypatch.setattr(run.leaders, "_delete_before", once)
+            await run.leaders.delete_before(A, Offset(6))
+        assert run.leaders.log_start(A) == Offset(2)
+        left = run.crash(tmp_path / "crashed")
+    async with open_run(left) as run:
+        await run.start(A)
+        assert run.leaders.log_start(A) == Offset(2)
+        assert await run.leaders.delete_before(A, Offset(6)) == Offset(6)
+        assert await run.plain(A, b"more") == Appended(Offset(6), Offset(7))
+
+
+async def test_records_of_a_log_that_is_dropped_meanwhile_need_no_deleting(open_run) -> None:
+    """Nor those of one that is not led."""
+    async with open_run() as run:
+        await run.start(A)
+        await run.plain(A, b"v")
+        await run.leaders.drain()
+        assert await run.leaders.delete_before(B, Offset(1)) is None
+        with run.data_logs.write() as writer:
+            writer.drop(A)
+        assert await run.leaders.delete_before(A, Offset(1)) is None
+
+
+async def test_records_that_the_disk_does_not_delete_stop_writes(open_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a failed commit left is not known (invariant 12); records that were not deleted can still be read."""
+
+    @contextmanager
+    def failing() -> Iterator[DataLogWriter]:
+        raise StorageFailure("Input/output error")
+        yield
+
+    async with open_run() as run:
+        await run.start(A)
+        await run.plain(A, b"v")
+        await run.leaders.drain()
+        with monkeypatch.context() as patch:
+            patch.setattr(run.data_logs, "write", failing)
+            with pytest.raises(StorageFailure, match="Input/output"):
+                await run.leaders.delete_before(A, Offset(1))
+        assert run.leaders.log_start(A) == Offset(0)
+        assert await run.values(A) == [b"v"]
+        assert await run.plain(A, b"v") is RefusedAppend.STORAGE
+        with pytest.raises(StorageFailure):
+            await run.leaders.delete_before(A, Offset(1))
+
+
+async def test_leader_epochs_of_a_log_end_where_the_next_start_began(open_run) -> None:
+    """Records carry the epoch of the start that placed them, whenever they are copied."""
+    for _ in range(3):
+        async with open_run() as run:
+            await run.start(A)
+            await run.plain(A, b"v")
+            await run.plain(A, b"v")
+            await run.leaders.drain()
+    async with open_run() as run:
+        await run.start(A)
+        ends = [run.data_logs.end_of_epoch(A, LeaderEpoch(epoch)) for epoch in range(5)]
+        assert ends == [
+            EpochEnd(None, Offset(0)),
+            EpochEnd(LeaderEpoch(1), Offset(2)),
+            EpochEnd(LeaderEpoch(2), Offset(4)),
+            EpochEnd(LeaderEpoch(3), Offset(6)),
+            EpochEnd(LeaderEpoch(3), Offset(6)),
+        ]
