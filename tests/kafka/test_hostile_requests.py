@@ -125,7 +125,8 @@ async def test_message_that_quotes_an_endless_name_is_cut(ask):
 @given(data=st.data())
 def test_hostile_values_end_as_an_answer_or_a_clean_close(make_memory, make_asker, batch, api, data):
     """Whatever stands in a request's fields: an answer that can be read, or the connection is closed on purpose."""
-    version = data.draw(st.integers(api.served.min, api.served.max), "version")
+    versions = [each for each in range(api.served.min, api.served.max + 1) if (api.key, each) != (27, 0)]
+    version = data.draw(st.sampled_from(versions), "version")  # kio lacks what Kafka 4 has dropped
     flexible = version >= api.flexible_from
     request = getattr(load_payload_module(api.key, version, EntityType.request), f"{api.name}Request")
     with io.BytesIO() as body:
