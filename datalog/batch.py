@@ -37,7 +37,10 @@ LENGTH_STARTS_BEHIND = 12
 _RECORD_BYTES_MIN = 7
 """One byte each: length, attributes, timestamp delta, offset delta, key length, value length, count of headers."""
 
+_CRC = struct.Struct(">I")
+_CRC_AT = 17
 _CRC_STARTS_AT = 21
+_ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
 _BASE_OFFSET = struct.Struct(">q")
@@ -212,6 +215,16 @@ def patch(data: bytearray, base_offset: Offset, leader_epoch: LeaderEpoch) -> No
     """Set one batch's base offset and leader epoch, in place. Both stand outside the CRC."""
     _BASE_OFFSET.pack_into(data, 0, base_offset)
     _LEADER_EPOCH.pack_into(data, _LEADER_EPOCH_AT, leader_epoch)
+
+
+def stamped(batch: Buffer, timestamp_ms: int) -> bytearray:
+    """A copy of one batch whose records all have the broker's timestamp (log append time), with its CRC made anew."""
+    data = bytearray(batch)
+    attributes = _ATTRIBUTES.unpack_from(data, _CRC_STARTS_AT)[0] | _LOG_APPEND_TIME
+    _ATTRIBUTES.pack_into(data, _CRC_STARTS_AT, attributes)
+    _MAX_TIMESTAMP.pack_into(data, _MAX_TIMESTAMP_AT, timestamp_ms)
+    _CRC.pack_into(data, _CRC_AT, crc_of(data))
+    return data
 
 
 def leader_epoch_of(batch: Buffer) -> LeaderEpoch:

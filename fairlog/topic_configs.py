@@ -119,6 +119,7 @@ class TopicConfig:
 
 MESSAGE_BYTES_MAX = "max.message.bytes"
 TRANSACTIONS = "fairlog.transactions"
+TIMESTAMP_TYPE = "message.timestamp.type"
 CLEANUP_POLICY = "cleanup.policy"
 RETENTION_MS = "retention.ms"
 RETENTION_BYTES = "retention.bytes"
@@ -205,10 +206,12 @@ _ROWS = (
         broker_name="message.max.bytes",
     ),
     TopicConfig(
-        "message.timestamp.type",
+        TIMESTAMP_TYPE,
         _one_of("CreateTime", "LogAppendTime"),
         "CreateTime",
-        "Whose clock a record's timestamp is. Timestamps are the producers', whatever this says.",
+        "Whose clock a record's timestamp is: the producer's (CreateTime), or the node's when the batch comes in "
+        "(LogAppendTime).",
+        acts=True,
         broker_name="log.message.timestamp.type",
     ),
     TopicConfig(
@@ -344,6 +347,11 @@ def message_bytes_max(topic: Topic, settings: Settings) -> int:
     # Asked with every batch: shorter than by the table.
     own = topic.configs.get(MESSAGE_BYTES_MAX)
     return settings.requests.message_bytes_max if own is None else int(own)
+
+
+def stamps_append_time(topic: Topic) -> bool:
+    """Whether records get the node's time instead of their producer's."""
+    return topic.configs.get(TIMESTAMP_TYPE) == "LogAppendTime"
 
 
 def cleanup_policies(topic: Topic, settings: Settings) -> frozenset[CleanupPolicy]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import time
 
 import pytest
 import trio
 from kafka.protocol.producer import ProduceRequest
 
 from coordinator.answers import Refusal
+from datalog.batch import check_crc, parse_batch_header_untrusted
 from fairlog.broker import DuplicateOf, RefusedAppend
 from fairlog.kafka.api import Client, Deferred, HangUp
 from fairlog.kafka.errors import APPEND_REFUSALS, ErrorCode
@@ -56,6 +58,30 @@ async def test_batch_is_stored_as_it_was_sent(ask, memory, batch):
     await ask(PRODUCE, 9, **request(sent))
     (stored,) = memory.leaders.logs[memory.log("t")]
     assert stored[16:] == sent[16:]
+
+
+@ALL_VERSIONS
+async def test_batch_is_stamped_with_the_time_of_its_coming_if_the_topic_says_so(ask, memory, batch, version):
+    """LogAppendTime: every record has the node's time, which is answered; the CRC is right, the rest as it was sent."""
+    memory.topics.create_now("t", configs={"message.timestamp.type": "LogAppendTime"})
+    sent = batch(records=3, timestamp=5)
+    before_ms = time.time_ns() // 1_000_000
+    answer = only(await ask(PRODUCE, version, **request(sent)))
+    assert before_ms <= answer.log_append_time_ms <= time.time_ns() // 1_000_000
+    (stored,) = memory.leaders.logs[memory.log("t")]
+    header = parse_batch_header_untrusted(stored)
+    check_crc(header, stored)
+    assert (header.log_append_time, header.max_timestamp) == (True, answer.log_append_time_ms)
+    assert (stored[23:35], stored[43:]) == (sent[23:35], sent[43:])
+
+
+async def test_batch_that_is_refused_or_was_there_has_no_append_time(ask, memory, batch):
+    """The original's is not known any more."""
+    memory.topics.create_now("t", configs={"message.timestamp.type": "LogAppendTime"})
+    memory.leaders.duplicate = DuplicateOf(Offset(0), Offset(0))
+    assert only(await ask(PRODUCE, 9, **request(batch()))).log_append_time_ms == -1
+    memory.leaders.refusal = RefusedAppend.OUT_OF_ORDER
+    assert only(await ask(PRODUCE, 9, **request(batch()))).log_append_time_ms == -1
 
 
 @ALL_VERSIONS

@@ -1,7 +1,8 @@
 """Produce: record batches for the partitions that this node leads.
 
 Behaviour
-- One batch per partition, of message format 2, as it is: header and CRC are checked, records never decoded.
+- One batch per partition, of message format 2, as it is: header and CRC are checked, records never decoded. With the
+  topic's message.timestamp.type LogAppendTime it is stamped with the time of its coming, which is also answered.
 - A topic that does not exist is made, if the node is so configured.
 - acks=all, plain: answered when the batch is on disk *and* readable, so that a client which reads its own
   write finds it. acks=1: when it is in the journal. acks=0: never; a refusal closes the connection, as in
@@ -20,6 +21,7 @@ Version notes
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,14 +29,14 @@ import structlog
 import trio
 
 from coordinator.states import IdState
-from datalog.batch import BadBatch, BatchHeader, check_crc, parse_batch_header_untrusted
-from fairlog.broker import Appended, Broker, DuplicateOf, RefusedAppend
+from datalog.batch import BadBatch, BatchHeader, check_crc, parse_batch_header_untrusted, stamped
+from fairlog.broker import Appended, Broker, Buffer, DuplicateOf, RefusedAppend
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Client, Context, Deferred, HangUp, Reply, Versions
 from fairlog.kafka.errors import APPEND_REFUSALS, BAD_BATCHES, ErrorCode
 from fairlog.kafka.topic_lookup import find_or_create, log_of
 from fairlog.kafka.wire import Reader, Writer
-from fairlog.topic_configs import message_bytes_max
+from fairlog.topic_configs import message_bytes_max, stamps_append_time
 from fairlog_types import LogId, Offset, StorageFailure
 
 log = structlog.get_logger()
@@ -61,6 +63,8 @@ class _Result:
     partition: int
     error: ErrorCode = ErrorCode.NONE
     base_offset: int = _NO_OFFSET
+    append_time_ms: int = -1
+    """If it is the node that gives timestamps."""
     log_start: int = -1
     message: str | None = None
     visible_at: tuple[LogId, Offset] | None = None
@@ -68,7 +72,7 @@ class _Result:
 
     def fail(self, error: ErrorCode, message: str | None = None) -> _Result:
         self.error, self.message = error, message
-        self.base_offset = self.log_start = -1
+        self.base_offset = self.append_time_ms = self.log_start = -1
         return self
 
 
@@ -125,7 +129,7 @@ async def _append(
     if log_id is None:
         return result.fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     broker = context.broker
-    data = records if records is not None else memoryview(b"")
+    data: Buffer = records if records is not None else memoryview(b"")
     try:
         header = _checked_header(data, bytes_max=message_bytes_max(topic, broker.settings))
     except BadBatch as bad:
@@ -140,6 +144,10 @@ async def _append(
         )
     if _is_fenced_plain(broker, header):
         return result.fail(ErrorCode.INVALID_PRODUCER_EPOCH)
+    stamps = stamps_append_time(topic)
+    if stamps:
+        data = stamped(data, time.time_ns() // 1_000_000)
+        header = parse_batch_header_untrusted(data)
     outcome: Appended | DuplicateOf | RefusedAppend | None = None
     with trio.move_on_at(deadline):
         try:
@@ -152,6 +160,8 @@ async def _append(
         outcome = _why_not_in_transaction(broker, request.transactional_id, header)
     if isinstance(outcome, RefusedAppend):
         return result.fail(APPEND_REFUSALS[outcome], outcome.value)
+    if stamps and isinstance(outcome, Appended):
+        result.append_time_ms = header.max_timestamp
     return _accepted(context, result, log_id, header, outcome)
 
 
@@ -174,7 +184,7 @@ class _Unacceptable(Exception):
         self.error = error
 
 
-def _checked_header(data: memoryview, *, bytes_max: int) -> BatchHeader:
+def _checked_header(data: Buffer, *, bytes_max: int) -> BatchHeader:
     """The header of the one batch that `data` is. Raises BadBatch and _Unacceptable."""
     header = parse_batch_header_untrusted(data)
     if header.size_bytes != len(data):
@@ -260,7 +270,7 @@ def encode(writer: Writer, version: int, results: _Results) -> Answer:
         writer.int32(result.partition)
         writer.int16(result.error)
         writer.int64(result.base_offset)
-        writer.int64(-1)  # log append time: the batches keep their own
+        writer.int64(result.append_time_ms)
         if version >= 5:
             writer.int64(result.log_start)
         if version >= 8:
