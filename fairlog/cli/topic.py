@@ -1,4 +1,4 @@
-"""`fairlog topic …`: make, list, describe and delete topics.
+"""`fairlog topic …`: make, list, describe, change and delete topics.
 
 The client is imported when a command runs: kio takes longer to load than all the rest, and `fairlog serve`, which
 passes through here, has no use for it.
@@ -14,7 +14,7 @@ import typer
 from fairlog.cli.bootstrap import Bootstrap, Json
 from fairlog.cli.output import say, show_json, show_table
 
-app = typer.Typer(name="topic", help="Make, list, describe and delete topics.", no_args_is_help=True)
+app = typer.Typer(name="topic", help="Make, list, describe, change and delete topics.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
@@ -37,7 +37,7 @@ def create(
     from fairlog.cli import topics_admin
     from fairlog.cli.client import connect
 
-    configs = dict(_pair(each) for each in config or ())
+    configs = dict(_pair(each, "--config") for each in config or ())
     with connect(bootstrap) as connection:
         made = topics_admin.create_topic(connection, name, partitions, configs)
     if json:
@@ -76,6 +76,88 @@ def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
         show_table(columns, rows, empty=f"topic {name} has no partitions")
 
 
+@app.command(
+    "config",
+    epilog="\b\nExamples:\n  fairlog topic config orders\n"
+    "  fairlog topic config orders --set retention.ms=3600000 --set cleanup.policy=compact\n"
+    "  fairlog topic config orders --delete retention.ms",
+)
+def config(
+    name: Name,
+    bootstrap: Bootstrap,
+    to_set: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Give a config a value; may be repeated.")
+    ] = None,
+    to_delete: Annotated[
+        list[str] | None,
+        typer.Option("--delete", metavar="KEY", help="Let a config go back to its default; may be repeated."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show a topic's configs, after changing some if that is asked for.
+
+    Changes hold at once, all of them or none. A value's source is the topic, its broker's settings, or the default.
+    """
+    from fairlog.cli import topic_changes
+    from fairlog.cli.client import connect
+
+    values = dict(_pair(each, "--set") for each in to_set or ())
+    with connect(bootstrap) as connection:
+        if values or to_delete:
+            topic_changes.alter_topic_configs(connection, name, values, to_delete or ())
+        configs = topic_changes.topic_configs(connection, name)
+    if json:
+        show_json({"topic": name, "configs": [asdict(each) for each in configs]})
+    else:
+        rows = [(each.name, each.value, each.source) for each in configs]
+        show_table(("config", "value", "source"), rows, empty=f"topic {name} has no configs")
+
+
+@app.command("partitions", epilog="\b\nExample:\n  fairlog topic partitions orders 6")
+def partitions(
+    name: Name,
+    total: Annotated[int, typer.Argument(min=1, metavar="TOTAL", help="How many it shall have, with those it has.")],
+    bootstrap: Bootstrap,
+    json: Json = False,
+) -> None:
+    """Give a topic more partitions. It cannot be undone.
+
+    Records stay where they are; producers that place by key may place the same key elsewhere from now on.
+    """
+    from fairlog.cli import topic_changes
+    from fairlog.cli.client import connect
+
+    with connect(bootstrap) as connection:
+        topic_changes.add_partitions(connection, name, total)
+    if json:
+        show_json({"topic": name, "partitions": total})
+    else:
+        say(f"topic {name} has {total} partitions now")
+
+
+@app.command("trim", epilog="\b\nExamples:\n  fairlog topic trim orders 0 1000\n  fairlog topic trim orders 0 end")
+def trim(
+    name: Name,
+    partition: Annotated[int, typer.Argument(min=0, metavar="PARTITION", help="The partition's number.")],
+    offset: Annotated[
+        str, typer.Argument(metavar="OFFSET", help="The first offset to keep; end for none of those that are there.")
+    ],
+    bootstrap: Bootstrap,
+    json: Json = False,
+) -> None:
+    """Delete a partition's records before an offset. It cannot be undone; later records keep their offsets."""
+    from fairlog.cli import topic_changes
+    from fairlog.cli.client import connect
+
+    first = -1 if offset == "end" else _offset(offset)
+    with connect(bootstrap) as connection:
+        start = topic_changes.delete_records(connection, name, partition, first)
+    if json:
+        show_json({"topic": name, "partition": partition, "start": start})
+    else:
+        say(f"{name}-{partition} begins at {start} now")
+
+
 @app.command("delete", epilog="\b\nExample:\n  fairlog topic delete orders")
 def delete(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
     """Delete a topic with all its records. It cannot be undone."""
@@ -90,8 +172,14 @@ def delete(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
         say(f"deleted topic {name}")
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _offset(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise typer.BadParameter(f"{text!r} is neither an offset nor end", param_hint="OFFSET")
+    return int(text)
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not key or not separator:
-        raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--config")
+        raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint=option)
     return key, value

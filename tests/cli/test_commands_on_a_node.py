@@ -81,3 +81,22 @@ def test_topic_deleted_stays_deleted_over_a_restart(node: NodeProcess, fairlog: 
     node.start()
     assert json.loads(fairlog("topic", "list", "--json")[1]) == [{"topic": "kept", "partitions": 1}]
     assert fairlog("topic", "create", "gone")[0] == 0
+
+
+def test_topic_is_changed_from_the_command_line(node: NodeProcess, fairlog: Fairlog) -> None:
+    """Configs, partitions and the first offset; what is shown is what the node says, and it refuses by name."""
+    assert fairlog("topic", "create", "orders")[0] == 0
+    shown = json.loads(fairlog("topic", "config", "orders", "--set", "retention.ms=9", "--json")[1])["configs"]
+    assert {"name": "retention.ms", "value": "9", "source": "topic"} in shown
+    shown = json.loads(fairlog("topic", "config", "orders", "--delete", "retention.ms", "--json")[1])["configs"]
+    assert {"name": "retention.ms", "value": "604800000", "source": "default"} in shown
+    assert "unknown topic config retention" in fairlog("topic", "config", "orders", "--set", "retention=9")[2]
+    assert fairlog("topic", "partitions", "orders", "2")[0] == 0
+    assert "has 2 partitions already" in fairlog("topic", "partitions", "orders", "1")[2]
+    producer = Producer({"bootstrap.servers": node.address, "acks": "all", "linger.ms": 0})
+    for partition in (0, 0, 1):
+        producer.produce("orders", b"order", partition=partition)
+        assert producer.flush(10) == 0
+    assert fairlog("topic", "trim", "orders", "0", "1")[0] == 0
+    assert fairlog("topic", "trim", "orders", "1", "end")[0] == 0
+    assert ends_of(fairlog, "orders") == [(1, 2), (1, 1)]

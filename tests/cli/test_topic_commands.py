@@ -10,9 +10,24 @@ from typing import Any
 
 import pytest
 from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
+from kio.schema.create_partitions.v2.response import CreatePartitionsResponse, CreatePartitionsTopicResult
 from kio.schema.create_topics.v5.response import CreatableTopicResult, CreateTopicsResponse
+from kio.schema.delete_records.v2.response import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
 from kio.schema.delete_topics.v4.response import DeletableTopicResult, DeleteTopicsResponse
+from kio.schema.describe_configs.v4.response import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
 from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v1.response import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsResponse,
+)
 from kio.schema.list_offsets.v5.response import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
@@ -20,9 +35,10 @@ from kio.schema.list_offsets.v5.response import (
 )
 from kio.schema.metadata.v9.response import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from kio.schema.types import BrokerId, TopicName
-from kio.static.primitive import i16, i32, i32Timedelta, i64
+from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
 LIST_OFFSETS, METADATA, API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS = 2, 3, 18, 19, 20
+DELETE_RECORDS, DESCRIBE_CONFIGS, CREATE_PARTITIONS, INCREMENTAL_ALTER = 21, 32, 37, 44
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
 Fairlog = Callable[..., tuple[int, str, str]]
@@ -236,3 +252,166 @@ def test_client_of_nobody_says_whom_it_cannot_reach(fairlog: Fairlog, monkeypatc
     monkeypatch.setenv("FAIRLOG_BOOTSTRAP", "127.0.0.1:1")
     code, _, err = fairlog("topic", "list")
     assert (code, err) == (1, "fairlog: cannot reach a broker at 127.0.0.1:1: Connection refused\n")
+
+
+# --- changes of topics that exist ------------------------------------------------------------------
+
+
+def configs(error: ErrorCode = ErrorCode.none, **values: tuple[str | None, int]) -> Callable[[Any], Any]:
+    """Answers these configs: value and source; `_` stands for the dot."""
+    return lambda request: DescribeConfigsResponse(
+        throttle_time=NO_THROTTLE,
+        results=(
+            DescribeConfigsResult(
+                error_code=error,
+                error_message=None if error is ErrorCode.none else "no such topic",
+                resource_type=request.resources[0].resource_type,
+                resource_name=request.resources[0].resource_name,
+                configs=tuple(
+                    DescribeConfigsResourceResult(
+                        name=name.replace("_", "."),
+                        value=value,
+                        read_only=False,
+                        config_source=i8(source),
+                        is_sensitive=False,
+                        synonyms=(),
+                        documentation=None,
+                    )
+                    for name, (value, source) in values.items()
+                ),
+            ),
+        ),
+    )
+
+
+def altered(error: ErrorCode = ErrorCode.none, message: str | None = None) -> Callable[[Any], Any]:
+    return lambda request: IncrementalAlterConfigsResponse(
+        throttle_time=NO_THROTTLE,
+        responses=(
+            AlterConfigsResourceResponse(
+                error_code=error,
+                error_message=message,
+                resource_type=request.resources[0].resource_type,
+                resource_name=request.resources[0].resource_name,
+            ),
+        ),
+    )
+
+
+def test_topic_config_shows_values_and_where_they_come_from(fake_broker: StartBroker, fairlog: Fairlog) -> None:
+    """By name, as a table and as JSON; nothing is changed by looking."""
+    broker = fake_broker({DESCRIBE_CONFIGS: configs(retention_ms=("9", 1), cleanup_policy=("delete", 5), x=(None, 4))})
+    code, out, _ = fairlog("topic", "config", "orders", "--bootstrap", broker.address)
+    assert (code, [line.split() for line in out.splitlines()]) == (
+        0,
+        [
+            ["config", "value", "source"],
+            ["cleanup.policy", "delete", "default"],
+            ["retention.ms", "9", "topic"],
+            ["x", "-", "broker"],
+        ],
+    )
+    out = fairlog("topic", "config", "orders", "--bootstrap", broker.address, "--json")[1]
+    assert json.loads(out)["configs"][1] == {"name": "retention.ms", "value": "9", "source": "topic"}
+
+
+def test_topic_config_changes_all_that_is_asked_for_in_one_request(fake_broker: StartBroker, fairlog: Fairlog) -> None:
+    """Values are set as they stand behind the first =, names deleted; then what holds is shown."""
+    broker = fake_broker({INCREMENTAL_ALTER: altered(), DESCRIBE_CONFIGS: configs(a=("b=c", 1))})
+    code, out, _ = fairlog(
+        "topic", "config", "orders", "--set", "a=b=c", "--delete", "d", "--set", "e=", "--bootstrap", broker.address
+    )
+    assert (code, out.splitlines()[1].split()) == (0, ["a", "b=c", "topic"])
+    ((resource,),) = (each.resources for each in broker.requests if hasattr(each, "validate_only"))
+    assert (resource.resource_type, resource.resource_name) == (2, "orders")
+    changes = [(each.name, each.config_operation, each.value) for each in resource.configs]
+    assert changes == [("a", 0, "b=c"), ("e", 0, ""), ("d", 1, None)]
+
+
+def test_topic_config_that_is_refused_shows_the_brokers_reason(fake_broker: StartBroker, fairlog: Fairlog) -> None:
+    """For a bad config, and for a topic that is not there; a slip on the command line never reaches a broker."""
+    broker = fake_broker(
+        {
+            INCREMENTAL_ALTER: altered(ErrorCode.invalid_config, "unknown topic config a"),
+            DESCRIBE_CONFIGS: configs(ErrorCode.unknown_topic_or_partition),
+        }
+    )
+    assert fairlog("topic", "config", "orders", "--set", "a=1", "--bootstrap", broker.address) == (
+        1,
+        "",
+        "fairlog: changing the configs of topic orders: INVALID_CONFIG (unknown topic config a)\n",
+    )
+    assert fairlog("topic", "config", "orders", "--bootstrap", broker.address) == (
+        1,
+        "",
+        "fairlog: asking the configs of topic orders: UNKNOWN_TOPIC_OR_PARTITION (no such topic)\n",
+    )
+    code, _, err = fairlog("topic", "config", "orders", "--set", "retention", "--bootstrap", "127.0.0.1:1")
+    assert code == 2
+    assert "'retention' is not KEY=VALUE" in err
+
+
+def test_topic_partitions_asks_for_the_total(fake_broker: StartBroker, fairlog: Fairlog) -> None:
+    """And shows it, or why there are not so many."""
+    errors = [(ErrorCode.invalid_partitions, "topic orders has 6 partitions already"), (ErrorCode.none, None)] * 2
+    broker = fake_broker(
+        {
+            CREATE_PARTITIONS: lambda request: CreatePartitionsResponse(
+                throttle_time=NO_THROTTLE,
+                results=(
+                    CreatePartitionsTopicResult(
+                        name=request.topics[0].name, error_code=errors[-1][0], error_message=errors.pop()[1]
+                    ),
+                ),
+            )
+        }
+    )
+    command = ("topic", "partitions", "orders", "6", "--bootstrap", broker.address)
+    assert fairlog(*command) == (0, "topic orders has 6 partitions now\n", "")
+    assert fairlog(*command) == (
+        1,
+        "",
+        "fairlog: adding partitions to topic orders: INVALID_PARTITIONS (topic orders has 6 partitions already)\n",
+    )
+    assert fairlog(*command, "--json")[1] == '{"topic": "orders", "partitions": 6}\n'
+    (topic,) = broker.requests[-1].topics
+    assert (topic.name, topic.count, topic.assignments) == ("orders", 6, None)
+
+
+def test_topic_trim_names_the_first_offset_to_keep(fake_broker: StartBroker, fairlog: Fairlog) -> None:
+    """A number, or `end`; anything else is refused unasked."""
+    errors = [ErrorCode.offset_out_of_range, ErrorCode.none, ErrorCode.none]
+    broker = fake_broker(
+        {
+            DELETE_RECORDS: lambda request: DeleteRecordsResponse(
+                throttle_time=NO_THROTTLE,
+                topics=(
+                    DeleteRecordsTopicResult(
+                        name=request.topics[0].name,
+                        partitions=(
+                            DeleteRecordsPartitionResult(
+                                partition_index=i32(1), low_watermark=i64(70), error_code=errors.pop()
+                            ),
+                        ),
+                    ),
+                ),
+            )
+        }
+    )
+    at = ("--bootstrap", broker.address)
+    assert fairlog("topic", "trim", "orders", "1", "70", *at) == (0, "orders-1 begins at 70 now\n", "")
+    assert fairlog("topic", "trim", "orders", "1", "end", "--json", *at)[1] == (
+        '{"topic": "orders", "partition": 1, "start": 70}\n'
+    )
+    assert fairlog("topic", "trim", "orders", "1", "71", *at) == (
+        1,
+        "",
+        "fairlog: deleting records of orders-1: OFFSET_OUT_OF_RANGE\n",
+    )
+    offsets_asked = [
+        request.topics[0].partitions[0].offset for request in broker.requests if hasattr(request, "topics")
+    ]
+    assert offsets_asked == [70, -1, 71]
+    for text in ("-1", "ende", "1.5"):
+        code, _, err = fairlog("topic", "trim", *at, "--", "orders", "1", text)
+        assert (code, f"'{text}' is neither an offset nor end" in err) == (2, True)
