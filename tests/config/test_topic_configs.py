@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -269,3 +270,15 @@ def test_changes_never_lead_to_configs_that_are_refused(steps: list[list[Change]
             continue
         assert why_refused(own) is None
         assert replaced(list(own.items())) == own
+
+
+def test_compatibility_page_has_the_table_of_configs() -> None:
+    """Which config acts and which is only kept is told to users as the code knows it."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    rows = [
+        f"| `{row.name}` | {row.values.type.value} "
+        f"| {f'`{row.default}`' if row.setting is None else f'the setting `{row.setting}`'} "
+        f"| {'acts' if row.acts else 'kept'} | {row.doc} |"
+        for row in TOPIC_CONFIGS.values()
+    ]
+    assert page.partition("| config | type | default | | |\n|---|---|---|---|---|\n")[2].splitlines() == rows
