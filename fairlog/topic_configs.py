@@ -57,8 +57,10 @@ class Values:
 
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
+_LIST_CHARACTERS_MAX = 100
+"""A list of known words is short; with spaces and repetitions it might fill the cluster store."""
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
-_DECIMAL = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19})?([eE]-?[0-9]{1,3})?|\.[0-9]{1,19}")
+_DECIMAL = re.compile(r"([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,3})?")
 
 
 def _whole(least: int, most: int) -> Values:
@@ -84,7 +86,7 @@ def _one_of(*words: str) -> Values:
 
 def _some_of(*words: str) -> Values:
     def allows(value: str) -> bool:
-        return {item.strip() for item in value.split(",")} <= set(words)
+        return len(value) <= _LIST_CHARACTERS_MAX and {item.strip() for item in value.split(",")} <= set(words)
 
     return Values(ConfigType.LIST, allows, f"one or more of {', '.join(words)}")
 

@@ -7,6 +7,7 @@ defaults and errors, find that it is so.
 from __future__ import annotations
 
 import asyncio
+import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
@@ -204,6 +205,27 @@ def test_confluent_deletes_records(confluent: AdminClient, node: NodeProcess, ne
     ):
         with pytest.raises(KafkaException, match=words):
             done(confluent.delete_records([partition(name, 0, offset)]))
+
+
+def test_records_get_the_nodes_time_if_their_topic_says_so(
+    node: NodeProcess, client: ClientKind, new_topic: MakeTopic, new_id: Callable[[], str]
+) -> None:
+    """LogAppendTime, plain and in a transaction, for whatever time the producer names; searches by time find it."""
+    topic = new_topic(**{"message.timestamp.type": "LogAppendTime"})
+    before_ms = time.time_ns() // 1_000_000
+    for transactional_id in (None, new_id()):
+        with client.producer(node.address, transactional_id) as producer:
+            if transactional_id is not None:
+                producer.begin()
+            producer.send(topic, 0, b"v", timestamp_ms=1_000)
+            producer.flush()
+            if transactional_id is not None:
+                producer.commit()
+    with Reader(node.address, topic, 1) as reader:
+        times = [seen.timestamp_ms for seen in reader.wait_for(2)]
+    assert all(before_ms <= each <= time.time_ns() // 1_000_000 for each in times)
+    with RawClient(node.address) as raw_client:
+        assert raw_client.list_offset(topic, 0, before_ms)[1] == 0
 
 
 def test_confluent_is_told_what_is_not_served(confluent: AdminClient) -> None:

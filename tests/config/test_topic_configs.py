@@ -114,6 +114,13 @@ def test_cleanup_policy_is_a_list_of_known_words(items: list[str]) -> None:
         }
 
 
+@pytest.mark.parametrize("filler", [" ", "delete,"])
+def test_value_is_short_whatever_it_is_made_of(filler: str) -> None:
+    """All topics' configs share the cluster store's room."""
+    assert why_refused({"cleanup.policy": filler * 10 + "delete"}) is None
+    assert why_refused({"cleanup.policy": filler * 1000 + "delete"}) is not None
+
+
 @given(name=st.sampled_from(list(TOPIC_CONFIGS)), value=wild | st.integers().map(str) | st.floats().map(str))
 def test_value_that_is_allowed_can_be_read(name: str, value: str) -> None:
     """No value that passes the check makes a reader fail later, whatever is asked for; and checks never raise."""

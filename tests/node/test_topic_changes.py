@@ -211,6 +211,27 @@ async def test_records_deleted_stay_away_after_a_restart(open_run) -> None:
         assert await run.plain(B, b"more") == Appended(Offset(5), Offset(6))
 
 
+async def test_records_deleted_are_gone_from_the_disk_when_it_is_answered(
+    open_run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last write is synced: without that a loss of power may undo it (`metasync=False`)."""
+    async with open_run() as run:
+        await run.start(A)
+        for _ in range(2):
+            await run.plain(A, b"v")
+        await run.leaders.drain()
+        synced: list[Offset] = []
+        sync = run.data_logs.sync
+
+        def watched() -> None:
+            sync()
+            synced.append(run.data_logs.bounds(A).log_start)
+
+        monkeypatch.setattr(run.data_logs, "sync", watched)
+        await run.leaders.delete_before(A, Offset(1))
+        assert synced == [1]
+
+
 async def test_records_deleted_in_steps_let_others_write_between_them(
     open_run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
