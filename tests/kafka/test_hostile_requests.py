@@ -17,7 +17,7 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kafka.protocol.admin import CreateTopicsRequest
+from kafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from kio.index import load_payload_module
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
@@ -110,13 +110,13 @@ async def test_message_that_quotes_an_endless_name_is_cut(ask):
     """What a client sends in 32,767 bytes does not fit a legacy string once there are words around it."""
     topic = CreateTopicsRequest.CreatableTopic
     name = "x" * LEGACY_STRING_BYTES_MAX
-    asked = topic(name=name, num_partitions=1, replication_factor=1, assignments=[], configs=[])
-    answer = await ask(19, 2, topics=[asked], timeout_ms=1000, validate_only=False)
-    assert (answer.topics[0].error_code, len(answer.topics[0].error_message)) == (17, 1000)
     config = topic.CreatableTopicConfig(name=name, value=name)
     asked = topic(name="u", num_partitions=1, replication_factor=1, assignments=[], configs=[config])
     answer = await ask(19, 2, topics=[asked], timeout_ms=1000, validate_only=False)
     assert (answer.topics[0].error_code, len(answer.topics[0].error_message)) == (40, 1000)
+    resource = DescribeConfigsRequest.DescribeConfigsResource(resource_type=2, resource_name=name)
+    answer = await ask(32, 1, resources=[resource], include_synonyms=False)
+    assert (answer.results[0].error_code, len(answer.results[0].error_message)) == (3, 1000)
 
 
 @pytest.mark.slow
