@@ -129,7 +129,7 @@ class Topics(Protocol):
         """Give a topic more partitions, `total` with those that it has; when this returns they take batches.
 
         With `validate_only` all is checked and nothing changed. Raises UnknownTopic, InvalidPartitions and
-        StorageFailure; after the last the partitions may be there, and the node takes no writes until it is restarted.
+        StorageFailure; then nothing is changed.
         """
         ...
 

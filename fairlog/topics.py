@@ -1,14 +1,15 @@
 """Topics and all that hangs on them: the cluster store's entry, the journals and the data logs.
 
     create:  cluster store ──▶ lead its partitions ──▶ answered
-    grow:    cluster store ──▶ lead the new partitions ──▶ answered
+    grow:    lead the new partitions ──▶ cluster store ──▶ answered
     configs: cluster store ──▶ answered; whoever acts on one reads it where it is needed
     delete:  cluster store: marked ──▶ answered ──▶ journals and data logs removed ──▶ cluster store: forgotten
 
 A crash between two steps is mended at the next start: `recover` leads the partitions of every topic that
-stands in the store, and `run` removes what is marked. A new topic whose partitions cannot be led is deleted again,
-for at the next start it could not be led either. New partitions of a topic stay: others may have been written to by
-then, and a node that could not lead a log takes no writes until it is started again, and leads them.
+stands in the store, and `run` removes what is marked. A topic whose partitions cannot be led is deleted again,
+for at the next start it could not be led either. New partitions of a topic are led before the store knows of them,
+since they could not be taken away again: until then nobody can write to them, and what a crash, or a refusal, leaves of
+them is empty, and removed.
 
 Changes take turns. Auto-creation meets itself when many clients ask for a new topic at once; and a change of
 configs reads what it changes.
@@ -17,6 +18,8 @@ configs reads what it changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from uuid import UUID
 
 import structlog
@@ -25,7 +28,7 @@ import trio
 from fairlog.cluster.interface import ClusterStore, InvalidPartitions, InvalidTopic, Topic, UnknownTopic
 from fairlog.cluster.topic_rules import check_total_untrusted
 from fairlog.leaders import LocalLeaders
-from fairlog_types import StorageFailure
+from fairlog_types import CorruptStorage, LogId, StorageFailure
 
 log = structlog.get_logger()
 
@@ -46,7 +49,26 @@ class LocalTopics:
 
     async def recover(self) -> None:
         """Lead the partitions of all topics. Raises CorruptStorage, StorageFailure."""
+        leftovers = await trio.to_thread.run_sync(self._partitions_never_added)
+        if leftovers:
+            log.info("partitions that were never added are removed", logs=[str(each) for each in leftovers])
+            await self._leaders.drop(leftovers)
         await self._leaders.lead([log for topic in self._cluster.topics() for log in topic.logs()])
+
+    def _partitions_never_added(self) -> list[LogId]:
+        """The data logs that lie behind a topic's last partition. In a worker thread. Raises CorruptStorage."""
+        totals = {
+            topic.topic_id.hex: topic.partitions for topic in (*self._cluster.topics(), *self._cluster.deleting())
+        }
+        data_logs = self._leaders.data_logs
+        beyond = [each for each in data_logs.logs() if each.partition >= totals.get(each.topic, each.partition + 1)]
+        for each in beyond:
+            if data_logs.bounds(each).next_offset:
+                raise CorruptStorage(
+                    f"the data log {each} has records, but its topic has {totals[each.topic]} partitions: the cluster "
+                    "store is older than the data logs. Put back the one that belongs to them."
+                )
+        return beyond
 
     async def create(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> Topic:
         """See `fairlog.broker.Topics.create`. Cancelled: the topic was made, with its partitions, or it was not."""
@@ -77,7 +99,7 @@ class LocalTopics:
         return f"{partitions} partitions more would make {taken + partitions}; a node leads {NODE_PARTITIONS_MAX}"
 
     async def add_partitions(self, name: str, total: int, *, validate_only: bool) -> Topic:
-        """See `fairlog.broker.Topics.add_partitions`. Cancelled: they are there and led, or they are not there."""
+        """See `fairlog.broker.Topics.add_partitions`. Cancelled: they are there, or they are not."""
         async with self._changing:
             topic = self._known(name)
             check_total_untrusted(topic, total)
@@ -86,11 +108,20 @@ class LocalTopics:
             if validate_only:
                 return topic
             with trio.CancelScope(shield=True):
-                grown = await self._cluster.add_partitions(name, total)
-                await self._leaders.lead(grown.logs()[topic.partitions :])
-                log.info("partitions added", topic=name, topic_id=str(topic.topic_id), partitions=total)
-                return grown
+                return await self._grow(topic, total)
         raise AssertionError("a shielded step is not cancelled")
+
+    async def _grow(self, topic: Topic, total: int) -> Topic:
+        new = replace(topic, partitions=total).logs()[topic.partitions :]
+        try:
+            await self._leaders.lead(new)
+            grown = await self._cluster.add_partitions(topic.name, total)
+        except StorageFailure:
+            with suppress(StorageFailure):  # what is left is removed by the next start
+                await self._leaders.drop(new)
+            raise
+        log.info("partitions added", topic=topic.name, topic_id=str(topic.topic_id), partitions=total)
+        return grown
 
     async def alter_configs(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
         """See `fairlog.broker.Topics.alter_configs`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+import lmdb
 import pytest
 import trio
 import trio.testing
@@ -13,7 +14,8 @@ from datalog.interface import Bounds, DataLogWriter, EpochEnd
 from fairlog import leaders as leaders_module
 from fairlog.broker import Appended, RefusedAppend
 from fairlog.cluster.interface import InvalidPartitions, UnknownTopic
-from fairlog_types import LeaderEpoch, LogId, Offset, StorageFailure
+from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, StorageFailure
+from journal.journal import NoFiles
 from tests.node.runs import A, B, Run
 from tests.node.test_topics import Store, fill
 
@@ -38,25 +40,85 @@ async def test_partitions_added_take_batches_at_once(open_run) -> None:
             assert await run.plain(topic.logs()[3], b"more") == Appended(Offset(1), Offset(2))
 
 
-async def test_partitions_added_before_a_crash_and_not_led_yet_are_led_by_the_next_start(open_run) -> None:
-    """The store's entry comes first: a restart makes what hangs on it."""
+async def test_partitions_led_before_a_crash_and_not_added_are_removed_by_the_next_start(open_run) -> None:
+    """The store's entry comes last: before it nobody knows of them. They can be added afterwards like any."""
     async with open_run() as run:
         with Store(run) as store:
             await store.start()
-            await fill(run, await store.create(partitions=1))
-            await store.store.add_partitions("t", 3)
+            topic = await store.create(partitions=1)
+            await fill(run, topic)
+            await run.leaders.lead([LogId.of_topic(topic.topic_id, partition) for partition in (1, 2)])
+            assert len(store.kept()[1]) == 3
     async with open_run() as run:
         with Store(run) as store:
             await store.start()
-            (topic,) = store.store.topics()
-            for log, offset in zip(topic.logs(), (1, 0, 0), strict=True):
-                assert await run.plain(log, b"v") == Appended(Offset(offset), Offset(offset + 1))
+            assert store.kept() == ({str(topic.logs()[0])}, {str(topic.logs()[0])})
+            grown = await store.topics.add_partitions("t", 2, validate_only=False)
+            assert await run.plain(grown.logs()[1], b"v") == Appended(Offset(0), Offset(1))
 
 
-async def test_partitions_that_cannot_be_led_stop_writes_until_the_next_start_leads_them(
+async def test_data_log_with_records_behind_a_topics_last_partition_refuses_the_start(open_run) -> None:
+    """It was written to, so the store knew of it once: this store is an older one, and nothing is removed by it."""
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            topic = await store.create(partitions=1)
+            beyond = LogId.of_topic(topic.topic_id, 1)
+            await run.leaders.lead([beyond])
+            await run.plain(beyond, b"v")
+            await run.leaders.drain()
+    async with open_run() as run:
+        with Store(run) as store:
+            with pytest.raises(CorruptStorage, match=rf"{beyond} has records.*1 partitions.*older than the data logs"):
+                await store.start()
+            assert str(beyond) in store.kept()[1]
+
+
+async def test_partitions_that_cannot_be_led_are_not_added(open_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For want of file descriptors: it passes, and the node takes writes as before."""
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            topic = await store.create(partitions=1)
+            lead = run.leaders.lead
+
+            async def lead_one(logs: tuple[LogId, ...]) -> None:
+                await lead(logs[:1])
+                raise NoFiles("too many open files")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(run.leaders, "lead", lead_one)
+                with pytest.raises(NoFiles):
+                    await store.topics.add_partitions("t", 3, validate_only=False)
+            assert store.store.topic("t") == topic
+            assert store.kept()[1] == {str(topic.logs()[0])}
+            await fill(run, topic)
+            grown = await store.topics.add_partitions("t", 3, validate_only=False)
+            assert await run.plain(grown.logs()[2], b"v") == Appended(Offset(0), Offset(1))
+
+
+async def test_partitions_that_the_store_does_not_take_are_not_led(open_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic stays as it is, and takes writes."""
+
+    def refuse(_changes: object) -> None:
+        raise lmdb.DiskError("Input/output error")
+
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            topic = await store.create(partitions=1)
+            monkeypatch.setattr(store.store, "_write_in_thread", refuse)
+            with pytest.raises(StorageFailure, match="Input/output"):
+                await store.topics.add_partitions("t", 2, validate_only=False)
+            assert store.store.topic("t") == topic
+            assert run.leaders.high_watermark(LogId.of_topic(topic.topic_id, 1)) is None
+            await fill(run, topic)
+
+
+async def test_partitions_on_a_full_disk_stop_writes_and_are_not_added(
     open_run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client hears of the failure, and so does every other writer; nothing that was written is lost."""
+    """The client hears of the failure, and so does every other writer; the next start has the topic as it was."""
 
     @contextmanager
     def full() -> Iterator[DataLogWriter]:
@@ -75,9 +137,10 @@ async def test_partitions_that_cannot_be_led_stop_writes_until_the_next_start_le
     async with open_run() as run:
         with Store(run) as store:
             await store.start()
-            (topic,) = store.store.topics()
+            assert store.store.topic("t") == topic
             assert await run.values(topic.logs()[0]) == [b"v"]
-            assert await run.plain(topic.logs()[1], b"v") == Appended(Offset(0), Offset(1))
+            grown = await store.topics.add_partitions("t", 2, validate_only=False)
+            assert await run.plain(grown.logs()[1], b"v") == Appended(Offset(0), Offset(1))
 
 
 async def test_partitions_beyond_what_a_node_leads_are_refused(open_run, monkeypatch: pytest.MonkeyPatch) -> None:
