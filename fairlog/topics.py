@@ -116,12 +116,14 @@ class LocalTopics:
         try:
             await self._leaders.lead(new)
             grown = await self._cluster.add_partitions(topic.name, total)
-        except StorageFailure:
-            with suppress(StorageFailure):  # what is left is removed by the next start
-                await self._leaders.drop(new)
-            raise
-        log.info("partitions added", topic=topic.name, topic_id=str(topic.topic_id), partitions=total)
-        return grown
+        except StorageFailure as failure:
+            refused = failure
+        else:
+            log.info("partitions added", topic=topic.name, topic_id=str(topic.topic_id), partitions=total)
+            return grown
+        with suppress(StorageFailure):  # what is left is removed by the next start
+            await self._leaders.drop(new)
+        raise refused
 
     async def alter_configs(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
         """See `fairlog.broker.Topics.alter_configs`."""
