@@ -109,6 +109,13 @@ class Reader:
             return None
         return self._take(length)
 
+    def byte_string(self) -> memoryview:
+        """Bytes that must not be null, as a view: it keeps the whole frame alive."""
+        value = self.nullable_records()
+        if value is None:
+            raise Malformed(f"null instead of bytes at byte {self._position}")
+        return value
+
     def array(self, element: Callable[[], T]) -> tuple[T, ...]:
         """An array that must not be null; `element` reads one of its elements."""
         elements = self.nullable_array(element)
@@ -236,6 +243,10 @@ class Writer:
         if parts:
             self._parts += [self._bytes, *parts]
             self._bytes = bytearray()
+
+    def byte_string(self, value: Buffer) -> None:
+        """Bytes, not copied."""
+        self.records((value,) if len(value) else ())
 
     def array(self, elements: Iterable[T], element: Callable[[T], None]) -> None:
         """An array; `element` writes one of its elements."""
