@@ -66,13 +66,23 @@ class MemberDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDescription:
-    """A group as DescribeGroups and ListGroups show it."""
+class GroupOverview:
+    """A group as ListGroups shows it."""
 
     group_id: str
     state: GroupState
     protocol_type: str
-    """`consumer` for consumers; empty if nobody ever joined."""
+    """As in `GroupDescription`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group as DescribeGroups shows it."""
+
+    group_id: str
+    state: GroupState
+    protocol_type: str
+    """`consumer` for consumers; empty if nobody has joined since the node's start."""
     protocol: str
     """The assignment strategy that the members agreed on; empty while there is none."""
     members: tuple[MemberDescription, ...]
@@ -113,7 +123,7 @@ class Membership(Protocol):
         ...
 
     def describe(self, group: str) -> GroupDescription | None:
-        """None for a group that is not among the `known`."""
+        """None for a group that has neither members nor offsets."""
         ...
 
 
