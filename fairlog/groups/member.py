@@ -14,6 +14,10 @@ MEMBER_BYTES_MAX = 1 << 20
 """What names and metadata of one member may take; its assignment may take as much. In Kafka a whole group, with all
 members and assignments, has to fit one record of `message.max.bytes`, 1 MiB."""
 
+REBALANCE_MS_MIN = 1_000
+"""A rebalance time-out below this is raised to it: nobody could join again in time, and a group of static members that
+are all away would be due again and again."""
+
 MEMBER_BYTES = 1_024
 """What a member takes beside its metadata and assignment, roughly; what one takes that is about to join."""
 
@@ -64,7 +68,7 @@ class Member:
             request.client_id,
             request.client_host,
             request.session_timeout_ms,
-            max(request.rebalance_timeout_ms, 0),
+            max(request.rebalance_timeout_ms, REBALANCE_MS_MIN),
             protocols_of(request),
             bytes_of(request),
         )
@@ -82,6 +86,6 @@ class Member:
         """Take over what it says when it joins again."""
         self.client_id, self.client_host = request.client_id, request.client_host
         self.session_timeout_ms = request.session_timeout_ms
-        self.rebalance_timeout_ms = max(request.rebalance_timeout_ms, 0)
+        self.rebalance_timeout_ms = max(request.rebalance_timeout_ms, REBALANCE_MS_MIN)
         self.protocols = protocols_of(request)
         self.own_bytes = bytes_of(request)

@@ -20,12 +20,12 @@ class Votes:
 
     def enter(self, names: Collection[str]) -> None:
         """A member comes that knows these; no name twice."""
-        self._knowing.update(names)
+        self._knowing.update(tuple(names))  # a mapping would be taken for counts
         self._members += 1
 
     def leave(self, names: Collection[str]) -> None:
         """A member goes that came with these."""
-        self._knowing -= Counter(names)
+        self._knowing -= Counter(tuple(names))
         self._members -= 1
 
     def agrees(self, names: Iterable[str], *, instead_of: Collection[str] | None = None) -> bool:
