@@ -75,7 +75,7 @@ GROUP_BYTES = 2_048
 class Group:
     """One group. `now_ms` is the time of its first request."""
 
-    def __init__(self, group_id: str, settings: GroupSettings, now_ms: float) -> None:
+    def __init__(self, group_id: str, settings: GroupSettings, now_ms: int) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
         self.generation = 0
@@ -103,21 +103,21 @@ class Group:
 
     # --- requests ------------------------------------------------------------------------------------
 
-    def join(self, ticket: Ticket, request: Joining, now_ms: float) -> Sequence[Answer]:
+    def join(self, ticket: Ticket, request: Joining, now_ms: int) -> Sequence[Answer]:
         """A member wants in, again or for the first time."""
         refusal = self._joins(ticket, request, now_ms)
         if refusal is not None:
             self._answers.append(Answer(ticket, JoinRefused(refusal, request.member_id)))
         return self._taken_answers()
 
-    def sync(self, ticket: Ticket, request: Syncing, now_ms: float) -> Sequence[Answer]:
+    def sync(self, ticket: Ticket, request: Syncing, now_ms: int) -> Sequence[Answer]:
         """A member asks for its assignment; the leader brings all of them."""
         refusal = self._syncs(ticket, request, now_ms)
         if refusal is not None:
             self._answers.append(Answer(ticket, refusal))
         return self._taken_answers()
 
-    def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: float) -> GroupRefusal | None:
+    def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> GroupRefusal | None:
         """A member lives. REBALANCE_IN_PROGRESS tells it to join again; that is a heartbeat, too."""
         member = self._current_member(member_id, instance_id, generation)
         if isinstance(member, GroupRefusal):
@@ -125,15 +125,13 @@ class Group:
         self._heard_of(member, now_ms)
         return GroupRefusal.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING_REBALANCE else None
 
-    def leave(
-        self, leaving: Sequence[Leaving], now_ms: float
-    ) -> tuple[Sequence[GroupRefusal | None], Sequence[Answer]]:
+    def leave(self, leaving: Sequence[Leaving], now_ms: int) -> tuple[Sequence[GroupRefusal | None], Sequence[Answer]]:
         """Members go, each for itself or sent away together; a refusal, or None, for each."""
         outcome = [self._leaves(each, now_ms) for each in leaving]
         return outcome, self._taken_answers()
 
     def may_commit(
-        self, member_id: str, instance_id: str | None, generation: int, *, transactional: bool, now_ms: float
+        self, member_id: str, instance_id: str | None, generation: int, *, transactional: bool, now_ms: int
     ) -> GroupRefusal | None:
         """Whether offsets of this sender are taken; see `interface.Membership`. Kafka's `validateOffsetCommit`."""
         if generation < 0 and not self._members:
@@ -152,7 +150,7 @@ class Group:
         self._heard_of(member, now_ms)
         return None
 
-    def hang_up(self, ticket: Ticket, now_ms: float) -> Sequence[Answer]:
+    def hang_up(self, ticket: Ticket, now_ms: int) -> Sequence[Answer]:
         """The connection on which this parked request came is gone, and with it, perhaps, the member.
 
         In a JoinGroup: who never was a member is forgotten. A static member is not waited for; it stays until its
@@ -179,7 +177,7 @@ class Group:
             self._expect(member, now_ms + min(member.session_timeout_ms, HANG_UP_GRACE_MS))
         return self._taken_answers()
 
-    def tick(self, now_ms: float) -> Sequence[Answer]:
+    def tick(self, now_ms: int) -> Sequence[Answer]:
         """Do what time alone brings, and set `due_ms` anew."""
         for member_id in [each for each, until_ms in self._roster.pending.items() if until_ms <= now_ms]:
             self._forget_pending(member_id, now_ms)
@@ -264,7 +262,7 @@ class Group:
 
     # --- joining -------------------------------------------------------------------------------------
 
-    def _joins(self, ticket: Ticket, request: Joining, now_ms: float) -> GroupRefusal | None:
+    def _joins(self, ticket: Ticket, request: Joining, now_ms: int) -> GroupRefusal | None:
         """Do it, and park or answer; or say why not."""
         settings, roster = self._settings, self._roster
         if not settings.session_timeout_min_ms <= request.session_timeout_ms <= settings.session_timeout_max_ms:
@@ -303,14 +301,14 @@ class Group:
             self._add(request.new_member_id, ticket, request, now_ms)
         return None
 
-    def _add(self, member_id: str, ticket: Ticket, request: Joining, now_ms: float) -> None:
+    def _add(self, member_id: str, ticket: Ticket, request: Joining, now_ms: int) -> None:
         member = Member.of(member_id, request)
         self._roster.enter(member, request.protocol_type)
         self._park_join(member, ticket, now_ms)
         self._company_came = True
         self._rebalance(now_ms, f"{member_id} joins")
 
-    def _rejoin(self, member: Member, ticket: Ticket, request: Joining, now_ms: float) -> None:
+    def _rejoin(self, member: Member, ticket: Ticket, request: Joining, now_ms: int) -> None:
         preparing = self.state is GroupState.PREPARING_REBALANCE
         # A leader asks for a rebalance by joining again: it has seen that there are more partitions, say.
         leads = self.state is GroupState.STABLE and member.member_id == self.leader_id
@@ -323,7 +321,7 @@ class Group:
             self._heard_of(member, now_ms)
             self._answers.append(Answer(ticket, self._joined(member)))
 
-    def _replace(self, old: Member, ticket: Ticket, request: Joining, now_ms: float) -> None:
+    def _replace(self, old: Member, ticket: Ticket, request: Joining, now_ms: int) -> None:
         """A static member is back with a new process: it gets its predecessor's place, and that one is fenced."""
         self._refuse_requests_of(old, GroupRefusal.FENCED_INSTANCE)
         awaited, led = old.member_id in self._awaited, old.member_id == self.leader_id
@@ -383,7 +381,7 @@ class Group:
 
     # --- from one generation to the next -------------------------------------------------------------
 
-    def _rebalance(self, now_ms: float, reason: str) -> None:
+    def _rebalance(self, now_ms: int, reason: str) -> None:
         """Gather the members anew, if that is not under way; go on if all are there."""
         if self.state is not GroupState.PREPARING_REBALANCE:
             self.reason = reason
@@ -403,7 +401,7 @@ class Group:
             self._move(Cause.REBALANCE)
         self._complete_if_gathered(now_ms)
 
-    def _refuse_syncs(self, now_ms: float) -> None:
+    def _refuse_syncs(self, now_ms: int) -> None:
         for member in self._members.values():
             self._roster.assign(member, b"")
             if member.sync_ticket is not None:
@@ -411,12 +409,12 @@ class Group:
                 member.sync_ticket = None
                 self._expect(member, now_ms + member.session_timeout_ms)
 
-    def _complete_if_gathered(self, now_ms: float) -> None:
+    def _complete_if_gathered(self, now_ms: int) -> None:
         preparing = self.state is GroupState.PREPARING_REBALANCE
         if preparing and not (self._gathering or self._awaited or self._roster.pending):
             self._complete_join(now_ms)
 
-    def _complete_join(self, now_ms: float) -> None:
+    def _complete_join(self, now_ms: int) -> None:
         """Begin the next generation with those who have joined, and static members who may yet come back."""
         for member in list(self._members.values()):
             if member.join_ticket is None and member.instance_id is None:
@@ -444,7 +442,7 @@ class Group:
             self._awaited.add(member.member_id)
             self._expect(member, now_ms + member.session_timeout_ms)
 
-    def _has_waited(self, now_ms: float) -> None:
+    def _has_waited(self, now_ms: int) -> None:
         """The time for joining, or for syncing, is up."""
         if self.state is GroupState.PREPARING_REBALANCE:
             if self._gathering and self._company_came and now_ms < self._gathering_until_ms:
@@ -459,7 +457,7 @@ class Group:
         for member_id in tuple(self._awaited):
             self._remove(self._members[member_id], now_ms, f"{member_id} has sent no SyncGroup")
 
-    def _become_empty(self, now_ms: float) -> None:
+    def _become_empty(self, now_ms: int) -> None:
         self.generation += 1  # so that nobody of the last one is current any more
         self.protocol = ""
         self.leader_id = None
@@ -472,7 +470,7 @@ class Group:
 
     # --- syncing -------------------------------------------------------------------------------------
 
-    def _syncs(self, ticket: Ticket, request: Syncing, now_ms: float) -> GroupRefusal | None:
+    def _syncs(self, ticket: Ticket, request: Syncing, now_ms: int) -> GroupRefusal | None:
         """Do it, and park or answer; or say why not."""
         member = self._current_member(request.member_id, request.instance_id, request.generation)
         if isinstance(member, GroupRefusal):
@@ -500,7 +498,7 @@ class Group:
             self._settle(request, now_ms)
         return None
 
-    def _settle(self, request: Syncing, now_ms: float) -> None:
+    def _settle(self, request: Syncing, now_ms: int) -> None:
         """Every member gets what the leader has for it; who is left out gets nothing to read."""
         self._move(Cause.ASSIGNED)
         for member in self._members.values():
@@ -515,7 +513,7 @@ class Group:
 
     # --- going ---------------------------------------------------------------------------------------
 
-    def _leaves(self, leaving: Leaving, now_ms: float) -> GroupRefusal | None:
+    def _leaves(self, leaving: Leaving, now_ms: int) -> GroupRefusal | None:
         if leaving.member_id in self._roster.pending:
             self._forget_pending(leaving.member_id, now_ms)
             return None
@@ -530,7 +528,7 @@ class Group:
         self._remove(member, now_ms, f"{member.member_id} leaves")
         return None
 
-    def _remove(self, member: Member, now_ms: float, reason: str) -> None:
+    def _remove(self, member: Member, now_ms: int, reason: str) -> None:
         """A member is gone, and the others are to share what it read."""
         self._refuse_requests_of(member, GroupRefusal.UNKNOWN_MEMBER)
         self._drop(member)
@@ -543,7 +541,7 @@ class Group:
         self._roster.drop(member)
         self._awaited.discard(member.member_id)
 
-    def _forget_pending(self, member_id: str, now_ms: float) -> None:
+    def _forget_pending(self, member_id: str, now_ms: int) -> None:
         self._roster.unexpect(member_id)
         if self.is_empty:
             self.due_ms = min(self.due_ms, self.empty_since_ms + IDLE_MS_MAX)
@@ -565,7 +563,7 @@ class Group:
         metadata = member.protocols.get(self.protocol)
         return subscribed_topics_untrusted(next(iter(member.protocols.values())) if metadata is None else metadata)
 
-    def _park_join(self, member: Member, ticket: Ticket, now_ms: float) -> None:
+    def _park_join(self, member: Member, ticket: Ticket, now_ms: int) -> None:
         if member.join_ticket is not None:
             # Sent again on another connection; nobody waits for the first one any more.
             refused = JoinRefused(GroupRefusal.UNKNOWN_MEMBER, NO_MEMBER_ID)
@@ -574,7 +572,7 @@ class Group:
         self._awaited.discard(member.member_id)
         self._expect(member, now_ms + NEW_MEMBER_JOIN_MS if member.is_new else math.inf)
 
-    def _heard_of(self, member: Member, now_ms: float) -> None:
+    def _heard_of(self, member: Member, now_ms: int) -> None:
         """Its session begins anew, unless one of its requests is parked: then others are waited for, not it."""
         if member.join_ticket is None and member.sync_ticket is None:
             self._expect(member, now_ms + member.session_timeout_ms)

@@ -94,8 +94,9 @@ class ParkedRequest(Generic[A]):
 
     def give_up(self) -> None:
         """See `fairlog.broker.Parked`."""
-        if self._on_give_up is not None and not self._answered.is_set():
-            self._on_give_up()
+        on_give_up, self._on_give_up = self._on_give_up, None
+        if on_give_up is not None and not self._answered.is_set():
+            on_give_up()
 
 
 class LocalGroups:
@@ -218,7 +219,7 @@ class LocalGroups:
         known = self._group(group)
         if known is None or not known.is_empty or known.generation == 0:
             return None
-        return self._unix_ms() - int(_clock_ms() - known.empty_since_ms)
+        return self._unix_ms() - (_clock_ms() - known.empty_since_ms)
 
     def subscribed(self, group: str) -> frozenset[str] | None:
         """See `interface.Membership`."""
@@ -340,6 +341,9 @@ def _answered(answer: A) -> ParkedRequest[A]:
     return request
 
 
-def _clock_ms() -> float:
-    """The machines' clock: never goes backwards, unlike the wall's."""
-    return trio.current_time() * 1000
+def _clock_ms() -> int:
+    """The machines' clock: never goes backwards, unlike the wall's.
+
+    Rounded, so that who sleeps until `ms / 1000` finds it to be `ms`, and not the least bit less.
+    """
+    return round(trio.current_time() * 1000)

@@ -17,7 +17,7 @@ REBALANCE_MS = 60_000
 
 def wish(*topics: str) -> bytes:
     """A consumer's metadata: it wants to read these topics."""
-    names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
+    names = b"".join(struct.pack(">h", len(name)) + name for name in (topic.encode() for topic in topics))
     return struct.pack(">hi", 1, len(topics)) + names + struct.pack(">i", -1)
 
 

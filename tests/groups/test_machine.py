@@ -226,7 +226,8 @@ def test_member_that_joins_while_others_sync_sends_them_back(stage):
     assert stage.refused(parked) is R.REBALANCE_IN_PROGRESS
     stage.join("b", known=True)
     stage.join("a", known=True)
-    assert stage.assign() and stage.members == ["a", "b", "c"]
+    stage.assign()
+    assert (stage.state, stage.members) == ("Stable", ["a", "b", "c"])
 
 
 def test_join_that_is_sent_twice_is_answered_to_the_second(stage):

@@ -531,6 +531,7 @@ def _example_fields(key: int) -> dict[str, Any]:
     joining = consumer.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"m")
     assigned = consumer.SyncGroupRequest.SyncGroupRequestAssignment(member_id="", assignment=b"a")
     leaving = consumer.LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id="i", reason="r")
+    protocol = {"protocol_type": "consumer", "protocol_name": "range"}
     timeouts = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
     return {
         0: {
@@ -546,7 +547,7 @@ def _example_fields(key: int) -> dict[str, Any]:
         11: {**member, **timeouts, "protocol_type": "consumer", "protocols": [joining], "reason": "r"},
         12: {**member, "generation_id": 1},
         13: {"group_id": "g", "member_id": "", "members": [leaving]},
-        14: {**member, "generation_id": 1, "protocol_type": "consumer", "protocol_name": "range", "assignments": [assigned]},
+        14: {**member, "generation_id": 1, **protocol, "assignments": [assigned]},
         15: {"groups": ["g"], "include_authorized_operations": False},
         16: {"states_filter": ["Stable"]},
         18: {"client_software_name": "fuzz", "client_software_version": "1"},

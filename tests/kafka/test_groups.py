@@ -73,7 +73,8 @@ async def settle(ask, *, version=5):
     """One member, alone in a stable group; its id."""
     joined = await join_twice(ask, version)
     member_id = joined.member_id
-    assert (await ask(SYNC, 3, **sync(member_id, joined.generation_id, assignments=[(member_id, b"all")]))).error_code == 0
+    synced = await ask(SYNC, 3, **sync(member_id, joined.generation_id, assignments=[(member_id, b"all")]))
+    assert synced.error_code == 0
     return member_id
 
 
