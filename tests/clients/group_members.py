@@ -80,7 +80,7 @@ class GroupMember(ABC):
     def _run(self) -> None:
         try:
             self._consume()
-        except BaseException as failure:
+        except BaseException as failure:  # noqa: BLE001 (`close` raises it)
             self.failure = failure
 
     @abstractmethod
