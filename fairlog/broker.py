@@ -8,6 +8,7 @@ parts, tests with doubles.
     data_logs    what consumers read; blocking, for worker threads    datalog
     coordinator  transactions                                         coordinator
     topics       making and deleting topics with all that hangs on them
+    groups       who is in which consumer group                   fairlog/groups
 
 The protocols name only what handlers use, in the words of the rooms: no API numbers, no error codes.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from coordinator.answers import Description, Granted, Refusal
@@ -25,6 +26,8 @@ from datalog.batch import BatchHeader
 from datalog.interface import DataLogs
 from fairlog.cluster.interface import ClusterStore, Topic
 from fairlog.config import Address, Settings
+from fairlog.groups.interface import GroupOverview, GroupRefusal, Membership
+from fairlog.groups.messages import Joined, Joining, JoinRefused, Leaving, Synced, Syncing
 from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId
 
 Buffer = bytes | bytearray | memoryview
@@ -177,6 +180,41 @@ class Coordinator(Protocol):
     def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None: ...
 
 
+A_co = TypeVar("A_co", covariant=True)
+
+
+class Parked(Protocol[A_co]):
+    """A request that waits for others; it may be answered already."""
+
+    async def answer(self) -> A_co:
+        """Wait for the answer. Cancelled: the request waits on."""
+        ...
+
+    def give_up(self) -> None:
+        """Nobody waits for the answer any more, unless it has been given: the client is gone."""
+        ...
+
+
+class Groups(Membership, Protocol):
+    """Consumer groups' members; `fairlog.groups.service.LocalGroups` says what each method promises."""
+
+    def new_member_id(self, name: str) -> str: ...
+
+    def join(self, group_id: str, request: Joining) -> Parked[Joined | JoinRefused]: ...
+
+    def sync(self, group_id: str, request: Syncing) -> Parked[Synced | GroupRefusal]: ...
+
+    def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> GroupRefusal | None: ...
+
+    def leave(self, group_id: str, leaving: Sequence[Leaving]) -> Sequence[GroupRefusal | None] | GroupRefusal: ...
+
+    def overviews(self) -> Sequence[GroupOverview]: ...
+
+    async def delete(self, group: str) -> GroupRefusal | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Broker:
     """The node, as handlers see it."""
@@ -189,6 +227,7 @@ class Broker:
     settings: Settings
     advertised: Address
     """What clients are told to connect to."""
+    groups: Groups
 
     @property
     def node_id(self) -> int:

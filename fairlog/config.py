@@ -255,6 +255,31 @@ class TransactionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """How consumer groups find together. Defaults are Kafka's, but for the first and the last."""
+
+    initial_rebalance_delay_ms: int = key(
+        200,
+        _whole(0, 2**31 - 1),
+        "Milliseconds that the first member of an empty group waits for company, again for each that comes. Kafka's "
+        "group.initial.rebalance.delay.ms, which is 3000 for the sake of large deployments.",
+    )
+    min_session_timeout_ms: int = key(
+        6_000,
+        _whole(1, 2**31 - 1),
+        "A consumer's session.timeout.ms below this is refused. Kafka's group.min.session.timeout.ms.",
+    )
+    max_session_timeout_ms: int = key(
+        1_800_000,
+        _whole(1, 2**31 - 1),
+        "A consumer's session.timeout.ms above this is refused. Kafka's group.max.session.timeout.ms.",
+    )
+    members_max: int = key(
+        1_000, _whole(1), "Members of one group; one more is refused. Kafka's group.max.size, which is unlimited."
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
     """The node's own log lines, on stderr."""
 
@@ -303,6 +328,7 @@ class Settings:
     journal: JournalSettings = JournalSettings()
     datalog: DataLogSettings = DataLogSettings()
     transactions: TransactionSettings = TransactionSettings()
+    groups: GroupSettings = GroupSettings()
     log: LogSettings = LogSettings()
 
 
@@ -463,6 +489,11 @@ def _check(settings: Settings) -> None:
         raise ConfigError(
             f"transactions.transactional_id_expiration_ms ({transactions.transactional_id_expiration_ms}) is not above "
             f"transactions.max_timeout_ms ({transactions.max_timeout_ms}): an id must outlive its transactions"
+        )
+    if settings.groups.min_session_timeout_ms > settings.groups.max_session_timeout_ms:
+        raise ConfigError(
+            f"groups.min_session_timeout_ms ({settings.groups.min_session_timeout_ms}) is above "
+            f"groups.max_session_timeout_ms ({settings.groups.max_session_timeout_ms})"
         )
     if requests.message_bytes_max > requests.request_bytes_max:
         raise ConfigError(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import resource
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -28,6 +29,8 @@ from datalog.environment import LmdbDataLogs
 from fairlog.broker import Broker
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.config import Address, Settings, advertised_address
+from fairlog.groups.service import LocalGroups
+from fairlog.groups.settings import GroupSettings
 from fairlog.kafka.server import Server
 from fairlog.last_run import LastRun
 from fairlog.leaders import LocalLeaders
@@ -98,6 +101,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             coordinator = await _open_coordinator(stack, settings, cluster, leaders)
             leaders.ask_epochs_of(coordinator.epoch_of)
             topics = LocalTopics(cluster, leaders, _now_ms)
+            groups = _make_groups(settings)
             await topics.recover()
             await coordinator.recover(tail_kept=last_run.tail_kept)
             leaders.finish_recovery()
@@ -108,7 +112,8 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 await leaders.drain()
                 await trio.to_thread.run_sync(last_run.begin)
                 background.start_soon(topics.run)
-                broker = Broker(cluster, topics, leaders, leaders.data_logs, coordinator, settings, advertised)
+                background.start_soon(groups.run)
+                broker = Broker(cluster, topics, leaders, leaders.data_logs, coordinator, settings, advertised, groups)
                 log.info(
                     "ready",
                     address=str(advertised),
@@ -128,6 +133,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     life.deadline = trio.current_time() + grace_s
                     closing_at = life.deadline - grace_s * _CLOSING_SHARE
                     serving.cancel_scope.deadline = closing_at
+                    groups.stop()
                     server.stop()
                 if leaders.failure is None:
                     with trio.move_on_at(closing_at):
@@ -252,6 +258,20 @@ async def _begin(journals: Sequence[Journal]) -> None:
             nursery.start_soon(begin, journal)
     if failures:
         raise failures[0]
+
+
+def _make_groups(settings: Settings) -> LocalGroups:
+    groups = settings.groups
+    return LocalGroups(
+        GroupSettings(
+            initial_rebalance_delay_ms=groups.initial_rebalance_delay_ms,
+            session_timeout_min_ms=groups.min_session_timeout_ms,
+            session_timeout_max_ms=groups.max_session_timeout_ms,
+            members_max=groups.members_max,
+        ),
+        now_ms=_now_ms,
+        new_suffix=lambda: str(uuid.uuid4()),
+    )
 
 
 async def _in_thread(close: Callable[[], None]) -> None:

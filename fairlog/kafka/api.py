@@ -32,7 +32,7 @@ class Deferred:
 
     finish: Callable[[], Awaitable[Answer]]
     release: Callable[[], None] | None = None
-    """Called when the answer has been sent, or never will be, if `finish` was called."""
+    """Called once, when the answer has been sent or never will be: also if `finish` was not called."""
 
 
 Reply = Answer | Deferred | None
@@ -61,6 +61,11 @@ class Client:
     software_version: str = ""
     _polling: trio.CancelScope | None = None
     _polls_ended: bool = False
+
+    @property
+    def host(self) -> str:
+        """The peer's address without its port, written as Kafka does, with a slash in front."""
+        return "/" + self.peer.rpartition(":")[0]
 
     @contextmanager
     def long_poll(self, deadline: float) -> Generator[trio.CancelScope, None, None]:

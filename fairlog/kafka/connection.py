@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 import select
 import struct
+from collections import deque
 from collections.abc import Sequence
 from typing import cast
 
@@ -168,6 +169,8 @@ class Connection:
         self._router = router
         self._frames = FrameReader(stream, frame_bytes_max=frame_bytes_max, budget=budget)
         self._in_flight = 0
+        self._unreleased: deque[Deferred] = deque()
+        """Deferred answers that are in the queue, or about to be; the first one's turn it may be."""
         self._queue, self._queued = trio.open_memory_channel[Started](IN_FLIGHT_MAX)
         self._stopping = False
         self._reading: trio.CancelScope | None = None
@@ -187,6 +190,8 @@ class Connection:
                     nursery.cancel_scope.cancel()
         finally:
             self._frames.release()
+            while self._unreleased:
+                self._release_first()
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(self._stream)
 
@@ -238,6 +243,8 @@ class Connection:
             await self._send(started, started.answer)
             return
         self._in_flight += 1
+        if isinstance(started.answer, Deferred):
+            self._unreleased.append(started.answer)
         await trio.lowlevel.checkpoint()
         try:
             self._queue.send_nowait(started)
@@ -252,6 +259,12 @@ class Connection:
                 return
             if self._socket is not None and _has_hung_up(self._socket):
                 raise trio.BrokenResourceError("the client has closed the connection")
+
+    def _release_first(self) -> None:
+        """The first of the deferred answers has been sent, or never will be."""
+        deferred = self._unreleased.popleft()
+        if deferred.release is not None:
+            deferred.release()
 
     async def _write_answers(self, connection: trio.CancelScope) -> None:
         async with self._queued:
@@ -273,8 +286,8 @@ class Connection:
                     log.exception("an answer failed by a fault of the node", api=started.api_name, **self._who())
                     connection.cancel()
                 finally:
-                    if isinstance(started.answer, Deferred) and started.answer.release is not None:
-                        started.answer.release()
+                    if isinstance(started.answer, Deferred):
+                        self._release_first()
                 self._in_flight -= 1
 
     async def _send(self, started: Started, answer: Answer) -> None:

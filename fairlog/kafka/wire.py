@@ -37,6 +37,9 @@ Kafka's own limit of partitions in one request is 2,000 (`max.request.partition.
 MESSAGE_CHARACTERS_MAX = 1000
 """Of an error message in an answer; a legacy string holds 32,767 bytes."""
 
+INLINE_BYTES_MAX = 4_096
+"""Byte strings up to this size are copied into the answer: cheaper than one more buffer to send."""
+
 ZERO_UUID = UUID(int=0)
 """What the protocol writes where there is no UUID."""
 
@@ -108,6 +111,13 @@ class Reader:
         if length == -1:
             return None
         return self._take(length)
+
+    def byte_string(self) -> memoryview:
+        """Bytes that must not be null, as a view: it keeps the whole frame alive."""
+        value = self.nullable_records()
+        if value is None:
+            raise Malformed(f"null instead of bytes at byte {self._position}")
+        return value
 
     def array(self, element: Callable[[], T]) -> tuple[T, ...]:
         """An array that must not be null; `element` reads one of its elements."""
@@ -236,6 +246,14 @@ class Writer:
         if parts:
             self._parts += [self._bytes, *parts]
             self._bytes = bytearray()
+
+    def byte_string(self, value: Buffer) -> None:
+        """One field of bytes; long ones are passed through without a copy."""
+        if len(value) > INLINE_BYTES_MAX:
+            self.records((value,))
+        else:
+            self._length(len(value), _INT32)
+            self._bytes += value
 
     def array(self, elements: Iterable[T], element: Callable[[T], None]) -> None:
         """An array; `element` writes one of its elements."""

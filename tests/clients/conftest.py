@@ -14,7 +14,11 @@ from tests.clients.drivers import CLIENTS, ClientKind
 
 # Transactions are looked at ten times a second, so that a time-out test lasts about as long as the shortest
 # time-out that a client may ask for (1 s). Nothing else in these tests depends on it.
-ENVIRONMENT = {"FAIRLOG_TRANSACTIONS_CHECK_INTERVAL_MS": "100", "FAIRLOG_LOG_FORMAT": "console"}
+ENVIRONMENT = {
+    "FAIRLOG_TRANSACTIONS_CHECK_INTERVAL_MS": "100",
+    "FAIRLOG_GROUPS_MIN_SESSION_TIMEOUT_MS": "500",
+    "FAIRLOG_LOG_FORMAT": "console",
+}
 
 _logs: list[Path] = []
 

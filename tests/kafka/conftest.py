@@ -7,6 +7,7 @@ test puts into `leaders.refusal`, `coordinator.refusal` and `topics.failure`. No
 from __future__ import annotations
 
 import io
+import itertools
 import struct
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,9 @@ from fairlog.broker import ActiveProducer, Appended, Broker, DuplicateOf, Refuse
 from fairlog.cluster.interface import Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
 from fairlog.config import Address, Settings
+from fairlog.groups.interface import GroupRefusal
+from fairlog.groups.service import LocalGroups
+from fairlog.groups.settings import GroupSettings
 from fairlog.kafka.api import Client, Deferred
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.router import Router
@@ -344,6 +348,24 @@ class MemoryCoordinator:
         return self.epochs.get(producer_id)
 
 
+class MemoryOffsets:
+    """The groups that have committed offsets, by name alone."""
+
+    def __init__(self) -> None:
+        self.of: set[str] = set()
+        self.failure: StorageFailure | None = None
+
+    def groups(self) -> set[str]:
+        return self.of
+
+    async def delete(self, group: str, partitions: None = None) -> GroupRefusal | None:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        self.of.discard(group)
+        return None
+
+
 @dataclass
 class Memory:
     """The double, with its parts at hand."""
@@ -355,6 +377,15 @@ class Memory:
 
     def __post_init__(self) -> None:
         self.topics = MemoryTopics(self.cluster, self.leaders)
+        self.offsets = MemoryOffsets()
+        # The real one: it is in memory, too. No rebalance waits for time.
+        counter = itertools.count(1)
+        self.groups = LocalGroups(
+            GroupSettings(initial_rebalance_delay_ms=0, members_max=3),
+            now_ms=lambda: 1_000,
+            new_suffix=lambda: str(next(counter)),
+        )
+        self.groups.ask_offsets_of(self.offsets)
         self.data_logs = MemoryDataLogs(self.leaders)
 
     def configure(self, **topics: object) -> None:
@@ -371,6 +402,7 @@ class Memory:
             self.coordinator,
             self.settings,
             Address("broker.example", 9092),
+            self.groups,
         )
 
     def log(self, topic: str, partition: int = 0) -> LogId:
@@ -388,6 +420,12 @@ REQUESTS: dict[int, Any] = {
     2: (consumer.ListOffsetsRequest, consumer.ListOffsetsResponse),
     3: (metadata.MetadataRequest, metadata.MetadataResponse),
     10: (metadata.FindCoordinatorRequest, metadata.FindCoordinatorResponse),
+    11: (consumer.JoinGroupRequest, consumer.JoinGroupResponse),
+    12: (consumer.HeartbeatRequest, consumer.HeartbeatResponse),
+    13: (consumer.LeaveGroupRequest, consumer.LeaveGroupResponse),
+    14: (consumer.SyncGroupRequest, consumer.SyncGroupResponse),
+    15: (admin.DescribeGroupsRequest, admin.DescribeGroupsResponse),
+    16: (admin.ListGroupsRequest, admin.ListGroupsResponse),
     18: (metadata.ApiVersionsRequest, metadata.ApiVersionsResponse),
     19: (admin.CreateTopicsRequest, admin.CreateTopicsResponse),
     20: (admin.DeleteTopicsRequest, admin.DeleteTopicsResponse),
@@ -402,6 +440,7 @@ REQUESTS: dict[int, Any] = {
     37: (admin.CreatePartitionsRequest, admin.CreatePartitionsResponse),
     44: (admin.IncrementalAlterConfigsRequest, admin.IncrementalAlterConfigsResponse),
     60: (admin.DescribeClusterRequest, admin.DescribeClusterResponse),
+    42: (admin.DeleteGroupsRequest, admin.DeleteGroupsResponse),
     61: (admin.DescribeProducersRequest, admin.DescribeProducersResponse),
     65: (admin.DescribeTransactionsRequest, admin.DescribeTransactionsResponse),
     66: (admin.ListTransactionsRequest, admin.ListTransactionsResponse),
@@ -579,6 +618,12 @@ def _example_fields(key: int) -> dict[str, Any]:
         coordinator_epoch=0,
     )
     adding = {"v3_and_below_transactional_id": "tx", "v3_and_below_producer_id": 1, "v3_and_below_producer_epoch": 0}
+    member = {"group_id": "g", "member_id": "", "group_instance_id": "i"}
+    joining = consumer.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"m")
+    assigned = consumer.SyncGroupRequest.SyncGroupRequestAssignment(member_id="", assignment=b"a")
+    leaving = consumer.LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id="i", reason="r")
+    protocol = {"protocol_type": "consumer", "protocol_name": "range"}
+    timeouts = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
     return {
         0: {
             "transactional_id": None,
@@ -590,6 +635,12 @@ def _example_fields(key: int) -> dict[str, Any]:
         2: {"replica_id": -1, "isolation_level": 0, "topics": [offsets(name="t", partitions=[wanted])]},
         3: {"topics": [metadata.MetadataRequest.MetadataRequestTopic(name="t", topic_id=None)]},
         10: {"key": "k", "key_type": 1, "coordinator_keys": ["k"]},
+        11: {**member, **timeouts, "protocol_type": "consumer", "protocols": [joining], "reason": "r"},
+        12: {**member, "generation_id": 1},
+        13: {"group_id": "g", "member_id": "", "members": [leaving]},
+        14: {**member, "generation_id": 1, **protocol, "assignments": [assigned]},
+        15: {"groups": ["g"], "include_authorized_operations": False},
+        16: {"states_filter": ["Stable"]},
         18: {"client_software_name": "fuzz", "client_software_version": "1"},
         19: {
             "topics": [new(name="u", num_partitions=1, replication_factor=1, assignments=[], configs=[])],
@@ -623,6 +674,7 @@ def _example_fields(key: int) -> dict[str, Any]:
             "validate_only": False,
         },
         60: {"include_cluster_authorized_operations": True, "endpoint_type": 1},
+        42: {"groups_names": ["g"]},
         61: {"topics": [admin.DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0])]},
         65: {"transactional_ids": ["tx"]},
         66: {"state_filters": ["Ongoing"], "producer_id_filters": [1], "duration_filter": -1},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 import tracemalloc
 from contextlib import suppress
@@ -326,6 +327,35 @@ async def test_room_of_an_answer_comes_back_when_it_is_sent_or_never_will_be(pee
         assert await peer.receive() == b"answer"
     await trio.testing.wait_all_tasks_blocked()
     assert len(released) == 1
+
+
+@pytest.mark.parametrize("requests", [3, IN_FLIGHT_MAX + 2])
+async def test_answers_whose_turn_never_comes_are_released(monkeypatch, autojump_clock, requests):
+    """Each once: the first, which waits, those in the queue behind it, and the one that finds the queue full."""
+    released, started = [], []
+
+    async def finish():
+        await trio.sleep_forever()
+
+    async def start(frame, client):
+        await trio.lowlevel.checkpoint()
+        started.append(len(started))
+        return Started("Echo", 0, 0, Deferred(finish, functools.partial(released.append, started[-1])), [])
+
+    ours, theirs = memory_stream_pair()
+    router = EchoRouter()
+    monkeypatch.setattr(router, "start", start)
+    connection = Connection(ours, Client(1, "peer:1"), router, frame_bytes_max=FRAME_BYTES_MAX, budget=FrameBudget())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.serve)
+        await theirs.send_all(framed(b"join") * requests)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (len(started), released) == (requests, [])
+        if requests < IN_FLIGHT_MAX:
+            await theirs.aclose()
+        else:  # the reader waits for room in the queue, and does not see the end
+            nursery.cancel_scope.cancel()
+    assert released == started
 
 
 # --- order and pipelining --------------------------------------------------------------------------

@@ -50,6 +50,8 @@ def of_kafka_type(kafka_type, flexible, batch):
             return st.booleans()
         case "string":
             return strings(flexible)
+        case "bytes":
+            return st.binary(max_size=80)
         case "uuid":
             return st.sampled_from([None, UUID(int=1), UUID(int=2**128 - 1)])
         case "records":

@@ -1,0 +1,349 @@
+"""The membership of all groups that this node coordinates: the trio shell around `machine.Group`.
+
+It gives the machines their time and their tickets, parks the requests that wait, and wakes them with their answers.
+One task (`run`) sleeps until the first of all groups is due; heartbeats move deadlines only backwards, so they touch
+neither that task nor its heap, and a group that wakes it too early just says when it is due next.
+
+Membership is not kept over a restart: members are told UNKNOWN_MEMBER_ID and join again (decision 23).
+
+Memory. Groups, members, metadata and assignments take from one budget, `MEMBERSHIP_BYTES_MAX`; while it is spent, who
+wants to join is told to try again later. Of a parked request nothing is held but its ticket: what it said is in the
+group. When its connection breaks it is given up, and the group hears of it (`Group.hang_up`).
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import structlog
+import trio
+
+from fairlog.groups.interface import (
+    GroupDescription,
+    GroupOffsets,
+    GroupOverview,
+    GroupRefusal,
+    is_group_id,
+)
+from fairlog.groups.machine import Group
+from fairlog.groups.member import bytes_of
+from fairlog.groups.messages import (
+    NO_MEMBER_ID,
+    Answer,
+    Joined,
+    Joining,
+    JoinRefused,
+    Leaving,
+    Synced,
+    Syncing,
+    Ticket,
+)
+from fairlog.groups.settings import GroupSettings
+from fairlog.groups.states import GroupState
+
+log = structlog.get_logger()
+
+A = TypeVar("A")
+
+MEMBERSHIP_BYTES_MAX = 256 << 20
+"""What all groups of the node may take: room for a hundred thousand members with a little metadata each."""
+
+_STALE_MAX = 1_000
+"""So many stale entries the heap may have, beside as many as there are groups, before it is made anew."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A group, and how it was when it was last looked at."""
+
+    group: Group
+    state: GroupState = GroupState.EMPTY
+    size_bytes: int = 0
+    rebalancing_since_s: float = 0.0
+    """When the rebalance began that is under way, or the last one."""
+    scheduled_ms: float = math.inf
+    """When it is in the heap for; infinite if it is not."""
+
+
+class ParkedRequest(Generic[A]):
+    """A JoinGroup or SyncGroup that waits for its answer, or has it."""
+
+    __slots__ = ("_answer", "_answered", "_on_give_up")
+
+    def __init__(self, on_give_up: Callable[[], None] | None = None) -> None:
+        self._answer: A | None = None
+        self._answered = trio.Event()
+        self._on_give_up = on_give_up
+
+    def set(self, answer: A) -> None:
+        """Wake who waits for it."""
+        self._answer = answer
+        self._answered.set()
+
+    async def answer(self) -> A:
+        """See `fairlog.broker.Parked`."""
+        await self._answered.wait()
+        assert self._answer is not None, "it is set with the event"
+        return self._answer
+
+    def give_up(self) -> None:
+        """See `fairlog.broker.Parked`."""
+        on_give_up, self._on_give_up = self._on_give_up, None
+        if on_give_up is not None and not self._answered.is_set():
+            on_give_up()
+
+
+class LocalGroups:
+    """All groups of one node. `run` has to run, for time to have its effect."""
+
+    def __init__(self, settings: GroupSettings, *, now_ms: Callable[[], int], new_suffix: Callable[[], str]) -> None:
+        """`now_ms` is the Unix time; `new_suffix` makes something unique, for member ids."""
+        self._settings = settings
+        self._unix_ms = now_ms
+        self._new_suffix = new_suffix
+        self._entries: dict[str, _Entry] = {}
+        self._size_bytes = 0
+        self._offsets: GroupOffsets | None = None
+        self._tickets = itertools.count(1)
+        self._parked: dict[Ticket, ParkedRequest[Any]] = {}
+        self._due: list[tuple[float, str]] = []
+        """A heap of (ms, group id); what `_Entry.scheduled_ms` does not confirm is stale."""
+        self._sooner = trio.Event()
+        self._stopping = False
+
+    def ask_offsets_of(self, offsets: GroupOffsets) -> None:
+        """Where groups without members are to be looked for. Until this is called, none has offsets."""
+        self._offsets = offsets
+
+    async def run(self) -> None:
+        """Do what time brings, until cancelled."""
+        while True:
+            now_ms = _clock_ms()
+            while self._due and self._due[0][0] <= now_ms:
+                due_ms, group_id = heapq.heappop(self._due)
+                entry = self._entries.get(group_id)
+                if entry is not None and entry.scheduled_ms == due_ms:
+                    entry.scheduled_ms = math.inf
+                    self._settle(entry, entry.group.tick(now_ms))
+            self._sooner = trio.Event()
+            with trio.move_on_at(self._due[0][0] / 1000 if self._due else math.inf):
+                await self._sooner.wait()
+
+    def stop(self) -> None:
+        """Answer all that is parked, and park nothing any more. The groups are of no use afterwards."""
+        self._stopping = True
+        for entry in self._entries.values():
+            self._deliver(entry.group.refuse_parked(GroupRefusal.STOPPING))
+
+    # --- members -------------------------------------------------------------------------------------
+
+    def new_member_id(self, name: str) -> str:
+        """An id that was never given before; it begins with the name, for people."""
+        return f"{name}-{self._new_suffix()}"
+
+    def join(self, group_id: str, request: Joining) -> ParkedRequest[Joined | JoinRefused]:
+        """A member wants in; the answer comes when it is in a generation of the group, or refused.
+
+        Given up: the client is gone. A new member is forgotten; another one may come back for a while.
+        """
+        refusal = self._refused(group_id, bytes_of(request))
+        entry = self._entries.get(group_id)
+        if refusal is None and entry is None and request.member_id != NO_MEMBER_ID:
+            refusal = GroupRefusal.UNKNOWN_MEMBER
+        if refusal is not None:
+            return _answered(JoinRefused(refusal, request.member_id))
+        if entry is None:
+            entry = self._entries[group_id] = _Entry(Group(group_id, self._settings, _clock_ms()))
+        ticket, parked = self._park(entry)
+        self._settle(entry, entry.group.join(ticket, request, _clock_ms()))
+        return parked
+
+    def sync(self, group_id: str, request: Syncing) -> ParkedRequest[Synced | GroupRefusal]:
+        """A member asks for its assignment; the answer comes with the leader's, or when the next rebalance begins.
+
+        Given up: the client is gone; the member has its session time-out to come back.
+        """
+        refusal = self._refused(group_id, sum(map(len, request.assignments.values())))
+        entry = self._entries.get(group_id)
+        if refusal is not None or entry is None:
+            return _answered(refusal or GroupRefusal.UNKNOWN_MEMBER)
+        ticket, parked = self._park(entry)
+        self._settle(entry, entry.group.sync(ticket, request, _clock_ms()))
+        return parked
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> GroupRefusal | None:
+        """A member lives; REBALANCE_IN_PROGRESS asks it to join again."""
+        if not is_group_id(group_id):
+            return GroupRefusal.INVALID_GROUP_ID
+        group = self._group(group_id)
+        if group is None:
+            return GroupRefusal.UNKNOWN_MEMBER
+        return group.heartbeat(member_id, instance_id, generation, _clock_ms())
+
+    def leave(self, group_id: str, leaving: Sequence[Leaving]) -> Sequence[GroupRefusal | None] | GroupRefusal:
+        """Members go; an outcome for each, or one refusal of the whole."""
+        if not is_group_id(group_id):
+            return GroupRefusal.INVALID_GROUP_ID
+        entry = self._entries.get(group_id)
+        if entry is None:
+            return [GroupRefusal.UNKNOWN_MEMBER] * len(leaving)
+        outcome, answers = entry.group.leave(leaving, _clock_ms())
+        self._settle(entry, answers)
+        return outcome
+
+    # --- what others ask -----------------------------------------------------------------------------
+
+    def may_commit(
+        self, group: str, member_id: str, instance_id: str | None, generation: int, *, transactional: bool
+    ) -> GroupRefusal | None:
+        """See `interface.Membership`."""
+        known = self._group(group)
+        if known is not None:
+            return known.may_commit(member_id, instance_id, generation, transactional=transactional, now_ms=_clock_ms())
+        # A member of a group that was forgotten, by a restart for one, has to join again.
+        return None if generation < 0 else GroupRefusal.ILLEGAL_GENERATION
+
+    def is_empty(self, group: str) -> bool:
+        """See `interface.Membership`."""
+        known = self._group(group)
+        return known is None or known.is_empty
+
+    def empty_since_ms(self, group: str) -> int | None:
+        """See `interface.Membership`."""
+        known = self._group(group)
+        if known is None or not known.is_empty or known.generation == 0:
+            return None
+        return self._unix_ms() - (_clock_ms() - known.empty_since_ms)
+
+    def subscribed(self, group: str) -> frozenset[str] | None:
+        """See `interface.Membership`."""
+        known = self._group(group)
+        return frozenset() if known is None else known.subscribed()
+
+    def known(self) -> Collection[str]:
+        """See `interface.Membership`."""
+        return self._entries.keys()
+
+    def describe(self, group: str) -> GroupDescription | None:
+        """See `interface.Membership`."""
+        known = self._group(group)
+        if known is not None:
+            return known.describe()
+        return GroupDescription(group, GroupState.EMPTY, "", "", ()) if group in self._with_offsets() else None
+
+    def overviews(self) -> Sequence[GroupOverview]:
+        """All groups that have members, had some lately, or have offsets."""
+        found = [entry.group.overview() for entry in self._entries.values()]
+        others = (group for group in self._with_offsets() if group not in self._entries)
+        return [*found, *(GroupOverview(group, GroupState.EMPTY, "") for group in others)]
+
+    async def delete(self, group: str) -> GroupRefusal | None:
+        """Forget a group that has no members, with its offsets. Raises StorageFailure.
+
+        Who joins in the meantime finds the group without offsets. Cancelled: the offsets are deleted or not.
+        """
+        known = self._group(group)
+        if known is None and group not in self._with_offsets():
+            return GroupRefusal.UNKNOWN_GROUP
+        if known is not None and not known.is_empty:
+            return GroupRefusal.NON_EMPTY_GROUP
+        refusal = None if self._offsets is None else await self._offsets.delete(group)
+        entry = self._entries.get(group)
+        if refusal is None and entry is not None and entry.group.is_empty:
+            entry.group.forget()
+            self._settle(entry, ())
+        return refusal
+
+    # --- the machines --------------------------------------------------------------------------------
+
+    def _group(self, group_id: str) -> Group | None:
+        entry = self._entries.get(group_id)
+        return None if entry is None else entry.group
+
+    def _with_offsets(self) -> Collection[str]:
+        return () if self._offsets is None else self._offsets.groups()
+
+    def _refused(self, group_id: str, more_bytes: int) -> GroupRefusal | None:
+        """What is in the way of a request that may be parked, whoever sends it."""
+        if not is_group_id(group_id):
+            return GroupRefusal.INVALID_GROUP_ID
+        if self._stopping:
+            return GroupRefusal.STOPPING
+        if self._size_bytes + more_bytes > MEMBERSHIP_BYTES_MAX:
+            return GroupRefusal.NO_ROOM
+        return None
+
+    def _park(self, entry: _Entry) -> tuple[Ticket, ParkedRequest[Any]]:
+        ticket = Ticket(next(self._tickets))
+        parked = self._parked[ticket] = ParkedRequest[Any](functools.partial(self._give_up, entry, ticket))
+        return ticket, parked
+
+    def _give_up(self, entry: _Entry, ticket: Ticket) -> None:
+        del self._parked[ticket]
+        self._settle(entry, entry.group.hang_up(ticket, _clock_ms()))
+
+    def _settle(self, entry: _Entry, answers: Sequence[Answer]) -> None:
+        """After whatever was done with a group: wake who is answered, and note how it is now."""
+        self._deliver(answers)
+        group = entry.group
+        self._size_bytes += group.size_bytes - entry.size_bytes
+        entry.size_bytes = group.size_bytes
+        if group.state is not entry.state:
+            self._log_move(entry)
+            entry.state = group.state
+        if group.state is GroupState.DEAD or group.never_was:
+            self._size_bytes -= group.size_bytes
+            del self._entries[group.group_id]
+        elif group.due_ms < entry.scheduled_ms:
+            self._schedule(entry)
+
+    def _schedule(self, entry: _Entry) -> None:
+        entry.scheduled_ms = entry.group.due_ms
+        heapq.heappush(self._due, (entry.scheduled_ms, entry.group.group_id))
+        if len(self._due) > 2 * len(self._entries) + _STALE_MAX:
+            self._due = [(each.scheduled_ms, group_id) for group_id, each in self._entries.items()]
+            heapq.heapify(self._due)
+        if self._due[0][0] == entry.scheduled_ms:
+            self._sooner.set()
+
+    def _deliver(self, answers: Sequence[Answer]) -> None:
+        for answer in answers:
+            self._parked.pop(answer.ticket).set(answer.what)
+
+    def _log_move(self, entry: _Entry) -> None:
+        group, now_s = entry.group, trio.current_time()
+        if entry.state in (GroupState.STABLE, GroupState.EMPTY):
+            entry.rebalancing_since_s = now_s
+        if group.state is GroupState.STABLE:
+            log.info(
+                "group is stable",
+                group=group.group_id,
+                generation=group.generation,
+                members=group.size,
+                protocol=group.protocol,
+                seconds=round(now_s - entry.rebalancing_since_s, 3),
+                reason=group.reason,
+            )
+        elif group.state is GroupState.EMPTY:
+            log.info("group is empty", group=group.group_id, generation=group.generation)
+
+
+def _answered(answer: A) -> ParkedRequest[A]:
+    """What needs no waiting."""
+    request = ParkedRequest[A]()
+    request.set(answer)
+    return request
+
+
+def _clock_ms() -> int:
+    """The machines' clock: never goes backwards, unlike the wall's.
+
+    Rounded, so that who sleeps until `ms / 1000` finds it to be `ms`, and not the least bit less.
+    """
+    return round(trio.current_time() * 1000)

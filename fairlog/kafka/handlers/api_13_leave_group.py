@@ -1,0 +1,75 @@
+"""LeaveGroup: members go, each for itself, or several sent away by an operator.
+
+Behaviour
+- A static member is named by its instance id alone, or with its member id, which then has to be the current one.
+- A parked JoinGroup or SyncGroup of a member that goes is answered UNKNOWN_MEMBER_ID.
+
+Version notes
+- 1 adds the throttle time; 3 many members at once, each with an outcome of its own; 4 is flexible; 5 adds a reason,
+  which is not looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairlog.groups.interface import GroupRefusal
+from fairlog.groups.messages import Leaving
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
+from fairlog.kafka.wire import Reader
+
+SERVED = Versions(0, 5)
+FLEXIBLE_FROM = 4
+_MANY_MEMBERS_FROM = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroupRequest:
+    group_id: str
+    members: tuple[Leaving, ...]
+    """Exactly one before version 3."""
+
+
+def decode(reader: Reader, version: int) -> LeaveGroupRequest:
+    def member() -> Leaving:
+        entry = Leaving(reader.string(), reader.nullable_string())
+        if version >= 5:
+            reader.nullable_string()  # why it goes
+        reader.end_of_fields()
+        return entry
+
+    group_id = reader.string()
+    members = reader.array(member) if version >= _MANY_MEMBERS_FROM else (Leaving(reader.string(), None),)
+    reader.end_of_fields()
+    return LeaveGroupRequest(group_id, members)
+
+
+async def handle(context: Context, request: LeaveGroupRequest) -> Answer:
+    outcome = context.broker.groups.leave(request.group_id, request.members)
+    refused = isinstance(outcome, GroupRefusal)
+    whole = outcome if refused else None
+    if context.version < _MANY_MEMBERS_FROM and not refused:
+        whole = outcome[0]
+    writer = context.writer()
+
+    def code(refusal: GroupRefusal | None) -> None:
+        writer.int16(ErrorCode.NONE if refusal is None else GROUP_REFUSALS[refusal])
+
+    def member(entry: tuple[Leaving, GroupRefusal | None]) -> None:
+        leaving, refusal = entry
+        writer.string(leaving.member_id)
+        writer.nullable_string(leaving.instance_id)
+        code(refusal)
+        writer.end_of_fields()
+
+    if context.version >= 1:
+        writer.int32(0)  # throttle time
+    code(whole)
+    if context.version >= _MANY_MEMBERS_FROM:
+        writer.array(() if refused else zip(request.members, outcome, strict=True), member)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+API = Api(13, "LeaveGroup", SERVED, FLEXIBLE_FROM, decode, handle)

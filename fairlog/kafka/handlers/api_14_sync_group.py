@@ -1,0 +1,84 @@
+"""SyncGroup: a member asks for its assignment; the leader brings everybody's.
+
+Behaviour
+- Waits for the leader, and no longer than the group waits for it: REBALANCE_IN_PROGRESS then, as whenever the members
+  are gathered anew. Given up and stopped like JoinGroup.
+- A member that the leader has left out gets an empty assignment; what it has for others than members is dropped.
+- The group may say more about itself than the member knew to ask: a protocol type or name that is given has to
+  be the group's.
+- An assignment of more than 1 MiB is MESSAGE_TOO_LARGE, to the leader.
+
+Version notes
+- 1 adds the throttle time; 3 static members; 4 is flexible; 5 adds protocol type and name.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+from fairlog.broker import Parked
+from fairlog.groups.interface import GroupRefusal
+from fairlog.groups.messages import Synced, Syncing
+from fairlog.kafka.api import Answer, Api, Context, Deferred, Versions
+from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
+from fairlog.kafka.wire import Reader
+
+SERVED = Versions(0, 5)
+FLEXIBLE_FROM = 4
+_PROTOCOL_FROM = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroupRequest:
+    group_id: str
+    sync: Syncing
+
+
+def decode(reader: Reader, version: int) -> SyncGroupRequest:
+    def assignment() -> tuple[str, bytes]:
+        entry = reader.string(), bytes(reader.byte_string())
+        reader.end_of_fields()
+        return entry
+
+    group_id, generation, member_id = reader.string(), reader.int32(), reader.string()
+    sync = Syncing(
+        member_id,
+        reader.nullable_string() if version >= 3 else None,
+        generation,
+        reader.nullable_string() if version >= _PROTOCOL_FROM else None,
+        reader.nullable_string() if version >= _PROTOCOL_FROM else None,
+        dict(reader.array(assignment)),
+    )
+    reader.end_of_fields()
+    return SyncGroupRequest(group_id, sync)
+
+
+async def handle(context: Context, request: SyncGroupRequest) -> Deferred:
+    parked = context.broker.groups.sync(request.group_id, request.sync)
+    return Deferred(functools.partial(_finish, context, parked), parked.give_up)
+
+
+async def _finish(context: Context, parked: Parked[Synced | GroupRefusal]) -> Answer:
+    answer: Synced | GroupRefusal = GroupRefusal.STOPPING
+    with context.client.long_poll(math.inf):
+        answer = await parked.answer()
+    return encode(context, answer)
+
+
+def encode(context: Context, answer: Synced | GroupRefusal) -> Answer:
+    version, writer = context.version, context.writer()
+    refused = isinstance(answer, GroupRefusal)
+    if version >= 1:
+        writer.int32(0)  # throttle time
+    writer.int16(GROUP_REFUSALS[answer] if refused else ErrorCode.NONE)
+    if version >= _PROTOCOL_FROM:
+        writer.nullable_string(None if refused else answer.protocol_type)
+        writer.nullable_string(None if refused else answer.protocol)
+    writer.byte_string(b"" if refused else answer.assignment)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+API = Api(14, "SyncGroup", SERVED, FLEXIBLE_FROM, decode, handle)

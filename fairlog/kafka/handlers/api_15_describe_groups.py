@@ -1,0 +1,80 @@
+"""DescribeGroups: the state of groups, and their members.
+
+Behaviour
+- A group that has offsets and no members is Empty. One that is unknown is Dead, without an error, as in Kafka.
+- Metadata is shown once the members have agreed on a strategy, assignments while the group is stable.
+- A group that is named more than once is answered once. Other clients run between one and the next.
+- Authorized operations are not computed: there is nobody to be authorized yet.
+
+Version notes
+- 1 adds the throttle time; 3 asks for authorized operations; 4 shows static members; 5 is flexible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import trio
+
+from fairlog.groups.interface import GroupDescription, MemberDescription
+from fairlog.groups.states import GroupState
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.wire import Reader
+
+SERVED = Versions(0, 5)
+FLEXIBLE_FROM = 5
+
+_NOT_COMPUTED = -(1 << 31)
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroupsRequest:
+    groups: tuple[str, ...]
+
+
+def decode(reader: Reader, version: int) -> DescribeGroupsRequest:
+    request = DescribeGroupsRequest(reader.array(reader.string))
+    if version >= 3:
+        reader.boolean()  # include authorized operations
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: DescribeGroupsRequest) -> Answer:
+    version, writer = context.version, context.writer()
+
+    def member(entry: MemberDescription) -> None:
+        writer.string(entry.member_id)
+        if version >= 4:
+            writer.nullable_string(entry.instance_id)
+        writer.string(entry.client_id)
+        writer.string(entry.client_host)
+        writer.byte_string(entry.metadata)
+        writer.byte_string(entry.assignment)
+        writer.end_of_fields()
+
+    def group(entry: GroupDescription) -> None:
+        writer.int16(ErrorCode.NONE)
+        writer.string(entry.group_id)
+        writer.string(entry.state.value)
+        writer.string(entry.protocol_type)
+        writer.string(entry.protocol)
+        writer.array(entry.members, member)
+        if version >= 3:
+            writer.int32(_NOT_COMPUTED)
+        writer.end_of_fields()
+
+    asked = dict.fromkeys(request.groups)
+    if version >= 1:
+        writer.int32(0)  # throttle time
+    writer.array_length(len(asked))
+    for group_id in asked:
+        described = context.broker.groups.describe(group_id)
+        group(described or GroupDescription(group_id, GroupState.DEAD, "", "", ()))
+        await trio.lowlevel.checkpoint()
+    writer.end_of_fields()
+    return writer.parts()
+
+
+API = Api(15, "DescribeGroups", SERVED, FLEXIBLE_FROM, decode, handle)

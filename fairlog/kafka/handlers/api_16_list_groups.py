@@ -1,0 +1,65 @@
+"""ListGroups: all groups of this node.
+
+Behaviour
+- Groups with members, those that had some lately, and those that have offsets; the latter two are Empty.
+- The filter of states is compared without regard to case; a state that does not exist matches nothing.
+- Other clients run while a long list is written.
+
+Version notes
+- 1 adds the throttle time; 3 is flexible; 4 adds the filter and the state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import trio
+
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.wire import Reader
+
+SERVED = Versions(0, 4)
+FLEXIBLE_FROM = 3
+_STATES_FROM = 4
+
+_GROUPS_PER_TURN = 1_000
+"""Written before others run; they take about a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroupsRequest:
+    states: frozenset[str]
+    """In lower case. Empty: all."""
+
+
+def decode(reader: Reader, version: int) -> ListGroupsRequest:
+    states = reader.array(reader.string) if version >= _STATES_FROM else ()
+    reader.end_of_fields()
+    return ListGroupsRequest(frozenset(state.lower() for state in states))
+
+
+async def handle(context: Context, request: ListGroupsRequest) -> Answer:
+    version, writer = context.version, context.writer()
+    passing = [
+        overview
+        for overview in context.broker.groups.overviews()
+        if not request.states or overview.state.value.lower() in request.states
+    ]
+    if version >= 1:
+        writer.int32(0)  # throttle time
+    writer.int16(ErrorCode.NONE)
+    writer.array_length(len(passing))
+    for index, overview in enumerate(passing, 1):
+        writer.string(overview.group_id)
+        writer.string(overview.protocol_type)
+        if version >= _STATES_FROM:
+            writer.string(overview.state.value)
+        writer.end_of_fields()
+        if index % _GROUPS_PER_TURN == 0:
+            await trio.lowlevel.checkpoint()
+    writer.end_of_fields()
+    return writer.parts()
+
+
+API = Api(16, "ListGroups", SERVED, FLEXIBLE_FROM, decode, handle)

@@ -1,0 +1,59 @@
+"""DeleteGroups: groups without members go, with their committed offsets.
+
+Behaviour
+- A group that has members, or one that is about to join, is NON_EMPTY_GROUP; one that has neither members nor offsets,
+  nor had members lately, is GROUP_ID_NOT_FOUND.
+- A deleted group is gone when this is answered: its offsets cannot be fetched any more. They are deleted durably.
+
+Version notes
+- 2 is flexible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
+from fairlog.kafka.wire import Reader
+from fairlog_types import StorageFailure
+
+SERVED = Versions(0, 2)
+FLEXIBLE_FROM = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupsRequest:
+    groups: tuple[str, ...]
+
+
+def decode(reader: Reader, version: int) -> DeleteGroupsRequest:  # noqa: ARG001 (all versions look alike)
+    request = DeleteGroupsRequest(reader.array(reader.string))
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: DeleteGroupsRequest) -> Answer:
+    errors = {group: await _delete(context, group) for group in dict.fromkeys(request.groups)}
+    writer = context.writer()
+
+    def result(entry: tuple[str, ErrorCode]) -> None:
+        writer.string(entry[0])
+        writer.int16(entry[1])
+        writer.end_of_fields()
+
+    writer.int32(0)  # throttle time
+    writer.array(errors.items(), result)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+async def _delete(context: Context, group: str) -> ErrorCode:
+    try:
+        refusal = await context.broker.groups.delete(group)
+    except StorageFailure:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    return ErrorCode.NONE if refusal is None else GROUP_REFUSALS[refusal]
+
+
+API = Api(42, "DeleteGroups", SERVED, FLEXIBLE_FROM, decode, handle)
