@@ -8,6 +8,7 @@ parts, tests with doubles.
     data_logs    what consumers read; blocking, for worker threads    datalog
     coordinator  transactions                                         coordinator
     topics       making and deleting topics with all that hangs on them
+    offsets      what consumer groups have committed                  fairlog/groups/committed.py
 
 The protocols name only what handlers use, in the words of the rooms: no API numbers, no error codes.
 """
@@ -25,6 +26,16 @@ from datalog.batch import BatchHeader
 from datalog.interface import DataLogs
 from fairlog.cluster.interface import ClusterStore, Topic
 from fairlog.config import Address, Settings
+from fairlog.groups.interface import GroupRefusal
+from fairlog.groups.offset_index import Partition
+from fairlog.groups.offset_values import (
+    CommitUnderWay,
+    FetchedOffset,
+    NewOffset,
+    OffsetRefusal,
+    Sender,
+    TransactionalProducer,
+)
 from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId
 
 Buffer = bytes | bytearray | memoryview
@@ -177,6 +188,34 @@ class Coordinator(Protocol):
     def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None: ...
 
 
+CommitRefusal = GroupRefusal | OffsetRefusal | RefusedAppend | Refusal
+"""Why offsets were not taken. None of these has any effect."""
+
+
+class Offsets(Protocol):
+    """Committed offsets; `fairlog.groups.committed.CommittedOffsets` says what each method promises."""
+
+    def log_of(self, group: str) -> LogId: ...
+
+    async def commit(
+        self, group: str, sender: Sender, offsets: Sequence[NewOffset]
+    ) -> CommitUnderWay | CommitRefusal: ...
+
+    async def settled(self, commit: CommitUnderWay) -> bool: ...
+
+    async def commit_in_transaction(
+        self, group: str, sender: Sender, producer: TransactionalProducer, offsets: Sequence[NewOffset]
+    ) -> CommitRefusal | None: ...
+
+    async def fetch(
+        self, group: str, partitions: Sequence[Partition] | None, *, require_stable: bool
+    ) -> Mapping[Partition, FetchedOffset] | None: ...
+
+    async def delete_partitions(
+        self, group: str, topics: Mapping[Partition, str]
+    ) -> Mapping[Partition, GroupRefusal | None] | GroupRefusal: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Broker:
     """The node, as handlers see it."""
@@ -189,6 +228,7 @@ class Broker:
     settings: Settings
     advertised: Address
     """What clients are told to connect to."""
+    offsets: Offsets
 
     @property
     def node_id(self) -> int:

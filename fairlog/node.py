@@ -28,6 +28,8 @@ from datalog.environment import LmdbDataLogs
 from fairlog.broker import Broker
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.config import Address, Settings, advertised_address
+from fairlog.groups.committed import CommittedOffsets
+from fairlog.groups.no_members import NoMembers
 from fairlog.kafka.server import Server
 from fairlog.last_run import LastRun
 from fairlog.leaders import LocalLeaders
@@ -97,8 +99,10 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             leaders = await _open_leaders(stack, settings, cluster, last_run)
             coordinator = await _open_coordinator(stack, settings, cluster, leaders)
             leaders.ask_epochs_of(coordinator.epoch_of)
-            topics = LocalTopics(cluster, leaders, _now_ms)
+            offsets = _make_offsets(settings, cluster, leaders, coordinator)
+            topics = LocalTopics(cluster, leaders, _now_ms, on_deleted=offsets.topic_deleted)
             await topics.recover()
+            await leaders.lead(offsets.logs())
             await coordinator.recover(tail_kept=last_run.tail_kept)
             leaders.finish_recovery()
 
@@ -107,8 +111,10 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 background.start_soon(coordinator.run)
                 await leaders.drain()
                 await trio.to_thread.run_sync(last_run.begin)
+                await offsets.load()
                 background.start_soon(topics.run)
-                broker = Broker(cluster, topics, leaders, leaders.data_logs, coordinator, settings, advertised)
+                background.start_soon(offsets.run)
+                broker = Broker(cluster, topics, leaders, leaders.data_logs, coordinator, settings, advertised, offsets)
                 log.info(
                     "ready",
                     address=str(advertised),
@@ -252,6 +258,23 @@ async def _begin(journals: Sequence[Journal]) -> None:
             nursery.start_soon(begin, journal)
     if failures:
         raise failures[0]
+
+
+def _make_offsets(
+    settings: Settings, cluster: EmbeddedStore, leaders: LocalLeaders, coordinator: Coordinator
+) -> CommittedOffsets:
+    return CommittedOffsets(
+        leaders=leaders,
+        data_logs=leaders.data_logs,
+        offsets_log_count=cluster.offsets_log_count,
+        membership=NoMembers(),
+        transactions=coordinator,
+        topics=cluster,
+        commit_bytes_max=settings.requests.message_bytes_max,
+        retention_ms=settings.offsets.retention_minutes * 60_000,
+        check_interval_ms=settings.offsets.retention_check_interval_ms,
+        now_ms=_now_ms,
+    )
 
 
 async def _in_thread(close: Callable[[], None]) -> None:

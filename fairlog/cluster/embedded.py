@@ -328,14 +328,11 @@ def _version_of(content: Mapping[bytes, bytes], directory: Path) -> int:
 def _read(content: Mapping[bytes, bytes], directory: Path) -> _Content:
     """All records of a store of this format. Raises CorruptStorage that names the file."""
     try:
-        offsets_logs = records.decode_count(content[records.OFFSETS_LOGS_KEY], "offsets-logs")
-        if offsets_logs == 0:
-            raise CorruptStorage("the record 'offsets-logs' reads 0")
         return (
             records.decode_node(content[records.NODE_KEY]),
             records.decode_count(content[records.STARTS_KEY], "starts"),
             records.decode_count(content[records.PRODUCER_IDS_KEY], "producer-ids"),
-            offsets_logs,
+            records.decode_count(content[records.OFFSETS_LOGS_KEY], "offsets-logs", least=1),
             [
                 records.decode_topic(key, value)
                 for key, value in content.items()

@@ -81,9 +81,9 @@ def encode_count(count: int) -> bytes:
     return cbor2.dumps(count)
 
 
-def decode_count(value: bytes, name: str) -> int:
+def decode_count(value: bytes, name: str, *, least: int = 0) -> int:
     match _load(value, name):
-        case int(count) if count >= 0:
+        case int(count) if count >= least:
             return count
         case other:
             raise CorruptStorage(f"the record {name!r} reads {other!r}, not a count")

@@ -18,6 +18,17 @@ from typing import Protocol
 
 from fairlog.groups.states import GroupState
 
+GROUP_ID_BYTES_MAX = 1_024
+"""In UTF-8. Kafka has no limit but a string's, 32 KiB; an id stands in every offset that is committed for it."""
+
+
+def is_group_id(group: str) -> bool:
+    """Whether a group that has members, or offsets, may be called so. Others are refused as INVALID_GROUP_ID.
+
+    Kafka takes the empty id for offsets alone, for the sake of consumers from before 2.2; here nobody gets it.
+    """
+    return 0 < len(group.encode()) <= GROUP_ID_BYTES_MAX
+
 
 class GroupRefusal(Enum):
     """Why a group does not do what it was asked. None of these changes the group (but for a heartbeat's effect)."""
@@ -55,13 +66,23 @@ class MemberDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDescription:
-    """A group as DescribeGroups and ListGroups show it."""
+class GroupOverview:
+    """A group as ListGroups shows it."""
 
     group_id: str
     state: GroupState
     protocol_type: str
-    """`consumer` for consumers; empty if nobody ever joined."""
+    """As in `GroupDescription`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group as DescribeGroups shows it."""
+
+    group_id: str
+    state: GroupState
+    protocol_type: str
+    """`consumer` for consumers; empty if nobody has joined since the node's start."""
     protocol: str
     """The assignment strategy that the members agreed on; empty while there is none."""
     members: tuple[MemberDescription, ...]
@@ -92,8 +113,8 @@ class Membership(Protocol):
     def subscribed(self, group: str) -> frozenset[str] | None:
         """Names of the topics that its members consume; None if that cannot be told.
 
-        Empty for a group without members. It cannot be told for protocol types other than `consumer`, while the
-        group is rebalancing, and if a member's metadata is not readable.
+        Empty for a group without members. It cannot be told for protocol types other than `consumer`, nor if a
+        member's metadata is not readable.
         """
         ...
 
@@ -102,7 +123,7 @@ class Membership(Protocol):
         ...
 
     def describe(self, group: str) -> GroupDescription | None:
-        """None for a group that is not among the `known`."""
+        """None for a group that has neither members nor offsets."""
         ...
 
 

@@ -13,7 +13,9 @@ from enum import IntEnum
 
 from coordinator.answers import Effect, Refusal
 from datalog.batch import BadBatchReason
-from fairlog.broker import RefusedAppend
+from fairlog.broker import CommitRefusal, RefusedAppend
+from fairlog.groups.interface import GroupRefusal
+from fairlog.groups.offset_values import OffsetRefusal
 from fairlog.kafka.api import HangUp
 
 
@@ -27,8 +29,19 @@ class ErrorCode(IntEnum):
     UNKNOWN_TOPIC_OR_PARTITION = 3
     REQUEST_TIMED_OUT = 7
     MESSAGE_TOO_LARGE = 10
+    OFFSET_METADATA_TOO_LARGE = 12
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
     INVALID_TOPIC_EXCEPTION = 17
     INVALID_REQUIRED_ACKS = 21
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    INVALID_COMMIT_OFFSET_SIZE = 28
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -48,11 +61,18 @@ class ErrorCode(IntEnum):
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
     UNKNOWN_PRODUCER_ID = 59
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     UNSUPPORTED_COMPRESSION_TYPE = 76
+    MEMBER_ID_REQUIRED = 79
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
     PRODUCER_FENCED = 90
     UNKNOWN_TOPIC_ID = 100
     TRANSACTIONAL_ID_NOT_FOUND = 105
@@ -107,6 +127,48 @@ BAD_BATCHES: dict[BadBatchReason, ErrorCode] = {
     BadBatchReason.CONTROL: ErrorCode.INVALID_RECORD,
 }
 """What a batch that cannot be stored is answered with; all are without effect."""
+
+GROUP_REFUSALS: dict[GroupRefusal, ErrorCode] = {
+    GroupRefusal.UNKNOWN_MEMBER: ErrorCode.UNKNOWN_MEMBER_ID,
+    GroupRefusal.ILLEGAL_GENERATION: ErrorCode.ILLEGAL_GENERATION,
+    GroupRefusal.FENCED_INSTANCE: ErrorCode.FENCED_INSTANCE_ID,
+    GroupRefusal.REBALANCE_IN_PROGRESS: ErrorCode.REBALANCE_IN_PROGRESS,
+    GroupRefusal.INCONSISTENT_PROTOCOL: ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+    GroupRefusal.INVALID_SESSION_TIMEOUT: ErrorCode.INVALID_SESSION_TIMEOUT,
+    GroupRefusal.INVALID_GROUP_ID: ErrorCode.INVALID_GROUP_ID,
+    GroupRefusal.MEMBER_ID_REQUIRED: ErrorCode.MEMBER_ID_REQUIRED,
+    GroupRefusal.GROUP_MAX_SIZE: ErrorCode.GROUP_MAX_SIZE_REACHED,
+    GroupRefusal.NON_EMPTY_GROUP: ErrorCode.NON_EMPTY_GROUP,
+    GroupRefusal.UNKNOWN_GROUP: ErrorCode.GROUP_ID_NOT_FOUND,
+    GroupRefusal.SUBSCRIBED: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
+    GroupRefusal.TOO_LARGE: ErrorCode.MESSAGE_TOO_LARGE,
+    # Both pass by themselves, and every client asks for the coordinator again, and then once more.
+    GroupRefusal.NO_ROOM: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    GroupRefusal.STOPPING: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+"""What a group's refusal is answered with; all are without effect on topics and offsets."""
+
+
+OFFSET_REFUSALS: dict[OffsetRefusal | RefusedAppend, ErrorCode] = {
+    OffsetRefusal.TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    # Clients ask again for these two, within their own time; Kafka answers a failed disk and a full one so.
+    OffsetRefusal.TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    RefusedAppend.STORAGE: ErrorCode.NOT_COORDINATOR,
+}
+"""What a refused commit of offsets is answered with where it differs from what a batch would get."""
+
+
+def code_of_commit_refusal(refusal: CommitRefusal) -> ErrorCode:
+    """The answer to a refused OffsetCommit or TxnOffsetCommit. PRODUCER_FENCED is not among the codes of either."""
+    match refusal:
+        case GroupRefusal():
+            return GROUP_REFUSALS[refusal]
+        case OffsetRefusal():
+            return OFFSET_REFUSALS[refusal]
+        case RefusedAppend():
+            return OFFSET_REFUSALS.get(refusal) or APPEND_REFUSALS[refusal]
+        case Refusal():
+            return code_of_refusal(refusal, knows_producer_fenced=False)
 
 
 def code_of_refusal(refusal: Refusal, *, knows_producer_fenced: bool) -> ErrorCode:
