@@ -33,10 +33,14 @@ from datalog.interface import (
     TimestampOffset,
     UnknownLog,
 )
-from fairlog.broker import ActiveProducer, Appended, Broker, DuplicateOf, RefusedAppend
+from datalog.offset_entries import CommittedOffset
+from fairlog.broker import ActiveProducer, Appended, Broker, CommitRefusal, DuplicateOf, RefusedAppend
 from fairlog.cluster.interface import Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
 from fairlog.config import Address, Settings
+from fairlog.groups.interface import GroupRefusal
+from fairlog.groups.offset_index import Partition
+from fairlog.groups.offset_values import CommitUnderWay, FetchedOffset, NewOffset, Sender, TransactionalProducer
 from fairlog.kafka.api import Client, Deferred
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.router import Router
@@ -344,6 +348,69 @@ class MemoryCoordinator:
         return self.epochs.get(producer_id)
 
 
+class MemoryOffsets:
+    """What is committed is there at once; what `pending` names is in an open transaction."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, dict[Partition, CommittedOffset]] = {}
+        self.pending: set[Partition] = set()
+        self.refusal: CommitRefusal | None = None
+        self.settles = True
+        self.readable = True
+        self.failure: Exception | None = None
+        self.deletion: GroupRefusal | None = None
+        self.subscribed: set[str] = set()
+        self.calls: list[tuple[object, ...]] = []
+
+    def log_of(self, group: str) -> LogId:
+        return LogId.of_offsets(len(group) % 4)
+
+    async def commit(self, group: str, sender: Sender, offsets: Sequence[NewOffset]) -> CommitUnderWay | CommitRefusal:
+        await trio.lowlevel.checkpoint()
+        self.calls.append(("commit", group, sender))
+        if self.refusal is not None:
+            return self.refusal
+        for new in offsets:
+            value = CommittedOffset(Offset(new.offset), new.leader_epoch, new.metadata, 1_000)
+            self.groups.setdefault(group, {})[new.partition] = value
+        return CommitUnderWay(self.log_of(group), Offset(1))
+
+    async def settled(self, commit: CommitUnderWay) -> bool:
+        await trio.lowlevel.checkpoint()
+        return self.settles
+
+    async def commit_in_transaction(
+        self, group: str, sender: Sender, producer: TransactionalProducer, offsets: Sequence[NewOffset]
+    ) -> CommitRefusal | None:
+        await trio.lowlevel.checkpoint()
+        self.calls.append(("commit in", group, sender, producer, tuple(offsets)))
+        return self.refusal
+
+    async def fetch(
+        self, group: str, partitions: Sequence[Partition] | None, *, require_stable: bool
+    ) -> Mapping[Partition, FetchedOffset] | None:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        if not self.readable:
+            return None
+        known = self.groups.get(group, {})
+        return {
+            asked: FetchedOffset(known.get(asked), require_stable and asked in self.pending)
+            for asked in (known if partitions is None else partitions)
+        }
+
+    async def delete_partitions(
+        self, group: str, topics: Mapping[Partition, str]
+    ) -> Mapping[Partition, GroupRefusal | None] | GroupRefusal:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        if self.deletion is not None:
+            return self.deletion
+        return {asked: GroupRefusal.SUBSCRIBED if name in self.subscribed else None for asked, name in topics.items()}
+
+
 @dataclass
 class Memory:
     """The double, with its parts at hand."""
@@ -351,6 +418,7 @@ class Memory:
     cluster: MemoryCluster = field(default_factory=MemoryCluster)
     leaders: MemoryLeaders = field(default_factory=MemoryLeaders)
     coordinator: MemoryCoordinator = field(default_factory=MemoryCoordinator)
+    offsets: MemoryOffsets = field(default_factory=MemoryOffsets)
     settings: Settings = field(default_factory=Settings)
 
     def __post_init__(self) -> None:
@@ -371,6 +439,7 @@ class Memory:
             self.coordinator,
             self.settings,
             Address("broker.example", 9092),
+            self.offsets,
         )
 
     def log(self, topic: str, partition: int = 0) -> LogId:
@@ -387,6 +456,8 @@ REQUESTS: dict[int, Any] = {
     1: (consumer.FetchRequest, consumer.FetchResponse),
     2: (consumer.ListOffsetsRequest, consumer.ListOffsetsResponse),
     3: (metadata.MetadataRequest, metadata.MetadataResponse),
+    8: (consumer.OffsetCommitRequest, consumer.OffsetCommitResponse),
+    9: (consumer.OffsetFetchRequest, consumer.OffsetFetchResponse),
     10: (metadata.FindCoordinatorRequest, metadata.FindCoordinatorResponse),
     18: (metadata.ApiVersionsRequest, metadata.ApiVersionsResponse),
     19: (admin.CreateTopicsRequest, admin.CreateTopicsResponse),
@@ -395,6 +466,7 @@ REQUESTS: dict[int, Any] = {
     22: (producer.InitProducerIdRequest, producer.InitProducerIdResponse),
     23: (consumer.OffsetForLeaderEpochRequest, consumer.OffsetForLeaderEpochResponse),
     24: (producer.AddPartitionsToTxnRequest, producer.AddPartitionsToTxnResponse),
+    25: (producer.AddOffsetsToTxnRequest, producer.AddOffsetsToTxnResponse),
     26: (producer.EndTxnRequest, producer.EndTxnResponse),
     27: (producer.WriteTxnMarkersRequest, producer.WriteTxnMarkersResponse),
     32: (admin.DescribeConfigsRequest, admin.DescribeConfigsResponse),
@@ -402,6 +474,8 @@ REQUESTS: dict[int, Any] = {
     37: (admin.CreatePartitionsRequest, admin.CreatePartitionsResponse),
     44: (admin.IncrementalAlterConfigsRequest, admin.IncrementalAlterConfigsResponse),
     60: (admin.DescribeClusterRequest, admin.DescribeClusterResponse),
+    28: (producer.TxnOffsetCommitRequest, producer.TxnOffsetCommitResponse),
+    47: (consumer.OffsetDeleteRequest, consumer.OffsetDeleteResponse),
     61: (admin.DescribeProducersRequest, admin.DescribeProducersResponse),
     65: (admin.DescribeTransactionsRequest, admin.DescribeTransactionsResponse),
     66: (admin.ListTransactionsRequest, admin.ListTransactionsResponse),
