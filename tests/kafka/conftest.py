@@ -653,6 +653,12 @@ def _example_fields(key: int) -> dict[str, Any]:
         coordinator_epoch=0,
     )
     adding = {"v3_and_below_transactional_id": "tx", "v3_and_below_producer_id": 1, "v3_and_below_producer_epoch": 0}
+    commit = consumer.OffsetCommitRequest.OffsetCommitRequestTopic
+    commit_in = producer.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    ask = consumer.OffsetFetchRequest.OffsetFetchRequestTopic
+    ask_many = consumer.OffsetFetchRequest.OffsetFetchRequestGroup
+    forget = consumer.OffsetDeleteRequest.OffsetDeleteRequestTopic
+    committed = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
     return {
         0: {
             "transactional_id": None,
@@ -663,6 +669,22 @@ def _example_fields(key: int) -> dict[str, Any]:
         1: {**timing, **session, "topics": [fetch(topic="t", topic_id=UUID(int=1), partitions=[fetched])]},
         2: {"replica_id": -1, "isolation_level": 0, "topics": [offsets(name="t", partitions=[wanted])]},
         3: {"topics": [metadata.MetadataRequest.MetadataRequestTopic(name="t", topic_id=None)]},
+        8: {
+            "group_id": "g",
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "retention_time_ms": -1,
+            "topics": [commit(name="t", partitions=[commit.OffsetCommitRequestPartition(**committed)])],
+        },
+        9: {
+            "group_id": "g",
+            "topics": [ask(name="t", partition_indexes=[0])],
+            "groups": [
+                ask_many(group_id="g", topics=[ask_many.OffsetFetchRequestTopics(name="t", partition_indexes=[0])])
+            ],
+            "require_stable": False,
+        },
         10: {"key": "k", "key_type": 1, "coordinator_keys": ["k"]},
         18: {"client_software_name": "fuzz", "client_software_version": "1"},
         19: {
@@ -673,6 +695,7 @@ def _example_fields(key: int) -> dict[str, Any]:
         20: {"topics": [deleted(name="t", topic_id=None)], "topic_names": ["t"], "timeout_ms": 1000},
         22: {"transactional_id": "tx", "transaction_timeout_ms": 1000, "producer_id": -1, "producer_epoch": -1},
         24: {**adding, "v3_and_below_topics": [add.AddPartitionsToTxnTopic(name="t", partitions=[0])]},
+        25: {"transactional_id": "tx", "producer_id": 1, "producer_epoch": 0, "group_id": "g"},
         26: {"transactional_id": "tx", "producer_id": 1, "producer_epoch": 0, "committed": True},
         21: {
             "topics": [deleting(name="t", partitions=[deleting.DeleteRecordsPartition(partition_index=0, offset=-1)])],
@@ -697,6 +720,20 @@ def _example_fields(key: int) -> dict[str, Any]:
             "validate_only": False,
         },
         60: {"include_cluster_authorized_operations": True, "endpoint_type": 1},
+        28: {
+            "transactional_id": "tx",
+            "group_id": "g",
+            "producer_id": 1,
+            "producer_epoch": 0,
+            "generation_id": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": [commit_in(name="t", partitions=[commit_in.TxnOffsetCommitRequestPartition(**committed)])],
+        },
+        47: {
+            "group_id": "g",
+            "topics": [forget(name="t", partitions=[forget.OffsetDeleteRequestPartition(partition_index=0)])],
+        },
         61: {"topics": [admin.DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0])]},
         65: {"transactional_ids": ["tx"]},
         66: {"state_filters": ["Ongoing"], "producer_id_filters": [1], "duration_filter": -1},
