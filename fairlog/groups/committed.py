@@ -387,8 +387,9 @@ class CommittedOffsets:
                 logger.warning("expired offsets stay until the next start", reason=str(failure))
                 return
             self._forget_connections()
-            await trio.sleep(min(SWEEP_PAUSE_S, self._check_interval_ms / 1000))
-            with trio.move_on_after(self._check_interval_ms / 1000 - SWEEP_PAUSE_S):
+            pause_s = min(SWEEP_PAUSE_S, self._check_interval_ms / 1000)
+            await trio.sleep(pause_s)
+            with trio.move_on_after(self._check_interval_ms / 1000 - pause_s):
                 await self._topic_is_gone.wait()
 
     async def _sweep(self) -> None:
