@@ -35,6 +35,25 @@ async def until(condition: Callable[[], bool]) -> None:
             await trio.sleep(0.002)
 
 
+async def until_fetched(desk: Desk, group: str, expected: dict[tuple[str, int], int]) -> None:
+    with trio.fail_after(10):
+        while await desk.fetched(group) != expected:
+            pass
+
+
+async def several_sweeps(desk: Desk) -> None:
+    """Wait until every group was looked at again and again."""
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+
+    desk.members.on_ask = look
+    await until(lambda: looks > 50)
+    desk.members.on_ask = None
+
+
 # --- plain commits ---------------------------------------------------------------------------------
 
 
@@ -460,12 +479,12 @@ async def test_offsets_expire_when_their_group_has_been_empty_for_so_long(open_d
         desk.members.empty_since["left"] = desk.run.clock() + HOUR_MS // 2
         nursery.start_soon(desk.offsets.run)
         desk.run.clock.ms += HOUR_MS - 1
-        await trio.testing.wait_all_tasks_blocked(0.05)
+        await several_sweeps(desk)
         assert sorted(desk.offsets.groups()) == ["left", "nobody", "there"]
         desk.run.clock.ms += 1
         await until(lambda: sorted(desk.offsets.groups()) == ["left", "there"])
         assert await desk.fetched("nobody") == {}
-        assert await desk.fetched("there") == {FIRST: 1}, "the topic that is consumed no more had its time as well"
+        await until_fetched(desk, "there", {FIRST: 1})  # the topic that is consumed no more has had its time as well
         desk.run.clock.ms += HOUR_MS // 2
         await until(lambda: list(desk.offsets.groups()) == ["there"])
         nursery.cancel_scope.cancel()
@@ -479,9 +498,7 @@ async def test_offset_that_is_committed_again_does_not_expire(open_desk) -> None
         await desk.commit("g", new(2))
         desk.run.clock.ms += HOUR_MS // 2
         nursery.start_soon(desk.offsets.run)
-        with trio.fail_after(10):
-            while await desk.fetched("g") != {FIRST: 2}:
-                pass
+        await until_fetched(desk, "g", {FIRST: 2})
         nursery.cancel_scope.cancel()
 
 
@@ -516,7 +533,7 @@ async def test_offsets_of_a_deleted_topic_go_with_it(open_desk) -> None:
         del desk.topics.by_id[TOPIC.topic_id]
         desk.offsets.topic_deleted()
         await until(lambda: list(desk.offsets.groups()) == ["g"])
-        assert await desk.fetched("g") == {new(0, topic=OTHER).partition: 2}
+        await until_fetched(desk, "g", {new(0, topic=OTHER).partition: 2})
         nursery.cancel_scope.cancel()
 
 
