@@ -16,6 +16,7 @@ from uuid import UUID
 import pytest
 
 from coordinator.answers import Description
+from coordinator.messages import Expected, Prepare
 from fairlog.broker import CommitRefusal
 from fairlog.cluster.interface import Topic
 from fairlog.groups.committed import CommittedOffsets
@@ -23,7 +24,7 @@ from fairlog.groups.interface import GroupDescription, GroupRefusal
 from fairlog.groups.offset_index import Partition
 from fairlog.groups.offset_values import CommitUnderWay, NewOffset, Sender, TransactionalProducer
 from fairlog.groups.states import GroupState
-from fairlog_types import ProducerEpoch, ProducerId, TxId
+from fairlog_types import LogId, ProducerEpoch, ProducerId, TxId
 from tests.node import runs
 from tests.node.runs import A, Run
 
@@ -106,6 +107,10 @@ def producer(txid: TxId, connection: int = 1) -> TransactionalProducer:
     return TransactionalProducer(str(txid.producer_id), txid.producer_id, txid.epoch, connection)
 
 
+Decision = tuple[TxId, Mapping[LogId, Expected]]
+"""A transaction, and what PREPARE_COMMIT says of it."""
+
+
 @dataclass
 class Desk:
     """Committed offsets over one run of the leaders."""
@@ -170,7 +175,10 @@ class Desk:
 
 
 @asynccontextmanager
-async def open_desk_over(run: Run, **settings: Any) -> AsyncGenerator[Desk, None]:
+async def open_desk_over(
+    run: Run, *, prepared: Decision | None = None, refused: Decision | None = None, **settings: Any
+) -> AsyncGenerator[Desk, None]:
+    """`prepared` and `refused` are what the coordinator says again of the last run, and how it turns out."""
     members, ids, topics = Members(), Ids(), Topics()
     choices: dict[str, Any] = {
         "commit_bytes_max": 65_536,
@@ -187,7 +195,15 @@ async def open_desk_over(run: Run, **settings: Any) -> AsyncGenerator[Desk, None
         now_ms=run.clock,
         **choices | settings,
     )
-    await run.start(A, *offsets.logs())
+    await run.leaders.lead((A, *offsets.logs()))
+    for txid, expected in filter(None, (prepared, refused)):
+        answer = await run.leaders.prepare(Prepare(txid, expected))
+        assert bool(answer.refused) == (refused is not None), answer
+        if refused is None:
+            run.place(txid, *expected)
+        else:
+            run.discard(txid, *expected)
+    await run.serve()
     await offsets.load()
     yield Desk(run, offsets, members, ids, topics)
 
