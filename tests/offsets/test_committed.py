@@ -273,6 +273,26 @@ async def test_offsets_and_output_of_a_transaction_are_seen_in_one_read(open_des
         assert one_cut(desk.run.data_logs, log, "g") == (60, 60)
 
 
+@pytest.mark.parametrize("late", ["output", "offsets"])
+async def test_offsets_and_output_are_seen_together_though_one_is_durable_long_before_the_other(
+    open_desk, late: str
+) -> None:
+    """Invariant 7 where it is hardest: the APPLY of one log is on disk, and could be copied."""
+    async with open_desk() as desk:
+        log = desk.offsets.log_of("g")
+        await desk.begin(T0, "g")
+        await desk.run.write(T0, A, b"v")
+        await desk.commit_in(T0, "g", new(1))
+        await desk.run.prepare(T0, A, log)
+        desk.run.disk.hold(str(A if late == "output" else log))
+        desk.run.place(T0, A, log)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert one_cut(desk.run.data_logs, log, "g") == (0, 0)
+        desk.run.disk.let_go()
+        await desk.run.leaders.drain()
+        assert one_cut(desk.run.data_logs, log, "g") == (1, 1)
+
+
 # --- zombies ---------------------------------------------------------------------------------------
 
 
