@@ -1,7 +1,7 @@
 """The partition leaders of this node: what is written to a local journal, and in which order.
 
     Produce ──▶ append ─────────────────────────────▶ journal J-p ─▶ fold ─▶ copier ─▶ high watermark ─▶ Fetch
-    OffsetCommit ──▶ append_offsets ───────────────────────▲
+    OffsetCommit ──▶ append_record ────────────────────────▲
     coordinator ──▶ begin, seal, prepare, place, discard ──▲
 
 A leader is a journal with its `LocalState`, the fold over that journal. Every change goes the same way: the
@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 import structlog
 import trio
@@ -45,8 +44,6 @@ from datalog.interface import DataLogs, Mark, UnknownLog
 from fairlog.broker import ActiveProducer, Appended, Buffer, DuplicateOf, RefusedAppend
 from fairlog.led_logs import LedLog, LedLogStore
 from fairlog_types import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
     ApplyNumber,
     JournalPosition,
     LeaderEpoch,
@@ -65,8 +62,9 @@ from journal.flush import Flusher
 from journal.journal import Journal, JournalSettings, NoFiles
 from journal.local_journal import encode_local
 from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
+from journal.local_state import LocalState
 from journal.placing import Placed
-from journal.producer_window import NO_SEQUENCE, BatchRefusal
+from journal.producer_window import BatchRefusal
 
 logger = structlog.get_logger("fairlog.leaders")
 
@@ -76,8 +74,6 @@ EXPIRY_CHECK_MS = 600_000
 DELETE_STEP_OFFSETS = 50_000
 """Of so many offsets the records are deleted in one write of the data logs. Whoever writes waits for it, the copier
 too: of one-record batches it takes about a tenth of a second."""
-
-R = TypeVar("R")
 
 _REFUSALS: Mapping[BatchRefusal, RefusedAppend] = {
     BatchRefusal.FENCED: RefusedAppend.FENCED,
@@ -334,7 +330,7 @@ class LocalLeaders:
     def _append_transactional(
         self, leader: LedLog, data: Buffer, header: BatchHeader
     ) -> Appended | DuplicateOf | RefusedAppend:
-        txid = self._open_transaction(header.producer_id, header.producer_epoch)
+        txid = self.open_transaction(header.producer_id, header.producer_epoch)
         if isinstance(txid, RefusedAppend):
             return txid
         decision = leader.state.check_transactional(txid, header.base_sequence, header.record_count)
@@ -354,67 +350,33 @@ class LocalLeaders:
         self._write(leader, record, data)
         return Appended(None, None)
 
-    def _open_transaction(self, producer_id: ProducerId, epoch: ProducerEpoch) -> TxId | RefusedAppend:
+    def open_transaction(self, producer_id: ProducerId, epoch: ProducerEpoch) -> TxId | RefusedAppend:
+        """The transaction that the producer has open on this node, or why there is none for it."""
         txid = self._open.get(producer_id)
         if txid is None or txid.epoch < epoch:
             return RefusedAppend.NOT_IN_TRANSACTION
         return RefusedAppend.FENCED if txid.epoch > epoch else txid
 
-    # --- committed offsets --------------------------------------------------------------------
+    # --- other records than batches -----------------------------------------------------------
 
-    async def append_offsets(
-        self, log: LogId, payload: bytes, *, unless: Callable[[], R | None]
-    ) -> Offset | RefusedAppend | R:
-        """Write a list of offset entries to an offsets log, as one record; its flush is under way then.
+    async def append_record(
+        self, log: LogId, payload: bytes, decide: Callable[[LocalState], LocalRecord | None]
+    ) -> RefusedAppend | None:
+        """Write the record on which `decide` decides to the journal of `log`; its flush is under way if it is decided.
 
-        Answers where the log has to be visible to for it to be seen. `unless` is asked in the very step of the
-        append, after all waiting: what it answers instead of None is the answer, and nothing is written.
+        `decide` is asked in the very step of the append, after all waiting for room; None from it: nothing is written.
         Cancelled: it was written or not.
         """
         try:
             leader = await self._leader_with_place(log, len(payload))
             if leader is None:
                 return RefusedAppend.UNKNOWN_LOG
-            refusal = unless()
-            if refusal is not None:
-                return refusal
-            base_offset = leader.state.next_offset
-            record = PlainBatch(base_offset, 1, self._now_ms(), NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
-            self._write(leader, record, payload)
+            record = decide(leader.state)
+            if record is not None:
+                self._write(leader, record, payload)
         except StorageFailure:
             return RefusedAppend.STORAGE
-        return Offset(base_offset + 1)
-
-    async def append_offsets_in_transaction(
-        self,
-        log: LogId,
-        producer_id: ProducerId,
-        epoch: ProducerEpoch,
-        payload: bytes,
-        *,
-        unless: Callable[[], R | None],
-    ) -> TxId | RefusedAppend | R:
-        """The same inside the producer's open transaction, to which `log` was added: visible when that is committed.
-
-        Answers the transaction. It counts as one record of it (`seal`, `prepare`), like a batch.
-        """
-        try:
-            leader = await self._leader_with_place(log, len(payload))
-            if leader is None:
-                return RefusedAppend.UNKNOWN_LOG
-            refusal = unless()
-            if refusal is not None:
-                return refusal
-            txid = self._open_transaction(producer_id, epoch)
-            if isinstance(txid, RefusedAppend):
-                return txid
-            decision = leader.state.check_transactional(txid, NO_SEQUENCE, 1)
-            if isinstance(decision, producer_window.Refused):
-                return _REFUSALS[decision.reason]
-            self._write(leader, TransactionalBatch(txid, 1, self._now_ms(), NO_SEQUENCE), payload)
-        except StorageFailure:
-            return RefusedAppend.STORAGE
-        return txid
+        return None
 
     async def _leader_with_place(self, log: LogId, payload_bytes: int) -> LedLog | None:
         """`_leader_with_room`, once the copier's backlog has room as well."""

@@ -33,6 +33,7 @@ from fairlog.groups.no_members import NoMembers
 from fairlog.kafka.server import Server
 from fairlog.last_run import LastRun
 from fairlog.leaders import LocalLeaders
+from fairlog.offset_leaders import OffsetLeaders
 from fairlog.topics import LocalTopics
 from fairlog_types import CorruptStorage, StorageFailure
 from journal.flush import open_flusher
@@ -264,7 +265,7 @@ def _make_offsets(
     settings: Settings, cluster: EmbeddedStore, leaders: LocalLeaders, coordinator: Coordinator
 ) -> CommittedOffsets:
     return CommittedOffsets(
-        leaders=leaders,
+        leaders=OffsetLeaders(leaders, _now_ms),
         data_logs=leaders.data_logs,
         offsets_log_count=cluster.offsets_log_count,
         membership=NoMembers(),

@@ -76,7 +76,7 @@ R = TypeVar("R")
 
 
 class OffsetsLeaders(Protocol):
-    """What is needed of the leaders; `fairlog.leaders.LocalLeaders` has it."""
+    """What is needed of the leaders; `fairlog.offset_leaders.OffsetLeaders` has it."""
 
     async def append_offsets(
         self, log: LogId, payload: bytes, *, unless: Callable[[], R | None]

@@ -24,6 +24,7 @@ from fairlog.groups.interface import GroupDescription, GroupRefusal
 from fairlog.groups.offset_index import Partition
 from fairlog.groups.offset_values import CommitUnderWay, NewOffset, Sender, TransactionalProducer
 from fairlog.groups.states import GroupState
+from fairlog.offset_leaders import OffsetLeaders
 from fairlog_types import LogId, ProducerEpoch, ProducerId, TxId
 from tests.node import runs
 from tests.node.runs import A, Run
@@ -187,7 +188,7 @@ async def open_desk_over(
         "offsets_log_count": 4,
     }
     offsets = CommittedOffsets(
-        leaders=run.leaders,
+        leaders=OffsetLeaders(run.leaders, run.clock),
         data_logs=run.data_logs,
         membership=members,
         transactions=ids,
