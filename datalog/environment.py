@@ -195,6 +195,23 @@ class LmdbDataLogs:
             entries = [decode_offset_entry(value) for _, value in items]
         return [(entry.key, entry.value) for entry in entries if entry.value is not None]
 
+    def committed_offsets(self, log: LogId, keys: Sequence[OffsetKey]) -> list[CommittedOffset | None]:
+        with self._reading("reading committed offsets") as txn:
+            number = self._record(txn, log).number
+            found = [txn.get(layout.offset_key(number, key), db=self._tables.offsets) for key in keys]
+            return [None if value is None else decode_offset_entry(value).value for value in found]
+
+    def offset_groups(self, log: LogId) -> dict[str, int]:
+        groups: dict[str, int] = {}
+        with self._reading("reading committed offsets") as txn:
+            prefix = layout.encode_number(self._record(txn, log).number)
+            for _, value in reader.items_with_prefix(txn, self._tables.offsets, prefix):
+                entry = decode_offset_entry(value)
+                if entry.value is not None:
+                    committed_ms = entry.value.commit_timestamp_ms
+                    groups[entry.key.group] = max(committed_ms, groups.get(entry.key.group, committed_ms))
+        return groups
+
     def sync(self) -> None:
         try:
             self._env.sync(True)

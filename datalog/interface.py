@@ -223,6 +223,14 @@ class DataLogs(Protocol):
         """The committed offsets of one group, or of all. Raises UnknownLog."""
         ...
 
+    def committed_offsets(self, log: LogId, keys: Sequence[OffsetKey]) -> list[CommittedOffset | None]:
+        """The committed offset of each key, None where there is none; from one consistent cut. Raises UnknownLog."""
+        ...
+
+    def offset_groups(self, log: LogId) -> dict[str, int]:
+        """The groups that have committed offsets, each with the time of its newest one in ms. Raises UnknownLog."""
+        ...
+
     def sync(self) -> None:
         """Return once everything committed so far is on disk, also the last commit (invariant 11).
 

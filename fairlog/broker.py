@@ -8,6 +8,7 @@ parts, tests with doubles.
     data_logs    what consumers read; blocking, for worker threads    datalog
     coordinator  transactions                                         coordinator
     topics       making and deleting topics with all that hangs on them
+    offsets      what consumer groups have committed                  fairlog/groups/committed.py
     groups       who is in which consumer group                   fairlog/groups
 
 The protocols name only what handlers use, in the words of the rooms: no API numbers, no error codes.
@@ -28,6 +29,15 @@ from fairlog.cluster.interface import ClusterStore, Topic
 from fairlog.config import Address, Settings
 from fairlog.groups.interface import GroupOverview, GroupRefusal, Membership
 from fairlog.groups.messages import Joined, Joining, JoinRefused, Leaving, Synced, Syncing
+from fairlog.groups.offset_index import Partition
+from fairlog.groups.offset_values import (
+    CommitUnderWay,
+    FetchedOffset,
+    NewOffset,
+    OffsetRefusal,
+    Sender,
+    TransactionalProducer,
+)
 from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId
 
 Buffer = bytes | bytearray | memoryview
@@ -180,6 +190,34 @@ class Coordinator(Protocol):
     def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None: ...
 
 
+CommitRefusal = GroupRefusal | OffsetRefusal | RefusedAppend | Refusal
+"""Why offsets were not taken. None of these has any effect."""
+
+
+class Offsets(Protocol):
+    """Committed offsets; `fairlog.groups.committed.CommittedOffsets` says what each method promises."""
+
+    def log_of(self, group: str) -> LogId: ...
+
+    async def commit(
+        self, group: str, sender: Sender, offsets: Sequence[NewOffset]
+    ) -> CommitUnderWay | CommitRefusal: ...
+
+    async def settled(self, commit: CommitUnderWay) -> bool: ...
+
+    async def commit_in_transaction(
+        self, group: str, sender: Sender, producer: TransactionalProducer, offsets: Sequence[NewOffset]
+    ) -> CommitRefusal | None: ...
+
+    async def fetch(
+        self, group: str, partitions: Sequence[Partition] | None, *, require_stable: bool
+    ) -> Mapping[Partition, FetchedOffset] | None: ...
+
+    async def delete_partitions(
+        self, group: str, topics: Mapping[Partition, str]
+    ) -> Mapping[Partition, GroupRefusal | None] | GroupRefusal: ...
+
+
 A_co = TypeVar("A_co", covariant=True)
 
 
@@ -227,6 +265,7 @@ class Broker:
     settings: Settings
     advertised: Address
     """What clients are told to connect to."""
+    offsets: Offsets
     groups: Groups
 
     @property

@@ -255,6 +255,28 @@ class TransactionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetSettings:
+    """What consumer groups commit. Defaults are Kafka's."""
+
+    retention_minutes: int = key(
+        10_080,
+        _whole(1),
+        "A committed offset is forgotten so long after its group's last member has left, or after the commit if that "
+        "is later, or if the group consumes the topic no more. Kafka's offsets.retention.minutes.",
+    )
+    retention_check_interval_ms: int = key(
+        600_000,
+        _whole(1),
+        "Milliseconds between two looks for such offsets. Kafka's offsets.retention.check.interval.ms.",
+    )
+    metadata_bytes_max: int = key(
+        4096,
+        _whole(0, 2**15 - 1),
+        "Largest metadata string of a committed offset, in bytes of UTF-8. Kafka's offset.metadata.max.bytes.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSettings:
     """How consumer groups find together. Defaults are Kafka's, but for the first and the last."""
 
@@ -328,6 +350,7 @@ class Settings:
     journal: JournalSettings = JournalSettings()
     datalog: DataLogSettings = DataLogSettings()
     transactions: TransactionSettings = TransactionSettings()
+    offsets: OffsetSettings = OffsetSettings()
     groups: GroupSettings = GroupSettings()
     log: LogSettings = LogSettings()
 

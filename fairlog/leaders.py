@@ -1,6 +1,7 @@
 """The partition leaders of this node: what is written to a local journal, and in which order.
 
     Produce ──▶ append ─────────────────────────────▶ journal J-p ─▶ fold ─▶ copier ─▶ high watermark ─▶ Fetch
+    OffsetCommit ──▶ append_record ────────────────────────▲
     coordinator ──▶ begin, seal, prepare, place, discard ──▲
 
 A leader is a journal with its `LocalState`, the fold over that journal. Every change goes the same way: the
@@ -47,6 +48,7 @@ from fairlog_types import (
     JournalPosition,
     LeaderEpoch,
     LogId,
+    LogKind,
     Offset,
     Placement,
     ProducerEpoch,
@@ -60,6 +62,7 @@ from journal.flush import Flusher
 from journal.journal import Journal, JournalSettings, NoFiles
 from journal.local_journal import encode_local
 from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
+from journal.local_state import LocalState
 from journal.placing import Placed
 from journal.producer_window import BatchRefusal
 
@@ -114,6 +117,7 @@ class LocalLeaders:
         self._producer_expiration_ms = producer_expiration_ms
         self._now_ms = now_ms
         self._epoch_of: Callable[[ProducerId], ProducerEpoch | None] = _no_transactional_producer
+        self._tell_decided: Callable[[LogId, TxId, Offset | None], None] = _told_to_nobody
         self._leaders: dict[LogId, LedLog] = {}
         self._open: dict[ProducerId, TxId] = {}
         """The transaction that each producer has open on this node: Produce names the producer only."""
@@ -232,6 +236,13 @@ class LocalLeaders:
         """
         self._epoch_of = epoch_of
 
+    def tell_decided_offsets(self, decided: Callable[[LogId, TxId, Offset | None], None]) -> None:
+        """From now on, call `decided` when a transaction that wrote to an offsets log is decided.
+
+        It gets the offset of that log at which its part is visible, or None if it is discarded. It must not raise.
+        """
+        self._tell_decided = decided
+
     # --- Produce ------------------------------------------------------------------------------
 
     async def append(self, log: LogId, data: Buffer, header: BatchHeader) -> Appended | DuplicateOf | RefusedAppend:
@@ -240,9 +251,7 @@ class LocalLeaders:
         Waits only for room: in the journal (zeros are written ahead), and in the copier's backlog.
         """
         try:
-            if self._copier.backlog_bytes > self._backlog_bytes_max:
-                await self._copier.room()
-            leader = await self._leader_with_room(log, len(data))
+            leader = await self._leader_with_place(log, len(data))
             if leader is None:
                 return RefusedAppend.UNKNOWN_LOG
             if header.transactional:
@@ -321,11 +330,9 @@ class LocalLeaders:
     def _append_transactional(
         self, leader: LedLog, data: Buffer, header: BatchHeader
     ) -> Appended | DuplicateOf | RefusedAppend:
-        txid = self._open.get(header.producer_id)
-        if txid is None or txid.epoch < header.producer_epoch:
-            return RefusedAppend.NOT_IN_TRANSACTION
-        if txid.epoch > header.producer_epoch:
-            return RefusedAppend.FENCED
+        txid = self.open_transaction(header.producer_id, header.producer_epoch)
+        if isinstance(txid, RefusedAppend):
+            return txid
         decision = leader.state.check_transactional(txid, header.base_sequence, header.record_count)
         match decision:
             case producer_window.Refused(reason):
@@ -342,6 +349,40 @@ class LocalLeaders:
         )
         self._write(leader, record, data)
         return Appended(None, None)
+
+    def open_transaction(self, producer_id: ProducerId, epoch: ProducerEpoch) -> TxId | RefusedAppend:
+        """The transaction that the producer has open on this node, or why there is none for it."""
+        txid = self._open.get(producer_id)
+        if txid is None or txid.epoch < epoch:
+            return RefusedAppend.NOT_IN_TRANSACTION
+        return RefusedAppend.FENCED if txid.epoch > epoch else txid
+
+    # --- other records than batches -----------------------------------------------------------
+
+    async def append_record(
+        self, log: LogId, payload: bytes, decide: Callable[[LocalState], LocalRecord | None]
+    ) -> RefusedAppend | None:
+        """Write the record on which `decide` decides to the journal of `log`; its flush is under way if it is decided.
+
+        `decide` is asked in the very step of the append, after all waiting for room; None from it: nothing is written.
+        Cancelled: it was written or not.
+        """
+        try:
+            leader = await self._leader_with_place(log, len(payload))
+            if leader is None:
+                return RefusedAppend.UNKNOWN_LOG
+            record = decide(leader.state)
+            if record is not None:
+                self._write(leader, record, payload)
+        except StorageFailure:
+            return RefusedAppend.STORAGE
+        return None
+
+    async def _leader_with_place(self, log: LogId, payload_bytes: int) -> LedLog | None:
+        """`_leader_with_room`, once the copier's backlog has room as well."""
+        if self._copier.backlog_bytes > self._backlog_bytes_max:
+            await self._copier.room()
+        return await self._leader_with_room(log, payload_bytes)
 
     def _write(self, leader: LedLog, record: LocalRecord, payload: Buffer = b"") -> None:
         """Append, fold, hand on. Raises StorageFailure, and then nothing was folded and the node refuses writes."""
@@ -470,6 +511,9 @@ class LocalLeaders:
             raise
         if group:
             self._submit(tuple(group))
+        for item in group:
+            if item.log.kind == LogKind.OFFSETS.value:
+                self._tell_decided(item.log, message.txid, self._leaders[item.log].state.next_offset)
 
     def surviving_apply_number(self, txid: TxId, logs: Iterable[LogId]) -> ApplyNumber | None:
         """See `Participants.surviving_apply_number`."""
@@ -507,6 +551,8 @@ class LocalLeaders:
         except StorageFailure as failure:
             # Undecided is as good as discarded: nothing is copied without an APPLY, and the next start discards it.
             logger.warning("discard not written", log=str(log), txid=str(txid), reason=str(failure))
+        if log.kind == LogKind.OFFSETS.value:
+            self._tell_decided(log, txid, None)
 
     # --- what is visible ----------------------------------------------------------------------
 
@@ -638,3 +684,7 @@ class LocalLeaders:
 
 def _no_transactional_producer(producer_id: ProducerId) -> ProducerEpoch | None:  # noqa: ARG001
     return None
+
+
+def _told_to_nobody(log: LogId, txid: TxId, visible_at: Offset | None) -> None:
+    """Nobody keeps an index of pending offsets (yet)."""

@@ -29,11 +29,13 @@ from datalog.environment import LmdbDataLogs
 from fairlog.broker import Broker
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.config import Address, Settings, advertised_address
+from fairlog.groups.committed import CommittedOffsets
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
 from fairlog.kafka.server import Server
 from fairlog.last_run import LastRun
 from fairlog.leaders import LocalLeaders
+from fairlog.offset_leaders import OffsetLeaders
 from fairlog.topics import LocalTopics
 from fairlog_types import CorruptStorage, StorageFailure
 from journal.flush import open_flusher
@@ -100,9 +102,12 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             leaders = await _open_leaders(stack, settings, cluster, last_run)
             coordinator = await _open_coordinator(stack, settings, cluster, leaders)
             leaders.ask_epochs_of(coordinator.epoch_of)
-            topics = LocalTopics(cluster, leaders, _now_ms)
             groups = _make_groups(settings)
+            offsets = _make_offsets(settings, cluster, leaders, coordinator, groups)
+            groups.ask_offsets_of(offsets)
+            topics = LocalTopics(cluster, leaders, _now_ms, on_deleted=offsets.topic_deleted)
             await topics.recover()
+            await leaders.lead(offsets.logs())
             await coordinator.recover(tail_kept=last_run.tail_kept)
             leaders.finish_recovery()
 
@@ -111,9 +116,13 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 background.start_soon(coordinator.run)
                 await leaders.drain()
                 await trio.to_thread.run_sync(last_run.begin)
+                await offsets.load()
                 background.start_soon(topics.run)
                 background.start_soon(groups.run)
-                broker = Broker(cluster, topics, leaders, leaders.data_logs, coordinator, settings, advertised, groups)
+                background.start_soon(offsets.run)
+                broker = Broker(
+                    cluster, topics, leaders, leaders.data_logs, coordinator, settings, advertised, offsets, groups
+                )
                 log.info(
                     "ready",
                     address=str(advertised),
@@ -271,6 +280,23 @@ def _make_groups(settings: Settings) -> LocalGroups:
         ),
         now_ms=_now_ms,
         new_suffix=lambda: str(uuid.uuid4()),
+    )
+
+
+def _make_offsets(
+    settings: Settings, cluster: EmbeddedStore, leaders: LocalLeaders, coordinator: Coordinator, groups: LocalGroups
+) -> CommittedOffsets:
+    return CommittedOffsets(
+        leaders=OffsetLeaders(leaders, _now_ms),
+        data_logs=leaders.data_logs,
+        offsets_log_count=cluster.offsets_log_count,
+        membership=groups,
+        transactions=coordinator,
+        topics=cluster,
+        commit_bytes_max=settings.requests.message_bytes_max,
+        retention_ms=settings.offsets.retention_minutes * 60_000,
+        check_interval_ms=settings.offsets.retention_check_interval_ms,
+        now_ms=_now_ms,
     )
 
 

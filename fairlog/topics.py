@@ -40,7 +40,15 @@ were dropped since the last one still count there."""
 class LocalTopics:
     """The topics of a node that leads all partitions. Implements `fairlog.broker.Topics`."""
 
-    def __init__(self, cluster: ClusterStore, leaders: LocalLeaders, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        cluster: ClusterStore,
+        leaders: LocalLeaders,
+        now_ms: Callable[[], int],
+        on_deleted: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_deleted` hears that a topic is no longer there, once that is durable."""
+        self._on_deleted = on_deleted
         self._cluster = cluster
         self._leaders = leaders
         self._now_ms = now_ms
@@ -150,6 +158,7 @@ class LocalTopics:
                 raise UnknownTopic(f"there is no topic with the id {topic_id}")
             await self._cluster.delete_topic(topic.name)
         log.info("topic deleted", topic=topic.name, topic_id=str(topic_id))
+        self._on_deleted()
         self._marked.set()
 
     async def run(self) -> None:

@@ -38,6 +38,11 @@ from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, StorageFa
 _MAP_BYTES = 256 * 1024 * 1024
 """Room for about a million topics; address space, not disk."""
 
+OFFSETS_LOGS = 4
+"""Offsets logs of a new store. They share one copier and one LMDB writer, so more of them would not commit faster; each
+takes part in the flush of a transaction that commits offsets. Kafka's 50 (offsets.topic.num.partitions) spread
+groups over brokers."""
+
 
 class StoreMismatch(Exception):
     """The directory is another node's, or was written by a newer program. The message says which."""
@@ -53,6 +58,7 @@ class EmbeddedStore:
         node: records.NodeRecord,
         starts: int,
         next_producer_id: int,
+        offsets_log_count: int,
         topics: Sequence[records.TopicRecord],
         group_journals_begun: bool,
     ) -> None:
@@ -61,6 +67,7 @@ class EmbeddedStore:
         self._node = node
         self._leader_epoch = LeaderEpoch(starts)
         self._next_producer_id = next_producer_id
+        self._offsets_log_count = offsets_log_count
         self._group_journals_begun = group_journals_begun
         self._by_id = {record.topic.topic_id: record.topic for record in topics if not record.deleting}
         self._by_name = {topic.name: topic for topic in self._by_id.values()}
@@ -123,6 +130,10 @@ class EmbeddedStore:
         return self._node.group_journal_count
 
     @property
+    def offsets_log_count(self) -> int:
+        return self._offsets_log_count
+
+    @property
     def group_journals_begun(self) -> bool:
         """Whether `note_group_journals_begun` was called, in this run or an earlier one."""
         return self._group_journals_begun
@@ -155,6 +166,8 @@ class EmbeddedStore:
             topic = self._by_id.get(UUID(log.topic))
             if topic is None or not 0 <= log.partition < topic.partitions:
                 return None
+        elif not 0 <= log.partition < self._offsets_log_count:
+            return None
         return self.node_id, self._leader_epoch
 
     async def create_topic(self, name: str, *, partitions: int, configs: Mapping[str, str], now_ms: int) -> Topic:
@@ -262,52 +275,80 @@ def _topic_value(topic: Topic, *, deleting: bool = False) -> bytes:
     return records.encode_topic(records.TopicRecord(topic, deleting))
 
 
-def _start(
-    transaction: lmdb.Transaction, directory: Path, node_id: int, group_journal_count: int
-) -> tuple[records.NodeRecord, int, int, list[records.TopicRecord], bool]:
-    """Count a start: node, starts, next producer id, topics, and whether the group journals are begun."""
+_Content = tuple[records.NodeRecord, int, int, int, list[records.TopicRecord], bool]
+"""Node, starts, next producer id, offsets logs, topics, and whether the group journals are begun."""
+
+
+def _start(transaction: lmdb.Transaction, directory: Path, node_id: int, group_journal_count: int) -> _Content:
+    """Count a start, and bring a store of an older format up to this one; in the same transaction."""
     content = {bytes(key): bytes(value) for key, value in transaction.cursor()}
+    added: dict[bytes, bytes] = {}
     if not content:
-        content = {
+        added = {
             records.FORMAT_KEY: records.encode_format(),
             records.NODE_KEY: records.encode_node(records.NodeRecord(_new_cluster_id(), node_id, group_journal_count)),
             records.STARTS_KEY: records.encode_count(0),
             records.PRODUCER_IDS_KEY: records.encode_count(0),
+            records.OFFSETS_LOGS_KEY: records.encode_count(OFFSETS_LOGS),
         }
-        for key, value in content.items():
-            transaction.put(key, value)
-    node, starts, next_producer_id, topics = _read(content, directory)
+    elif _version_of(content, directory) == records.VERSION_WITHOUT_OFFSETS_LOGS:
+        added = {
+            records.FORMAT_KEY: records.encode_format(),
+            records.OFFSETS_LOGS_KEY: records.encode_count(OFFSETS_LOGS),
+        }
+    for key, value in added.items():
+        transaction.put(key, value)
+    node, starts, next_producer_id, offsets_logs, topics, begun = _read({**content, **added}, directory)
     if node.node_id != node_id:
         raise StoreMismatch(
             f"the data in {directory.parent} is that of node {node.node_id}, but node_id is {node_id}: "
             "set node_id to what it was, or give another data directory"
         )
     transaction.put(records.STARTS_KEY, records.encode_count(starts + 1))
-    return node, starts + 1, next_producer_id, topics, records.GROUP_JOURNALS_BEGUN_KEY in content
+    return node, starts + 1, next_producer_id, offsets_logs, topics, begun
 
 
-def _read(
-    content: Mapping[bytes, bytes], directory: Path
-) -> tuple[records.NodeRecord, int, int, list[records.TopicRecord]]:
-    """Node, starts, next producer id and topics. Raises StoreMismatch, and CorruptStorage that names the file."""
+def _version_of(content: Mapping[bytes, bytes], directory: Path) -> int:
+    """The store's format. Raises StoreMismatch for one that is not read, and CorruptStorage that names the file."""
     try:
         version = records.decode_format(content[records.FORMAT_KEY])
-        if version != records.VERSION:
-            raise StoreMismatch(
-                f"the cluster store in {directory} has format {version}, and this program reads {records.VERSION}: "
-                "run the version of Fairlog that wrote it, or a newer one"
-            )
+    except KeyError as error:
+        raise _lacks(directory, error) from error
+    except CorruptStorage as error:
+        raise _corrupt(directory, error) from error
+    if version not in (records.VERSION, records.VERSION_WITHOUT_OFFSETS_LOGS):
+        raise StoreMismatch(
+            f"the cluster store in {directory} has format {version}, and this program reads "
+            f"{records.VERSION_WITHOUT_OFFSETS_LOGS} and {records.VERSION}: "
+            "run the version of Fairlog that wrote it, or a newer one"
+        )
+    return version
+
+
+def _read(content: Mapping[bytes, bytes], directory: Path) -> _Content:
+    """All records of a store of this format. Raises CorruptStorage that names the file."""
+    try:
         return (
             records.decode_node(content[records.NODE_KEY]),
             records.decode_count(content[records.STARTS_KEY], "starts"),
             records.decode_count(content[records.PRODUCER_IDS_KEY], "producer-ids"),
+            records.decode_count(content[records.OFFSETS_LOGS_KEY], "offsets-logs", least=1),
             [
                 records.decode_topic(key, value)
                 for key, value in content.items()
                 if key.startswith(records.TOPIC_PREFIX)
             ],
+            records.GROUP_JOURNALS_BEGUN_KEY in content,
         )
     except KeyError as error:
-        raise CorruptStorage(f"the cluster store {directory / 'data.mdb'} lacks the record {error}") from error
+        raise _lacks(directory, error) from error
     except CorruptStorage as error:
-        raise CorruptStorage(f"the cluster store {directory / 'data.mdb'} is corrupt: {error}") from error
+        raise _corrupt(directory, error) from error
+
+
+def _lacks(directory: Path, error: KeyError) -> CorruptStorage:
+    return CorruptStorage(f"the cluster store {directory / 'data.mdb'} lacks the record {error}")
+
+
+def _corrupt(directory: Path, error: CorruptStorage) -> CorruptStorage:
+    return CorruptStorage(f"the cluster store {directory / 'data.mdb'} is corrupt: {error}")

@@ -84,6 +84,11 @@ class ClusterStore(Protocol):
         ...
 
     @property
+    def offsets_log_count(self) -> int:
+        """How many offsets logs consumer groups are hashed over. Fixed at the first start that knew of them."""
+        ...
+
+    @property
     def generation(self) -> int:
         """Grows with every change that a reader could see. Not kept over a restart."""
         ...

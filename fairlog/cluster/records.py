@@ -1,6 +1,7 @@
-"""The embedded store's records, as bytes: keys and CBOR values of format 1. Pure.
+"""The embedded store's records, as bytes: keys and CBOR values of format 2. Pure.
 
-The page docs/formats/cluster-store.md describes them; tests/golden/cluster-store-1.txt holds them as bytes.
+The page docs/formats/cluster-store.md describes them; tests/golden/cluster-store-2.txt holds them as bytes.
+Format 1, which lacks one record, is read as well: the store adds the record at its next start.
 A value that does not read back as what was written is `CorruptStorage`, never a guess.
 """
 
@@ -17,12 +18,15 @@ from fairlog.cluster.interface import Topic
 from fairlog_types import CorruptStorage
 
 MAGIC = "fairlog-cluster"
-VERSION = 1
+VERSION = 2
+VERSION_WITHOUT_OFFSETS_LOGS = 1
+"""What is written by programs that lead no offsets logs; they must not open what is written by those that do."""
 
 FORMAT_KEY = b"format"
 NODE_KEY = b"node"
 STARTS_KEY = b"starts"
 PRODUCER_IDS_KEY = b"producer-ids"
+OFFSETS_LOGS_KEY = b"offsets-logs"
 GROUP_JOURNALS_BEGUN_KEY = b"group-journals-begun"
 """Not there before all of them are on disk."""
 TOPIC_PREFIX = b"topic/"
@@ -73,13 +77,13 @@ def decode_node(value: bytes) -> NodeRecord:
 
 
 def encode_count(count: int) -> bytes:
-    """The value of `starts`, of `producer-ids` and of `group-journals-begun`."""
+    """The value of every key that holds a number."""
     return cbor2.dumps(count)
 
 
-def decode_count(value: bytes, name: str) -> int:
+def decode_count(value: bytes, name: str, *, least: int = 0) -> int:
     match _load(value, name):
-        case int(count) if count >= 0:
+        case int(count) if count >= least:
             return count
         case other:
             raise CorruptStorage(f"the record {name!r} reads {other!r}, not a count")

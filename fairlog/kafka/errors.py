@@ -13,8 +13,9 @@ from enum import IntEnum
 
 from coordinator.answers import Effect, Refusal
 from datalog.batch import BadBatchReason
-from fairlog.broker import RefusedAppend
+from fairlog.broker import CommitRefusal, RefusedAppend
 from fairlog.groups.interface import GroupRefusal
+from fairlog.groups.offset_values import OffsetRefusal
 from fairlog.kafka.api import HangUp
 
 
@@ -28,7 +29,10 @@ class ErrorCode(IntEnum):
     UNKNOWN_TOPIC_OR_PARTITION = 3
     REQUEST_TIMED_OUT = 7
     MESSAGE_TOO_LARGE = 10
+    OFFSET_METADATA_TOO_LARGE = 12
+    COORDINATOR_LOAD_IN_PROGRESS = 14
     COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
     INVALID_TOPIC_EXCEPTION = 17
     INVALID_REQUIRED_ACKS = 21
     ILLEGAL_GENERATION = 22
@@ -37,6 +41,7 @@ class ErrorCode(IntEnum):
     UNKNOWN_MEMBER_ID = 25
     INVALID_SESSION_TIMEOUT = 26
     REBALANCE_IN_PROGRESS = 27
+    INVALID_COMMIT_OFFSET_SIZE = 28
     UNSUPPORTED_VERSION = 35
     TOPIC_ALREADY_EXISTS = 36
     INVALID_PARTITIONS = 37
@@ -67,6 +72,7 @@ class ErrorCode(IntEnum):
     FENCED_INSTANCE_ID = 82
     GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
     PRODUCER_FENCED = 90
     UNKNOWN_TOPIC_ID = 100
     TRANSACTIONAL_ID_NOT_FOUND = 105
@@ -141,6 +147,28 @@ GROUP_REFUSALS: dict[GroupRefusal, ErrorCode] = {
     GroupRefusal.STOPPING: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
 """What a group's refusal is answered with; all are without effect on topics and offsets."""
+
+
+OFFSET_REFUSALS: dict[OffsetRefusal | RefusedAppend, ErrorCode] = {
+    OffsetRefusal.TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    # Clients ask again for these two, within their own time; Kafka answers a failed disk and a full one so.
+    OffsetRefusal.TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    RefusedAppend.STORAGE: ErrorCode.NOT_COORDINATOR,
+}
+"""What a refused commit of offsets is answered with where it differs from what a batch would get."""
+
+
+def code_of_commit_refusal(refusal: CommitRefusal) -> ErrorCode:
+    """The answer to a refused OffsetCommit or TxnOffsetCommit. PRODUCER_FENCED is not among the codes of either."""
+    match refusal:
+        case GroupRefusal():
+            return GROUP_REFUSALS[refusal]
+        case OffsetRefusal():
+            return OFFSET_REFUSALS[refusal]
+        case RefusedAppend():
+            return OFFSET_REFUSALS.get(refusal) or APPEND_REFUSALS[refusal]
+        case Refusal():
+            return code_of_refusal(refusal, knows_producer_fenced=False)
 
 
 def code_of_refusal(refusal: Refusal, *, knows_producer_fenced: bool) -> ErrorCode:

@@ -12,9 +12,11 @@ import structlog
 from fairlog.broker import Broker
 from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists
 from fairlog.kafka.errors import ErrorCode
-from fairlog_types import LogId, StorageFailure
+from fairlog_types import LogId, LogKind, StorageFailure
 
 log = structlog.get_logger()
+
+OFFSETS_TOPIC = "__consumer_offsets"
 
 
 async def find_or_create(broker: Broker, name: str, *, may_create: bool) -> Topic | ErrorCode:
@@ -45,8 +47,11 @@ def log_of(topic: Topic | None, partition: int) -> LogId | None:
 
 
 def partition_name(broker: Broker, log_id: LogId) -> tuple[str, int]:
-    """A log as clients call it: topic and partition. The topic id stands in for the name of a deleted topic."""
-    if log_id.kind != "t":
-        return str(log_id), log_id.partition
+    """A log as clients call it: topic and partition. The topic id stands in for the name of a deleted topic.
+
+    An offsets log is called what Kafka calls its own, though nobody can fetch it.
+    """
+    if log_id.kind != LogKind.TOPIC.value:
+        return OFFSETS_TOPIC, log_id.partition
     topic = broker.cluster.topic_by_id(UUID(hex=log_id.topic))
     return (log_id.topic if topic is None else topic.name), log_id.partition

@@ -18,9 +18,20 @@ with warnings.catch_warnings():
     # kafka-python 3.0 reads its message schemas with importlib.resources.read_text, deprecated since Python 3.11.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.protocol.admin import DescribeTransactionsRequest, DescribeTransactionsResponse
-    from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
+    from kafka.protocol.consumer import (
+        FetchRequest,
+        FetchResponse,
+        ListOffsetsRequest,
+        ListOffsetsResponse,
+        OffsetCommitRequest,
+        OffsetCommitResponse,
+        OffsetFetchRequest,
+        OffsetFetchResponse,
+    )
     from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
     from kafka.protocol.producer import (
+        AddOffsetsToTxnRequest,
+        AddOffsetsToTxnResponse,
         AddPartitionsToTxnRequest,
         AddPartitionsToTxnResponse,
         EndTxnRequest,
@@ -29,6 +40,8 @@ with warnings.catch_warnings():
         InitProducerIdResponse,
         ProduceRequest,
         ProduceResponse,
+        TxnOffsetCommitRequest,
+        TxnOffsetCommitResponse,
     )
     from kafka.record import MemoryRecordsBuilder
     from kafka.record.memory_records import MemoryRecords
@@ -45,6 +58,7 @@ INVALID_TXN_STATE = 48
 INVALID_PRODUCER_ID_MAPPING = 49
 INVALID_TRANSACTION_TIMEOUT = 50
 UNKNOWN_PRODUCER_ID = 59
+UNSTABLE_OFFSET_COMMIT = 88
 PRODUCER_FENCED = 90
 FENCED = (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED)
 
@@ -195,6 +209,66 @@ class RawClient:
     def receive_end(self) -> int:
         """Error code of the answer to an EndTxn that was sent with `send`."""
         return self.receive(EndTxnResponse, 3).error_code
+
+    def commit_offset(self, group: str, topic: str, partition: int, offset: int) -> int:
+        """Error code of OffsetCommit, by who is no member."""
+        row = OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
+            partition_index=partition, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
+        )
+        request = OffsetCommitRequest[8](
+            group_id=group,
+            generation_id_or_member_epoch=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[OffsetCommitRequest.OffsetCommitRequestTopic(name=topic, partitions=[row])],
+        )
+        return self.call(request, OffsetCommitResponse).topics[0].partitions[0].error_code
+
+    def committed_offset(self, group: str, topic: str, partition: int, *, stable: bool = True) -> tuple[int, int]:
+        """(error code, offset) of OffsetFetch."""
+        request = OffsetFetchRequest[7](
+            group_id=group,
+            topics=[OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])],
+            require_stable=stable,
+        )
+        answer = self.call(request, OffsetFetchResponse)
+        if answer.error_code != NONE:
+            return answer.error_code, -1
+        row = answer.topics[0].partitions[0]
+        return row.error_code, row.committed_offset
+
+    def add_offsets(self, transactional_id: str, producer_id: int, epoch: int, group: str) -> int:
+        """Error code of AddOffsetsToTxn."""
+        request = AddOffsetsToTxnRequest[3](
+            transactional_id=transactional_id, producer_id=producer_id, producer_epoch=epoch, group_id=group
+        )
+        return self.call(request, AddOffsetsToTxnResponse).error_code
+
+    def commit_offset_in_transaction(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        group: str,
+        topic: str,
+        partition: int,
+        offset: int,
+    ) -> int:
+        """Error code of TxnOffsetCommit, by who is no member."""
+        row = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic.TxnOffsetCommitRequestPartition(
+            partition_index=partition, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
+        )
+        request = TxnOffsetCommitRequest[3](
+            transactional_id=transactional_id,
+            group_id=group,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            generation_id=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=[TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=topic, partitions=[row])],
+        )
+        return self.call(request, TxnOffsetCommitResponse).topics[0].partitions[0].error_code
 
     def transaction_state(self, transactional_id: str) -> Any:
         """DescribeTransactions' row: error_code, transaction_state, transaction_timeout_ms, producer_id, …"""

@@ -41,6 +41,19 @@ def test_store_group_journal_count_is_that_of_the_first_start(open_store: OpenSt
     assert open_store(group_journal_count=32).group_journal_count == 4
 
 
+def test_store_without_offsets_logs_is_corrupt(open_store: OpenStore, tmp_path: Path) -> None:
+    """Groups that are hashed over another count of logs would not find their offsets: never guessed, never 0."""
+    open_store().close()
+    for damage in (
+        lambda transaction: transaction.put(records.OFFSETS_LOGS_KEY, records.encode_count(0)),
+        lambda transaction: transaction.delete(records.OFFSETS_LOGS_KEY),
+    ):
+        with lmdb.open(str(tmp_path / "cluster")) as environment, environment.begin(write=True) as transaction:
+            damage(transaction)
+        with pytest.raises(CorruptStorage, match="offsets-logs"):
+            open_store()
+
+
 def test_store_of_another_node_is_refused_naming_both_ids(open_store: OpenStore) -> None:
     """A directory is one node's; the refused start is not counted."""
     open_store(node_id=3)
@@ -194,7 +207,8 @@ async def test_leader_of_a_partition_that_is_served_is_this_node(open_store: Ope
     topic = await store.create_topic("orders", partitions=2, configs={}, now_ms=0)
     store = open_store()
     assert store.leader(LogId.of_topic(topic.topic_id, 1)) == (1, 2)
-    assert store.leader(LogId.of_offsets(5)) == (1, 2)
+    assert store.leader(LogId.of_offsets(3)) == (1, 2)
+    assert store.leader(LogId.of_offsets(4)) is None
     assert store.leader(LogId.of_topic(topic.topic_id, 2)) is None
     assert store.leader(LogId.of_topic(uuid4(), 0)) is None
 
@@ -291,8 +305,8 @@ def test_store_of_a_newer_format_is_refused(open_store: OpenStore, tmp_path: Pat
     """An older program does not touch a newer program's store."""
     open_store().close()
     with lmdb.open(str(tmp_path / "cluster")) as environment, environment.begin(write=True) as transaction:
-        transaction.put(records.FORMAT_KEY, b"\x82\x6ffairlog-cluster\x02")
-    with pytest.raises(StoreMismatch, match="format 2"):
+        transaction.put(records.FORMAT_KEY, b"\x82\x6ffairlog-cluster\x03")
+    with pytest.raises(StoreMismatch, match="format 3"):
         open_store()
 
 

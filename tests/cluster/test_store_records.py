@@ -17,7 +17,7 @@ from fairlog.cluster.interface import Topic
 from fairlog_types import CorruptStorage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-GOLDEN = REPOSITORY / "tests" / "golden" / "cluster-store-1.txt"
+GOLDEN = {version: REPOSITORY / "tests" / "golden" / f"cluster-store-{version}.txt" for version in (1, 2)}
 
 ORDERS = Topic(
     "orders",
@@ -29,42 +29,49 @@ ORDERS = Topic(
 OLD = Topic("old", UUID("ffeeddcc-bbaa-9988-7766-554433221100"), 1, {}, 1_759_999_999_999)
 
 
-def golden_records() -> dict[bytes, bytes]:
-    lines = (line.split() for line in GOLDEN.read_text().splitlines())
+def golden_records(version: int) -> dict[bytes, bytes]:
+    lines = (line.split() for line in GOLDEN[version].read_text().splitlines())
     return {bytes.fromhex(key): bytes.fromhex(value) for key, value in lines}
 
 
 def test_records_written_are_those_of_the_golden_file() -> None:
-    """The bytes of format 1 do not change."""
+    """The bytes of format 2 do not change."""
     written = {
         records.FORMAT_KEY: records.encode_format(),
         records.NODE_KEY: records.encode_node(records.NodeRecord("AAECAwQFBgcICQoLDA0ODw", 1, 16)),
         records.STARTS_KEY: records.encode_count(3),
         records.PRODUCER_IDS_KEY: records.encode_count(2000),
+        records.OFFSETS_LOGS_KEY: records.encode_count(4),
         records.topic_key(ORDERS.topic_id): records.encode_topic(records.TopicRecord(ORDERS, deleting=False)),
         records.topic_key(OLD.topic_id): records.encode_topic(records.TopicRecord(OLD, deleting=True)),
     }
-    assert written == golden_records()
+    assert written == golden_records(2)
 
 
-def test_store_opened_on_the_golden_records_has_what_they_say(tmp_path: Path) -> None:
-    """A store of format 1 can be read for ever."""
+@pytest.mark.parametrize("version", GOLDEN)
+def test_store_opened_on_the_golden_records_has_what_they_say(tmp_path: Path, version: int) -> None:
+    """A store of format 1 or 2 can be read for ever; the first start brings it to format 2, which stays so."""
     directory = tmp_path / "cluster"
     directory.mkdir()
     with lmdb.open(str(directory)) as environment, environment.begin(write=True) as transaction:
-        for key, value in golden_records().items():
+        for key, value in golden_records(version).items():
             transaction.put(key, value)
-    store = EmbeddedStore.open(directory, node_id=1, group_journal_count=99)
-    try:
-        assert (store.cluster_id, store.leader_epoch, store.group_journal_count) == ("AAECAwQFBgcICQoLDA0ODw", 4, 16)
-        assert (list(store.topics()), list(store.deleting())) == ([ORDERS], [OLD])
-    finally:
-        store.close()
+    for leader_epoch in (4, 5):
+        store = EmbeddedStore.open(directory, node_id=1, group_journal_count=99)
+        try:
+            identity = store.cluster_id, store.leader_epoch, store.group_journal_count, store.offsets_log_count
+            assert identity == ("AAECAwQFBgcICQoLDA0ODw", leader_epoch, 16, 4)
+            assert (list(store.topics()), list(store.deleting())) == ([ORDERS], [OLD])
+        finally:
+            store.close()
+    with lmdb.open(str(directory)) as environment, environment.begin() as transaction:
+        kept = {bytes(key): bytes(value) for key, value in transaction.cursor()}
+    assert kept == golden_records(2) | {records.STARTS_KEY: records.encode_count(5)}
 
 
 def test_format_page_shows_the_golden_file() -> None:
     """The page's dump is the file that the tests read."""
-    assert GOLDEN.read_text() in (REPOSITORY / "docs" / "formats" / "cluster-store.md").read_text(encoding="utf-8")
+    assert GOLDEN[2].read_text() in (REPOSITORY / "docs" / "formats" / "cluster-store.md").read_text(encoding="utf-8")
 
 
 @given(

@@ -78,6 +78,24 @@ def check_growth(before: Logs, after: Logs) -> list[Violation]:
     return violations
 
 
+def check_offsets(logs: Logs, offsets: Mapping[str, int | None]) -> list[Violation]:
+    """Invariant 7 for offsets in transactions: a writer's group stands behind the last of its transactions there.
+
+    `offsets` has the committed offset of each group whose writer commits them, None if it has none; read with the
+    logs as one consistent cut.
+    """
+    newest: dict[str, int] = {}
+    for keys in _index(logs).order.values():
+        for writer, number in keys:
+            newest[writer] = max(number, newest.get(writer, number))
+    expected = {group: newest[group] + 1 if group in newest else None for group in offsets}
+    return [
+        Violation(7, f"group {group} stands at {offset}, and its transactions at {expected[group]}")
+        for group, offset in offsets.items()
+        if offset != expected[group]
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where a record of the load was found: the `position`-th in its partition."""

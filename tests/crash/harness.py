@@ -34,12 +34,12 @@ from datalog.interface import ReadRequest, ReadResult
 from fairlog_types import LogKind, Offset
 from journal.failpoints import FAILPOINTS
 from scripts.node_process import ROOT, NodeDidNotStart, NodeProcess
-from tests.clients.raw_client import RawClient, records_of
+from tests.clients.raw_client import NONE, RawClient, records_of
 from tests.clients.reading import Reader, Seen
 from tests.crash import lossy_disk
-from tests.crash.checker import Found, Reading, Violation, check, check_growth
+from tests.crash.checker import Found, Reading, Violation, check, check_growth, check_offsets
 from tests.crash.history import History, Outcome
-from tests.crash.load import Load
+from tests.crash.load import OFFSETS_GROUP, Load
 
 PARTITIONS = 4
 LIFE_S = 1.0
@@ -279,7 +279,10 @@ class CrashRun:
             if history is None:
                 return False
             deadline = time.monotonic() + VISIBLE_S
-            while violations := check(history, self._read_on(), Reading.AT_REST):
+            while violations := [
+                *check(history, self._read_on(), Reading.AT_REST),
+                *check_offsets(self._seen, self._fetch_offsets()),
+            ]:
                 if time.monotonic() > deadline:
                     break  # what is answered is visible after the copy: it has had its time
                 time.sleep(0.02)
@@ -294,8 +297,15 @@ class CrashRun:
     def _check_at_crash(self) -> None:
         """Open the data logs of the dead node: a consistent cut, and nothing that was seen is gone."""
         assert self._load is not None
-        logs = read_data_logs(self._node.data_dir)
-        self._judge([*check(self._load.history.snapshot(), logs, Reading.AT_CRASH), *check_growth(self._seen, logs)])
+        logs, offsets = read_data_logs(self._node.data_dir)
+        history = self._load.history.snapshot()
+        self._judge(
+            [
+                *check(history, logs, Reading.AT_CRASH),
+                *check_growth(self._seen, logs),
+                *check_offsets(logs, offsets),
+            ]
+        )
 
     def _check_read_again_from_the_start(self) -> None:
         """Another consumer, from offset 0, reads what the first one read over all the crashes."""
@@ -317,6 +327,13 @@ class CrashRun:
             self._seen[record.partition].append(Found(record.offset, record.value))
         return self._seen
 
+    def _fetch_offsets(self) -> dict[str, int | None]:
+        """What the group has committed, as who does not ask for stable offsets is told: one may be pending."""
+        with RawClient(self._node.address) as client:
+            code, offset = client.committed_offset(OFFSETS_GROUP, self._topic, 0, stable=False)
+        assert code == NONE, code
+        return {OFFSETS_GROUP: offset if offset >= 0 else None}
+
     def _judge(self, violations: Sequence[Violation]) -> None:
         if violations:
             shown = "\n".join(map(str, violations[:20]))
@@ -337,8 +354,8 @@ def _by_partition(records: Sequence[Seen]) -> dict[int, list[Found]]:
     return logs
 
 
-def read_data_logs(data_dir: Path) -> dict[int, list[Found]]:
-    """The records of the topic's partitions in the data logs of a node that is not running, as one cut.
+def read_data_logs(data_dir: Path) -> tuple[dict[int, list[Found]], dict[str, int | None]]:
+    """The records of the topic's partitions, and the group's offset, in the data logs of a node that is not running.
 
     Reads a copy, so that the files which the next start meets are those that the crash left.
     """
@@ -349,6 +366,7 @@ def read_data_logs(data_dir: Path) -> dict[int, list[Found]]:
             topic_logs = [log for log in logs.logs() if log.kind == LogKind.TOPIC.value]
             requests = [ReadRequest(log, Offset(0), 1 << 40) for log in topic_logs]
             answers = logs.read(requests, bytes_max=1 << 40)
+            entries = [entry for log in logs.logs() if log.kind == LogKind.OFFSETS.value for entry in logs.offsets(log)]
         finally:
             logs.close()
     found: dict[int, list[Found]] = {partition: [] for partition in range(PARTITIONS)}
@@ -358,4 +376,5 @@ def read_data_logs(data_dir: Path) -> dict[int, list[Found]]:
         assert len(records) == answer.next_offset, f"{answer.log}: {len(records)} records, next {answer.next_offset}"
         if records:  # the wide topic has none, and its partitions go by the same numbers
             found[answer.log.partition] = records
-    return found
+    offsets: dict[str, int | None] = {OFFSETS_GROUP: None}
+    return found, offsets | {key.group: value.offset for key, value in entries}

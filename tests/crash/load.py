@@ -2,9 +2,10 @@
 
 Each writer is a thread with a stock client (confluent-kafka): some commit and abort transactions over several
 partitions, one leaves its transactions open for ever (every reader and every other commit must pass them by),
-one sends plain records. A client sits through a crash as it would in production: it reconnects, repeats
-what was not answered, aborts when told to, and is replaced by a new instance after a fatal error. So the
-repeated EndTxn, the late Produce and the retried InitProducerId of real clients are all part of the load.
+one sends plain records; and one, with a client of our own, commits an offset in each of its transactions. A client
+sits through a crash as it would in production: it reconnects, repeats what was not answered, aborts when told to,
+and is replaced by a new instance after a fatal error. So the repeated EndTxn, the late Produce and the retried
+InitProducerId of real clients are all part of the load.
 
 librdkafka takes one to two seconds to find its coordinator again. So the harness says at each crash whether the
 transactional writers are to be patient; if not, a new instance takes the id over as soon as the node is back,
@@ -26,12 +27,16 @@ from dataclasses import replace
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from tests.clients.raw_client import NONE, RawClient, batch
 from tests.crash.history import History, Outcome, PlainRecord, Transaction
 
 ANSWER_S = 20.0
 """How long a client may take to come to an end after the node is back; much longer than it should."""
 
 TRANSACTIONAL_WRITERS = 3
+TRANSACTION_ABORTABLE = 120
+OFFSETS_GROUP = "offsets"
+"""The writer that commits offsets, and the group that it commits them for."""
 SLICE_S = 0.2
 """After this a client's call is to come back, for the writer to look around; librdkafka goes on where it was."""
 PAUSE_S = 0.01
@@ -66,7 +71,7 @@ class Load:
         self._replacements = 0
         rng = random.Random(seed)
         kinds = [(_TransactionalWriter, f"w{number}") for number in range(TRANSACTIONAL_WRITERS)]
-        writers = [*kinds, (_HangingWriter, "hung"), (_PlainWriter, "plain")]
+        writers = [*kinds, (_HangingWriter, "hung"), (_PlainWriter, "plain"), (_OffsetsWriter, OFFSETS_GROUP)]
         self._writers = [
             kind(self, name, address, topic, partitions, random.Random(rng.random())) for kind, name in writers
         ]
@@ -156,6 +161,11 @@ class _Writer(threading.Thread):
         except Exception as error:  # noqa: BLE001 - carried to the test's thread
             self.load.errors.append(error)
             self.at_rest.set()
+        finally:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Let go of what the writer holds: the next step begins anew."""
 
     def step(self) -> None:
         raise NotImplementedError
@@ -260,6 +270,91 @@ class _HangingWriter(_TransactionalWriter):
         self.doing = "hanging"
         self.at_rest.set()  # open on purpose: for this writer that is at rest
         self.load.wait_for_a_rest()
+
+
+class _OffsetsWriter(_Writer):
+    """Transactions of records and of an offset, which says the number of the transaction, and one more.
+
+    By hand, because librdkafka's send_offsets_to_transaction does not come back while its coordinator is away
+    (librdkafka#5456). Some are aborted, some are left open to the next instance.
+    """
+
+    client: RawClient | None = None
+
+    def step(self) -> None:
+        number = next(self.numbers)
+        chosen = self.rng.sample(range(self.partitions), self.rng.randint(1, self.partitions))
+        transaction = Transaction(self.label, number, {p: self.rng.randint(1, 3) for p in chosen}, Outcome.OPEN)
+        self.note(transaction)
+        try:
+            self.doing = f"starting {number}"
+            client = self.client or self.started()
+            self.doing = f"writing {number}"
+            going_on = self.write(client, transaction)
+            self.doing = f"ending {number}"
+            if going_on and self.rng.random() < 0.1:
+                self.give_up()  # left open
+            elif going_on and self.rng.random() < 0.8:
+                self.commit(client, transaction)
+            else:
+                self.abort(client, transaction)
+        except (OSError, _Unexpected):
+            self.give_up()
+        time.sleep(self.rng.uniform(0, 2 * PAUSE_S))
+
+    def give_up(self) -> None:
+        if self.client is not None:
+            self.client.close()
+        self.client = None
+
+    def started(self) -> RawClient:
+        self.load.wait_for_the_node()
+        self.client = RawClient(self.address, timeout_s=ANSWER_S / 4)
+        granted = self.client.init_producer_id(self.label)
+        if granted.error_code != NONE:
+            raise _Unexpected(granted.error_code)
+        self.who = (self.label, granted.producer_id, granted.producer_epoch)
+        self.sequences = dict.fromkeys(range(self.partitions), 0)
+        return self.client
+
+    def write(self, client: RawClient, transaction: Transaction) -> bool:
+        """False if the node has refused something: then the transaction can only be aborted."""
+        if set(client.add_partitions(*self.who, self.topic, list(transaction.counts)).values()) != {NONE}:
+            return False
+        for partition in transaction.counts:
+            values = transaction.values(partition)
+            sequence = self.sequences[partition]
+            data = batch(values, producer_id=self.who[1], epoch=self.who[2], sequence=sequence, transactional=True)
+            if client.produce(self.topic, partition, data, transactional_id=self.label)[0] != NONE:
+                return False
+            self.sequences[partition] += len(values)
+        if client.add_offsets(*self.who, self.label) != NONE:
+            return False
+        offset = transaction.number + 1
+        return client.commit_offset_in_transaction(*self.who, self.label, self.topic, 0, offset) == NONE
+
+    def commit(self, client: RawClient, transaction: Transaction) -> None:
+        self.note(replace(transaction, outcome=Outcome.ASKED))
+        code = client.end(*self.who, commit=True)
+        if code == TRANSACTION_ABORTABLE:
+            self.abort(client, transaction)
+        elif code == NONE:
+            self.note(replace(transaction, outcome=Outcome.DONE))
+        else:
+            raise _Unexpected(code)
+
+    def abort(self, client: RawClient, transaction: Transaction) -> None:
+        code = client.end(*self.who, commit=False)
+        if code != NONE:
+            raise _Unexpected(code)
+        self.note(replace(transaction, outcome=Outcome.REFUSED))
+
+    def note(self, transaction: Transaction) -> None:
+        self.load.history.transactions[transaction.writer, transaction.number] = transaction
+
+
+class _Unexpected(Exception):
+    """The node has answered with a code after which only a new instance goes on: fenced, say, or unknown."""
 
 
 class _PlainWriter(_Writer):

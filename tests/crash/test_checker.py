@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from tests.crash.checker import Found, Reading, check, check_growth
+from tests.crash.checker import Found, Reading, check, check_growth, check_offsets
 from tests.crash.history import History, Outcome, PlainRecord, PlainTag, Transaction, TransactionalTag, parse_value
 
 FIRST = Transaction("w", 0, {0: 2, 1: 1}, Outcome.DONE)
@@ -176,3 +176,21 @@ def test_value_round_trips() -> None:
     assert parse_value(PLAIN.value) == PlainTag("p", 0, 1)
     assert parse_value(b"t|w|x|0|0|1|") is None
     assert parse_value(None) is None
+
+
+@pytest.mark.parametrize(
+    ("offsets", "wrong"),
+    [
+        ({"w": 2}, 0),
+        ({"w": 1}, 1),
+        ({"w": 3}, 1),
+        ({"w": None}, 1),
+        ({"w": 2, "hung": 1}, 1),
+        ({"w": 2, "hung": None}, 0),
+    ],
+    ids=["behind the last", "too early", "too late", "missing", "of a transaction that is not there", "none and none"],
+)
+def test_checker_offset_without_its_transaction_is_found(offsets: Mapping[str, int | None], wrong: int) -> None:
+    """A group stands exactly behind the last visible transaction of its writer."""
+    violations = check_offsets(as_logs(sound()), offsets)
+    assert [violation.invariant for violation in violations] == [7] * wrong

@@ -246,6 +246,8 @@ class DataLogsBehaviour:
             lambda: logs.end_of_epoch(missing, LeaderEpoch(0)),
             lambda: logs.producers(missing),
             lambda: logs.offsets(missing),
+            lambda: logs.committed_offsets(missing, []),
+            lambda: logs.offset_groups(missing),
         ]
         for query in queries:
             with pytest.raises(UnknownLog):
@@ -475,6 +477,26 @@ class DataLogsBehaviour:
         for number, group in enumerate(groups):
             assert logs.offsets(COMMITS, group) == [(OffsetKey(group, "t" * 249, 0), committed(number))]
         assert logs.offsets(COMMITS, "none") == []
+
+    def test_committed_offsets_answer_key_by_key(self, logs: DataLogs) -> None:
+        """One answer per key asked for, in their order, None for what was never committed or is deleted."""
+        kept, gone, other = OffsetKey("g", "t", 0), OffsetKey("g", "t", 1), OffsetKey("h", "t", 0)
+        with logs.write() as writer:
+            writer.put_offsets(COMMITS, [OffsetEntry(kept, committed(5, "m")), OffsetEntry(gone, committed(6))])
+            writer.put_offsets(COMMITS, [OffsetEntry(gone, None)])
+        found = logs.committed_offsets(COMMITS, [other, kept, gone, kept])
+        assert found == [None, committed(5, "m"), None, committed(5, "m")]
+        assert logs.committed_offsets(COMMITS, []) == []
+
+    def test_offset_groups_name_each_group_with_its_newest_commit(self, logs: DataLogs) -> None:
+        """Whoever has offsets, with the time of the newest; a group without any is not named."""
+        old, new = (CommittedOffset(Offset(1), -1, "", ms) for ms in (1_000, 2_000))
+        with logs.write() as writer:
+            for key, value in (("g", new), ("h", old), ("i", old)):
+                writer.put_offsets(COMMITS, [OffsetEntry(OffsetKey(key, "t", 0), value)])
+            writer.put_offsets(COMMITS, [OffsetEntry(OffsetKey("g", "t", 1), old)])
+            writer.put_offsets(COMMITS, [OffsetEntry(OffsetKey("i", "t", 0), None)])
+        assert logs.offset_groups(COMMITS) == {"g": 2_000, "h": 1_000}
 
     def test_offsets_log_has_no_batches_to_read(self, logs: DataLogs) -> None:
         """An offsets log is a table: reading it as batches finds nothing."""

@@ -34,11 +34,14 @@ from datalog.interface import (
     TimestampOffset,
     UnknownLog,
 )
-from fairlog.broker import ActiveProducer, Appended, Broker, DuplicateOf, RefusedAppend
+from datalog.offset_entries import CommittedOffset
+from fairlog.broker import ActiveProducer, Appended, Broker, CommitRefusal, DuplicateOf, RefusedAppend
 from fairlog.cluster.interface import Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
 from fairlog.config import Address, Settings
 from fairlog.groups.interface import GroupRefusal
+from fairlog.groups.offset_index import Partition
+from fairlog.groups.offset_values import CommitUnderWay, FetchedOffset, NewOffset, Sender, TransactionalProducer
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
 from fairlog.kafka.api import Client, Deferred
@@ -348,8 +351,8 @@ class MemoryCoordinator:
         return self.epochs.get(producer_id)
 
 
-class MemoryOffsets:
-    """The groups that have committed offsets, by name alone."""
+class MemoryKept:
+    """The groups that have committed offsets, by name alone: what membership sees of offsets."""
 
     def __init__(self) -> None:
         self.of: set[str] = set()
@@ -366,6 +369,69 @@ class MemoryOffsets:
         return None
 
 
+class MemoryOffsets:
+    """What is committed is there at once; what `pending` names is in an open transaction."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, dict[Partition, CommittedOffset]] = {}
+        self.pending: set[Partition] = set()
+        self.refusal: CommitRefusal | None = None
+        self.settles = True
+        self.readable = True
+        self.failure: Exception | None = None
+        self.deletion: GroupRefusal | None = None
+        self.subscribed: set[str] = set()
+        self.calls: list[tuple[object, ...]] = []
+
+    def log_of(self, group: str) -> LogId:
+        return LogId.of_offsets(len(group) % 4)
+
+    async def commit(self, group: str, sender: Sender, offsets: Sequence[NewOffset]) -> CommitUnderWay | CommitRefusal:
+        await trio.lowlevel.checkpoint()
+        self.calls.append(("commit", group, sender))
+        if self.refusal is not None:
+            return self.refusal
+        for new in offsets:
+            value = CommittedOffset(Offset(new.offset), new.leader_epoch, new.metadata, 1_000)
+            self.groups.setdefault(group, {})[new.partition] = value
+        return CommitUnderWay(self.log_of(group), Offset(1))
+
+    async def settled(self, commit: CommitUnderWay) -> bool:
+        await trio.lowlevel.checkpoint()
+        return self.settles
+
+    async def commit_in_transaction(
+        self, group: str, sender: Sender, producer: TransactionalProducer, offsets: Sequence[NewOffset]
+    ) -> CommitRefusal | None:
+        await trio.lowlevel.checkpoint()
+        self.calls.append(("commit in", group, sender, producer, tuple(offsets)))
+        return self.refusal
+
+    async def fetch(
+        self, group: str, partitions: Sequence[Partition] | None, *, require_stable: bool
+    ) -> Mapping[Partition, FetchedOffset] | None:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        if not self.readable:
+            return None
+        known = self.groups.get(group, {})
+        return {
+            asked: FetchedOffset(known.get(asked), require_stable and asked in self.pending)
+            for asked in (known if partitions is None else partitions)
+        }
+
+    async def delete_partitions(
+        self, group: str, topics: Mapping[Partition, str]
+    ) -> Mapping[Partition, GroupRefusal | None] | GroupRefusal:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        if self.deletion is not None:
+            return self.deletion
+        return {asked: GroupRefusal.SUBSCRIBED if name in self.subscribed else None for asked, name in topics.items()}
+
+
 @dataclass
 class Memory:
     """The double, with its parts at hand."""
@@ -373,11 +439,12 @@ class Memory:
     cluster: MemoryCluster = field(default_factory=MemoryCluster)
     leaders: MemoryLeaders = field(default_factory=MemoryLeaders)
     coordinator: MemoryCoordinator = field(default_factory=MemoryCoordinator)
+    offsets: MemoryOffsets = field(default_factory=MemoryOffsets)
     settings: Settings = field(default_factory=Settings)
 
     def __post_init__(self) -> None:
         self.topics = MemoryTopics(self.cluster, self.leaders)
-        self.offsets = MemoryOffsets()
+        self.kept = MemoryKept()
         # The real one: it is in memory, too. No rebalance waits for time.
         counter = itertools.count(1)
         self.groups = LocalGroups(
@@ -385,7 +452,7 @@ class Memory:
             now_ms=lambda: 1_000,
             new_suffix=lambda: str(next(counter)),
         )
-        self.groups.ask_offsets_of(self.offsets)
+        self.groups.ask_offsets_of(self.kept)
         self.data_logs = MemoryDataLogs(self.leaders)
 
     def configure(self, **topics: object) -> None:
@@ -402,6 +469,7 @@ class Memory:
             self.coordinator,
             self.settings,
             Address("broker.example", 9092),
+            self.offsets,
             self.groups,
         )
 
@@ -419,6 +487,8 @@ REQUESTS: dict[int, Any] = {
     1: (consumer.FetchRequest, consumer.FetchResponse),
     2: (consumer.ListOffsetsRequest, consumer.ListOffsetsResponse),
     3: (metadata.MetadataRequest, metadata.MetadataResponse),
+    8: (consumer.OffsetCommitRequest, consumer.OffsetCommitResponse),
+    9: (consumer.OffsetFetchRequest, consumer.OffsetFetchResponse),
     10: (metadata.FindCoordinatorRequest, metadata.FindCoordinatorResponse),
     11: (consumer.JoinGroupRequest, consumer.JoinGroupResponse),
     12: (consumer.HeartbeatRequest, consumer.HeartbeatResponse),
@@ -433,6 +503,7 @@ REQUESTS: dict[int, Any] = {
     22: (producer.InitProducerIdRequest, producer.InitProducerIdResponse),
     23: (consumer.OffsetForLeaderEpochRequest, consumer.OffsetForLeaderEpochResponse),
     24: (producer.AddPartitionsToTxnRequest, producer.AddPartitionsToTxnResponse),
+    25: (producer.AddOffsetsToTxnRequest, producer.AddOffsetsToTxnResponse),
     26: (producer.EndTxnRequest, producer.EndTxnResponse),
     27: (producer.WriteTxnMarkersRequest, producer.WriteTxnMarkersResponse),
     32: (admin.DescribeConfigsRequest, admin.DescribeConfigsResponse),
@@ -441,6 +512,8 @@ REQUESTS: dict[int, Any] = {
     44: (admin.IncrementalAlterConfigsRequest, admin.IncrementalAlterConfigsResponse),
     60: (admin.DescribeClusterRequest, admin.DescribeClusterResponse),
     42: (admin.DeleteGroupsRequest, admin.DeleteGroupsResponse),
+    28: (producer.TxnOffsetCommitRequest, producer.TxnOffsetCommitResponse),
+    47: (consumer.OffsetDeleteRequest, consumer.OffsetDeleteResponse),
     61: (admin.DescribeProducersRequest, admin.DescribeProducersResponse),
     65: (admin.DescribeTransactionsRequest, admin.DescribeTransactionsResponse),
     66: (admin.ListTransactionsRequest, admin.ListTransactionsResponse),
@@ -624,6 +697,12 @@ def _example_fields(key: int) -> dict[str, Any]:
     leaving = consumer.LeaveGroupRequest.MemberIdentity(member_id="", group_instance_id="i", reason="r")
     protocol = {"protocol_type": "consumer", "protocol_name": "range"}
     timeouts = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
+    commit = consumer.OffsetCommitRequest.OffsetCommitRequestTopic
+    commit_in = producer.TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    ask = consumer.OffsetFetchRequest.OffsetFetchRequestTopic
+    ask_many = consumer.OffsetFetchRequest.OffsetFetchRequestGroup
+    forget = consumer.OffsetDeleteRequest.OffsetDeleteRequestTopic
+    committed = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
     return {
         0: {
             "transactional_id": None,
@@ -634,6 +713,22 @@ def _example_fields(key: int) -> dict[str, Any]:
         1: {**timing, **session, "topics": [fetch(topic="t", topic_id=UUID(int=1), partitions=[fetched])]},
         2: {"replica_id": -1, "isolation_level": 0, "topics": [offsets(name="t", partitions=[wanted])]},
         3: {"topics": [metadata.MetadataRequest.MetadataRequestTopic(name="t", topic_id=None)]},
+        8: {
+            "group_id": "g",
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "retention_time_ms": -1,
+            "topics": [commit(name="t", partitions=[commit.OffsetCommitRequestPartition(**committed)])],
+        },
+        9: {
+            "group_id": "g",
+            "topics": [ask(name="t", partition_indexes=[0])],
+            "groups": [
+                ask_many(group_id="g", topics=[ask_many.OffsetFetchRequestTopics(name="t", partition_indexes=[0])])
+            ],
+            "require_stable": False,
+        },
         10: {"key": "k", "key_type": 1, "coordinator_keys": ["k"]},
         11: {**member, **timeouts, "protocol_type": "consumer", "protocols": [joining], "reason": "r"},
         12: {**member, "generation_id": 1},
@@ -650,6 +745,7 @@ def _example_fields(key: int) -> dict[str, Any]:
         20: {"topics": [deleted(name="t", topic_id=None)], "topic_names": ["t"], "timeout_ms": 1000},
         22: {"transactional_id": "tx", "transaction_timeout_ms": 1000, "producer_id": -1, "producer_epoch": -1},
         24: {**adding, "v3_and_below_topics": [add.AddPartitionsToTxnTopic(name="t", partitions=[0])]},
+        25: {"transactional_id": "tx", "producer_id": 1, "producer_epoch": 0, "group_id": "g"},
         26: {"transactional_id": "tx", "producer_id": 1, "producer_epoch": 0, "committed": True},
         21: {
             "topics": [deleting(name="t", partitions=[deleting.DeleteRecordsPartition(partition_index=0, offset=-1)])],
@@ -675,6 +771,20 @@ def _example_fields(key: int) -> dict[str, Any]:
         },
         60: {"include_cluster_authorized_operations": True, "endpoint_type": 1},
         42: {"groups_names": ["g"]},
+        28: {
+            "transactional_id": "tx",
+            "group_id": "g",
+            "producer_id": 1,
+            "producer_epoch": 0,
+            "generation_id": -1,
+            "member_id": "",
+            "group_instance_id": None,
+            "topics": [commit_in(name="t", partitions=[commit_in.TxnOffsetCommitRequestPartition(**committed)])],
+        },
+        47: {
+            "group_id": "g",
+            "topics": [forget(name="t", partitions=[forget.OffsetDeleteRequestPartition(partition_index=0)])],
+        },
         61: {"topics": [admin.DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0])]},
         65: {"transactional_ids": ["tx"]},
         66: {"state_filters": ["Ongoing"], "producer_id_filters": [1], "duration_filter": -1},

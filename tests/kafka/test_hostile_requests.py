@@ -67,6 +67,8 @@ def of_kafka_type(kafka_type, flexible, batch):
             return st.none() | st.binary(max_size=80) | good
         case "timedelta_i32":
             return integers(32).map(lambda ms: datetime.timedelta(milliseconds=ms))
+        case "timedelta_i64":
+            return integers(48).map(lambda ms: datetime.timedelta(milliseconds=ms))
     raise AssertionError(kafka_type)
 
 

@@ -1,0 +1,435 @@
+"""Committed offsets: what consumer groups commit, plain or inside transactions, and read back.
+
+    OffsetCommit ─────▶ commit ────────────────┐                             ┌──▶ fetch
+    TxnOffsetCommit ──▶ commit_in_transaction ─┼─▶ offsets log's journal ─▶ copier ─▶ table in the data logs
+    DeleteGroups, … ──▶ delete, run (expiry) ──┘
+
+An offsets log is a log like a partition's: led by `LocalLeaders`, journaled, copied. A group's offsets are all in one
+of them (`log_of`). So a plain commit is durable when it is seen; one in a transaction becomes visible in the same
+LMDB transaction as the transaction's records (invariant 7), is refused with its epoch (invariant 9), and vanishes
+with an abort. There is no table in memory but the index (`offset_index`): reads go to LMDB, in worker threads.
+
+*Checks and the step of the append.* Whether a member may commit is asked in the step in which the frame is appended,
+after all waiting, so that nothing of a member slips in behind the rebalance that took its partitions away.
+
+*Many commits at once* share flushes (the flusher), LMDB commits (the copier's chunks) and, per connection, a round
+trip: `commit` returns when the frame is appended, `settled` waits.
+
+*Stable offsets.* `fetch` first waits for what is decided (a copy under way, milliseconds), so a commit that was
+answered is always seen. Partitions with offsets in an *open* transaction are `pending`, for who asks; the
+transaction's own time-out ends that. Which are pending and what is decided is looked at in one step, before the
+read: what comes later is concurrent to the request.
+
+*Late requests* (invariant 10, in spirit): a TxnOffsetCommit has no number, so one that was delayed on an old
+connection could overwrite a later one's offsets. It is refused on an earlier connection than the latest of the same
+producer, as the coordinator does with EndTxn.
+
+Not here: Kafka's messages, which topics exist (handlers ask), who is a member (`interface.Membership`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import Enum, auto
+from functools import partial
+from typing import Protocol, TypeVar
+from uuid import UUID
+
+import structlog
+import trio
+from crc32c import crc32c
+
+from coordinator.answers import Description, Refusal
+from coordinator.states import IdState
+from datalog.interface import DataLogs
+from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey, encode_offset_entries
+from fairlog.broker import CommitRefusal, RefusedAppend
+from fairlog.cluster.interface import Topic
+from fairlog.groups.interface import GroupRefusal, Membership
+from fairlog.groups.offset_expiry import GroupUse, is_expired
+from fairlog.groups.offset_index import OffsetIndex, Partition
+from fairlog.groups.offset_values import (
+    CommitUnderWay,
+    FetchedOffset,
+    NewOffset,
+    OffsetRefusal,
+    Sender,
+    TransactionalProducer,
+)
+from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
+
+logger = structlog.get_logger("fairlog.offsets")
+
+PATIENCE_S = 5.0
+"""So long a commit waits for room, and a fetch for the copy: Kafka's offsets.commit.timeout.ms."""
+
+DELETED_AT_ONCE = 1000
+"""Keys deleted by one record: small enough to be encoded between two requests."""
+
+SWEEP_PAUSE_S = 1.0
+"""Between two looks at all groups, however often topics are deleted."""
+
+DELETE_TRIES = 20
+"""How often `delete` begins anew because the group has committed meanwhile. Each try takes a copy's time."""
+
+R = TypeVar("R")
+
+
+class OffsetsLeaders(Protocol):
+    """What is needed of the leaders; `fairlog.offset_leaders.OffsetLeaders` has it."""
+
+    async def append_offsets(
+        self, log: LogId, payload: bytes, *, unless: Callable[[], R | None]
+    ) -> Offset | RefusedAppend | R: ...
+
+    async def append_offsets_in_transaction(
+        self,
+        log: LogId,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        payload: bytes,
+        *,
+        unless: Callable[[], R | None],
+    ) -> TxId | RefusedAppend | R: ...
+
+    async def visible(self, log: LogId, offset: Offset) -> None: ...
+
+    def tell_decided_offsets(self, decided: Callable[[LogId, TxId, Offset | None], None]) -> None: ...
+
+
+class Transactions(Protocol):
+    """What is needed of the coordinator."""
+
+    def describe(self, transactional_id: str) -> Description | None: ...
+
+    def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None: ...
+
+
+class TopicIds(Protocol):
+    """What is needed of the cluster store."""
+
+    def topic_by_id(self, topic_id: UUID) -> Topic | None: ...
+
+
+class _Stale(Enum):
+    CHANGED = auto()
+    """The group has committed since its offsets were read."""
+
+
+class CommittedOffsets:
+    """The committed offsets of all groups. `load` comes first, then `run` beside all else."""
+
+    def __init__(
+        self,
+        *,
+        leaders: OffsetsLeaders,
+        data_logs: DataLogs,
+        offsets_log_count: int,
+        membership: Membership,
+        transactions: Transactions,
+        topics: TopicIds,
+        commit_bytes_max: int,
+        retention_ms: int,
+        check_interval_ms: int,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`commit_bytes_max` bounds one commit as it is journaled; the others are `offsets.…` settings."""
+        self._leaders = leaders
+        self._data_logs = data_logs
+        self._log_count = offsets_log_count
+        self._membership = membership
+        self._transactions = transactions
+        self._topics = topics
+        self._commit_bytes_max = commit_bytes_max
+        self._retention_ms = retention_ms
+        self._check_interval_ms = check_interval_ms
+        self._now_ms = now_ms
+        self._started_ms = now_ms()
+        self._index = OffsetIndex()
+        self._latest_connections: dict[ProducerId, int] = {}
+        self._topic_is_gone = trio.Event()
+        leaders.tell_decided_offsets(self._decided)
+
+    def log_of(self, group: str) -> LogId:
+        """The offsets log that holds all offsets of `group`."""
+        return LogId.of_offsets(crc32c(group.encode()) % self._log_count)
+
+    def logs(self) -> Sequence[LogId]:
+        """All offsets logs."""
+        return [LogId.of_offsets(shard) for shard in range(self._log_count)]
+
+    async def load(self) -> None:
+        """Learn which groups have offsets, once all that was decided before the start is copied.
+
+        Raises StorageFailure, CorruptStorage.
+        """
+        for log in self.logs():
+            self._index.load(await trio.to_thread.run_sync(self._data_logs.offset_groups, log))
+
+    # --- committing ---------------------------------------------------------------------------
+
+    async def commit(self, group: str, sender: Sender, offsets: Sequence[NewOffset]) -> CommitUnderWay | CommitRefusal:
+        """Write offsets to the group's journal, if `sender` may commit; `settled` says when they are seen.
+
+        One commit is all or nothing, and the last of two offsets for one partition counts. Cancelled: it was
+        written or not.
+        """
+        now_ms = self._now_ms()
+        payload = _encode(group, offsets, now_ms)
+        if len(payload) > self._commit_bytes_max:
+            return OffsetRefusal.TOO_LARGE
+        log = self.log_of(group)
+
+        def refusal() -> GroupRefusal | None:
+            return self._may_commit(group, sender, transactional=False)
+
+        with trio.move_on_after(PATIENCE_S):
+            outcome = await self._leaders.append_offsets(log, payload, unless=refusal)
+            if isinstance(outcome, RefusedAppend | GroupRefusal):
+                return outcome
+            self._index.committed(group, outcome, now_ms)
+            return CommitUnderWay(log, outcome)
+        return OffsetRefusal.TIMED_OUT
+
+    async def settled(self, commit: CommitUnderWay) -> bool:
+        """Return once the commit is durable and every later `fetch` sees it. False: whether it will be is not known."""
+        return await self._visible(commit.log, commit.visible_at)
+
+    async def commit_in_transaction(
+        self, group: str, sender: Sender, producer: TransactionalProducer, offsets: Sequence[NewOffset]
+    ) -> CommitRefusal | None:
+        """Write offsets into the producer's open transaction, to which the group's log was added. None: done.
+
+        They are seen when it is committed, together with its records, and never if it is aborted. Cancelled: they
+        were written or not.
+        """
+        now_ms = self._now_ms()
+        payload = _encode(group, offsets, now_ms)
+        if len(payload) > self._commit_bytes_max:
+            return OffsetRefusal.TOO_LARGE
+        log = self.log_of(group)
+
+        def refusal() -> Refusal | GroupRefusal | None:
+            return self._may_speak(producer) or self._may_commit(group, sender, transactional=True)
+
+        with trio.move_on_after(PATIENCE_S):
+            outcome = await self._leaders.append_offsets_in_transaction(
+                log, producer.producer_id, producer.epoch, payload, unless=refusal
+            )
+            if isinstance(outcome, RefusedAppend | GroupRefusal | Refusal):
+                return outcome
+            self._latest_connections[producer.producer_id] = producer.connection
+            self._index.pend(log, outcome, group, [new.partition for new in offsets])
+            return None
+        return OffsetRefusal.TIMED_OUT
+
+    def _may_commit(self, group: str, sender: Sender, *, transactional: bool) -> GroupRefusal | None:
+        return self._membership.may_commit(
+            group, sender.member_id, sender.instance_id, sender.generation, transactional=transactional
+        )
+
+    def _may_speak(self, producer: TransactionalProducer) -> Refusal | None:
+        """Whether the producer is its transactional id's current one, as far as the coordinator knows."""
+        known = self._transactions.describe(producer.transactional_id)
+        if known is None or known.producer_id != producer.producer_id:
+            return Refusal.UNKNOWN_PRODUCER_ID_MAPPING
+        if known.epoch != producer.epoch:
+            return Refusal.FENCED
+        if known.state == IdState.MUST_ABORT.name:
+            return Refusal.MUST_ABORT
+        if producer.connection < self._latest_connections.get(producer.producer_id, producer.connection):
+            return Refusal.LATE
+        return None
+
+    def _decided(self, log: LogId, txid: TxId, visible_at: Offset | None) -> None:
+        self._index.decided(log, txid, visible_at, self._now_ms())
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def fetch(
+        self, group: str, partitions: Sequence[Partition] | None, *, require_stable: bool
+    ) -> Mapping[Partition, FetchedOffset] | None:
+        """The group's offsets in `partitions`, or (None) all that it has; an unknown group has none.
+
+        Sees every commit that was answered before. With `require_stable`, partitions with offsets in an open
+        transaction are `pending`; asked for all, also those that have no other offset. None: what is decided could
+        not be read in time, ask again. Raises CorruptStorage, StorageFailure.
+        """
+        pending = self._index.pending(group) if require_stable else frozenset[Partition]()
+        log = self.log_of(group)
+        if not await self._visible(log, self._index.decided_through(group)):
+            return None
+        found: dict[Partition, CommittedOffset | None]
+        if partitions is None:
+            entries = await trio.to_thread.run_sync(self._data_logs.offsets, log, group)
+            found = dict.fromkeys(pending) | {(key.topic, key.partition): value for key, value in entries}
+        else:
+            keys = [OffsetKey(group, *partition) for partition in partitions]
+            values = await trio.to_thread.run_sync(self._data_logs.committed_offsets, log, keys)
+            found = dict(zip(partitions, values, strict=True))
+        return {partition: FetchedOffset(value, partition in pending) for partition, value in found.items()}
+
+    async def _visible(self, log: LogId, offset: Offset) -> bool:
+        """Whether the log is visible up to there, after waiting for it. False: it takes too long, or never will be."""
+        with trio.move_on_after(PATIENCE_S):
+            try:
+                await self._leaders.visible(log, offset)
+            except StorageFailure as failure:
+                logger.warning("offsets are not visible", log=str(log), reason=str(failure))
+                return False
+            return True
+        return False
+
+    def groups(self) -> Collection[str]:
+        """The groups that have committed offsets."""
+        return self._index.groups()
+
+    def last_commit_ms(self, group: str) -> int | None:
+        """When the group's newest offset was committed, in ms since 1970; None if it has none."""
+        return self._index.last_commit_ms(group)
+
+    # --- forgetting ---------------------------------------------------------------------------
+
+    async def delete(self, group: str, partitions: None = None) -> GroupRefusal | None:  # noqa: ARG002 (see GroupOffsets)
+        """Forget all offsets of a group without members; None also if there were none.
+
+        Durable and seen when this returns. What is pending in an open transaction is not touched: if that is
+        committed, it is so after the deletion. NON_EMPTY_GROUP if the group has members, or commits all the time.
+        Raises StorageFailure.
+        """
+
+        def refusal() -> GroupRefusal | None:
+            return None if self._membership.is_empty(group) else GroupRefusal.NON_EMPTY_GROUP
+
+        return await self._delete(group, lambda _key, _value: True, refusal)
+
+    async def delete_partitions(
+        self, group: str, topics: Mapping[Partition, str]
+    ) -> Mapping[Partition, GroupRefusal | None] | GroupRefusal:
+        """Forget a group's offsets in these partitions (whose topics are named so), for `delete` in all other respects.
+
+        SUBSCRIBED for partitions of topics that members consume, UNKNOWN_GROUP if there are neither members nor
+        offsets, NON_EMPTY_GROUP if it cannot be told what the members consume. Raises StorageFailure.
+        """
+        if self._index.last_commit_ms(group) is None and self._membership.describe(group) is None:
+            return GroupRefusal.UNKNOWN_GROUP
+        subscribed = self._subscribed(group)
+        if subscribed is None:
+            return GroupRefusal.NON_EMPTY_GROUP
+        doomed = {partition for partition, name in topics.items() if name not in subscribed}
+
+        def is_doomed(key: OffsetKey, _value: CommittedOffset) -> bool:
+            return (key.topic, key.partition) in doomed
+
+        def refusal() -> GroupRefusal | None:
+            return None if self._subscribed(group) == subscribed else GroupRefusal.NON_EMPTY_GROUP
+
+        outcome = await self._delete(group, is_doomed, refusal)
+        return {partition: outcome if partition in doomed else GroupRefusal.SUBSCRIBED for partition in topics}
+
+    def _subscribed(self, group: str) -> frozenset[str] | None:
+        return frozenset() if self._membership.is_empty(group) else self._membership.subscribed(group)
+
+    async def _delete(
+        self,
+        group: str,
+        is_doomed: Callable[[OffsetKey, CommittedOffset], bool],
+        refusal: Callable[[], GroupRefusal | None],
+    ) -> GroupRefusal | None:
+        for _ in range(DELETE_TRIES):
+            outcome = await self._remove(group, is_doomed, refusal)
+            if not isinstance(outcome, _Stale):
+                return outcome
+        return GroupRefusal.NON_EMPTY_GROUP
+
+    async def _remove(
+        self,
+        group: str,
+        is_doomed: Callable[[OffsetKey, CommittedOffset], bool],
+        refusal: Callable[[], GroupRefusal | None],
+    ) -> GroupRefusal | _Stale | None:
+        """Delete the group's offsets for which `is_doomed`, unless it commits meanwhile. Raises StorageFailure."""
+        if (refused := refusal()) is not None:
+            return refused
+        log = self.log_of(group)
+        read_at = self._index.decided_through(group)
+        await self._leaders.visible(log, read_at)
+        entries = await trio.to_thread.run_sync(self._data_logs.offsets, log, group)
+        doomed = [key for key, value in entries if is_doomed(key, value)]
+
+        def stale_or_refused() -> GroupRefusal | _Stale | None:
+            return _Stale.CHANGED if self._index.decided_through(group) != read_at else refusal()
+
+        for start in range(0, len(doomed), DELETED_AT_ONCE):
+            some = doomed[start : start + DELETED_AT_ONCE]
+            payload = encode_offset_entries([OffsetEntry(key, None) for key in some])
+            outcome = await self._leaders.append_offsets(log, payload, unless=stale_or_refused)
+            if isinstance(outcome, RefusedAppend):
+                raise StorageFailure(outcome.value)
+            if isinstance(outcome, GroupRefusal | _Stale):
+                return outcome
+            read_at = outcome
+            self._index.deleted(group, read_at, all_of_them=start + len(some) == len(entries))
+        await self._leaders.visible(log, read_at)
+        self._index.forget(group, read_at)
+        return None
+
+    def topic_deleted(self) -> None:
+        """A topic is gone: its offsets go in the background, at the next start at the latest."""
+        self._topic_is_gone.set()
+
+    async def run(self) -> None:
+        """Forget offsets that have had their time or whose topic is gone; until cancelled, or a disk has failed."""
+        while True:
+            try:
+                await self._sweep()
+            except StorageFailure as failure:
+                logger.warning("expired offsets stay until the next start", reason=str(failure))
+                return
+            self._forget_connections()
+            pause_s = min(SWEEP_PAUSE_S, self._check_interval_ms / 1000)
+            await trio.sleep(pause_s)
+            with trio.move_on_after(self._check_interval_ms / 1000 - pause_s):
+                await self._topic_is_gone.wait()
+
+    async def _sweep(self) -> None:
+        self._topic_is_gone = trio.Event()
+        for group in self._index.groups():
+            use = self._use_of(group)
+            await self._remove(
+                group, partial(self._has_had_its_time, use), partial(self._is_used_otherwise, group, use)
+            )
+
+    def _use_of(self, group: str) -> GroupUse:
+        return GroupUse(
+            has_members=not self._membership.is_empty(group),
+            subscribed=self._subscribed(group),
+            empty_since_ms=self._membership.empty_since_ms(group) or self._started_ms,
+        )
+
+    def _is_used_otherwise(self, group: str, use: GroupUse) -> GroupRefusal | None:
+        """Somebody has joined since the offsets were judged, and may have read them: the next sweep looks again."""
+        return None if self._use_of(group) == use else GroupRefusal.NON_EMPTY_GROUP
+
+    def _has_had_its_time(self, use: GroupUse, key: OffsetKey, value: CommittedOffset) -> bool:
+        topic = self._topics.topic_by_id(UUID(hex=key.topic))
+        return topic is None or is_expired(
+            topic.name, value.commit_timestamp_ms, use, retention_ms=self._retention_ms, now_ms=self._now_ms()
+        )
+
+    def _forget_connections(self) -> None:
+        for producer_id in list(self._latest_connections):
+            if self._transactions.epoch_of(producer_id) is None:
+                del self._latest_connections[producer_id]
+
+
+def _encode(group: str, offsets: Sequence[NewOffset], now_ms: int) -> bytes:
+    return encode_offset_entries(
+        [
+            OffsetEntry(
+                OffsetKey(group, *new.partition),
+                CommittedOffset(Offset(new.offset), new.leader_epoch, new.metadata, now_ms),
+            )
+            for new in offsets
+        ]
+    )

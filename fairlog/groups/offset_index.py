@@ -1,0 +1,116 @@
+"""What a node knows of its groups' offsets without reading them: who has some, since when, and what is pending.
+
+The offsets themselves are in the data log environment. In memory there is, per group, little: when it last
+committed, up to where its offsets log has to be visible for all its decided commits to be seen, and which
+partitions have offsets in transactions that are still open::
+
+    commit                ──▶ committed ─────────────────────────▶ decided_through, last commit
+    TxnOffsetCommit       ──▶ pend ──▶ open ──▶ decided(visible at) ▲
+                                         └───▶ decided(None): gone without a trace
+
+It is right after a restart without being kept: what was open is aborted then, and what was decided is copied
+before anything is served. So `load` names groups and times, and nothing is pending.
+
+Keeps invariant 8 for offsets: a pending one changes nothing but the answer to those who asked for stable offsets.
+Pure; used on the event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from itertools import chain
+
+from fairlog_types import LogId, Offset, TxId
+
+Partition = tuple[str, int]
+"""A topic's id as 32 hex digits, and the partition's number."""
+
+
+class _Group:
+    """One group. Most have nothing open, so that field is usually empty."""
+
+    __slots__ = ("decided_through", "last_commit_ms", "open")
+
+    def __init__(self) -> None:
+        self.last_commit_ms: int | None = None
+        """None: no commit was decided, or all offsets are deleted."""
+        self.decided_through = Offset(0)
+        self.open: dict[TxId, set[Partition]] = {}
+
+
+class OffsetIndex:
+    """All groups of a node."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, _Group] = {}
+        self._open: dict[tuple[LogId, TxId], set[str]] = {}
+        """Which groups an open transaction has offsets of, per offsets log."""
+
+    def load(self, last_commits_ms: Mapping[str, int]) -> None:
+        """Start from what the data logs hold: each group that has offsets, with the time of its newest."""
+        for group, last_commit_ms in last_commits_ms.items():
+            self._group(group).last_commit_ms = last_commit_ms
+
+    def committed(self, group: str, visible_at: Offset, now_ms: int) -> None:
+        """A commit outside any transaction stands in the journal."""
+        known = self._group(group)
+        known.last_commit_ms = now_ms
+        known.decided_through = visible_at
+
+    def pend(self, log: LogId, txid: TxId, group: str, partitions: Collection[Partition]) -> None:
+        """An open transaction has committed offsets of these partitions of the group, whose log is `log`."""
+        self._group(group).open.setdefault(txid, set()).update(partitions)
+        self._open.setdefault((log, txid), set()).add(group)
+
+    def decided(self, log: LogId, txid: TxId, visible_at: Offset | None, now_ms: int) -> None:
+        """The transaction is committed, and its offsets are visible with `visible_at` of `log`; or (None) aborted."""
+        for group in self._open.pop((log, txid), ()):
+            known = self._groups[group]
+            del known.open[txid]
+            if visible_at is not None:
+                known.last_commit_ms = now_ms
+                known.decided_through = visible_at
+            self._drop_if_nothing_is_known(group)
+
+    def deleted(self, group: str, visible_at: Offset, *, all_of_them: bool) -> None:
+        """Offsets of the group are deleted by an entry that is visible with `visible_at`."""
+        known = self._group(group)
+        known.decided_through = visible_at
+        if all_of_them:
+            known.last_commit_ms = None
+
+    def forget(self, group: str, decided_through: Offset) -> None:
+        """What was decided before `decided_through` is visible: a group that has no offsets need not be known."""
+        known = self._groups.get(group)
+        if known is not None and known.decided_through <= decided_through:
+            self._drop_if_nothing_is_known(group)
+
+    def pending(self, group: str) -> frozenset[Partition]:
+        """Partitions with offsets in a transaction that is not decided."""
+        known = self._groups.get(group)
+        return frozenset() if known is None else frozenset(chain.from_iterable(known.open.values()))
+
+    def decided_through(self, group: str) -> Offset:
+        """How far the group's log has to be visible to show all that is decided of the group; grows with each."""
+        known = self._groups.get(group)
+        return Offset(0) if known is None else known.decided_through
+
+    def groups(self) -> Collection[str]:
+        """The groups that have committed offsets."""
+        return [group for group, known in self._groups.items() if known.last_commit_ms is not None]
+
+    def last_commit_ms(self, group: str) -> int | None:
+        """When the newest offset was committed; None if there is none."""
+        known = self._groups.get(group)
+        return None if known is None else known.last_commit_ms
+
+    def _group(self, group: str) -> _Group:
+        known = self._groups.get(group)
+        if known is None:
+            known = self._groups[group] = _Group()
+        return known
+
+    def _drop_if_nothing_is_known(self, group: str) -> None:
+        known = self._groups[group]
+        if known.last_commit_ms is None and not known.open:
+            del self._groups[group]

@@ -1,0 +1,82 @@
+"""OffsetCommit: a group's next offsets, outside any transaction.
+
+Behaviour
+- Answered when the offsets are on disk and every later OffsetFetch sees them. If the disk fails meanwhile, or it takes
+  longer than five seconds, COORDINATOR_NOT_AVAILABLE: the client asks again.
+- A partition that does not exist, or whose metadata string is too long, is refused alone; the others are committed
+  together. If none is left, whether the sender is a member is not looked at (as in Kafka).
+- Who may commit is the group's business: a member of the current generation, or who is none while nobody else is.
+
+Version notes
+- 2 to 4 have a retention time, which is read and not acted upon: `offsets.retention_minutes` is for all. 3 adds the
+  throttle time, 6 the leader epoch, 7 the group instance id; 8 is flexible. 9 is for KIP-848 members, of which
+  there are none: it is served as 8.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fairlog.groups.interface import is_group_id
+from fairlog.groups.offset_values import CommitUnderWay, Sender
+from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.errors import ErrorCode, code_of_commit_refusal
+from fairlog.kafka.offset_lines import OffsetLines, check_lines, read_lines, write_lines
+from fairlog.kafka.wire import Reader
+
+SERVED = Versions(2, 9)
+FLEXIBLE_FROM = 8
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitRequest:
+    group: str
+    sender: Sender
+    lines: OffsetLines
+
+
+def decode(reader: Reader, version: int) -> OffsetCommitRequest:
+    group, generation, member_id = reader.string(), reader.int32(), reader.string()
+    instance_id = reader.nullable_string() if version >= 7 else None
+    if version <= 4:
+        reader.int64()  # retention time
+    request = OffsetCommitRequest(
+        group, Sender(member_id, instance_id, generation), read_lines(reader, has_leader_epoch=version >= 6)
+    )
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: OffsetCommitRequest) -> Reply:
+    if not is_group_id(request.group):
+        return encode(context, request, {}, ErrorCode.INVALID_GROUP_ID)
+    offsets, refused = await check_lines(context.broker, request.lines)
+    if not offsets:
+        return encode(context, request, refused, ErrorCode.NONE)
+    outcome = await context.broker.offsets.commit(request.group, request.sender, offsets)
+    if not isinstance(outcome, CommitUnderWay):
+        return encode(context, request, refused, code_of_commit_refusal(outcome))
+    return Deferred(functools.partial(_finish, context, request, refused, outcome))
+
+
+async def _finish(
+    context: Context, request: OffsetCommitRequest, refused: Mapping[tuple[str, int], ErrorCode], commit: CommitUnderWay
+) -> Answer:
+    settled = await context.broker.offsets.settled(commit)
+    return encode(context, request, refused, ErrorCode.NONE if settled else ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def encode(
+    context: Context, request: OffsetCommitRequest, refused: Mapping[tuple[str, int], ErrorCode], outcome: ErrorCode
+) -> Answer:
+    writer = context.writer()
+    if context.version >= 3:
+        writer.int32(0)  # throttle time
+    write_lines(writer, request.lines, refused, outcome)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+API = Api(8, "OffsetCommit", SERVED, FLEXIBLE_FROM, decode, handle)

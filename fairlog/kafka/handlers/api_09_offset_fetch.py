@@ -1,0 +1,200 @@
+"""OffsetFetch: the offsets that a group has committed.
+
+Behaviour
+- Sees every commit that was answered before, plain or by the end of a transaction.
+- A group or a partition without offsets, and a partition that does not exist: offset -1 without an error.
+- `require_stable` (what read_committed consumers ask): a partition with offsets in a transaction that is still open is
+  UNSTABLE_OFFSET_COMMIT, and the client asks again. The transaction's time-out bounds that. Asked for all
+  partitions, those are named too that have no other offset yet: Kafka leaves them out, and they look uncommitted.
+- While a disk has failed, so that what is decided cannot be read, and while answers that nobody reads hold all
+  the room there is: COORDINATOR_LOAD_IN_PROGRESS, which clients repeat.
+
+Version notes
+- 2 may ask for all partitions and has an error for the whole; 3 adds the throttle time, 5 the leader epoch, 7
+  `require_stable`; 6 is flexible; 8 asks for several groups.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+import structlog
+import trio
+
+from datalog.offset_entries import CommittedOffset
+from fairlog.broker import Broker
+from fairlog.groups.offset_index import Partition
+from fairlog.groups.offset_values import FetchedOffset
+from fairlog.kafka.answer_budget import AnswerRoom
+from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.offset_lines import LINES_AT_ONCE
+from fairlog.kafka.wire import Reader, Writer
+from fairlog_types import CorruptStorage, Offset, StorageFailure
+
+log = structlog.get_logger()
+
+SERVED = Versions(1, 8)
+FLEXIBLE_FROM = 6
+_MANY_GROUPS_FROM = 8
+
+_NONE = FetchedOffset(None, pending=False)
+_NO_OFFSET = CommittedOffset(Offset(-1), -1, "", -1)
+
+Topics = tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRequest:
+    group: str
+    topics: Topics | None
+    """None: all partitions that have offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchRequest:
+    groups: tuple[GroupRequest, ...]
+    """Exactly one before version 8."""
+    require_stable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupAnswer:
+    group: str
+    error: ErrorCode
+    topics: list[tuple[str, list[tuple[int, FetchedOffset]]]]
+
+
+def decode(reader: Reader, version: int) -> OffsetFetchRequest:
+    def topic() -> tuple[str, tuple[int, ...]]:
+        entry = reader.string(), reader.array(reader.int32)
+        reader.end_of_fields()
+        return entry
+
+    def group() -> GroupRequest:
+        name = reader.string()
+        return GroupRequest(name, reader.nullable_array(topic) if version >= 2 else reader.array(topic))
+
+    def group_of_many() -> GroupRequest:
+        entry = group()
+        reader.end_of_fields()
+        return entry
+
+    groups = reader.array(group_of_many) if version >= _MANY_GROUPS_FROM else (group(),)
+    request = OffsetFetchRequest(groups, reader.boolean() if version >= 7 else False)
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: OffsetFetchRequest) -> Reply:
+    room = AnswerRoom(context.answers)
+    return Deferred(functools.partial(_finish, context, request, room), room.release)
+
+
+async def _finish(context: Context, request: OffsetFetchRequest, room: AnswerRoom) -> Answer:
+    writer = context.writer()
+    if context.version >= 3:
+        writer.int32(0)  # throttle time
+    if context.version >= _MANY_GROUPS_FROM:
+        writer.array_length(len(request.groups))
+        for group in request.groups:
+            answer = await _fetch(context, group, require_stable=request.require_stable)
+            writer.string(group.group)
+            await _write_topics(writer, context.version, answer)
+            writer.int16(answer.error)
+            writer.end_of_fields()
+    else:
+        answer = await _fetch(context, request.groups[0], require_stable=request.require_stable)
+        await _write_topics(writer, context.version, answer)
+        if context.version >= 2:
+            writer.int16(answer.error)
+    writer.end_of_fields()
+    parts = writer.parts()
+    room.keep(sum(map(len, parts)))
+    return parts
+
+
+async def _fetch(context: Context, request: GroupRequest, *, require_stable: bool) -> _GroupAnswer:
+    broker = context.broker
+    asked = None if request.topics is None else await _partitions(broker, request.topics)
+    fetched: Mapping[Partition, FetchedOffset] | None = None
+    if context.answers.free > 0:
+        try:
+            partitions = None if asked is None else [found for found in asked.values() if found is not None]
+            fetched = await broker.offsets.fetch(request.group, partitions, require_stable=require_stable)
+        except (StorageFailure, CorruptStorage) as failure:
+            log.warning("committed offsets cannot be read", group=request.group, reason=str(failure))
+    if fetched is None:
+        lines = [(name, [(index, _NONE) for index in indexes]) for name, indexes in request.topics or ()]
+        return _GroupAnswer(request.group, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, lines)
+    if asked is None:
+        return _GroupAnswer(request.group, ErrorCode.NONE, _named(broker, fetched))
+    assert request.topics is not None
+    topics: list[tuple[str, list[tuple[int, FetchedOffset]]]] = []
+    for name, indexes in request.topics:
+        places = [(index, asked[name, index]) for index in indexes]
+        topics.append((name, [(index, _NONE if place is None else fetched[place]) for index, place in places]))
+    return _GroupAnswer(request.group, ErrorCode.NONE, topics)
+
+
+async def _partitions(broker: Broker, topics: Topics) -> dict[tuple[str, int], Partition | None]:
+    """What is asked for, as offsets are kept; None for a partition that does not exist."""
+    found: dict[tuple[str, int], Partition | None] = {}
+    for name, indexes in topics:
+        topic = broker.cluster.topic(name)
+        for index in indexes:
+            exists = topic is not None and 0 <= index < topic.partitions
+            found[name, index] = (topic.topic_id.hex, index) if topic is not None and exists else None
+            if len(found) % LINES_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+    return found
+
+
+def _named(
+    broker: Broker, fetched: Mapping[Partition, FetchedOffset]
+) -> list[tuple[str, list[tuple[int, FetchedOffset]]]]:
+    """All offsets of a group by topic name; those of topics that are gone, and not yet forgotten, are left out."""
+    topics: dict[str, list[tuple[int, FetchedOffset]]] = {}
+    for (topic_id, index), offset in sorted(fetched.items(), key=lambda item: item[0]):
+        topic = broker.cluster.topic_by_id(UUID(hex=topic_id))
+        if topic is not None:
+            topics.setdefault(topic.name, []).append((index, offset))
+    return sorted(topics.items())
+
+
+async def _write_topics(writer: Writer, version: int, answer: _GroupAnswer) -> None:
+    error = ErrorCode.NONE
+    topics = answer.topics
+    if answer.error is not ErrorCode.NONE:
+        # Version 1 has no other place for it; the others need no lines then.
+        error, topics = (answer.error, topics) if version < 2 else (ErrorCode.NONE, [])
+    writer.array_length(len(topics))
+    written = 0
+    for name, partitions in topics:
+        writer.string(name)
+        writer.array_length(len(partitions))
+        for index, offset in partitions:
+            _write_partition(writer, version, index, offset, error)
+            written += 1
+            if written % LINES_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+        writer.end_of_fields()
+
+
+def _write_partition(writer: Writer, version: int, index: int, offset: FetchedOffset, error: ErrorCode) -> None:
+    value = offset.value or _NO_OFFSET
+    if offset.pending:
+        value, error = _NO_OFFSET, ErrorCode.UNSTABLE_OFFSET_COMMIT
+    writer.int32(index)
+    writer.int64(value.offset)
+    if version >= 5:
+        writer.int32(value.leader_epoch)
+    writer.nullable_string(value.metadata)
+    writer.int16(error)
+    writer.end_of_fields()
+
+
+API = Api(9, "OffsetFetch", SERVED, FLEXIBLE_FROM, decode, handle)

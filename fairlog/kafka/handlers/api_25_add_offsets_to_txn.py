@@ -1,0 +1,76 @@
+"""AddOffsetsToTxn: the transaction will commit offsets of this group.
+
+Behaviour
+- The group's offsets log becomes one of the transaction's logs, as a partition does by AddPartitionsToTxn, and the
+  first such request begins the transaction. Without it, TxnOffsetCommit is refused.
+- After a transaction that the broker has aborted, and before the client has: TRANSACTION_ABORTABLE.
+
+Version notes
+- 2 has PRODUCER_FENCED, before it the same is INVALID_PRODUCER_EPOCH; 3 is flexible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coordinator.answers import Refusal
+from fairlog.groups.interface import is_group_id
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.errors import ErrorCode, code_of_refusal
+from fairlog.kafka.transactional_ids import is_acceptable
+from fairlog.kafka.wire import Reader
+from fairlog_types import ProducerEpoch, ProducerId, StorageFailure
+
+SERVED = Versions(0, 3)
+FLEXIBLE_FROM = 3
+
+
+@dataclass(frozen=True, slots=True)
+class AddOffsetsToTxnRequest:
+    transactional_id: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    group: str
+
+
+def decode(reader: Reader, version: int) -> AddOffsetsToTxnRequest:  # noqa: ARG001 (all versions look alike)
+    request = AddOffsetsToTxnRequest(
+        reader.string(), ProducerId(reader.int64()), ProducerEpoch(reader.int16()), reader.string()
+    )
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: AddOffsetsToTxnRequest) -> Answer:
+    error = ErrorCode.INVALID_REQUEST
+    if not is_group_id(request.group):
+        error = ErrorCode.INVALID_GROUP_ID
+    elif is_acceptable(request.transactional_id):
+        error = await _add(context, request)
+    writer = context.writer()
+    writer.int32(0)  # throttle time
+    writer.int16(error)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+async def _add(context: Context, request: AddOffsetsToTxnRequest) -> ErrorCode:
+    broker = context.broker
+    log = broker.offsets.log_of(request.group)
+    try:
+        outcome = await broker.coordinator.add_logs(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            (log,),
+            context.client.connection,
+        )
+    except StorageFailure:
+        return ErrorCode.KAFKA_STORAGE_ERROR
+    refusal = outcome if isinstance(outcome, Refusal) else outcome[log]
+    if refusal is None:
+        return ErrorCode.NONE
+    return code_of_refusal(refusal, knows_producer_fenced=context.version >= 2)
+
+
+API = Api(25, "AddOffsetsToTxn", SERVED, FLEXIBLE_FROM, decode, handle)

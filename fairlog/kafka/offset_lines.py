@@ -1,0 +1,95 @@
+"""The partitions of an OffsetCommit or a TxnOffsetCommit: checked one by one, and answered one by one.
+
+The two requests carry the same lines and are answered with the same lines. A line that cannot be taken (no such
+partition, too long a metadata string) is refused alone, as in Kafka; the others go on together and share their fate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from fairlog.broker import Broker
+from fairlog.groups.offset_values import NewOffset
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.wire import Reader, Writer
+
+LINES_AT_ONCE = 500
+"""Lines that are looked at, or written, before others get their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetLine:
+    """A partition of the request."""
+
+    partition: int
+    offset: int
+    leader_epoch: int
+    """-1 if the version does not have it, or the client did not say."""
+    metadata: str | None
+
+
+OffsetLines = tuple[tuple[str, tuple[OffsetLine, ...]], ...]
+"""(topic, its partitions)"""
+
+
+def read_lines(reader: Reader, *, has_leader_epoch: bool) -> OffsetLines:
+    """The request's array of topics. Raises Malformed."""
+
+    def line() -> OffsetLine:
+        partition, offset = reader.int32(), reader.int64()
+        leader_epoch = reader.int32() if has_leader_epoch else -1
+        entry = OffsetLine(partition, offset, leader_epoch, reader.nullable_string())
+        reader.end_of_fields()
+        return entry
+
+    def topic() -> tuple[str, tuple[OffsetLine, ...]]:
+        entry = reader.string(), reader.array(line)
+        reader.end_of_fields()
+        return entry
+
+    return reader.array(topic)
+
+
+async def check_lines(broker: Broker, lines: OffsetLines) -> tuple[list[NewOffset], dict[tuple[str, int], ErrorCode]]:
+    """What may be committed, and for each other (topic, partition) why not. Others run between one and the next."""
+    offsets: list[NewOffset] = []
+    refused: dict[tuple[str, int], ErrorCode] = {}
+    seen = 0
+    for name, partitions in lines:
+        topic = broker.cluster.topic(name)
+        for line in partitions:
+            seen += 1
+            if seen % LINES_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+            metadata = line.metadata or ""
+            if topic is None or not 0 <= line.partition < topic.partitions:
+                refused[name, line.partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(metadata.encode()) > broker.settings.offsets.metadata_bytes_max:
+                refused[name, line.partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                partition = (topic.topic_id.hex, line.partition)
+                offsets.append(NewOffset(partition, line.offset, line.leader_epoch, metadata))
+    return offsets, refused
+
+
+def write_lines(
+    writer: Writer, lines: OffsetLines, refused: Mapping[tuple[str, int], ErrorCode], outcome: ErrorCode
+) -> None:
+    """The answer's array of topics: `outcome` for all partitions but those that were refused alone."""
+
+    def topic(entry: tuple[str, Sequence[OffsetLine]]) -> None:
+        name, partitions = entry
+
+        def partition(line: OffsetLine) -> None:
+            writer.int32(line.partition)
+            writer.int16(refused.get((name, line.partition), outcome))
+            writer.end_of_fields()
+
+        writer.string(name)
+        writer.array(partitions, partition)
+        writer.end_of_fields()
+
+    writer.array(lines, topic)

@@ -1,0 +1,102 @@
+"""What is written to offsets logs: lists of offset entries, plain or in the producer's open transaction.
+
+To `LocalLeaders` an offsets log is a log like any other. Here it is said what its records are: a plain commit is
+decided at once and counts as one record of the log; one in a transaction is a batch of that transaction, without a
+sequence, and counts as one in `seal` and `prepare`. Repeated, it is appended again: the last of two entries
+for one partition counts.
+
+Not here: who may commit (`unless` asks), what is read (`fairlog.groups.committed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from fairlog.broker import RefusedAppend
+from fairlog.leaders import LocalLeaders
+from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogId, Offset, ProducerEpoch, ProducerId, TxId
+from journal.local_records import LocalRecord, PlainBatch, TransactionalBatch
+from journal.local_state import LocalState
+from journal.producer_window import NO_SEQUENCE, BatchRefusal, Refused
+
+R = TypeVar("R")
+
+
+class OffsetLeaders:
+    """The offsets logs that this node leads. Implements `fairlog.groups.committed.OffsetsLeaders`."""
+
+    def __init__(self, leaders: LocalLeaders, now_ms: Callable[[], int]) -> None:
+        self._leaders = leaders
+        self._now_ms = now_ms
+
+    async def append_offsets(
+        self, log: LogId, payload: bytes, *, unless: Callable[[], R | None]
+    ) -> Offset | RefusedAppend | R:
+        """Write a list of offset entries to an offsets log, as one record; its flush is under way then.
+
+        Answers how far the log has to be visible for it to be seen. `unless` is asked in the very step of the
+        append, after all waiting: what it answers instead of None is the answer, and nothing is written.
+        Cancelled: it was written or not.
+        """
+        outcome: Offset | R | None = None
+
+        def decide(state: LocalState) -> LocalRecord | None:
+            nonlocal outcome
+            outcome = unless()
+            if outcome is not None:
+                return None
+            outcome = Offset(state.next_offset + 1)
+            return PlainBatch(
+                state.next_offset, 1, self._now_ms(), NO_PRODUCER_ID, NO_PRODUCER_EPOCH, first_sequence=NO_SEQUENCE
+            )
+
+        refused = await self._leaders.append_record(log, payload, decide)
+        if refused is not None:
+            return refused
+        assert outcome is not None, "decided is either way"
+        return outcome
+
+    async def append_offsets_in_transaction(
+        self,
+        log: LogId,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        payload: bytes,
+        *,
+        unless: Callable[[], R | None],
+    ) -> TxId | RefusedAppend | R:
+        """The same inside the producer's open transaction, to which `log` was added: visible when that is committed.
+
+        Answers the transaction.
+        """
+        outcome: TxId | RefusedAppend | R | None = None
+
+        def decide(state: LocalState) -> LocalRecord | None:
+            nonlocal outcome
+            outcome = unless()
+            if outcome is not None:
+                return None
+            txid = outcome = self._leaders.open_transaction(producer_id, epoch)
+            if isinstance(txid, RefusedAppend):
+                return None
+            check = state.check_transactional(txid, NO_SEQUENCE, 1)
+            if isinstance(check, Refused):
+                fenced = check.reason is BatchRefusal.FENCED
+                outcome = RefusedAppend.FENCED if fenced else RefusedAppend.NOT_IN_TRANSACTION
+                return None
+            return TransactionalBatch(txid, 1, self._now_ms(), first_sequence=NO_SEQUENCE)
+
+        refused = await self._leaders.append_record(log, payload, decide)
+        if refused is not None:
+            return refused
+        assert outcome is not None, "decided is either way"
+        return outcome
+
+    async def visible(self, log: LogId, offset: Offset) -> None:
+        """Return once the log is visible up to `offset`. Raises StorageFailure if it never will be."""
+        await self._leaders.visible(log, offset)
+
+    def tell_decided_offsets(self, decided: Callable[[LogId, TxId, Offset | None], None]) -> None:
+        """See `LocalLeaders.tell_decided_offsets`."""
+        self._leaders.tell_decided_offsets(decided)
