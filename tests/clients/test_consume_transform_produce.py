@@ -1,0 +1,162 @@
+"""Consume-transform-produce, each client in its own way, while workers and the node are killed (invariants 5 and 7)."""
+
+from __future__ import annotations
+
+import lzma
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from scripts.node_process import ROOT, NodeProcess
+from tests.clients.departure_counter import GROUP, INPUT, OUTPUT, transform
+from tests.clients.reading import Reader
+
+pytestmark = pytest.mark.slow
+
+PARTITIONS = 6
+WORKERS = 3
+KILL_A_WORKER_EVERY_S = 2.5
+KILL_THE_NODE_EVERY_S = 8.0
+LIMIT_S = 240.0
+
+
+@pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python", "aiokafka"])
+def test_loop_under_kills_gives_each_result_exactly_once(
+    fresh_node: Callable[..., NodeProcess], tmp_path: Path, client: str
+) -> None:
+    """100,000 departures through three workers, one of them SIGKILLed every few seconds, and the node too."""
+    # Members that are killed are missed after three seconds, so that rebalances, not waiting, is what happens mostly.
+    node = fresh_node(FAIRLOG_GROUPS_MIN_SESSION_TIMEOUT_MS="1000")
+    departures = _departures()
+    _make_topics(node.address)
+    _load(node.address, departures)
+
+    workers = _Workers(client, node, tmp_path / "workers.log")
+    try:
+        kills = _kill_until_done(node, workers, len(departures))
+    finally:
+        workers.kill_all()
+
+    assert kills["worker"] >= 2, f"the loop was over before it was disturbed: {kills}"
+    assert kills["node"] >= 1, f"the loop was over before the node was disturbed: {kills}"
+    with Reader(node.address, OUTPUT, PARTITIONS) as reader:
+        seen = reader.read_to_end(timeout_s=60)
+    results = sorted((int(record.key or b""), record.value) for record in seen)
+    assert results == [(number, transform(line)) for number, line in enumerate(departures)], _difference(results)
+    assert _lag(node.address) == 0
+
+
+def _departures() -> list[bytes]:
+    packed = ROOT / "examples" / "data" / "departures-nyc-2013-to-april.csv.xz"
+    lines = lzma.decompress(packed.read_bytes()).splitlines()[1:]
+    assert len(lines) == 100_000
+    return lines
+
+
+def _make_topics(address: str) -> None:
+    admin = AdminClient({"bootstrap.servers": address})
+    for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in (INPUT, OUTPUT)]).values():
+        future.result(timeout=15)
+
+
+def _load(address: str, departures: list[bytes]) -> None:
+    producer = Producer({"bootstrap.servers": address, "enable.idempotence": True, "linger.ms": 20})
+    for number, line in enumerate(departures):
+        while True:
+            try:
+                producer.produce(INPUT, line, str(number), partition=number % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(60) == 0
+
+
+class _Workers:
+    """The worker processes, one per slot; whoever has ended is started anew."""
+
+    def __init__(self, client: str, node: NodeProcess, log: Path) -> None:
+        self._client = client
+        self._node = node
+        self._log = log
+        self._processes: list[subprocess.Popen[bytes]] = [self._start(slot) for slot in range(WORKERS)]
+
+    def _start(self, slot: int) -> subprocess.Popen[bytes]:
+        program = Path(__file__).with_name("departure_counter.py")
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, str(program), self._client, self._node.address, str(slot)],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+            )
+
+    def revive(self) -> None:
+        for slot, process in enumerate(self._processes):
+            if process.poll() is not None:
+                self._processes[slot] = self._start(slot)
+
+    def kill_one(self, chance: random.Random) -> None:
+        process = chance.choice(self._processes)
+        process.kill()
+        process.wait()
+
+    def kill_all(self) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+
+    def words(self) -> str:
+        return self._log.read_text(errors="replace")[-4000:]
+
+
+def _kill_until_done(node: NodeProcess, workers: _Workers, total: int) -> dict[str, int]:
+    """Kill and revive until every partition's lag is 0; answers how often what was killed."""
+    chance = random.Random(7)
+    kills = {"worker": 0, "node": 0}
+    started = time.monotonic()
+    next_worker, next_node = started + KILL_A_WORKER_EVERY_S, started + KILL_THE_NODE_EVERY_S
+    while (lag := _lag(node.address)) != 0:
+        now = time.monotonic()
+        assert now < started + LIMIT_S, f"{lag} of {total} are left after {LIMIT_S} s, {kills}\n{workers.words()}"
+        if now > next_worker:
+            workers.kill_one(chance)
+            kills["worker"] += 1
+            next_worker = now + KILL_A_WORKER_EVERY_S
+        if now > next_node:
+            node.kill()
+            node.start()
+            kills["node"] += 1
+            next_node = time.monotonic() + KILL_THE_NODE_EVERY_S
+        workers.revive()
+        time.sleep(0.2)
+    return kills
+
+
+def _lag(address: str) -> int:
+    """How many records of the input the group has not committed, over all partitions."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": GROUP, "log_level": 0})
+    try:
+        partitions = [TopicPartition(INPUT, partition) for partition in range(PARTITIONS)]
+        lag = 0
+        for committed in consumer.committed(partitions, timeout=20):
+            low, high = consumer.get_watermark_offsets(committed, timeout=20)
+            lag += high - max(committed.offset, low)
+        return lag
+    finally:
+        consumer.close()
+
+
+def _difference(results: list[tuple[int, bytes | None]]) -> str:
+    counts = Counter(number for number, _value in results)
+    twice = sorted(number for number, count in counts.items() if count > 1)
+    missing = sorted(set(range(100_000)) - set(counts))
+    return f"{len(results)} results; missing {missing[:10]} ({len(missing)}), twice {twice[:10]} ({len(twice)})"
