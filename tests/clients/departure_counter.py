@@ -25,7 +25,7 @@ with warnings.catch_warnings():
 
 GROUP = "counters"
 INPUT, OUTPUT = "departures", "made-up"
-BATCH_RECORDS = 500
+BATCH_RECORDS = 200
 SESSION_MS = 3_000
 TRANSACTION_MS = 10_000
 WAIT_S = 30.0
@@ -226,9 +226,9 @@ async def aio(address: str, slot: str) -> None:
         retry_backoff_ms=50,
         linger_ms=5,
     )
+    consumer.subscribe([INPUT], listener=listener)
     await producer.start()
     await consumer.start()
-    consumer.subscribe([INPUT], listener=listener)
     while True:
         polled: dict[Any, Any] = {}
         async with listener.transaction:
