@@ -37,7 +37,6 @@ from pathlib import Path
 
 import lmdb
 
-from datalog.failures import explain
 from datalog.handles import Database, Transaction
 from datalog.lmdb_file import check_length
 from fairlog_types import CorruptStorage, StorageFailure
@@ -47,6 +46,8 @@ _LMDB_0_9 = 0
 
 _FLOCK = struct.Struct("hhqqi4x")
 """Linux's `struct flock` on 64 bits: type, whence, start, length, process id."""
+
+_EFFECTIVE = os.access in os.supports_effective_ids
 
 _LENGTH_CHECKS = 3
 """The length is compared while another process may be writing: one look may fall between two of its writes."""
@@ -67,9 +68,11 @@ class ForeignEnvironment:
 
         Raises StorageFailure if there is none or it cannot be opened safely, CorruptStorage if it is damaged.
         """
-        if not (directory / "data.mdb").is_file():
-            raise StorageFailure(f"there is no data.mdb in {directory}: a node has never been started there")
-        _check_length_of_a_live_file(directory / "data.mdb")
+        data = directory / "data.mdb"
+        if not os.access(data, os.R_OK, effective_ids=_EFFECTIVE):
+            there = "this user may not read it" if os.path.lexists(data) else "it is not there"
+            raise StorageFailure(f"{data} cannot be read: {there}")
+        _check_length_of_a_live_file(data)
         locked = _may_write_lock(directory)
         if not locked:
             _refuse_if_open_elsewhere(directory)
@@ -83,8 +86,10 @@ class ForeignEnvironment:
                 lock=locked,
                 lib_version=_LMDB_0_9,
             )
+        except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
+            raise CorruptStorage(f"{data} is not readable from byte 0: {error}") from error
         except lmdb.Error as error:
-            raise explain(error, directory, "opening the environment") from error
+            raise StorageFailure(f"{directory} cannot be opened: {error}") from error
         return cls(directory, env, locked=locked)
 
     def close(self) -> None:
@@ -128,7 +133,7 @@ def _check_length_of_a_live_file(path: Path) -> None:
 
 
 def _may_write_lock(directory: Path) -> bool:
-    return os.access(directory / "lock.mdb", os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+    return os.access(directory / "lock.mdb", os.R_OK | os.W_OK, effective_ids=_EFFECTIVE)
 
 
 def _refuse_if_open_elsewhere(directory: Path) -> None:

@@ -9,9 +9,9 @@
                         print(topic, partition, record.offset, record.value)
 
 It is `datalog.plain_reader` with names: what a cut is, how long it may be held and what it costs stands there and in
-docs/reading-directly.md. Names are in the cluster store, an LMDB environment of its own, and are read just after the cut
-has begun: a topic that was made since has no log in the cut and is left out; one that was deleted since has no name any
-more and is left out as well.
+docs/reading-directly.md. Names are in the cluster store, an LMDB environment of its own, and are read just after the
+cut has begun: a topic that was made since has no log in the cut and is left out; one that was deleted since has no
+name any more and is left out as well.
 
 Blocking, for any program; the node itself does not use it.
 """
@@ -23,8 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+import lmdb
+
 from datalog.decoding import Record
-from datalog.failures import storage_errors
 from datalog.foreign import ForeignEnvironment
 from datalog.interface import Bounds
 from datalog.plain_reader import Cut, DataLogReader
@@ -128,7 +129,10 @@ class LocalReader:
 
     @contextmanager
     def cut(self) -> Generator[TopicsCut]:
-        """All topics as of now, for as long as the block lasts. Raises StorageFailure, CorruptStorage, StoreMismatch."""
+        """All topics as of now, for as long as the block lasts.
+
+        Raises StorageFailure, CorruptStorage, StoreMismatch.
+        """
         with self._data_logs.cut() as cut:
             logs = set(cut.logs())
             named = {
@@ -138,7 +142,7 @@ class LocalReader:
 
     def _topics(self) -> list[Topic]:
         directory = self._store.directory
-        with storage_errors(directory, "reading the topics' names"):
+        try:
             txn = self._store.begin()
             try:
                 with txn.cursor() as cursor:
@@ -146,5 +150,7 @@ class LocalReader:
                 self._store.still_peaceful(txn)
             finally:
                 txn.abort()
+        except lmdb.Error as error:
+            raise StorageFailure(f"cannot read the cluster store in {directory}: {error}") from error
         _, _, _, found = read_content(content, directory)
         return [record.topic for record in found if not record.deleting]
