@@ -75,11 +75,8 @@ class Cut:
         self._tables = tables
         self._batches = batches
         self._ended = False
-
-    @property
-    def number(self) -> int:
-        """The number of the node's commit that this cut is as of. Two cuts with the same number show the same."""
-        return self._txn.id()
+        self.number = txn.id()
+        """Of the node's commit that this cut is as of. Two cuts with the same number show the same."""
 
     def logs(self) -> list[LogId]:
         """The logs of all topics' partitions, sorted by their names."""

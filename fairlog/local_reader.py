@@ -44,11 +44,8 @@ class TopicsCut:
     def __init__(self, cut: Cut, logs: Mapping[str, Mapping[int, LogId]]) -> None:
         self._cut = cut
         self._logs = logs
-
-    @property
-    def number(self) -> int:
-        """The number of the node's commit that this cut is as of. Two cuts with the same number show the same."""
-        return self._cut.number
+        self.number = cut.number
+        """Of the node's commit that this cut is as of. Two cuts with the same number show the same."""
 
     def topics(self) -> list[str]:
         """The names of all topics, sorted."""

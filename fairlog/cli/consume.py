@@ -49,7 +49,7 @@ class Reading(Protocol):
 
 
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC…", help="The topics to read.", show_default=False)],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="The topics to read.", show_default=False)],
     bootstrap: Bootstrap,
     data_dir: Annotated[
         Path | None,
@@ -83,7 +83,7 @@ def consume(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document a line.")] = False,
 ) -> None:
-    """Show records: what comes from now on, unless told otherwise, until Ctrl-C."""
+    """Show records of topics as they come, until Ctrl-C or where the options say."""
     _refuse_what_excludes_another(data_dir, group, partition, offset, from_beginning)
     start: Start | int = Start.EARLIEST if from_beginning or until_end else Start.LATEST
     selection = Selection(
@@ -125,7 +125,7 @@ def _output(json: bool, topics: tuple[str, ...]) -> RecordOutput:
 
     if json:
         return JsonLines()
-    return TerminalTable(topics) if sys.stdout.isatty() else TextLines()
+    return TerminalTable(topics) if sys.stdout.isatty() else TextLines(topics)
 
 
 def _refuse_what_excludes_another(

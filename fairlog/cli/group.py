@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="group",
-    help="Look at consumer groups and their lag, and set where a group goes on.",
+    help="Look at consumer groups and their lag, or reset one.",
     epilog="\b\nExample:\n  fairlog group describe billing",
     no_args_is_help=True,
 )

@@ -84,9 +84,8 @@ def produce(
     if json:
         show_json({"topic": topic, "records": producer.delivered, "transactional_id": producer.transactional_id})
         return
-    records = "1 record" if producer.delivered == 1 else f"{producer.delivered:,} records"
     within = f" in the transaction of {producer.transactional_id}" if transaction else ""
-    say(f"produced {records} to {topic}{within}")
+    say(f"{_counted(producer.delivered)} produced to {topic}{within}")
 
 
 def _produce_lines(bootstrap: Address, topic: str, read_record: ReadLine, *, transaction: bool) -> RecordProducer:
@@ -99,6 +98,7 @@ def _produce_lines(bootstrap: Address, topic: str, read_record: ReadLine, *, tra
     with interrupted_by_signals():
         producer = RecordProducer(bootstrap, topic, transaction=transaction)
         try:
+            producer.begin()
             with progress(doing, size_bytes, hidden=hidden) as advance:
                 _put_lines(producer, read_record, advance, by_bytes=size_bytes is not None)
                 producer.finish()
@@ -129,7 +129,11 @@ def _put_lines(producer: RecordProducer, read_record: ReadLine, advance: Advance
 def _left_behind(producer: RecordProducer) -> str:
     if producer.transactional_id is not None:
         return "the transaction was not committed, and nothing of it is to be seen"
-    return f"{producer.delivered:,} records were produced"
+    return f"{_counted(producer.delivered)} produced before that"
+
+
+def _counted(records: int) -> str:
+    return "1 record was" if records == 1 else f"{records:,} records were"
 
 
 def _partitions(bootstrap: Address, topic: str) -> int:

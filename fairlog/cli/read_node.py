@@ -22,7 +22,7 @@ from fairlog.cli.client import Connection, connect
 from fairlog.cli.errors import ClientError
 from fairlog.cli.record_forms import ReadRecord
 from fairlog.cli.selection import Range, Selection, Start, begin_at
-from fairlog.cli.topics_admin import describe_topic
+from fairlog.cli.topics_admin import describe_topic, partition_count
 from fairlog.config import Address
 
 if TYPE_CHECKING:
@@ -239,6 +239,8 @@ def open_node(bootstrap: Address, selection: Selection, group: str | None) -> Ge
 
 
 def _held(connection: Connection, topic: str) -> dict[int, Range]:
+    if partition_count(connection, topic) is None:
+        raise ClientError(f"there is no topic {topic}")
     return {each.partition: Range(each.start, each.end) for each in describe_topic(connection, topic)}
 
 

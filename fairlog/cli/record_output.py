@@ -40,7 +40,8 @@ class JsonLines:
 class TextLines:
     """One record a line, for a pipe or a file that people will read."""
 
-    def __init__(self) -> None:
+    def __init__(self, topics: Sequence[str]) -> None:
+        self._topic_width = max(map(len, (*topics, "topic")))
         self._begun = False
 
     def write(self, records: Sequence[ReadRecord]) -> None:
@@ -54,8 +55,8 @@ class TextLines:
         sys.stdout.flush()
 
     def _line(self, topic: str, partition: str, offset: str, time: str, key: str, value: str, headers: str) -> None:
-        places = f"{topic}  {partition:>{_PARTITION_WIDTH}}  {offset:>{_OFFSET_WIDTH}}  {time:<{_TIME_WIDTH}}"
-        sys.stdout.write(f"{places}  {key}  {value}  {headers}".rstrip() + "\n")
+        place = f"{topic:<{self._topic_width}}  {partition:>{_PARTITION_WIDTH}}  {offset:>{_OFFSET_WIDTH}}"
+        sys.stdout.write(f"{place}  {time:<{_TIME_WIDTH}}  {key}  {value}  {headers}".rstrip() + "\n")
 
 
 class TerminalTable:

@@ -34,7 +34,7 @@ class Outcome(Exception):
 
 
 class RecordProducer:
-    """Produces to one topic. Use `put` for each record, and then `finish`, or `give_up` in its place."""
+    """Produces to one topic: `begin`, `put` for each record, and then `finish`, or `give_up` in its place."""
 
     def __init__(self, bootstrap: Address, topic: str, *, transaction: bool) -> None:
         self._client: Any = stock_client.load("produce")
@@ -53,14 +53,17 @@ class RecordProducer:
         if self.transactional_id is not None:
             config |= {"transactional.id": self.transactional_id, "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS}
         self._producer: Producer = self._client.Producer(stock_client.settings(bootstrap, **config))
-        if transaction:
-            self._call("beginning a transaction", self._producer.init_transactions, _CALL_TIMEOUT_S)
-            self._call("beginning a transaction", self._producer.begin_transaction)
 
     @property
     def unknown(self) -> str:
         """What to say of a commit that was asked for and not answered."""
         return f"whether it is committed is not known, ask with: fairlog txn show {self.transactional_id}"
+
+    def begin(self) -> None:
+        """Begin the transaction, if there is to be one. Raises ClientError."""
+        if self.transactional_id is not None:
+            self._call("beginning a transaction", self._producer.init_transactions, _CALL_TIMEOUT_S)
+            self._call("beginning a transaction", self._producer.begin_transaction)
 
     def put(self, record: NewRecord) -> None:
         """Send a record, or have it sent with others soon. Raises ClientError, also for one put before."""
