@@ -29,9 +29,10 @@ from datalog.decoding import Record
 from datalog.foreign import ForeignEnvironment
 from datalog.interface import Bounds
 from datalog.plain_reader import Cut, DataLogReader
-from fairlog.cluster.embedded import read_content
+from fairlog.cluster import records
+from fairlog.cluster.embedded import StoreMismatch
 from fairlog.cluster.interface import Topic, UnknownTopic
-from fairlog_types import LogId, StorageFailure
+from fairlog_types import CorruptStorage, LogId, StorageFailure
 
 
 class UnknownPartition(Exception):
@@ -149,5 +150,23 @@ class LocalReader:
                 txn.abort()
         except lmdb.Error as error:
             raise StorageFailure(f"cannot read the cluster store in {directory}: {error}") from error
-        _, _, _, found = read_content(content, directory)
-        return [record.topic for record in found if not record.deleting]
+        return _topics_in(content, directory)
+
+
+def _topics_in(content: Mapping[bytes, bytes], directory: Path) -> list[Topic]:
+    """The topics among the store's records. Raises StoreMismatch, and CorruptStorage that names the file."""
+    try:
+        version = records.decode_format(content[records.FORMAT_KEY])
+        if version > records.VERSION:
+            raise StoreMismatch(
+                f"the cluster store in {directory} has format {version}, and this program reads {records.VERSION}: "
+                "run the version of Fairlog that wrote it, or a newer one"
+            )
+        found = [
+            records.decode_topic(key, value) for key, value in content.items() if key.startswith(records.TOPIC_PREFIX)
+        ]
+    except KeyError as error:
+        raise CorruptStorage(f"the cluster store {directory / 'data.mdb'} lacks the record {error}") from error
+    except CorruptStorage as error:
+        raise CorruptStorage(f"the cluster store {directory / 'data.mdb'} is corrupt: {error}") from error
+    return [record.topic for record in found if not record.deleting]

@@ -276,7 +276,7 @@ def _start(
         }
         for key, value in content.items():
             transaction.put(key, value)
-    node, starts, next_producer_id, topics = read_content(content, directory)
+    node, starts, next_producer_id, topics = _read(content, directory)
     if node.node_id != node_id:
         raise StoreMismatch(
             f"the data in {directory.parent} is that of node {node.node_id}, but node_id is {node_id}: "
@@ -286,7 +286,7 @@ def _start(
     return node, starts + 1, next_producer_id, topics, records.GROUP_JOURNALS_BEGUN_KEY in content
 
 
-def read_content(
+def _read(
     content: Mapping[bytes, bytes], directory: Path
 ) -> tuple[records.NodeRecord, int, int, list[records.TopicRecord]]:
     """Node, starts, next producer id and topics. Raises StoreMismatch, and CorruptStorage that names the file."""
