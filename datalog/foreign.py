@@ -88,6 +88,8 @@ class ForeignEnvironment:
             )
         except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
             raise CorruptStorage(f"{data} is not readable from byte 0: {error}") from error
+        except lmdb.LockError as error:
+            raise StorageFailure(_same_process_id(directory)) from error
         except lmdb.Error as error:
             raise StorageFailure(f"{directory} cannot be opened: {error}") from error
         return cls(directory, env, locked=locked)
@@ -106,7 +108,10 @@ class ForeignEnvironment:
         """A read transaction. Raises StorageFailure; lmdb.MapResizedError if the file has outgrown the map."""
         if not self.locked:
             _refuse_if_open_elsewhere(self.directory)
-        return self.env.begin(buffers=True)
+        try:
+            return self.env.begin(buffers=True)
+        except lmdb.LockError as error:
+            raise StorageFailure(_same_process_id(self.directory)) from error
 
     def still_peaceful(self, txn: Transaction) -> None:
         """Raise StorageFailure if what was read in `txn` may have been overwritten meanwhile.
@@ -158,6 +163,14 @@ def _holder_of_byte_0(descriptor: int) -> str | None:
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     kind, _, _, _, process_id = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else f"process {process_id}"
+
+
+def _same_process_id(directory: Path) -> str:
+    """LMDB locks the byte of its process id in the lock file, and finds it locked."""
+    return (
+        f"{directory} is open in another process with the id {os.getpid()}, perhaps in a container with a PID namespace"
+        " of its own. Give this one another process id, or the same namespace."
+    )
 
 
 def _how_to_allow(directory: Path) -> str:

@@ -17,7 +17,7 @@ from fairlog.cli.output import say, show_fields, show_json, show_table, time_tex
 app = typer.Typer(
     name="txn",
     help="Look at transactions, and end one that hangs.",
-    epilog="\\b\\nExample:\\n  fairlog txn list --state Ongoing",
+    epilog="\b\nExample:\n  fairlog txn list --state Ongoing",
     no_args_is_help=True,
 )
 
