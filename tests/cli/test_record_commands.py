@@ -18,6 +18,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from fairlog.cli.read_directory import open_directory
+from fairlog.cli.read_node import open_node
+from fairlog.cli.selection import Selection, Start
+from fairlog.config import Address
 from scripts.node_process import ROOT, NodeProcess
 
 pytestmark = pytest.mark.slow
@@ -190,6 +194,25 @@ def test_consume_follows_until_it_is_told_to_stop(node: NodeProcess, topic: str,
         assert process.stderr.read() == ""
         assert set(seen) == {"tick"}
         process.communicate()
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_reading_until_the_end_ends_where_the_topic_ended_when_it_began(
+    node: NodeProcess, topic: str, direct: bool
+) -> None:
+    """What comes while it reads is left for the next time: a topic that is written to without pause has an end, too."""
+    write(node, topic, b"1", b"2")
+    write(node, topic, b"3", partition=1)
+    selection = Selection((topic,), None, Start.EARLIEST, None, until_end=True)
+    opened = (
+        open_directory(node.data_dir, selection) if direct else open_node(Address.parse(node.address), selection, None)
+    )
+    with opened as reading:
+        write(node, topic, b"late")
+        write(node, topic, b"late", partition=1)
+        found = [record.value for chunk in reading.chunks(threading.Event()) for record in chunk]
+    assert sorted(map(str, found)) == [str(b"1"), str(b"2"), str(b"3")]
+    assert reading.total == 3
 
 
 def test_consume_waits_for_a_node_that_is_restarted(tmp_path: Path) -> None:
