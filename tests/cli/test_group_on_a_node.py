@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,10 +15,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from scripts.node_process import ROOT, NodeProcess
+from tests.cli.processes import FAIRLOG
 
 pytestmark = pytest.mark.slow
 
-FAIRLOG = [sys.executable, "-m", "fairlog.cli"]
 WAIT_S = 30
 
 Run = Callable[..., tuple[int, str, str]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import typer.main
 
 from fairlog.cli import app
+from tests.cli.processes import FAIRLOG
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
@@ -121,7 +121,7 @@ def test_completion_knows_commands_and_options(typed: str, completed: set[str]) 
     """What `--install-completion` installs asks the program itself, so it cannot fall behind."""
     words = typed.split(" ")
     done = subprocess.run(
-        [sys.executable, "-m", "fairlog.cli"],
+        FAIRLOG,
         check=True,
         capture_output=True,
         text=True,

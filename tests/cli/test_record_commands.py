@@ -23,10 +23,10 @@ from fairlog.cli.read_node import open_node
 from fairlog.cli.selection import Selection, Start
 from fairlog.config import Address
 from scripts.node_process import ROOT, NodeProcess
+from tests.cli.processes import FAIRLOG
 
 pytestmark = pytest.mark.slow
 
-FAIRLOG = [sys.executable, "-m", "fairlog.cli"]
 WAIT_S = 30
 
 
@@ -395,7 +395,7 @@ def test_records_without_the_stock_client_name_the_extra(node: NodeProcess, here
     """A node's installation has no confluent-kafka: the message says what to install. The directory needs none."""
     program = """
 import sys
-sys.modules["confluent_kafka"] = None
+sys.modules["confluent_kafka"] = sys.modules["hypothesis"] = None
 sys.argv[0] = "fairlog"
 from fairlog.cli import main
 main()
