@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from types import FrameType
 
 
 @contextmanager
@@ -30,8 +31,8 @@ def interrupted_by_signals() -> Generator[None]:
 
 
 @contextmanager
-def _handled_by(handler: signal.Handlers | object) -> Generator[None]:
-    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}  # pyright: ignore
+def _handled_by(handler: Callable[[int, FrameType | None], object]) -> Generator[None]:
+    before = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
