@@ -1,8 +1,9 @@
-"""The command `fairlog`: serve a node, look at topics and transactions of any broker.
+"""The command `fairlog`: serve a node, write and read records, look at topics, groups and transactions of any broker.
 
-One module per group of commands (`serve`, `topic`, `txn`); each is thin: options in, a call, a table or JSON out.
+One module per command or group of commands (`serve`, `produce`, `consume`, `topic`, `group`, `txn`); each is thin:
+options in, a call, a table or JSON out.
 `main` is where errors end: what a user can have caused, or the disk, becomes one sentence on stderr and exit
-code 1. Anything else is a mistake of ours and keeps its traceback.
+code 1 (wrong usage: 2; interrupted: 130). Anything else is a mistake of ours and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -11,29 +12,47 @@ import sys
 
 import typer
 
-from fairlog.cli import serve, topic, txn
+from fairlog.cli import consume, group, produce, serve, topic, txn
 from fairlog.cli.errors import ClientError
 from fairlog.config import ConfigError
+
+EXAMPLES = """
+\b
+Examples:
+  fairlog serve --data-dir data
+  fairlog topic create orders --partitions 3
+  fairlog produce orders < orders.txt
+  fairlog consume orders --until-end
+  fairlog --install-completion                # for the shell that you are in
+\b
+docs/command-line.md describes all commands.
+"""
 
 app = typer.Typer(
     name="fairlog",
     help="Fairlog: a broker that speaks Kafka's protocol. Plain consumers see committed records only.",
+    epilog=EXAMPLES,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
+app.command("produce", epilog=produce.EXAMPLES)(produce.produce)
+app.command("consume", epilog=consume.EXAMPLES)(consume.consume)
 app.add_typer(topic.app)
+app.add_typer(group.app)
 app.add_typer(txn.app)
 
 
 def main() -> None:
     """Run the command line; exits the process."""
     try:
-        app()
-    except (ClientError, ConfigError, serve.NodeStopped) as error:
+        app(prog_name="fairlog")
+    except ClientError as error:
+        sys.stderr.write(f"fairlog: {error}\n")
+        sys.exit(error.exit_code)
+    except (ConfigError, serve.NodeStopped) as error:
         sys.stderr.write(f"fairlog: {error}\n")
         sys.exit(1)
     except BrokenPipeError:

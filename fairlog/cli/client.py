@@ -74,6 +74,10 @@ class Connection:
             raise ClientError(f"{api_key_map[key]} version {version} is needed, but the broker at {self.address} {has}")
         return self._exchange(payload)
 
+    def serves(self, api_key: int) -> bool:
+        """Does the broker serve this API, in whatever version?"""
+        return api_key in self._versions
+
     def negotiate(self) -> None:
         """Learn which versions the broker serves. Raises ClientError."""
         asked = ApiVersionsRequest(client_software_name=CLIENT_ID, client_software_version="1")

@@ -14,7 +14,12 @@ import typer
 from fairlog.cli.bootstrap import Bootstrap, Json
 from fairlog.cli.output import say, show_json, show_table
 
-app = typer.Typer(name="topic", help="Make, list, describe, change and delete topics.", no_args_is_help=True)
+app = typer.Typer(
+    name="topic",
+    help="Make, list, describe, change and delete topics.",
+    epilog="\b\nExample:\n  fairlog topic create orders --partitions 3",
+    no_args_is_help=True,
+)
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 

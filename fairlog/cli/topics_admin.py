@@ -10,6 +10,7 @@ from kio.schema.create_topics.v5.request import CreatableTopic, CreatableTopicCo
 from kio.schema.create_topics.v5.response import CreateTopicsResponse
 from kio.schema.delete_topics.v4.request import DeleteTopicsRequest
 from kio.schema.delete_topics.v4.response import DeleteTopicsResponse
+from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v5.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kio.schema.list_offsets.v5.response import ListOffsetsResponse
 from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
@@ -19,7 +20,8 @@ from kio.static.primitive import i8, i16, i32, i32Timedelta, i64
 
 from fairlog.cli.client import TIMEOUT_S, Connection, check
 
-_EARLIEST, _LATEST = i64(-2), i64(-1)
+_EARLIEST, _LATEST = -2, -1
+"""ListOffsets' timestamps that are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,23 @@ def delete_topic(connection: Connection, name: str) -> None:
     check(f"deleting topic {name}", result.error_code)
 
 
+def partition_count(connection: Connection, name: str) -> int | None:
+    """How many partitions a topic has, None if there is no such topic. It is not made by asking."""
+    (topic,) = _metadata(connection, name).topics
+    if topic.error_code is ErrorCode.unknown_topic_or_partition:
+        return None
+    check(f"describing topic {name}", topic.error_code)
+    return len(topic.partitions)
+
+
 def describe_topic(connection: Connection, name: str) -> Sequence[Partition]:
     """A topic's partitions, in order."""
     (topic,) = _metadata(connection, name).topics
     check(f"describing topic {name}", topic.error_code)
     found = sorted(topic.partitions, key=lambda each: each.partition_index)
-    starts = _offsets(connection, name, [each.partition_index for each in found], _EARLIEST)
-    ends = _offsets(connection, name, [each.partition_index for each in found], _LATEST)
+    numbers = [int(each.partition_index) for each in found]
+    starts = offsets_at(connection, name, numbers, _EARLIEST)
+    ends = offsets_at(connection, name, numbers, _LATEST)
     return [
         Partition(
             int(each.partition_index),
@@ -80,17 +92,8 @@ def describe_topic(connection: Connection, name: str) -> Sequence[Partition]:
     ]
 
 
-def _metadata(connection: Connection, name: str | None) -> MetadataResponse:
-    request = MetadataRequest(
-        topics=None if name is None else (MetadataRequestTopic(name=TopicName(name)),),
-        allow_auto_topic_creation=False,
-        include_cluster_authorized_operations=False,
-        include_topic_authorized_operations=False,
-    )
-    return connection.request(request, MetadataResponse)
-
-
-def _offsets(connection: Connection, name: str, partitions: Sequence[i32], timestamp: i64) -> Mapping[int, int]:
+def offsets_at(connection: Connection, name: str, partitions: Sequence[int], timestamp_ms: int) -> Mapping[int, int]:
+    """In each partition, the offset of the first record of that time or later; -1 if there is none."""
     request = ListOffsetsRequest(
         replica_id=BrokerId(-1),
         isolation_level=i8(0),
@@ -98,7 +101,8 @@ def _offsets(connection: Connection, name: str, partitions: Sequence[i32], times
             ListOffsetsTopic(
                 name=TopicName(name),
                 partitions=tuple(
-                    ListOffsetsPartition(partition_index=partition, timestamp=timestamp) for partition in partitions
+                    ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(timestamp_ms))
+                    for partition in partitions
                 ),
             ),
         ),
@@ -109,6 +113,16 @@ def _offsets(connection: Connection, name: str, partitions: Sequence[i32], times
             check(f"asking the offsets of {name}-{each.partition_index}", each.error_code)
             offsets[int(each.partition_index)] = int(each.offset)
     return offsets
+
+
+def _metadata(connection: Connection, name: str | None) -> MetadataResponse:
+    request = MetadataRequest(
+        topics=None if name is None else (MetadataRequestTopic(name=TopicName(name)),),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+    return connection.request(request, MetadataResponse)
 
 
 def _timeout() -> i32Timedelta:

@@ -9,8 +9,6 @@ from datetime import timedelta
 
 from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
 from kio.schema.errors import ErrorCode
-from kio.schema.find_coordinator.v4.request import FindCoordinatorRequest
-from kio.schema.find_coordinator.v4.response import FindCoordinatorResponse
 from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
 from kio.schema.list_transactions.v0.request import ListTransactionsRequest
@@ -19,16 +17,13 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.schema.types import TransactionalId
 from kio.serial import entity_reader
 from kio.serial.errors import SerialError
-from kio.static.primitive import i8, i32Timedelta
+from kio.static.primitive import i32Timedelta
 
 from fairlog.cli.client import TIMEOUT_S, Connection, check
 from fairlog.cli.describe_transactions import TransactionState, decode_answer_untrusted
 from fairlog.cli.errors import ClientError
-from fairlog.config import Address
 from fairlog.kafka.wire import Malformed
 
-_TRANSACTION_KEY = i8(1)
-"""FindCoordinator's key type of transactional ids."""
 _ASK_AGAIN_S = 0.1
 
 
@@ -53,14 +48,6 @@ def list_transactions(connection: Connection, states: Sequence[str]) -> Sequence
         for each in answer.transaction_states
     ]
     return sorted(listed, key=lambda each: each.transactional_id)
-
-
-def coordinator_address(connection: Connection, transactional_id: str) -> Address:
-    """Where the broker is that coordinates the id's transactions."""
-    request = FindCoordinatorRequest(key_type=_TRANSACTION_KEY, coordinator_keys=(transactional_id,))
-    (found,) = connection.request(request, FindCoordinatorResponse).coordinators
-    check(f"finding the coordinator of {transactional_id}", found.error_code, found.error_message)
-    return Address(found.host, int(found.port))
 
 
 def describe_transaction(connection: Connection, transactional_id: str) -> TransactionState:

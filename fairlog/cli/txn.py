@@ -6,21 +6,20 @@ passes through here, has no use for it.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fairlog.cli.bootstrap import Bootstrap, Json
 from fairlog.cli.output import say, show_fields, show_json, show_table, time_text
-from fairlog.config import Address
 
-if TYPE_CHECKING:
-    from fairlog.cli.client import Connection
-
-app = typer.Typer(name="txn", help="Look at transactions, and end one that hangs.", no_args_is_help=True)
+app = typer.Typer(
+    name="txn",
+    help="Look at transactions, and end one that hangs.",
+    epilog="\b\nExample:\n  fairlog txn list --state Ongoing",
+    no_args_is_help=True,
+)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")]
 
@@ -50,9 +49,10 @@ def list_all(
 @app.command("describe", epilog="\b\nExample:\n  fairlog txn describe billing-7")
 def describe(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None:
     """Show one transactional id: its producer, and its open transaction if there is one."""
+    from fairlog.cli.coordinators import transaction_coordinator
     from fairlog.cli.transactions_admin import describe_transaction
 
-    with _coordinator(bootstrap, transactional_id) as connection:
+    with transaction_coordinator(bootstrap, transactional_id) as connection:
         found = describe_transaction(connection, transactional_id)
     started_ms = None if found.started_ms < 0 else found.started_ms
     if json:
@@ -87,9 +87,10 @@ def abort(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> Non
 
     That producer gets an error and must start anew; what it had committed stays.
     """
+    from fairlog.cli.coordinators import transaction_coordinator
     from fairlog.cli.transactions_admin import fence
 
-    with _coordinator(bootstrap, transactional_id) as connection:
+    with transaction_coordinator(bootstrap, transactional_id) as connection:
         epoch = fence(connection, transactional_id)
     if json:
         show_json({"transactional_id": transactional_id, "producer_epoch": epoch})
@@ -103,9 +104,10 @@ def show(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None
 
     A transaction is written as producer id, producer epoch and its number in that epoch.
     """
+    from fairlog.cli.coordinators import transaction_coordinator
     from fairlog.cli.transactions_admin import describe_transaction
 
-    with _coordinator(bootstrap, transactional_id) as connection:
+    with transaction_coordinator(bootstrap, transactional_id) as connection:
         committed = describe_transaction(connection, transactional_id).committed
     if json:
         show_json([asdict(each) for each in committed])
@@ -124,18 +126,3 @@ def show(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None
     ]
     columns = ("transaction", "topic", "partition", "first offset", "last offset", "records")
     show_table(columns, rows, empty=f"no committed transaction of {transactional_id} is remembered")
-
-
-@contextmanager
-def _coordinator(bootstrap: Address, transactional_id: str) -> Generator[Connection]:
-    """A connection to the broker that coordinates the id; the first one if it is that itself."""
-    from fairlog.cli.client import connect
-    from fairlog.cli.transactions_admin import coordinator_address
-
-    with connect(bootstrap) as connection:
-        address = coordinator_address(connection, transactional_id)
-        if address == bootstrap:
-            yield connection
-            return
-    with connect(address) as connection:
-        yield connection
