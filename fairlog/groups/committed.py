@@ -281,7 +281,7 @@ class CommittedOffsets:
         return False
 
     def groups(self) -> Collection[str]:
-        """The groups that have committed offsets."""
+        """The groups that have committed offsets: a live view, in which looking one up costs nothing."""
         return self._index.groups()
 
     def last_commit_ms(self, group: str) -> int | None:
@@ -394,7 +394,7 @@ class CommittedOffsets:
 
     async def _sweep(self) -> None:
         self._topic_is_gone = trio.Event()
-        for group in self._index.groups():
+        for group in list(self._index.groups()):
             use = self._use_of(group)
             await self._remove(
                 group, partial(self._has_had_its_time, use), partial(self._is_used_otherwise, group, use)

@@ -27,13 +27,11 @@ Partition = tuple[str, int]
 
 
 class _Group:
-    """One group. Most have nothing open, so that field is usually empty."""
+    """What happened to a group's offsets in this run."""
 
-    __slots__ = ("decided_through", "last_commit_ms", "open")
+    __slots__ = ("decided_through", "open")
 
     def __init__(self) -> None:
-        self.last_commit_ms: int | None = None
-        """None: no commit was decided, or all offsets are deleted."""
         self.decided_through = Offset(0)
         self.open: dict[TxId, set[Partition]] = {}
 
@@ -42,20 +40,21 @@ class OffsetIndex:
     """All groups of a node."""
 
     def __init__(self) -> None:
+        self._last_commits_ms: dict[str, int] = {}
+        """Of each group that has offsets."""
         self._groups: dict[str, _Group] = {}
+        """Those of which something was decided, or is pending, in this run."""
         self._open: dict[tuple[LogId, TxId], set[str]] = {}
         """Which groups an open transaction has offsets of, per offsets log."""
 
     def load(self, last_commits_ms: Mapping[str, int]) -> None:
         """Start from what the data logs hold: each group that has offsets, with the time of its newest."""
-        for group, last_commit_ms in last_commits_ms.items():
-            self._group(group).last_commit_ms = last_commit_ms
+        self._last_commits_ms.update(last_commits_ms)
 
     def committed(self, group: str, visible_at: Offset, now_ms: int) -> None:
         """A commit outside any transaction stands in the journal."""
-        known = self._group(group)
-        known.last_commit_ms = now_ms
-        known.decided_through = visible_at
+        self._group(group).decided_through = visible_at
+        self._last_commits_ms[group] = now_ms
 
     def pend(self, log: LogId, txid: TxId, group: str, partitions: Collection[Partition]) -> None:
         """An open transaction has committed offsets of these partitions of the group, whose log is `log`."""
@@ -65,19 +64,16 @@ class OffsetIndex:
     def decided(self, log: LogId, txid: TxId, visible_at: Offset | None, now_ms: int) -> None:
         """The transaction is committed, and its offsets are visible with `visible_at` of `log`; or (None) aborted."""
         for group in self._open.pop((log, txid), ()):
-            known = self._groups[group]
-            del known.open[txid]
+            del self._groups[group].open[txid]
             if visible_at is not None:
-                known.last_commit_ms = now_ms
-                known.decided_through = visible_at
+                self.committed(group, visible_at, now_ms)
             self._drop_if_nothing_is_known(group)
 
     def deleted(self, group: str, visible_at: Offset, *, all_of_them: bool) -> None:
         """Offsets of the group are deleted by an entry that is visible with `visible_at`."""
-        known = self._group(group)
-        known.decided_through = visible_at
+        self._group(group).decided_through = visible_at
         if all_of_them:
-            known.last_commit_ms = None
+            self._last_commits_ms.pop(group, None)
 
     def forget(self, group: str, decided_through: Offset) -> None:
         """What was decided before `decided_through` is visible: a group that has no offsets need not be known."""
@@ -96,13 +92,12 @@ class OffsetIndex:
         return Offset(0) if known is None else known.decided_through
 
     def groups(self) -> Collection[str]:
-        """The groups that have committed offsets."""
-        return [group for group, known in self._groups.items() if known.last_commit_ms is not None]
+        """The groups that have committed offsets: a live view, in which looking one up costs nothing."""
+        return self._last_commits_ms.keys()
 
     def last_commit_ms(self, group: str) -> int | None:
         """When the newest offset was committed; None if there is none."""
-        known = self._groups.get(group)
-        return None if known is None else known.last_commit_ms
+        return self._last_commits_ms.get(group)
 
     def _group(self, group: str) -> _Group:
         known = self._groups.get(group)
@@ -111,6 +106,5 @@ class OffsetIndex:
         return known
 
     def _drop_if_nothing_is_known(self, group: str) -> None:
-        known = self._groups[group]
-        if known.last_commit_ms is None and not known.open:
+        if group not in self._last_commits_ms and not self._groups[group].open:
             del self._groups[group]
