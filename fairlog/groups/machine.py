@@ -182,7 +182,7 @@ class Group:
         for member_id in [each for each, until_ms in self._roster.pending.items() if until_ms <= now_ms]:
             self._forget_pending(member_id, now_ms)
         for member in [each for each in self._members.values() if each.deadline_ms <= now_ms]:
-            # The removal of one may complete a rebalance, and give the next one time again.
+            # The removal of one may complete the rebalance that a new member has waited for in vain so far.
             if member.deadline_ms <= now_ms:
                 self._remove(member, now_ms, f"{member.member_id} was not heard of")
         if self._deadline_ms <= now_ms:
@@ -403,7 +403,6 @@ class Group:
 
     def _refuse_syncs(self, now_ms: int) -> None:
         for member in self._members.values():
-            self._roster.assign(member, b"")
             if member.sync_ticket is not None:
                 self._answers.append(Answer(member.sync_ticket, GroupRefusal.REBALANCE_IN_PROGRESS))
                 member.sync_ticket = None
@@ -543,8 +542,6 @@ class Group:
 
     def _forget_pending(self, member_id: str, now_ms: int) -> None:
         self._roster.unexpect(member_id)
-        if self.is_empty:
-            self.due_ms = min(self.due_ms, self.empty_since_ms + IDLE_MS_MAX)
         self._complete_if_gathered(now_ms)
 
     # --- the rest ------------------------------------------------------------------------------------

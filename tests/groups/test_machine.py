@@ -365,6 +365,31 @@ def test_new_member_whose_connection_is_silently_gone_is_forgotten(stage):
     assert stage.members == ["a"]
 
 
+def test_new_member_that_waited_in_vain_is_let_in_if_the_wait_ends_with_its_time(stage):
+    """Who kept it waiting is removed in the same moment."""
+    stage.settle("a", rebalance_timeout_ms=10**9)
+    ticket = stage.join("b")
+    stage.live(NEW_MEMBER_JOIN_MS - SESSION_MS, "a")
+    stage.wait(SESSION_MS)
+    assert stage.joined(ticket).leader_id == "b"
+    assert stage.members == ["b"]
+
+
+def test_member_whose_request_waits_is_not_expected_to_be_heard_of(stage):
+    """Not even if it sends a heartbeat meanwhile, on another connection."""
+    stage.settle("a", "b")
+    ticket = stage.join("b", known=True, protocols=(("range", wish("u")),))
+    assert stage.heartbeat("b") is R.REBALANCE_IN_PROGRESS
+    stage.live(2 * SESSION_MS, "a")
+    stage.join("a", known=True)
+    assert len(stage.joined(ticket).members or stage.members) == 2
+    parked = stage.sync("b")
+    assert stage.heartbeat("b") is None
+    stage.live(2 * SESSION_MS, "a")
+    stage.sync("a", to={"b": b"B"})
+    assert stage.synced(parked) == b"B"
+
+
 # --- connections that break ------------------------------------------------------------------------
 
 
@@ -583,6 +608,31 @@ def test_static_member_is_sent_away_by_its_instance_id(stage):
     outcome = stage.leave(Leaving("", "B"), Leaving("", "X"), Leaving("a", "X"), Leaving("", None))
     assert outcome == [None, R.UNKNOWN_MEMBER, R.UNKNOWN_MEMBER, R.UNKNOWN_MEMBER]
     assert stage.members == ["a"]
+
+
+def test_static_member_that_comes_back_has_to_sync_if_its_predecessor_had_to(stage):
+    """Nobody knows whether it has its assignment."""
+    static(stage, "a", "b")
+    for name in ("a", "b"):
+        stage.join(name, known=True, instance_id=name.upper(), protocols=(("range", wish("t")), ("sticky", b"")))
+    stage.join("a", known=True, instance_id="A")
+    stage.join("b", known=True, instance_id="B")
+    stage.sync("a", instance="A", to={"b": b"B"})
+    assert stage.joined(stage.join("b2", instance_id="B")).generation == stage.group.generation
+    stage.live(REBALANCE_MS, "a", "b2")
+    assert stage.members == ["a"]
+
+
+def test_assignment_that_is_too_large_is_refused(stage):
+    """To the leader, which may send another; who waits goes on waiting."""
+    stage.settle("a", "b")
+    stage.join("a", known=True)
+    stage.join("b", known=True)
+    parked = stage.sync("b")
+    assert stage.refused(stage.sync("a", to={"b": bytes(MEMBER_BYTES_MAX + 1)})) is R.TOO_LARGE
+    assert stage.parked(parked)
+    stage.sync("a", to={"b": bytes(MEMBER_BYTES_MAX)})
+    assert len(stage.synced(parked)) == MEMBER_BYTES_MAX
 
 
 def test_id_that_was_given_in_advance_is_not_for_static_members(stage):

@@ -83,6 +83,22 @@ async def test_first_join_is_answered_after_the_delay(autojump_clock, groups):
     assert trio.current_time() - started == pytest.approx(0.2)
 
 
+async def test_timer_that_wakes_finds_something_to_do(mock_clock, groups, nursery):
+    """In seconds 1.001 is less than 1001 milliseconds by a hair; who looks again and again for that hair spins."""
+    mock_clock.jump(0.801)
+    answers = []
+
+    async def wait(parked):
+        answers.append(await parked.answer())
+
+    nursery.start_soon(wait, join(groups))
+    await trio.testing.wait_all_tasks_blocked()
+    mock_clock.jump(1.001 - mock_clock.current_time())
+    for _ in range(20):
+        await trio.lowlevel.checkpoint()
+    assert [answer.generation for answer in answers] == [1]
+
+
 async def test_member_that_falls_silent_is_removed(autojump_clock, groups):
     """At the end of its session, which each heartbeat prolongs."""
     member_id = await settle(groups)
