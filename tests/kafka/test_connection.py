@@ -284,6 +284,39 @@ async def test_large_frame_over_a_slow_line_is_taken(nursery, autojump_clock):
     assert budget.free == LARGE
 
 
+@pytest.mark.parametrize("begun", [framed(bytes(1000))[:2], framed(bytes(1000))[:4], framed(bytes(500_000))[:-1]])
+async def test_small_frame_of_a_silent_client_is_given_up(peer, autojump_clock, begun):
+    """A thousand clients that each keep back a byte of a megabyte would hold a gigabyte for ever."""
+    started_s = trio.current_time()
+    with capture_logs() as lines, trio.fail_after(60):
+        await peer.stream.send_all(begun)
+        assert await peer.stream.receive_some() == b""
+    assert [line["event"] for line in lines] == ["malformed request"]
+    assert "nothing for 30 s" in lines[0]["reason"]
+    assert trio.current_time() - started_s == pytest.approx(30)
+
+
+async def test_small_frame_that_drips_is_given_up(peer, autojump_clock):
+    """Never silent and never done."""
+    started_s = trio.current_time()
+    with capture_logs() as lines, trio.fail_after(60):
+        await peer.stream.send_all(framed(bytes(1000))[:100])
+        while not peer.ended:
+            await trio.sleep(1)
+            with suppress(trio.BrokenResourceError):
+                await peer.stream.send_all(b"\0")
+    assert "of a frame's 1000 bytes in 30 s" in lines[0]["reason"]
+    assert trio.current_time() - started_s < 32
+
+
+async def test_connection_idle_between_frames_stays_open(peer, autojump_clock):
+    """Clients keep connections for when they have something to say; a bound is for what is begun."""
+    for _ in range(2):
+        await trio.sleep(24 * 3600)
+        await peer.send(b"still here")
+        assert await peer.receive() == b"still here"
+
+
 def test_answers_are_short_while_others_hold_the_budget():
     """Nobody waits for those who do not read; what they hold comes back when it is sent."""
     budget = AnswerBudget(10 * SHORT_ANSWER_BYTES)
