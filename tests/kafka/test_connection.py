@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 import tracemalloc
 from contextlib import suppress
@@ -583,6 +584,42 @@ async def test_connections_beyond_the_limit_are_closed(server):
             await ask_versions(four)
     told = [line for line in lines if line["log_level"] != "debug"]
     assert [(line["event"], line["refused"]) for line in told] == [("connections are taken again", 2)]
+
+
+async def test_want_of_file_descriptors_is_said_once(server, monkeypatch, caplog):
+    """With one line of ours when it begins and one when it is over, however often it was tried between."""
+    refusals = [errno.EMFILE] * 3
+    accept = trio.SocketListener.accept
+
+    async def refuse(listener):
+        if refusals:
+            raise OSError(refusals.pop(), "no file descriptors")
+        return await accept(listener)
+
+    async with await server.connect() as one:
+        await ask_versions(one)
+        monkeypatch.setattr(trio.SocketListener, "accept", refuse)
+        with capture_logs() as lines, trio.fail_after(5):
+            for _ in range(2):
+                async with await server.connect() as stream:  # the first was accepted by the call that was under way
+                    await ask_versions(stream)
+            await ask_versions(one)
+    told = [line for line in lines if line["log_level"] != "debug"]
+    assert [line["event"] for line in told] == ["no connection can be accepted", "connections are accepted again"]
+    assert (told[0]["log_level"], told[1]["attempts"]) == ("error", 3)
+    assert caplog.records == []
+
+
+async def test_accept_that_fails_for_good_ends_the_server(memory, monkeypatch):
+    """A listener that is broken is no passing want."""
+
+    async def broken(listener):
+        raise OSError(errno.EINVAL, "not a socket that listens")
+
+    monkeypatch.setattr(trio.SocketListener, "accept", broken)
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="listens"), flatten_subgroups=True):
+        await Server(memory.broker).serve(listeners)
 
 
 async def test_server_stopped_answers_a_long_poll_at_once(memory):
