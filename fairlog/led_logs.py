@@ -173,8 +173,10 @@ class LedLogStore:
             self._remove_journal(self._directory / str(log))
 
     def _remove_journal(self, directory: Path) -> None:
-        while directory.exists():
+        while True:
             try:
+                if not directory.exists():
+                    return
                 shutil.rmtree(directory)
             except FileNotFoundError:
                 continue  # space was being given back in there, and a segment went under our hands

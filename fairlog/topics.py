@@ -17,6 +17,7 @@ configs reads what it changes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -35,6 +36,11 @@ log = structlog.get_logger()
 NODE_PARTITIONS_MAX = 50_000
 """Of all topics together. The data logs' environment has room for 65,536 databases between two starts, and logs that
 were dropped since the last one still count there."""
+
+
+REMOVE_AGAIN_S = 60
+"""Between two attempts to remove what a deleted topic has left. What stands in the way may pass, such as a want of file
+descriptors."""
 
 
 class LocalTopics:
@@ -162,7 +168,8 @@ class LocalTopics:
         self._marked.set()
 
     async def run(self) -> None:
-        """Remove what deleted topics leave behind; until cancelled."""
+        """Remove what deleted topics leave behind, however often it takes; until cancelled."""
+        unremoved: set[UUID] = set()
         while True:
             self._marked = trio.Event()
             for topic in self._cluster.deleting():
@@ -170,5 +177,16 @@ class LocalTopics:
                     await self._leaders.drop(topic.logs())
                     await self._cluster.forget_topic(topic.topic_id)
                 except StorageFailure as failure:
-                    log.warning("topic not removed; the next start goes on", topic=topic.name, reason=str(failure))
-            await self._marked.wait()
+                    if topic.topic_id not in unremoved:  # once, not for each attempt
+                        log.warning("deleted topic not removed yet", **_named(topic), reason=str(failure))
+                    unremoved.add(topic.topic_id)
+                else:
+                    if topic.topic_id in unremoved:
+                        log.info("deleted topic removed after all", **_named(topic))
+                    unremoved.discard(topic.topic_id)
+            with trio.move_on_after(REMOVE_AGAIN_S if unremoved else math.inf):
+                await self._marked.wait()
+
+
+def _named(topic: Topic) -> dict[str, str]:
+    return {"topic": topic.name, "topic_id": str(topic.topic_id)}

@@ -12,11 +12,13 @@ order of the requests, and five pipelined Produce requests share one flush.
 Memory: one frame is held at a time (its records are in a journal when its handler returns), one big answer
 (a Fetch is deferred, so it is read when it is its turn), and IN_FLIGHT_MAX answers that wait. A client that
 does not read its answers blocks the writer, then fills the queue, then is not read from any more. An idle
-connection holds two tasks and no buffer.
+connection holds two tasks and no buffer, and may be idle for ever: clients close theirs themselves (Java's after nine
+minutes), keepalive finds those that are gone, and `connections_max` bounds the rest.
 
 A frame that is too large is refused by its length, before room is made for it; the room for others is doubled as
 their bytes come, so that no more than twice of what was sent is ever held (and 64 KiB). Large ones of all connections
-share one budget (`frame_budget`); a client that holds a part of it and falls silent, or drips, is cut off.
+share one budget (`frame_budget`). A client that has begun a frame and falls silent, or drips, is cut off: what a
+thousand of them hold would be a gigabyte of frames of which each is small.
 
 While the queue is full nothing is read, so the end of the stream is not seen either. The system is asked about it
 then, each second: answers to a client that is gone are not waited for.
@@ -28,7 +30,6 @@ faults of ours in a handler, too, with two exceptions that pass through and stop
 
 from __future__ import annotations
 
-import math
 import select
 import struct
 from collections import deque
@@ -49,12 +50,12 @@ log = structlog.get_logger()
 IN_FLIGHT_MAX = 16
 """Requests of one connection that are started and not answered. Idempotent producers use at most 5."""
 
-LARGE_FRAME_SILENCE_S = 30
-"""A client that has announced a large frame and then sends nothing for so long keeps others from sending theirs.
-Kafka's clients give a request up after as long (`request.timeout.ms`)."""
+FRAME_SILENCE_S = 30
+"""A client that has begun a frame and then sends nothing for so long holds memory for nothing, and with a large frame
+what others wait for. Kafka's clients give a request up after as long (`request.timeout.ms`)."""
 
-LARGE_FRAME_BYTES_PER_S = 256 << 10
-"""Nor may it drip: a large frame has the same 30 seconds in all, and a second more for each so many bytes of it."""
+FRAME_BYTES_PER_S = 256 << 10
+"""Nor may it drip: a frame has the same 30 seconds in all, and a second more for each so many bytes of it."""
 
 _HANG_UP_CHECK_S = 1.0
 """Between two questions to the system whether the client of a full queue is still there."""
@@ -75,7 +76,7 @@ class FrameReader:
     def __init__(
         self, stream: trio.abc.ReceiveStream, *, frame_bytes_max: int, budget: FrameBudget | None = None
     ) -> None:
-        """Without a `budget` large frames are received like others: for clients."""
+        """Without a `budget` large frames do not wait for room: for clients."""
         self._budget = budget
         self._taken = 0
         """From the budget, for the frame that is being received or handled."""
@@ -87,11 +88,12 @@ class FrameReader:
     async def next_frame(self) -> Buffer | None:
         """The next frame without its length; None if the peer has closed between two frames.
 
-        Raises Malformed for a length that is negative or too large, and for an end within a frame;
+        Waits for a frame to begin as long as it takes, and for its rest as long as `FRAME_SILENCE_S` says.
+        Raises Malformed for a length that is negative or too large, and for an end, or too long a wait, within a frame;
         trio.BrokenResourceError if the connection breaks. Cancelled, the stream may be in the middle of a frame.
         """
         while len(self._rest) < _LENGTH.size:
-            received = await self._stream.receive_some(_RECEIVE_BYTES)
+            received = await (self._more_of_a_length() if self._rest else self._stream.receive_some(_RECEIVE_BYTES))
             if not received:
                 if self._rest:
                     raise Malformed("the connection ended within a frame's length")
@@ -106,7 +108,9 @@ class FrameReader:
             # An idle connection shall not hold on to a receive buffer for the sake of no bytes.
             self._rest = self._rest[end:] if len(self._rest) > end else memoryview(b"")
             return frame
-        return await self._large_frame(length)
+        if self._budget is not None and length > LARGE_FRAME_BYTES:
+            self._taken = await self._budget.take(length)
+        return await self._receive_frame(length)
 
     def release(self) -> None:
         """The last frame has been handled, or never will be: others may take its room in the budget."""
@@ -114,14 +118,13 @@ class FrameReader:
             self._budget.give_back(self._taken)
             self._taken = 0
 
-    async def _large_frame(self, length: int) -> Buffer:
-        """A frame that is not here yet."""
-        if self._budget is None or length <= LARGE_FRAME_BYTES:
-            return await self._receive_frame(length, hurry=False)
-        self._taken = await self._budget.take(length)
-        return await self._receive_frame(length, hurry=True)
+    async def _more_of_a_length(self) -> bytes | bytearray:
+        with trio.move_on_after(FRAME_SILENCE_S):
+            return await self._stream.receive_some(_RECEIVE_BYTES)
+        raise Malformed(f"nothing for {FRAME_SILENCE_S} s within a frame's length")
 
-    async def _receive_frame(self, length: int, *, hurry: bool) -> Buffer:
+    async def _receive_frame(self, length: int) -> Buffer:
+        """A frame that is not all here yet."""
         started_s = trio.current_time()
         filled = len(self._rest) - _LENGTH.size
         frame = bytearray(self._rest[_LENGTH.size :])
@@ -130,17 +133,15 @@ class FrameReader:
             if filled == len(frame):
                 frame += bytes(min(max(filled, _RECEIVE_BYTES), length - filled))
             received = None
-            silent_at, late_at = math.inf, math.inf
-            if hurry:
-                silent_at = trio.current_time() + LARGE_FRAME_SILENCE_S
-                late_at = started_s + LARGE_FRAME_SILENCE_S + filled / LARGE_FRAME_BYTES_PER_S
+            silent_at = trio.current_time() + FRAME_SILENCE_S
+            late_at = started_s + FRAME_SILENCE_S + filled / FRAME_BYTES_PER_S
             # A bytearray cannot grow while there are views of it.
             with trio.move_on_at(min(silent_at, late_at)), memoryview(frame) as view, view[filled:] as room:
                 received = await self._receive_into(room)
             if received is None and late_at < silent_at:
                 raise Malformed(f"only {filled} of a frame's {length} bytes in {late_at - started_s:.0f} s")
             if received is None:
-                raise Malformed(f"nothing for {LARGE_FRAME_SILENCE_S} s after {filled} of a frame's {length} bytes")
+                raise Malformed(f"nothing for {FRAME_SILENCE_S} s after {filled} of a frame's {length} bytes")
             if received == 0:
                 raise Malformed(f"the connection ended after {filled} of a frame's {length} bytes")
             filled += received

@@ -6,6 +6,8 @@ two connections of one producer is the newer (invariant 10).
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +24,11 @@ from fairlog.kafka.router import Router
 
 log = structlog.get_logger()
 
+_PASSING_REFUSALS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""Of accept(2): the system lacks something that others may give back. Those who want to connect wait in its queue."""
+
+_ACCEPT_AGAIN_S = 0.1
+
 
 class Server:
     """Kafka's protocol over TCP, for one node."""
@@ -34,6 +41,8 @@ class Server:
         self._accepted = 0
         self._refused = 0
         """Connections since there are too many of them; 0: there are not."""
+        self._accept_failures = 0
+        """Attempts since no connection can be accepted; 0: they can."""
         self._connections: set[Connection] = set()
         self._accepting = trio.CancelScope()
 
@@ -49,15 +58,41 @@ class Server:
         """
         async with trio.open_nursery() as connections:
             with self._accepting:
-                await trio.serve_listeners(
-                    self._serve_stream, list(listeners), handler_nursery=connections, task_status=task_status
-                )
+                async with trio.open_nursery() as accepting:
+                    for listener in listeners:
+                        accepting.start_soon(self._accept_from, listener, connections)
+                    task_status.started(list(listeners))
 
     def stop(self) -> None:
         """Accept no connection and read no request any more."""
         self._accepting.cancel()
         for connection in self._connections:
             connection.stop()
+
+    async def _accept_from(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
+        """Until cancelled. `trio.serve_listeners` does the same, but for what it writes to stderr at each refusal."""
+        async with listener:
+            while True:
+                try:
+                    stream = await listener.accept()
+                except OSError as error:
+                    if error.errno not in _PASSING_REFUSALS:
+                        raise
+                    if self._accept_failures == 0:  # once, as with those that are too many
+                        log.error("no connection can be accepted", reason=os.strerror(error.errno))  # noqa: TRY400
+                    self._accept_failures += 1
+                    await trio.sleep(_ACCEPT_AGAIN_S)
+                else:
+                    if self._accept_failures:
+                        log.info("connections are accepted again", attempts=self._accept_failures)
+                        self._accept_failures = 0
+                    connections.start_soon(self._serve_and_close, stream)
+
+    async def _serve_and_close(self, stream: trio.SocketStream) -> None:
+        try:
+            await self._serve_stream(stream)
+        finally:
+            await trio.aclose_forcefully(stream)
 
     async def _serve_stream(self, stream: trio.SocketStream) -> None:
         self._accepted += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import struct
 import tracemalloc
@@ -283,6 +284,39 @@ async def test_large_frame_over_a_slow_line_is_taken(nursery, autojump_clock):
         await trio.sleep(4)
     assert len(await slow.receive()) == LARGE
     assert budget.free == LARGE
+
+
+@pytest.mark.parametrize("begun", [framed(bytes(1000))[:2], framed(bytes(1000))[:4], framed(bytes(500_000))[:-1]])
+async def test_small_frame_of_a_silent_client_is_given_up(peer, autojump_clock, begun):
+    """A thousand clients that each keep back a byte of a megabyte would hold a gigabyte for ever."""
+    started_s = trio.current_time()
+    with capture_logs() as lines, trio.fail_after(60):
+        await peer.stream.send_all(begun)
+        assert await peer.stream.receive_some() == b""
+    assert [line["event"] for line in lines] == ["malformed request"]
+    assert "nothing for 30 s" in lines[0]["reason"]
+    assert trio.current_time() - started_s == pytest.approx(30)
+
+
+async def test_small_frame_that_drips_is_given_up(peer, autojump_clock):
+    """Never silent and never done."""
+    started_s = trio.current_time()
+    with capture_logs() as lines, trio.fail_after(60):
+        await peer.stream.send_all(framed(bytes(1000))[:100])
+        while not peer.ended:
+            await trio.sleep(1)
+            with suppress(trio.BrokenResourceError):
+                await peer.stream.send_all(b"\0")
+    assert "of a frame's 1000 bytes in 30 s" in lines[0]["reason"]
+    assert trio.current_time() - started_s < 32
+
+
+async def test_connection_idle_between_frames_stays_open(peer, autojump_clock):
+    """Clients keep connections for when they have something to say; a bound is for what is begun."""
+    for _ in range(2):
+        await trio.sleep(24 * 3600)
+        await peer.send(b"still here")
+        assert await peer.receive() == b"still here"
 
 
 def test_answers_are_short_while_others_hold_the_budget():
@@ -580,6 +614,42 @@ async def test_connections_beyond_the_limit_are_closed(server):
             await ask_versions(four)
     told = [line for line in lines if line["log_level"] != "debug"]
     assert [(line["event"], line["refused"]) for line in told] == [("connections are taken again", 2)]
+
+
+async def test_want_of_file_descriptors_is_said_once(server, monkeypatch, caplog):
+    """With one line of ours when it begins and one when it is over, however often it was tried between."""
+    refusals = [errno.EMFILE] * 3
+    accept = trio.SocketListener.accept
+
+    async def refuse(listener):
+        if refusals:
+            raise OSError(refusals.pop(), "no file descriptors")
+        return await accept(listener)
+
+    async with await server.connect() as one:
+        await ask_versions(one)
+        monkeypatch.setattr(trio.SocketListener, "accept", refuse)
+        with capture_logs() as lines, trio.fail_after(5):
+            for _ in range(2):
+                async with await server.connect() as stream:  # the first was accepted by the call that was under way
+                    await ask_versions(stream)
+            await ask_versions(one)
+    told = [line for line in lines if line["log_level"] != "debug"]
+    assert [line["event"] for line in told] == ["no connection can be accepted", "connections are accepted again"]
+    assert (told[0]["log_level"], told[1]["attempts"]) == ("error", 3)
+    assert caplog.records == []
+
+
+async def test_accept_that_fails_for_good_ends_the_server(memory, monkeypatch):
+    """A listener that is broken is no passing want."""
+
+    async def broken(listener):
+        raise OSError(errno.EINVAL, "not a socket that listens")
+
+    monkeypatch.setattr(trio.SocketListener, "accept", broken)
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="listens"), flatten_subgroups=True):
+        await Server(memory.broker).serve(listeners)
 
 
 async def test_server_stopped_answers_a_long_poll_at_once(memory):

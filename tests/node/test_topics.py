@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from datalog.interface import DataLogWriter
 from fairlog.broker import Appended, RefusedAppend
@@ -269,6 +271,29 @@ async def test_topic_that_cannot_be_removed_stays_marked_and_does_no_harm(
                 await store.topics.delete(second.topic_id)
                 await store.wait_until_removed()
                 nursery.cancel_scope.cancel()
+
+
+async def test_topic_whose_files_cannot_be_removed_for_now_is_removed_later(open_run, monkeypatch) -> None:
+    """A want of file descriptors passes, and nobody has to delete another topic for it; it is said once."""
+    monkeypatch.setattr("fairlog.topics.REMOVE_AGAIN_S", 0.01)
+    remove, refusals = shutil.rmtree, [OSError(errno.EMFILE, "no file descriptors")] * 3
+
+    def remove_after_refusals(path: Path) -> None:
+        if refusals:
+            raise refusals.pop()
+        remove(path)
+
+    async with open_run() as run:
+        with Store(run) as store, capture_logs() as lines:
+            await store.start()
+            topic = await store.create()
+            await fill(run, topic)
+            monkeypatch.setattr(shutil, "rmtree", remove_after_refusals)
+            await store.topics.delete(topic.topic_id)
+            await store.remove_deleted()
+            assert store.kept() == (set(), set())
+    told = [line["event"] for line in lines if "removed" in line["event"]]
+    assert told == ["deleted topic not removed yet", "deleted topic removed after all"]
 
 
 async def test_topic_removal_meets_a_journal_that_gives_space_back(open_run, monkeypatch: pytest.MonkeyPatch) -> None:
