@@ -62,7 +62,7 @@ def list_all(bootstrap: Bootstrap, json: Json = False) -> None:
 
 @app.command("describe", epilog="\b\nExample:\n  fairlog topic describe orders")
 def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
-    """Show a topic's partitions: who leads them, and which offsets they hold."""
+    """Show a topic's partitions, their leaders and their offsets."""
     from fairlog.cli import topics_admin
     from fairlog.cli.client import connect
 

@@ -30,7 +30,10 @@ def list_all(
     bootstrap: Bootstrap,
     state: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATE", help="Only ids in this state, as in Kafka (Ongoing, Empty, …); may be repeated."),
+        typer.Option(
+            metavar="STATE",
+            help="Only ids in this state: Ongoing, Empty, CompleteCommit, … as in Kafka; may be repeated.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -49,7 +52,7 @@ def list_all(
 
 @app.command("describe", epilog="\b\nExample:\n  fairlog txn describe billing-7")
 def describe(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None:
-    """Show one transactional id: its producer, and its open transaction if there is one."""
+    """Show an id's producer, and its open transaction if any."""
     from fairlog.cli.transactions_admin import describe_transaction
 
     with _coordinator(bootstrap, transactional_id) as connection:
@@ -83,7 +86,7 @@ def describe(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> 
 
 @app.command("abort", epilog="\b\nExample:\n  fairlog txn abort billing-7")
 def abort(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None:
-    """Abort the id's open transaction, and fence the producer that uses the id.
+    """Abort an id's open transaction, and fence its producer.
 
     That producer gets an error and must start anew; what it had committed stays.
     """
@@ -99,9 +102,10 @@ def abort(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> Non
 
 @app.command("show", epilog="\b\nExample:\n  fairlog txn show billing-7 --json")
 def show(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None:
-    """Show where the records of the id's last committed transactions are, oldest first. Only Fairlog can tell.
+    """Show where an id's last committed records are.
 
-    A transaction is written as producer id, producer epoch and its number in that epoch.
+    The last five committed transactions are remembered, and shown oldest first. Only Fairlog can tell. A transaction
+    is written as producer id, producer epoch and its number in that epoch.
     """
     from fairlog.cli.transactions_admin import describe_transaction
 
