@@ -67,7 +67,7 @@ def describe(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> 
                 "producer_epoch": found.producer_epoch,
                 "timeout_ms": found.timeout_ms,
                 "started_ms": started_ms,
-                "partitions": [{"topic": topic, "partition": each} for topic, each in found.partitions],
+                "partitions": [{"topic": topic, "partition": each} for topic, each in sorted(found.partitions)],
             }
         )
         return
@@ -79,7 +79,7 @@ def describe(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> 
             "producer epoch": found.producer_epoch,
             "time-out": f"{found.timeout_ms} ms",
             "open since": time_text(started_ms),
-            "partitions": ", ".join(f"{topic}-{each}" for topic, each in found.partitions) or None,
+            "partitions": ", ".join(f"{topic}-{each}" for topic, each in sorted(found.partitions)) or None,
         }
     )
 
@@ -93,11 +93,13 @@ def abort(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> Non
     from fairlog.cli.transactions_admin import fence
 
     with _coordinator(bootstrap, transactional_id) as connection:
-        epoch = fence(connection, transactional_id)
+        epoch, was_open = fence(connection, transactional_id)
     if json:
         show_json({"transactional_id": transactional_id, "producer_epoch": epoch})
-    else:
+    elif was_open:
         say(f"aborted what {transactional_id} had open, and fenced its producer: the epoch is {epoch} now")
+    else:
+        say(f"{transactional_id} had no transaction open; its producer is fenced: the epoch is {epoch} now")
 
 
 @app.command("show", epilog="\b\nExample:\n  fairlog txn show billing-7 --json")
@@ -124,7 +126,7 @@ def show(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None
             part.count,
         )
         for each in committed
-        for part in each.records
+        for part in sorted(each.records, key=lambda part: (part.topic, part.partition))
     ]
     columns = ("transaction", "topic", "partition", "first offset", "last offset", "records")
     show_table(columns, rows, empty=f"no committed transaction of {transactional_id} is remembered")
