@@ -55,6 +55,8 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Read HOST:PORT, with an IPv6 address in brackets. Raises ValueError that says what is wrong."""
+        if "," in text:
+            raise ValueError("one HOST:PORT is needed, not several")
         host, separator, port = text.rpartition(":")
         if not separator or not host:
             raise ValueError("an address is HOST:PORT")
