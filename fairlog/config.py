@@ -153,8 +153,8 @@ class TopicSettings:
     replication_factor_policy: Literal["clamp", "refuse"] = key(
         "clamp",
         _one_of("clamp", "refuse"),
-        "What to do when a client asks for more replicas than there are nodes: make the topic with what there is, "
-        "and a log line, or refuse it as INVALID_REPLICATION_FACTOR.",
+        "What to do when a client asks for more replicas than there are nodes. clamp: make the topic with what there "
+        "is, and a log line. refuse: INVALID_REPLICATION_FACTOR.",
     )
     retention_ms: int = key(
         604_800_000,
@@ -263,7 +263,8 @@ class LogSettings:
     level: Literal["debug", "info", "warning", "error"] = key(
         "info",
         _one_of("debug", "info", "warning", "error"),
-        "info: one line per transaction. debug: one line per request, too.",
+        "debug: a line per request, and all of the others. info: a line per transaction. warning: what an operator "
+        "should look at. error: what failed.",
     )
     format: Literal["auto", "console", "json"] = key(
         "auto",

@@ -94,7 +94,7 @@ def config(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show a topic's configs, after changing some if that is asked for.
+    """Show a topic's configs, or change some and show them.
 
     Changes hold at once, all of them or none. A value's source is the topic, its broker's settings, or the default.
     """

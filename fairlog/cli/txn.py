@@ -37,7 +37,7 @@ def list_all(
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the transactional ids that the broker knows, and their states."""
+    """List the broker's transactional ids, and their states."""
     from fairlog.cli.client import connect
     from fairlog.cli.transactions_admin import list_transactions
 
