@@ -1,7 +1,7 @@
 """The data logs as the rooms above see them: what they promise, whoever keeps the bytes.
 
-`datalog.environment.LmdbDataLogs` keeps them in LMDB; an in-memory double may stand in for it, and both pass
-the same behaviour suite (tests/datalog). Every method is synchronous and may block on the disk: the event
+`datalog.environment.LmdbDataLogs` keeps them in LMDB; whatever else may keep them has to pass the same
+behaviour suite (tests/datalog/behaviour.py). Every method is synchronous and may block on the disk: the event
 loop calls them in worker threads. Any number of threads may read at once; writers take turns.
 
 A log is a dense run of record batches (invariant 2) with its copied-through mark; both change in the same

@@ -55,6 +55,8 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Read HOST:PORT, with an IPv6 address in brackets. Raises ValueError that says what is wrong."""
+        if "," in text:
+            raise ValueError("one HOST:PORT is needed, not several")
         host, separator, port = text.rpartition(":")
         if not separator or not host:
             raise ValueError("an address is HOST:PORT")
@@ -151,8 +153,8 @@ class TopicSettings:
     replication_factor_policy: Literal["clamp", "refuse"] = key(
         "clamp",
         _one_of("clamp", "refuse"),
-        "What to do when a client asks for more replicas than there are nodes: make the topic with what there is, "
-        "and a log line, or refuse it as INVALID_REPLICATION_FACTOR.",
+        "What to do when a client asks for more replicas than there are nodes. clamp: make the topic with what there "
+        "is, and a log line. refuse: INVALID_REPLICATION_FACTOR.",
     )
     retention_ms: int = key(
         604_800_000,
@@ -308,7 +310,8 @@ class LogSettings:
     level: Literal["debug", "info", "warning", "error"] = key(
         "info",
         _one_of("debug", "info", "warning", "error"),
-        "info: one line per transaction. debug: one line per request, too.",
+        "debug: a line per request, and all of the others. info: a line per transaction. warning: what an operator "
+        "should look at. error: what failed.",
     )
     format: Literal["auto", "console", "json"] = key(
         "auto",

@@ -22,8 +22,8 @@ does not fit, keeps the node from starting, with a sentence that names the key a
 listen = "0.0.0.0:9092"
 advertised = "broker.example:9092"
 
-[journal]
-fsync = "interval"
+[topics]
+partitions_default = 3
 ```
 """
 

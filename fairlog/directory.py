@@ -28,6 +28,8 @@ def locked_directory(directory: Path) -> Generator[None]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except FileExistsError as error:
+        raise DirectoryUnusable(f"cannot use the data directory {directory}: Not a directory") from error
     except OSError as error:
         raise DirectoryUnusable(f"cannot use the data directory {directory}: {error.strerror}") from error
     try:

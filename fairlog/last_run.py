@@ -10,7 +10,7 @@ clean, and may drop them. And it is gone in part where a journal's torn tail has
 (`journal.flush.TailWatcher`), and it is noted as `lost`: at a failure, so that the next start knows; before a cut, so
 that a crash behind it hides nothing.
 
-The coordinator wants to know (docs/decisions): only with a tail that was kept can it tell which
+The coordinator wants to know (decision 4): only with a tail that was kept can it tell which
 transactional ids had a transaction open.
 
 A run begins, for this file, when the node has recovered and before it serves: a crash in the midst of

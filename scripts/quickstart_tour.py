@@ -276,7 +276,7 @@ def tour(*, keep: bool) -> int:
     directory = Path(tempfile.mkdtemp(prefix="fairlog-quickstart-"))
     node = NodeProcess(directory / "data")
     try:
-        with _step("starting a node on embedded storage"):
+        with _step("starting a node"):
             node.start()
         verdict = _acts(node, hours)
     except NodeDidNotStart as error:
@@ -402,7 +402,7 @@ def _how_to_go_on(node: NodeProcess, *, kept: bool) -> None:
     console.print(f"The node goes on at [bold]{node.address}[/] (process {node.pid}, data in {node.data_dir}). Try:\n")
     for words in ("topic list", "txn list", "txn describe hung-feed", "txn show feed", "txn abort hung-feed"):
         console.print(f"  {command} {words} --bootstrap {node.address}", soft_wrap=True)
-    console.print(f"\nand stop it with  kill {node.pid}\n")
+    console.print(f"\nand stop it with  kill {node.pid}  (its data stay until you remove them)\n")
 
 
 def _shortest(path: Path) -> str:

@@ -13,7 +13,7 @@ def _address(text: str) -> Address:
     try:
         return Address.parse(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(f"{text!r}: {error}") from error
 
 
 Bootstrap = Annotated[

@@ -46,10 +46,14 @@ class Refused(ClientError):
         self.code = code
 
 
+_IN_WORDS = {ErrorCode.unknown_topic_or_partition: "there is no such topic or partition"}
+"""For answers that have room for a code only, or a broker that leaves the message out."""
+
+
 def check(what: str, code: ErrorCode, message: str | None = None) -> None:
     """Raise Refused, naming `what` was asked, unless `code` says that all is well."""
     if code is not ErrorCode.none:
-        raise Refused(what, code, message)
+        raise Refused(what, code, message or _IN_WORDS.get(code))
 
 
 class Connection:

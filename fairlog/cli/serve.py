@@ -30,7 +30,7 @@ EXAMPLES = """
 Examples:
   fairlog serve --data-dir data --listen 127.0.0.1:9092
   fairlog serve --listen 0.0.0.0:9092 --advertised broker.example:9092
-  FAIRLOG_JOURNAL_FSYNC=interval fairlog serve --config fairlog.toml
+  FAIRLOG_LOG_LEVEL=debug fairlog serve --config fairlog.toml
 \b
 docs/configuration.md describes all settings.
 """

@@ -67,7 +67,7 @@ def list_all(bootstrap: Bootstrap, json: Json = False) -> None:
 
 @app.command("describe", epilog="\b\nExample:\n  fairlog topic describe orders")
 def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
-    """Show a topic's partitions: who leads them, and which offsets they hold."""
+    """Show a topic's partitions, their leaders and their offsets."""
     from fairlog.cli import topics_admin
     from fairlog.cli.client import connect
 
@@ -99,7 +99,7 @@ def config(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show a topic's configs, after changing some if that is asked for.
+    """Show a topic's configs, or change some and show them.
 
     Changes hold at once, all of them or none. A value's source is the topic, its broker's settings, or the default.
     """

@@ -15,6 +15,7 @@ from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteR
 from kio.schema.delete_records.v2.response import DeleteRecordsResponse
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
+from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1.request import (
     AlterableConfig,
     AlterConfigsResource,
@@ -28,6 +29,11 @@ from fairlog.cli.client import TIMEOUT_S, Connection, check
 
 _TOPIC = i8(2)
 _SET, _DELETE = i8(0), i8(1)
+_NOT_DELETED = {
+    ErrorCode.offset_out_of_range: "the partition ends before this offset",
+    ErrorCode.policy_violation: "its cleanup.policy is without delete",
+}
+"""DeleteRecords' answer has room for a code only."""
 _SOURCES = {1: "topic", 2: "broker", 3: "brokers", 4: "broker", 5: "default"}
 """Kafka's numbers of where a value comes from. 2 to 4 are how and for which brokers it was set."""
 
@@ -76,7 +82,8 @@ def delete_records(connection: Connection, name: str, partition: int, offset: in
     request = DeleteRecordsRequest(topics=(topic,), timeout=_timeout())
     (answer,) = connection.request(request, DeleteRecordsResponse).topics
     (deleted,) = answer.partitions
-    check(f"deleting records of {name}-{partition}", deleted.error_code)
+    code = deleted.error_code
+    check(f"deleting records of {name}-{partition}", code, _NOT_DELETED.get(code))
     return int(deleted.low_watermark)
 
 

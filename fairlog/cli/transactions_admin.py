@@ -24,6 +24,7 @@ from fairlog.cli.describe_transactions import TransactionState, decode_answer_un
 from fairlog.cli.errors import ClientError
 from fairlog.kafka.wire import Malformed
 
+_OPEN = "Ongoing"
 _ASK_AGAIN_S = 0.1
 
 
@@ -66,16 +67,18 @@ def describe_transaction(connection: Connection, transactional_id: str) -> Trans
     return state
 
 
-def fence(connection: Connection, transactional_id: str) -> int:
-    """Abort the id's open transaction, if any, and fence whoever uses the id; answers the new producer epoch.
+def fence(connection: Connection, transactional_id: str) -> tuple[int, bool]:
+    """Abort the id's open transaction, if any, and fence whoever uses the id.
+
+    Answers the new producer epoch, and whether a transaction was open right before.
 
     It is what a new instance with this id would do first (Kafka's `Admin.fenceProducers`, KIP-664). An id that
     the broker does not know is refused, because asking for it would make it. The id keeps its time-out.
     """
-    timeout_ms = describe_transaction(connection, transactional_id).timeout_ms
+    before = describe_transaction(connection, transactional_id)
     request = InitProducerIdRequest(
         transactional_id=TransactionalId(transactional_id),
-        transaction_timeout=i32Timedelta.parse(timedelta(milliseconds=timeout_ms)),
+        transaction_timeout=i32Timedelta.parse(timedelta(milliseconds=before.timeout_ms)),
     )
     deadline = time.monotonic() + TIMEOUT_S
     while True:
@@ -83,5 +86,5 @@ def fence(connection: Connection, transactional_id: str) -> int:
         # A transaction that is just being decided: the one answer that means "ask again".
         if answer.error_code is not ErrorCode.concurrent_transactions or time.monotonic() > deadline:
             check(f"fencing transactional id {transactional_id}", answer.error_code)
-            return int(answer.producer_epoch)
+            return int(answer.producer_epoch), before.state == _OPEN
         time.sleep(_ASK_AGAIN_S)

@@ -29,11 +29,14 @@ def list_all(
     bootstrap: Bootstrap,
     state: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATE", help="Only ids in this state, as in Kafka (Ongoing, Empty, …); may be repeated."),
+        typer.Option(
+            metavar="STATE",
+            help="Only ids in this state: Ongoing, Empty, CompleteCommit, … as in Kafka; may be repeated.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the transactional ids that the broker knows, and their states."""
+    """List the broker's transactional ids, and their states."""
     from fairlog.cli.client import connect
     from fairlog.cli.transactions_admin import list_transactions
 
@@ -48,7 +51,7 @@ def list_all(
 
 @app.command("describe", epilog="\b\nExample:\n  fairlog txn describe billing-7")
 def describe(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None:
-    """Show one transactional id: its producer, and its open transaction if there is one."""
+    """Show an id's producer, and its open transaction if any."""
     from fairlog.cli.coordinators import transaction_coordinator
     from fairlog.cli.transactions_admin import describe_transaction
 
@@ -64,7 +67,7 @@ def describe(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> 
                 "producer_epoch": found.producer_epoch,
                 "timeout_ms": found.timeout_ms,
                 "started_ms": started_ms,
-                "partitions": [{"topic": topic, "partition": each} for topic, each in found.partitions],
+                "partitions": [{"topic": topic, "partition": each} for topic, each in sorted(found.partitions)],
             }
         )
         return
@@ -76,14 +79,14 @@ def describe(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> 
             "producer epoch": found.producer_epoch,
             "time-out": f"{found.timeout_ms} ms",
             "open since": time_text(started_ms),
-            "partitions": ", ".join(f"{topic}-{each}" for topic, each in found.partitions) or None,
+            "partitions": ", ".join(f"{topic}-{each}" for topic, each in sorted(found.partitions)) or None,
         }
     )
 
 
 @app.command("abort", epilog="\b\nExample:\n  fairlog txn abort billing-7")
 def abort(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None:
-    """Abort the id's open transaction, and fence the producer that uses the id.
+    """Abort an id's open transaction, and fence its producer.
 
     That producer gets an error and must start anew; what it had committed stays.
     """
@@ -91,18 +94,21 @@ def abort(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> Non
     from fairlog.cli.transactions_admin import fence
 
     with transaction_coordinator(bootstrap, transactional_id) as connection:
-        epoch = fence(connection, transactional_id)
+        epoch, was_open = fence(connection, transactional_id)
     if json:
         show_json({"transactional_id": transactional_id, "producer_epoch": epoch})
-    else:
+    elif was_open:
         say(f"aborted what {transactional_id} had open, and fenced its producer: the epoch is {epoch} now")
+    else:
+        say(f"{transactional_id} had no transaction open; its producer is fenced: the epoch is {epoch} now")
 
 
 @app.command("show", epilog="\b\nExample:\n  fairlog txn show billing-7 --json")
 def show(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None:
-    """Show where the records of the id's last committed transactions are, oldest first. Only Fairlog can tell.
+    """Show where an id's last committed records are.
 
-    A transaction is written as producer id, producer epoch and its number in that epoch.
+    The last five committed transactions are remembered, and shown oldest first. Only Fairlog can tell. A transaction
+    is written as producer id, producer epoch and its number in that epoch.
     """
     from fairlog.cli.coordinators import transaction_coordinator
     from fairlog.cli.transactions_admin import describe_transaction
@@ -122,7 +128,7 @@ def show(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None
             part.count,
         )
         for each in committed
-        for part in each.records
+        for part in sorted(each.records, key=lambda part: (part.topic, part.partition))
     ]
     columns = ("transaction", "topic", "partition", "first offset", "last offset", "records")
     show_table(columns, rows, empty=f"no committed transaction of {transactional_id} is remembered")

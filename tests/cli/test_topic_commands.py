@@ -187,7 +187,11 @@ def test_topic_describe_of_an_unknown_topic_is_refused(fake_broker: StartBroker,
     """An unknown topic is an error, not an empty table."""
     broker = fake_broker({METADATA: metadata(ErrorCode.unknown_topic_or_partition, orders=0)})
     code, out, err = fairlog("topic", "describe", "orders", "--bootstrap", broker.address)
-    assert (code, out, err) == (1, "", "fairlog: describing topic orders: UNKNOWN_TOPIC_OR_PARTITION\n")
+    assert (code, out, err) == (
+        1,
+        "",
+        "fairlog: describing topic orders: UNKNOWN_TOPIC_OR_PARTITION (there is no such topic or partition)\n",
+    )
 
 
 def test_topic_delete_asks_for_this_topic_only(fake_broker: StartBroker, fairlog: Fairlog) -> None:
@@ -406,7 +410,7 @@ def test_topic_trim_names_the_first_offset_to_keep(fake_broker: StartBroker, fai
     assert fairlog("topic", "trim", "orders", "1", "71", *at) == (
         1,
         "",
-        "fairlog: deleting records of orders-1: OFFSET_OUT_OF_RANGE\n",
+        "fairlog: deleting records of orders-1: OFFSET_OUT_OF_RANGE (the partition ends before this offset)\n",
     )
     offsets_asked = [
         request.topics[0].partitions[0].offset for request in broker.requests if hasattr(request, "topics")

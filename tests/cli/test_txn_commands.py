@@ -233,6 +233,31 @@ def test_txn_abort_takes_the_id_over_with_its_own_timeout(start: StartBroker, fa
     assert (asked.producer_id, asked.producer_epoch) == (-1, -1)
 
 
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Ongoing", "aborted what billing had open, and fenced its producer: the epoch is 3 now\n"),
+        ("CompleteCommit", "billing had no transaction open; its producer is fenced: the epoch is 3 now\n"),
+    ],
+)
+def test_txn_abort_says_whether_anything_was_open(
+    start: StartBroker, fairlog: Fairlog, name: str, sentence: str
+) -> None:
+    """Fencing works in any case; that something was aborted is said only if it was."""
+    broker = start(
+        {
+            DESCRIBE_TRANSACTIONS: state(name=name),
+            INIT_PRODUCER_ID: lambda _request: InitProducerIdResponse(
+                throttle_time=NO_THROTTLE,
+                error_code=ErrorCode.none,
+                producer_id=ProducerId(7),
+                producer_epoch=i16(3),
+            ),
+        }
+    )
+    assert fairlog("txn", "abort", "billing", "--bootstrap", broker.address) == (0, sentence, "")
+
+
 @pytest.mark.parametrize("command", ["abort", "describe", "show"])
 def test_txn_command_on_an_unknown_id_is_refused(start: StartBroker, fairlog: Fairlog, command: str) -> None:
     """Aborting a misspelt id must not make that id: InitProducerId is not sent."""
@@ -282,8 +307,8 @@ def test_txn_show_lists_where_committed_records_are(start: StartBroker, fairlog:
     )
     rows = fairlog("txn", "show", "billing", "--bootstrap", broker.address)[1].splitlines()
     assert [row.split() for row in rows[1:]] == [
-        ["7.2.0", "orders", "0", "10", "14", "5"],
         ["7.2.0", "bills", "1", "0", "0", "1"],
+        ["7.2.0", "orders", "0", "10", "14", "5"],
     ]
 
 

@@ -75,6 +75,7 @@ def test_variables_of_the_keys_are_all_different() -> None:
         ("node_id = -1\n", "node_id = '-1' in the config file {file}: a whole number from 0"),
         ("[topics]\nauto_create = 1\n", "topics.auto_create = '1' in the config file {file}: true or false"),
         ("listen = 'nowhere'\n", "listen = 'nowhere' in the config file {file}: an address is HOST:PORT"),
+        ("listen = 'a:1,b:2'\n", "listen = 'a:1,b:2' in the config file {file}: one HOST:PORT is needed, not several"),
         ("listen = {a = 1}\n", "listen = \"{{'a': 1}}\" in the config file {file}: a text"),
         ("data_dir = ''\n", "data_dir = '' in the config file {file}: a text that is not empty"),
         ("a = \n", "the config file {file} is not TOML: "),

@@ -53,6 +53,11 @@ def test_directory_that_cannot_be_made_is_refused_saying_why(tmp_path: Path) -> 
         locked_directory(tmp_path / "file" / "data"),
     ):
         pass
+    with (
+        pytest.raises(DirectoryUnusable, match=r"cannot use the data directory .*file: Not a directory"),
+        locked_directory(tmp_path / "file"),
+    ):
+        pass
 
 
 def test_directory_on_a_full_disk_is_refused_saying_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
