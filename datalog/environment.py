@@ -41,6 +41,7 @@ from datalog.interface import (
     Mark,
     ReadAnswer,
     ReadRequest,
+    Space,
     TimestampOffset,
     UnknownFormat,
     UnknownLog,
@@ -194,6 +195,12 @@ class LmdbDataLogs:
             items = reader.items_with_prefix(txn, self._tables.offsets, prefix)
             entries = [decode_offset_entry(value) for _, value in items]
         return [(entry.key, entry.value) for entry in entries if entry.value is not None]
+
+    def space(self) -> Space:
+        """How much of the map is used. Raises StorageFailure."""
+        with storage_errors(self._directory, "asking for the space used"):
+            info, page_bytes = self._env.info(), self._env.stat()["psize"]
+        return Space((info["last_pgno"] + 1) * page_bytes, info["map_size"])
 
     def sync(self) -> None:
         try:

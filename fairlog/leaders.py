@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import structlog
 import trio
@@ -35,7 +36,7 @@ from coordinator.messages import (
     Prepare,
     Prepared,
 )
-from copier.copier import BACKLOG_BYTES_MAX, Copier
+from copier.copier import BACKLOG_BYTES_MAX, Copier, CopierStatistics
 from copier.reclaim import Reclaimer
 from copier.visibility import LogForgotten
 from datalog.batch import BatchHeader
@@ -79,6 +80,22 @@ _REFUSALS: Mapping[BatchRefusal, RefusedAppend] = {
     BatchRefusal.NOT_OPEN: RefusedAppend.NOT_IN_TRANSACTION,
     BatchRefusal.SEALED: RefusedAppend.NOT_IN_TRANSACTION,
 }
+
+
+class AppendedCounts:
+    """What clients have written since the start: batches, and what their headers say of them."""
+
+    __slots__ = ("batches", "records", "size_bytes")
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.records = 0
+        self.size_bytes = 0
+
+    def note(self, header: BatchHeader) -> None:
+        self.batches += 1
+        self.records += header.record_count
+        self.size_bytes += header.size_bytes
 
 
 class LocalLeaders:
@@ -131,6 +148,7 @@ class LocalLeaders:
         )
         self._backlog_bytes_max = backlog_bytes_max
         self._failure: StorageFailure | None = None
+        self.appended = AppendedCounts()
 
     @property
     def data_logs(self) -> DataLogs:
@@ -143,6 +161,14 @@ class LocalLeaders:
     async def drain(self) -> None:
         """Return once everything that is placed so far is visible. Raises StorageFailure if it will not be."""
         await self._copier.drain()
+
+    @property
+    def led(self) -> Mapping[LogId, LedLog]:
+        """Everything that is led, to be looked at: a live view."""
+        return MappingProxyType(self._leaders)
+
+    def copier_statistics(self) -> CopierStatistics:
+        return self._copier.statistics()
 
     @property
     def failure(self) -> StorageFailure | None:
@@ -316,6 +342,7 @@ class LocalLeaders:
             first_sequence=header.base_sequence,
         )
         self._write(leader, record, data)
+        self.appended.note(header)
         return Appended(base_offset, Offset(base_offset + header.record_count))
 
     def _append_transactional(
@@ -341,6 +368,7 @@ class LocalLeaders:
             first_sequence=header.base_sequence,
         )
         self._write(leader, record, data)
+        self.appended.note(header)
         return Appended(None, None)
 
     def _write(self, leader: LedLog, record: LocalRecord, payload: Buffer = b"") -> None:
