@@ -179,6 +179,10 @@ class Coordinator:
         owner = self._turns.owners.get(producer_id)
         return None if owner is None else self._turns.slots[owner].producer.epoch
 
+    def owner_of(self, producer_id: ProducerId) -> str | None:
+        """The transactional id of a transactional producer; None if the producer id is not one's."""
+        return self._turns.owners.get(producer_id)
+
     async def recover(self, *, tail_kept: bool = False) -> None:
         """Decide what the last run left undecided, before anything is served. Does not wait for the copy.
 

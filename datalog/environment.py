@@ -197,7 +197,6 @@ class LmdbDataLogs:
         return [(entry.key, entry.value) for entry in entries if entry.value is not None]
 
     def space(self) -> Space:
-        """How much of the map is used. Raises StorageFailure."""
         with storage_errors(self._directory, "asking for the space used"):
             info, page_bytes = self._env.info(), self._env.stat()["psize"]
         return Space((info["last_pgno"] + 1) * page_bytes, info["map_size"])

@@ -232,6 +232,10 @@ class DataLogs(Protocol):
         """The committed offsets of one group, or of all. Raises UnknownLog."""
         ...
 
+    def space(self) -> Space:
+        """How much of what there may be is taken. Raises StorageFailure."""
+        ...
+
     def sync(self) -> None:
         """Return once everything committed so far is on disk, also the last commit (invariant 11).
 
