@@ -98,6 +98,11 @@ def transactions(view: Transactions) -> Document:
         "preparing": view.preparing,
         "copying": view.copying,
         "hung": sum(each.hung for each in view.live),
+        "since_start": {
+            "begun": view.begun_total,
+            "committed": view.committed_total,
+            "aborted": view.aborted_total,
+        },
         "transactional_ids": view.transactional_ids,
         "live": [_live(each) for each in view.live],
         "ended": [_ended(each) for each in view.ended],

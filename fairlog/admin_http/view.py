@@ -158,6 +158,10 @@ class Transactions:
     open: int
     preparing: int
     copying: int
+    begun_total: int
+    """Since the node's start; so the two below."""
+    committed_total: int
+    aborted_total: int
     transactional_ids: int
     live: tuple[LiveTransaction, ...]
     """The hung ones first, then the oldest first."""
