@@ -160,7 +160,7 @@ class Coordinator:
         turns, now_s = self._turns, trio.current_time()
         tally = turns.tally
         preparing = sum(slot.producer.state is IdState.PREPARING for slot in turns.open.values())
-        oldest = [(id_, now_s - (slot.opened_s or now_s)) for id_, slot in islice(turns.open.items(), oldest_max)]
+        oldest = [_open(slot, now_s) for slot in islice(turns.open.values(), oldest_max)]
         return CoordinatorStatistics(
             begun=tally.begun,
             committed=tally.committed,
@@ -170,7 +170,7 @@ class Coordinator:
             open=len(turns.open) - preparing,
             preparing=preparing,
             copying=len(turns.copying),
-            oldest=tuple(oldest),
+            oldest=tuple((it.transactional_id, it.steps[0][1]) for it in oldest),
             failed_journals=sum(failure is not None for failure in turns.failures),
         )
 

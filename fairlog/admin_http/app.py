@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from typing import Any, cast
 
 import structlog
@@ -169,10 +170,11 @@ async def _body(request: Request) -> bytes:
     body = bytearray()
     with trio.move_on_after(BODY_PATIENCE_S) as patience:
         try:
-            async for part in request.stream():
-                body += part
-                if len(body) > BODY_BYTES_MAX:
-                    raise HTTPException(413, f"a body of at most {BODY_BYTES_MAX} bytes is taken")
+            async with aclosing(request.stream()) as stream:
+                async for part in stream:
+                    body += part
+                    if len(body) > BODY_BYTES_MAX:
+                        raise HTTPException(413, f"a body of at most {BODY_BYTES_MAX} bytes is taken")
         except ClientDisconnect:
             raise HTTPException(400, "the connection ended within the body") from None
     if patience.cancelled_caught:

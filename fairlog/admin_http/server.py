@@ -51,20 +51,34 @@ class _QuietLogger(Logger):
 
 
 class _PatientStream:
-    """A stream as TCPServer uses it, whose `send_all` does not wait for ever."""
+    """A stream as TCPServer uses it, that does not wait for ever, and does not linger when its peer has gone.
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    TCPServer would: it goes on reading when nobody takes its answer, and waits for the next request, IDLE_S long, when
+    nobody is there to send one. `terminated`, in a context that is this connection's alone, tells it better.
+    """
+
+    def __init__(self, stream: trio.SocketStream, context: WorkerContext) -> None:
         self._stream = stream
+        self._context = context
         self.socket = stream.socket
 
     async def send_all(self, data: bytes) -> None:
         with trio.move_on_after(SEND_PATIENCE_S) as patience:
             await self._stream.send_all(data)
         if patience.cancelled_caught:
+            await self._context.terminated.set()
+            await trio.aclose_forcefully(self._stream)
             raise trio.BrokenResourceError(f"the answer was not read for {SEND_PATIENCE_S} s")
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._stream.receive_some(max_bytes)
+        try:
+            received = await self._stream.receive_some(max_bytes)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            await self._context.terminated.set()
+            raise
+        if not received:
+            await self._context.terminated.set()
+        return received
 
     async def send_eof(self) -> None:
         await self._stream.send_eof()
@@ -109,14 +123,14 @@ class AdminServer:
             await trio.aclose_forcefully(stream)
             return
         self._streams.add(stream)
+        context = WorkerContext(None)
         try:
-            # A context of its own for each, since it ends them all at once, and not as we do.
             await TCPServer(
                 self._app,
                 self._config,
-                WorkerContext(None),
+                context,
                 ConnectionState({}),
-                _PatientStream(stream),  # pyright: ignore[reportArgumentType]
+                _PatientStream(stream, context),  # pyright: ignore[reportArgumentType]
             )
         except Exception:
             log.exception("admin connection failed")
