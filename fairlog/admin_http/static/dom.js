@@ -41,5 +41,9 @@ export function reconcile(container, items, keyOf, make) {
     if (child === place) place = place.nextElementSibling;
     else container.insertBefore(child, place);
   }
-  for (const gone of before.values()) gone.remove();
+  for (const gone of before.values()) {
+    // The focus does not fall off the page with what it was on.
+    if (gone.contains(document.activeElement)) document.getElementById("main").focus({ preventScroll: true });
+    gone.remove();
+  }
 }

@@ -23,7 +23,7 @@ function chip(item) {
     return more;
   }
   const records = element("b");
-  const made = element("li", {}, element("code", {}, place(item)), records);
+  const made = element("li", {}, element("code", {}, place(item)), " ", records);
   made.update = (each) => setText(records, count(each.records));
   return made;
 }
