@@ -29,10 +29,11 @@ from datalog.environment import LmdbDataLogs
 from fairlog.broker import Broker
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.config import Address, ConfigError, Ready, Settings, advertised_address
+from fairlog.group_view import NoMembers
 from fairlog.kafka.server import Server
 from fairlog.last_run import LastRun
 from fairlog.leaders import LocalLeaders
-from fairlog.node_view import NodeView, Parts, no_groups
+from fairlog.node_view import NodeView, Parts
 from fairlog.topics import LocalTopics
 from fairlog_types import CorruptStorage, StorageFailure
 from journal.flush import open_flusher
@@ -128,11 +129,10 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 )
                 async with trio.open_nursery() as serving:
                     server = Server(broker)
-                    view.serves(
-                        Parts(
-                            cluster, leaders, leaders.data_logs, coordinator, server.statistics, advertised, no_groups
-                        )
+                    parts = Parts(
+                        cluster, leaders, leaders.data_logs, coordinator, server.statistics, advertised, NoMembers()
                     )
+                    view.serves(parts)
                     await serving.start(server.serve, listeners)
                     life.shield = True
                     task_status.started(Ready(advertised, admin))

@@ -12,7 +12,7 @@ grows with the number of partitions lets others run every so often; what reads t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -24,6 +24,7 @@ from coordinator.answers import Description, Refusal
 from coordinator.service import Coordinator
 from coordinator.watching import Ended, Step, UnderWay
 from datalog.interface import DataLogs, UnknownLog
+from fairlog.admin_http.cached import Cached
 from fairlog.admin_http.view import (
     PARTS_SHOWN,
     AbortOutcome,
@@ -51,6 +52,7 @@ from fairlog.figures import (
     JournalFigures,
     RunningFigures,
 )
+from fairlog.group_view import GroupReader, Members
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.statistics import ApiStatistics, EdgeStatistics
 from fairlog.leaders import LocalLeaders
@@ -72,14 +74,14 @@ LIVE_SHOWN = 100
 
 ENDED_SHOWN = 50
 
+GROUPS_FRESH_S = 1.0
+"""Reading all committed offsets is a scan."""
+
 HUNG_AFTER_S = 10.0
 """An open transaction whose producer was not heard of for so long, or for a quarter of its time-out, looks hung."""
 
 _LOGS_PER_STEP = 500
 """So many journals are looked at before others get a turn: about half a millisecond."""
-
-ReadGroups = Callable[[], Awaitable[Sequence[GroupView]]]
-"""Reads all consumer groups with their offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Parts:
     coordinator: Coordinator
     edge: EdgeStatistics
     advertised: Address
-    read_groups: ReadGroups
+    members: Members
 
 
 class NodeView:
@@ -103,6 +105,7 @@ class NodeView:
         self._now_ms = now_ms
         self._phase = Phase.RECOVERING
         self._parts: Parts | None = None
+        self._read_groups: Cached[Sequence[GroupView]] | None = None
         self._started_s = trio.current_time()
 
     # --- what the node says of itself -----------------------------------------------------------
@@ -110,6 +113,8 @@ class NodeView:
     def serves(self, parts: Parts) -> None:
         """The node has recovered, and takes clients from now on."""
         self._parts = parts
+        reader = GroupReader(parts.data_logs, parts.leaders.led, self.place_of, parts.members)
+        self._read_groups = Cached(reader, fresh_s=GROUPS_FRESH_S)
         self._phase = Phase.SERVING
 
     def stops(self) -> None:
@@ -172,7 +177,9 @@ class NodeView:
         return TopicPage(views, len(fitting), page[-1].name if more else None)
 
     async def groups(self) -> Sequence[GroupView]:
-        return await self._there().read_groups()
+        if self._read_groups is None:
+            raise NotServing
+        return await self._read_groups.get()
 
     def place_of(self, log: LogId) -> Place:
         if log.kind != LogKind.TOPIC.value:
@@ -294,7 +301,7 @@ class NodeView:
             edge=_edge(parts.edge),
             journals=await _journals(parts, coordinator.failed_journals),
             space=await trio.to_thread.run_sync(parts.data_logs.space),
-            group_lags=_group_lags(await parts.read_groups()),
+            group_lags=_group_lags(await self.groups()),
         )
 
 
@@ -311,12 +318,6 @@ _ABORT_REFUSALS = {
     Refusal.STORAGE: AbortOutcome.REFUSED,
 }
 """The others leave open what became of it."""
-
-
-async def no_groups() -> Sequence[GroupView]:
-    """The groups of a node that serves none."""
-    await trio.lowlevel.checkpoint()
-    return ()
 
 
 def _is_committed(coordinator: Coordinator, found: Description, txid: TxId) -> bool:
