@@ -44,7 +44,7 @@ from coordinator.producer import Decided, Producer
 from coordinator.settings import CoordinatorSettings
 from coordinator.slots import Slot, ms_since, park, wake
 from coordinator.states import EventKind, IdState
-from coordinator.watching import Copying, Ended, History, Step, Tally, relative
+from coordinator.watching import Copying, Ended, History, Step, Tally
 from fairlog_types import NO_PRODUCER_ID, LogId, ProducerId, StorageFailure, TxId
 from journal.failpoints import planted, reach
 from journal.group_journal import GroupJournal
@@ -391,7 +391,7 @@ class Turns:
                 copying.began_ms,
                 self.now_ms(),
                 None,
-                relative(steps),
+                steps,
                 copying.logs,
                 copying.records,
                 applied.placements,
@@ -423,7 +423,7 @@ class Turns:
                 slot.began_ms,
                 self.now_ms(),
                 cause,
-                relative([(step, at_s) for step, at_s in steps if at_s is not None]),
+                [(step, at_s) for step, at_s in steps if at_s is not None],
                 message.logs,
                 None,
                 (),

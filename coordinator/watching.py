@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from coordinator.slots import Slot
@@ -70,8 +70,9 @@ class Ended:
     ended_ms: int
     cause: str | None
     """Why it was aborted, in the words of `states.EventKind`; None if it is committed."""
-    steps: tuple[tuple[Step, float], ...]
-    """What has happened, and how many seconds after the first of these; in order."""
+    steps: Sequence[tuple[Step, float]]
+    """What has happened, in order, and when: as it is noted, by the event loop's clock; as `History` tells it, in
+    seconds after the first of these."""
     logs: tuple[LogId, ...]
     records: int | None
     """None if it was aborted: nobody counted them."""
@@ -156,15 +157,14 @@ class History:
             self._places -= _places(self._ended.popleft())
 
     def latest_first(self) -> Sequence[Ended]:
-        return list(reversed(self._ended))
+        return [replace(ended, steps=_relative(ended.steps)) for ended in reversed(self._ended)]
 
 
 def _places(ended: Ended) -> int:
     return len(ended.logs) + len(ended.placements)
 
 
-def relative(steps: Sequence[tuple[Step, float]]) -> tuple[tuple[Step, float], ...]:
-    """Times of the event loop's clock as seconds after the first."""
+def _relative(steps: Sequence[tuple[Step, float]]) -> tuple[tuple[Step, float], ...]:
     return tuple((step, at_s - steps[0][1]) for step, at_s in steps)
 
 

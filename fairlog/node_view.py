@@ -251,7 +251,7 @@ class NodeView:
             began_ms=it.began_ms,
             ended_ms=it.ended_ms,
             cause=it.cause,
-            steps=it.steps,
+            steps=tuple(it.steps),
             records=it.records,
             placed=tuple((self.place_of(each.log), each) for each in it.placements[:PARTS_SHOWN]),
             touched=() if committed else tuple(self.place_of(log) for log in it.logs[:PARTS_SHOWN]),

@@ -18,6 +18,21 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DRIVERS = ("chromedriver",)
 PACKAGES = ("chromium", "chromium-driver")
 
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--force-device-scale-factor=1",
+    "--hide-scrollbars",
+)
+"""Without a screen, as root (where there is no sandbox), and without a word to anybody but the node."""
+
 MISSING = (
     "the console is tested in Chromium, and there is no chromium with its chromedriver on the path: "
     f"`apt-get install {' '.join(PACKAGES)}` (Debian), or `python3 scripts/browser.py` as root"

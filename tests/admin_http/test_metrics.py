@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -170,3 +172,12 @@ def test_metrics_speak_openmetrics_to_who_asks_for_it() -> None:
     text, content_type = exposition(figures, "application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert text.endswith(b"# EOF\n")
+
+
+def test_documentation_lists_exactly_what_there_is() -> None:
+    """docs/admin-http.md has every metric of ours, by the name that a query uses, and no other."""
+    page = (Path(__file__).parents[2] / "docs" / "admin-http.md").read_text(encoding="utf-8")
+    table = page.partition("## Metrics")[2].partition("### What to alert on")[0]
+    samples = {name for name, _ in read() if name.startswith("fairlog_")}
+    names = {re.sub(r"_(bucket|count|sum|created)$", "", name) for name in samples}
+    assert set(re.findall(r"`(fairlog_\w+)`", table)) == names

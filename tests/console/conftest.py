@@ -29,20 +29,6 @@ from scripts.node_process import NodeProcess
 WAIT_S = 20.0
 TOKEN = "the-token-of-these-tests"
 
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--force-device-scale-factor=1",
-    "--hide-scrollbars",
-)
-
 T = TypeVar("T")
 
 
@@ -130,7 +116,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     options = ChromeOptions()
     options.binary_location = found.browser
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for flag in FLAGS:
+    for flag in browsers.FLAGS:
         options.add_argument(flag)
     options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('browser')}")
     driver = Chrome(options, Service(found.driver))
