@@ -71,13 +71,15 @@ class _PatientStream:
             raise trio.BrokenResourceError(f"the answer was not read for {SEND_PATIENCE_S} s")
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        received, broken = b"", None
         try:
             received = await self._stream.receive_some(max_bytes)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            await self._context.terminated.set()
-            raise
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            broken = error
         if not received:
             await self._context.terminated.set()
+        if broken is not None:
+            raise broken
         return received
 
     async def send_eof(self) -> None:
