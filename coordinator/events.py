@@ -104,10 +104,11 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """An operator aborts the open transaction. `fence` as in `TimedOut`."""
+    """An operator aborts the open transaction, or none other than `txid`. `fence` as in `TimedOut`."""
 
     fence: bool
     now_ms: int
+    txid: TxId | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -486,6 +486,13 @@ def _end_by_force(producer: Producer, event: ev.TimedOut | ev.Forced) -> Step:
     return after, (*_abort_open(producer, event.now_ms, record), *answer)
 
 
+def _force(producer: Producer, event: ev.Forced) -> Step:
+    """The operator has seen a transaction hang. Once that one is gone, the next is not meant (as in invariant 10)."""
+    if event.txid is not None and event.txid != producer.txid:
+        return producer, (ev.AnswerWith(Refusal.WRONG_STATE),)
+    return _end_by_force(producer, event)
+
+
 def _force_nothing(producer: Producer, _event: ev.Forced) -> Step:
     return producer, (ev.AnswerWith(_FORCED_ANSWERS[producer.state]),)
 
@@ -580,7 +587,7 @@ _RULES: dict[tuple[IdState, EventKind], _Rule] = {
     (_S.OPEN, _E.END_ABORT): _abort,
     (_S.OPEN, _E.COPIED): _copied,
     (_S.OPEN, _E.TIMED_OUT): _end_by_force,
-    (_S.OPEN, _E.FORCED): _end_by_force,
+    (_S.OPEN, _E.FORCED): _force,
     (_S.OPEN, _E.RESTARTED): _restarted,
     (_S.PREPARING, _E.INIT): _wait_for_decision,
     (_S.PREPARING, _E.ADD): _add_while_preparing,

@@ -13,6 +13,7 @@ A restart comes before the first request (restarting.py); time-outs, expiry and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 import structlog
 import trio
@@ -26,10 +27,11 @@ from coordinator.messages import Participants
 from coordinator.producer import Producer
 from coordinator.restarting import recover
 from coordinator.settings import CoordinatorSettings
-from coordinator.slots import park
+from coordinator.slots import Slot, park
 from coordinator.states import IdState
 from coordinator.turns import Turns
-from fairlog_types import LogId, ProducerEpoch, ProducerId, StorageFailure
+from coordinator.watching import CommitDurations, CoordinatorStatistics, Copying, Ended, Step, UnderWay, ago
+from fairlog_types import LogId, ProducerEpoch, ProducerId, StorageFailure, TxId
 from journal.group_journal import GroupJournal
 
 DECISION_PATIENCE_S = 5.0
@@ -121,9 +123,12 @@ class Coordinator:
         assert answer is None or isinstance(answer, Refusal)
         return answer
 
-    async def abort_open(self, transactional_id: str) -> Refusal | None:
-        """An operator aborts the open transaction, as if it had timed out. None: nothing is open now."""
-        event = ev.Forced(self._settings.fence_on_timeout, self._now_ms())
+    async def abort_open(self, transactional_id: str, txid: TxId | None = None) -> Refusal | None:
+        """An operator aborts the open transaction, as if it had timed out. None: nothing is open now.
+
+        If `txid` is given, that one and none that the producer may have begun after it: WRONG_STATE then.
+        """
+        event = ev.Forced(self._settings.fence_on_timeout, self._now_ms(), txid)
         answer = await self._request(transactional_id, event)
         assert answer is None or isinstance(answer, Refusal)
         return answer
@@ -138,10 +143,45 @@ class Coordinator:
         producers = (slot.producer for slot in self._turns.slots.values())
         return [_description(producer) for producer in producers if producer.state is not IdState.UNKNOWN]
 
+    def under_way(self, count_max: int) -> Sequence[UnderWay]:
+        """The transactions that have begun and not ended, the oldest first: so many open ones, and so many others."""
+        now_s = trio.current_time()
+        open_now = islice(self._turns.open.values(), count_max)
+        copying = islice(self._turns.copying.items(), count_max)
+        found = [_copying(txid, it, now_s) for txid, it in copying] + [_open(slot, now_s) for slot in open_now]
+        return sorted(found, key=lambda it: it.steps[0][1], reverse=True)
+
+    def ended(self) -> Sequence[Ended]:
+        """The last transactions of this run that ended, the latest first."""
+        return self._turns.history.latest_first()
+
+    def statistics(self, oldest_max: int = 5) -> CoordinatorStatistics:
+        """What was counted since the start, and how things stand; with so many of the oldest open transactions."""
+        turns, now_s = self._turns, trio.current_time()
+        tally = turns.tally
+        preparing = sum(slot.producer.state is IdState.PREPARING for slot in turns.open.values())
+        oldest = [_open(slot, now_s) for slot in islice(turns.open.values(), oldest_max)]
+        return CoordinatorStatistics(
+            begun=tally.begun,
+            committed=tally.committed,
+            aborted=dict(tally.aborted),
+            durations=CommitDurations(tally.prepare.read(), tally.flush.read(), tally.apply.read()),
+            transactional_ids=len(turns.slots),
+            open=len(turns.open) - preparing,
+            preparing=preparing,
+            copying=len(turns.copying),
+            oldest=tuple((it.transactional_id, it.steps[0][1]) for it in oldest),
+            failed_journals=sum(failure is not None for failure in turns.failures),
+        )
+
     def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None:
         """The current epoch of a transactional producer; None if the producer id is not one's."""
         owner = self._turns.owners.get(producer_id)
         return None if owner is None else self._turns.slots[owner].producer.epoch
+
+    def owner_of(self, producer_id: ProducerId) -> str | None:
+        """The transactional id of a transactional producer; None if the producer id is not one's."""
+        return self._turns.owners.get(producer_id)
 
     async def recover(self, *, tail_kept: bool = False) -> None:
         """Decide what the last run left undecided, before anything is served. Does not wait for the copy.
@@ -202,4 +242,37 @@ def _description(producer: Producer) -> Description:
         () if transaction is None else tuple(transaction.logs),
         tuple(it.txid for it in producer.decided),
         producer.committed,
+    )
+
+
+def _open(slot: Slot, now_s: float) -> UnderWay:
+    producer, opened_s = slot.producer, slot.opened_s
+    assert producer.transaction is not None, "what is not open has been taken out"
+    assert opened_s is not None, "set with the transaction"
+    steps = [(Step.BEGIN, opened_s)]
+    if slot.prepared_s is not None:
+        steps.append((Step.PREPARE_COMMIT, slot.prepared_s))
+    return UnderWay(
+        producer.transactional_id,
+        producer.txid,
+        producer.transaction.started_ms,
+        producer.timeout_ms,
+        ago(steps, now_s),
+        now_s - slot.used_s,
+        tuple(producer.transaction.logs),
+        None,
+    )
+
+
+def _copying(txid: TxId, copying: Copying, now_s: float) -> UnderWay:
+    producer = copying.slot.producer
+    return UnderWay(
+        producer.transactional_id,
+        txid,
+        copying.began_ms,
+        producer.timeout_ms,
+        ago(copying.steps(), now_s),
+        now_s - copying.slot.used_s,
+        copying.logs,
+        copying.records,
     )

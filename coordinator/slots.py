@@ -11,7 +11,17 @@ from fairlog_types import JournalPosition
 class Slot:
     """One transactional id, and who waits for it. Times by the clock of the event loop, which does not jump."""
 
-    __slots__ = ("appended", "busy", "journal", "opened_s", "producer", "used_s", "waiting")
+    __slots__ = (
+        "appended",
+        "began_ms",
+        "busy",
+        "journal",
+        "opened_s",
+        "prepared_s",
+        "producer",
+        "used_s",
+        "waiting",
+    )
 
     def __init__(self, producer: Producer, journal: int) -> None:
         self.producer = producer
@@ -22,6 +32,10 @@ class Slot:
         """A request has its turn."""
         self.opened_s: float | None = None
         """When the last transaction of this run began."""
+        self.began_ms: int | None = None
+        """The same by the wall clock, in milliseconds since 1970."""
+        self.prepared_s: float | None = None
+        """When its PREPARE_COMMIT was written; None if it was not."""
         self.used_s = trio.current_time()
         """The last request; it may lie before the start of the run."""
         self.waiting: trio.lowlevel.ParkingLot | None = None

@@ -92,6 +92,7 @@ TABLE: tuple[Row, ...] = (
     Row(_S.OPEN, _E.TIMED_OUT, _S.MUST_ABORT, "aborted without a fence"),
     Row(_S.OPEN, _E.FORCED, _S.EMPTY, "aborted, and the epoch is bumped: the client is fenced"),
     Row(_S.OPEN, _E.FORCED, _S.MUST_ABORT, "aborted without a fence"),
+    Row(_S.OPEN, _E.FORCED, _S.OPEN, "refused: another one was meant"),
     Row(_S.OPEN, _E.RESTARTED, _S.MUST_ABORT, "aborted: its batches may be lost"),
     #
     Row(_S.PREPARING, _E.INIT, _S.PREPARING, "waits for the decision"),

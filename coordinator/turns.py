@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 import trio
@@ -38,12 +38,13 @@ from coordinator import events as ev
 from coordinator.answers import Answer, Refusal
 from coordinator.ids import ProducerIdBlocks, ProducerIds
 from coordinator.machine import answer_unwritten, group_of, kind_of, step
-from coordinator.messages import ApplyCommit, DiscardTransaction, Participants
+from coordinator.messages import Applied, ApplyCommit, DiscardTransaction, Participants
 from coordinator.order import CommitOrder
 from coordinator.producer import Decided, Producer
 from coordinator.settings import CoordinatorSettings
-from coordinator.slots import Slot, ms_since, open_ms_of, park, wake
-from coordinator.states import IdState
+from coordinator.slots import Slot, ms_since, park, wake
+from coordinator.states import EventKind, IdState
+from coordinator.watching import Copying, Ended, History, Step, Tally
 from fairlog_types import NO_PRODUCER_ID, LogId, ProducerId, StorageFailure, TxId
 from journal.failpoints import planted, reach
 from journal.group_journal import GroupJournal
@@ -54,18 +55,6 @@ _NO_FILES_PAUSE_S = 0.5
 """Between two attempts to write COMMITTED while no file can be opened."""
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-
-@dataclass(slots=True)
-class _Copying:
-    """A committed transaction until it is visible: what its line in the log is made of."""
-
-    slot: Slot
-    partitions: int
-    records: int
-    open_ms: float | None
-    prepare_ms: float | None
-    decided_s: float
 
 
 class Turns:
@@ -94,9 +83,14 @@ class Turns:
         """Of each journal: why its groups are refused."""
         self.participants_failure: Exception | None = None
         """Why all are refused."""
+        self.open: dict[str, Slot] = {}
+        """The ids that have a transaction which is open or being decided, in the order in which these began."""
+        self.copying: dict[TxId, Copying] = {}
+        """What is committed and not yet visible, in the order of the decisions."""
+        self.tally = Tally()
+        self.history = History()
         self._on_failure = on_failure
         self._order = CommitOrder()
-        self._copying: dict[TxId, _Copying] = {}
         self._to_copy, self._copies = trio.open_memory_channel[ApplyCommit](math.inf)
         self._fault: Exception | None = None
         self._faulty = trio.Event()
@@ -172,7 +166,6 @@ class Turns:
     async def carry_out(self, slot: Slot, event: ev.Event) -> Answer | ev.WaitForCopy:
         """Step, run the effects, step with the answer, … Raises StorageFailure if the group journal fails."""
         following: ev.Event | None = event
-        prepare_ms: float | None = None
         with trio.CancelScope(shield=True) as shield:
             while following is not None:
                 event, following = following, None
@@ -197,11 +190,9 @@ class Turns:
                         case ev.EnterOrder(txid):
                             self._order.enter(group_of(producer.transactional_id), txid)
                         case ev.AskPrepare():
-                            started_s = trio.current_time()
                             following = await self._prepare(slot, effect)
-                            prepare_ms = ms_since(started_s)
                         case ev.Apply(message):
-                            self._decide(slot, message, prepare_ms)
+                            self._decide(slot, message)
                         case ev.LeaveOrder(txid):
                             self._place(self._order.leave(group_of(producer.transactional_id), txid))
                         case ev.Release(message):
@@ -210,7 +201,7 @@ class Turns:
                             if not self._discard(message):
                                 return Refusal.STORAGE
                             await self.append(slot, record)
-                            _log_aborted(slot, message, kind_of(event).name.lower())
+                            self._note_aborted(slot, message, kind_of(event))
                         case ev.AwaitCopied():
                             shield.shield = False
                             while slot.producer.decided and not self.is_refusing(slot):
@@ -232,7 +223,11 @@ class Turns:
         before = slot.producer
         slot.producer = producer
         if producer.transaction is not None and before.transaction is None:
-            slot.opened_s = trio.current_time()
+            slot.opened_s, slot.began_ms, slot.prepared_s = trio.current_time(), producer.transaction.started_ms, None
+            self.open[producer.transactional_id] = slot
+            self.tally.begun += 1
+        elif producer.transaction is None and before.transaction is not None:
+            del self.open[producer.transactional_id]
         if producer.producer_id != before.producer_id:
             self.owners.pop(before.producer_id, None)
             if producer.producer_id != NO_PRODUCER_ID:
@@ -298,6 +293,7 @@ class Turns:
         message = effect.message
         through = slot.appended
         journal = self.journals[slot.journal]
+        slot.prepared_s = trio.current_time()
         journal.start_flush()
         if planted("apply-before-prepared"):
             self.participants.place(ApplyCommit(message.txid, tuple(message.expected), self.now_ms()))
@@ -310,25 +306,36 @@ class Turns:
         if refused:
             _log.warning("transaction cannot be prepared", txid=str(message.txid), refused=words(refused))
             return ev.Refused(self.now_ms())
+        participants_s = trio.current_time()
+        self.tally.prepare.observe(participants_s - slot.prepared_s)
         await journal.flush(through)
+        self.tally.flush.observe(trio.current_time() - participants_s)
         reach("coordinator.prepared")
         return ev.Prepared(self.now_ms())
 
-    def _decide(self, slot: Slot, message: ApplyCommit, prepare_ms: float | None) -> None:
-        self._watch_copy(slot, slot.producer.decided[-1], open_ms_of(slot), prepare_ms)
+    def _decide(self, slot: Slot, message: ApplyCommit) -> None:
+        self.tally.committed += 1
+        self._watch_copy(slot, slot.producer.decided[-1], slot.began_ms, slot.opened_s, slot.prepared_s)
         self._place(self._order.decide(group_of(slot.producer.transactional_id), message))
 
     def place_again(self, slot: Slot, decided: Decided) -> None:
         """After a restart, in the order that recovery found. Raises StorageFailure."""
         message = decided.apply()
-        self._watch_copy(slot, decided, None, None)
+        self._watch_copy(slot, decided, None, None, None)
         self.participants.place(message)
         self._to_copy.send_nowait(message)
 
-    def _watch_copy(self, slot: Slot, decided: Decided, open_ms: float | None, prepare_ms: float | None) -> None:
-        records = sum(it.records for it in decided.expected.values())
-        self._copying[decided.txid] = _Copying(
-            slot, len(decided.expected), records, open_ms, prepare_ms, trio.current_time()
+    def _watch_copy(
+        self, slot: Slot, decided: Decided, began_ms: int | None, began_s: float | None, prepared_s: float | None
+    ) -> None:
+        self.copying[decided.txid] = Copying(
+            slot,
+            began_ms,
+            began_s,
+            prepared_s,
+            trio.current_time(),
+            tuple(decided.expected),
+            sum(it.records for it in decided.expected.values()),
         )
 
     def _place(self, messages: Sequence[ApplyCommit]) -> None:
@@ -361,22 +368,75 @@ class Turns:
         except StorageFailure as failure:
             self._stop(failure)
             return
-        copying = self._copying.pop(message.txid)
+        copied_s = trio.current_time()
+        copying = self.copying.pop(message.txid)
         slot = copying.slot
         copied = ev.Copied(message.txid, applied.placements, self.now_ms())
         while await self._carry_out_or_fail(slot, copied) is not None and not self.is_refusing(slot):  # noqa: ASYNC110
             await trio.sleep(_NO_FILES_PAUSE_S)
         wake(slot)
+        self._note_committed(message.txid, copying, applied, copied_s)
+
+    # --------------------------------------------------------------------------------- what is told of the ends
+
+    def _note_committed(self, txid: TxId, copying: Copying, applied: Applied, copied_s: float) -> None:
+        if copying.prepared_s is not None:
+            self.tally.apply.observe(copied_s - copying.decided_s)
+        transactional_id = copying.slot.producer.transactional_id
+        steps = [*copying.steps(), (Step.COPIED, copied_s), (Step.COMMITTED, trio.current_time())]
+        self.history.add(
+            Ended(
+                transactional_id,
+                txid,
+                copying.began_ms,
+                self.now_ms(),
+                None,
+                steps,
+                copying.logs,
+                copying.records,
+                applied.placements,
+            )
+        )
+        _log.info(
+            "transaction",
+            txid=str(txid),
+            transactional_id=transactional_id,
+            outcome="committed",
+            partitions=len(copying.logs),
+            records=copying.records,
+            open_ms=_ms_between(copying.began_s, copying.decided_s),
+            prepare_ms=_ms_between(copying.prepared_s, copying.decided_s),
+            apply_ms=ms_since(copying.decided_s),
+        )
+
+    def _note_aborted(self, slot: Slot, message: DiscardTransaction, kind: EventKind) -> None:
+        cause = kind.name.lower()
+        self.tally.aborted[cause] = self.tally.aborted.get(cause, 0) + 1
+        now_s = trio.current_time()
+        began_here = kind not in (EventKind.RESTARTED, EventKind.WITHDRAWN)
+        began_s, prepared_s = (slot.opened_s, slot.prepared_s) if began_here else (None, None)
+        steps = [(Step.BEGIN, began_s), (Step.PREPARE_COMMIT, prepared_s), (Step.ABORTED, now_s)]
+        self.history.add(
+            Ended(
+                slot.producer.transactional_id,
+                message.txid,
+                slot.began_ms,
+                self.now_ms(),
+                cause,
+                [(step, at_s) for step, at_s in steps if at_s is not None],
+                message.logs,
+                None,
+                (),
+            )
+        )
         _log.info(
             "transaction",
             txid=str(message.txid),
             transactional_id=slot.producer.transactional_id,
-            outcome="committed",
-            partitions=copying.partitions,
-            records=copying.records,
-            open_ms=copying.open_ms,
-            prepare_ms=copying.prepare_ms,
-            apply_ms=ms_since(copying.decided_s),
+            outcome="aborted",
+            cause=cause,
+            partitions=len(message.logs),
+            open_ms=_ms_between(began_s, now_s),
         )
 
     # ---------------------------------------------------------------------------------------------- failures
@@ -406,13 +466,6 @@ def words(refused: Mapping[LogId, str]) -> dict[str, str]:
     return {str(log): why for log, why in refused.items()}
 
 
-def _log_aborted(slot: Slot, message: DiscardTransaction, cause: str) -> None:
-    _log.info(
-        "transaction",
-        txid=str(message.txid),
-        transactional_id=slot.producer.transactional_id,
-        outcome="aborted",
-        cause=cause,
-        partitions=len(message.logs),
-        open_ms=open_ms_of(slot),
-    )
+def _ms_between(since_s: float | None, until_s: float) -> float | None:
+    """Between two times of the event loop's clock; None if the first lies in an earlier run."""
+    return None if since_s is None else round((until_s - since_s) * 1000, 2)

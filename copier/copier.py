@@ -80,6 +80,8 @@ class CopierStatistics:
     copied_records: int
     copied_payload_bytes: int
     backlog_bytes: int
+    lag_s: float
+    """How long the oldest of it has waited; 0 if there is none."""
     resting_items: int
     last_copy_ms: float
     """From handing a chunk to the worker thread until it was back; 0 before the first."""
@@ -113,6 +115,8 @@ class Copier:
         self._backlog_bytes_max = backlog_bytes_max
 
         self._queue: deque[Group] = deque()
+        self._queued_s: deque[float] = deque()
+        """When each of these was queued."""
         self._resting: dict[LogId, list[PlacedState]] = {}
         """Changes of state that wait for company, per log in order."""
         self._resting_items = 0
@@ -200,6 +204,7 @@ class Copier:
 
     def _enqueue(self, group: Group) -> None:
         self._queue.append(group)
+        self._queued_s.append(perf_counter())
         self._queued_groups += 1
         self._backlog_bytes += weight_bytes(group)
         self._work.set()
@@ -258,6 +263,7 @@ class Copier:
             copied_records=self._copied_records,
             copied_payload_bytes=self._copied_payload_bytes,
             backlog_bytes=self._backlog_bytes,
+            lag_s=perf_counter() - self._queued_s[0] if self._queued_s else 0.0,
             resting_items=self._resting_items,
             last_copy_ms=self._last_copy_ms,
         )
@@ -347,6 +353,7 @@ class Copier:
     def _account(self, chunk: Sequence[Group], copied: Copied) -> None:
         for group in chunk:
             self._queue.popleft()
+            self._queued_s.popleft()
             self._backlog_bytes -= weight_bytes(group)
         self._copied_groups += len(chunk)
         self._copied_chunks += 1

@@ -41,6 +41,7 @@ from datalog.interface import (
     Mark,
     ReadAnswer,
     ReadRequest,
+    Space,
     TimestampOffset,
     UnknownFormat,
     UnknownLog,
@@ -211,6 +212,11 @@ class LmdbDataLogs:
                     committed_ms = entry.value.commit_timestamp_ms
                     groups[entry.key.group] = max(committed_ms, groups.get(entry.key.group, committed_ms))
         return groups
+
+    def space(self) -> Space:
+        with storage_errors(self._directory, "asking for the space used"):
+            info, page_bytes = self._env.info(), self._env.stat()["psize"]
+        return Space((info["last_pgno"] + 1) * page_bytes, info["map_size"])
 
     def sync(self) -> None:
         try:

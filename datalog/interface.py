@@ -54,6 +54,15 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Space:
+    """How much of what there may be is taken, in bytes, by all data logs together."""
+
+    used_bytes: int
+    """Of the file, to the last page ever used; pages that were freed in between are used again before it grows."""
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadRequest:
     """Read `log` from `offset`, whole batches, `bytes_max` of them at most."""
 
@@ -229,6 +238,10 @@ class DataLogs(Protocol):
 
     def offset_groups(self, log: LogId) -> dict[str, int]:
         """The groups that have committed offsets, each with the time of its newest one in ms. Raises UnknownLog."""
+        ...
+
+    def space(self) -> Space:
+        """How much of what there may be is taken. Raises StorageFailure."""
         ...
 
     def sync(self) -> None:

@@ -23,12 +23,18 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, cast
 
 ENVIRONMENT_PREFIX = "FAIRLOG_"
+
+SECRET_CHARACTERS_MIN = 16
+"""So many random ones cannot be tried out."""
+
+_FLAGS = {"admin.listen": "--admin"}
+"""Flags that are not called like their key."""
 
 # Read elsewhere: the address that the command line's clients use, and the switches of the crash tests.
 _NOT_SETTINGS = frozenset({"FAIRLOG_BOOTSTRAP", "FAIRLOG_FAILPOINT", "FAIRLOG_PLANTED_FAULT"})
@@ -69,6 +75,23 @@ class Address:
         return cls(host, int(port))
 
 
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A text that no log line and no message shows."""
+
+    text: str = dataclasses.field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a node that serves says of itself."""
+
+    advertised: Address
+    """What clients are told to connect to."""
+    admin: Address | None
+    """Where the admin listener is; None if there is none."""
+
+
 # --- readers: an outside value (TOML: typed; environment and flags: text) to ours, or ValueError ---
 
 
@@ -84,6 +107,27 @@ def _directory(value: object) -> Path:
 
 def _address(value: object) -> Address:
     return value if isinstance(value, Address) else Address.parse(_text(value))
+
+
+def _address_or_off(value: object) -> Address | None:
+    return None if value == "off" else _address(value)
+
+
+def _secret(value: object) -> Secret:
+    text = _text(value)
+    if len(text) < SECRET_CHARACTERS_MIN or not text.isascii() or not text.isprintable() or " " in text:
+        raise ValueError(f"at least {SECRET_CHARACTERS_MIN} characters of ASCII without spaces are needed")
+    return Secret(text)
+
+
+def _names(value: object) -> tuple[str, ...]:
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        raise ValueError("names are needed, with commas between them")  # noqa: TRY004 (what readers raise)
+    names = tuple(_text(item).strip() for item in cast("Sequence[object]", items))
+    if not all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for name in names):
+        raise ValueError("names of hosts are needed, without ports")
+    return names
 
 
 def _switch(value: object) -> bool:
@@ -304,6 +348,31 @@ class GroupSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AdminSettings:
+    """The admin listener: health, metrics, and the console. docs/admin-http.md describes it."""
+
+    listen: Address | None = key(
+        Address("127.0.0.1", 9644),
+        _address_or_off,
+        "HOST:PORT of the admin listener, or off. Whoever reaches it can look at everything but records; changing "
+        "something takes the token. Behind 0.0.0.0, put TLS and authentication in front of it.",
+    )
+    token: Secret | None = key(
+        None,
+        _secret,
+        "What changing calls (aborting a transaction) have to name.",
+        default_text="made at the first start: the file `admin-token` in `data_dir`",
+    )
+    hosts: tuple[str, ...] = key(
+        (),
+        _names,
+        "Names, with commas between them, by which the admin listener is reached, beside localhost and IP addresses. "
+        "Requests to other names are refused: pages of other sites could come that way.",
+        default_text="none",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class LogSettings:
     """The node's own log lines, on stderr."""
 
@@ -355,6 +424,7 @@ class Settings:
     transactions: TransactionSettings = TransactionSettings()
     offsets: OffsetSettings = OffsetSettings()
     groups: GroupSettings = GroupSettings()
+    admin: AdminSettings = AdminSettings()
     log: LogSettings = LogSettings()
 
 
@@ -410,7 +480,7 @@ def load(
     values.update(_from_environment(os.environ if environment is None else environment))
     for name, value in (flags or {}).items():
         if value is not None:
-            flag = "--" + name.replace(".", "-").replace("_", "-")
+            flag = _FLAGS.get(name) or "--" + name.replace(".", "-").replace("_", "-")
             values[name] = _read(name, value, f"the flag {flag}")
     settings = _build(Settings, "", values)
     _check(settings)
@@ -479,7 +549,8 @@ def _read(name: str, value: object, source: str) -> object:
     try:
         return row.read(value)
     except ValueError as error:
-        raise ConfigError(f"{name} = {str(value)!r} in {source}: {error}") from error
+        shown = "(a secret)" if row.read is _secret else repr(str(value))
+        raise ConfigError(f"{name} = {shown} in {source}: {error}") from error
 
 
 def _unknown(name: str, source: str, known: Mapping[str, object]) -> NoReturn:

@@ -13,8 +13,8 @@ This page is made from the table in `fairlog/config.py`:
 `python -m fairlog.configuration_page > docs/configuration.md`.
 
 A key is set, from weak to strong, by its default, by a TOML file (`fairlog serve --config FILE.toml`), by the
-environment, and by a flag (`--data-dir`, `--listen`, `--advertised`). A key that is not on this page, or a value that
-does not fit, keeps the node from starting, with a sentence that names the key and where it was set.
+environment, and by a flag (`--data-dir`, `--listen`, `--advertised`, `--admin`). A key that is not on this page, or
+a value that does not fit, keeps the node from starting, with a sentence that names the key and where it was set.
 `FAIRLOG_BOOTSTRAP` is not a setting of the node: it is the address that `fairlog topic` and `fairlog txn` ask.
 
 ```toml

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import structlog
 import trio
@@ -36,7 +37,7 @@ from coordinator.messages import (
     Prepare,
     Prepared,
 )
-from copier.copier import BACKLOG_BYTES_MAX, Copier
+from copier.copier import BACKLOG_BYTES_MAX, Copier, CopierStatistics
 from copier.reclaim import Reclaimer
 from copier.visibility import LogForgotten
 from datalog.batch import BatchHeader
@@ -82,6 +83,22 @@ _REFUSALS: Mapping[BatchRefusal, RefusedAppend] = {
     BatchRefusal.NOT_OPEN: RefusedAppend.NOT_IN_TRANSACTION,
     BatchRefusal.SEALED: RefusedAppend.NOT_IN_TRANSACTION,
 }
+
+
+class AppendedCounts:
+    """What clients have written since the start: batches, and what their headers say of them."""
+
+    __slots__ = ("batches", "records", "size_bytes")
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.records = 0
+        self.size_bytes = 0
+
+    def note(self, header: BatchHeader) -> None:
+        self.batches += 1
+        self.records += header.record_count
+        self.size_bytes += header.size_bytes
 
 
 class LocalLeaders:
@@ -135,6 +152,7 @@ class LocalLeaders:
         )
         self._backlog_bytes_max = backlog_bytes_max
         self._failure: StorageFailure | None = None
+        self.appended = AppendedCounts()
 
     @property
     def data_logs(self) -> DataLogs:
@@ -147,6 +165,14 @@ class LocalLeaders:
     async def drain(self) -> None:
         """Return once everything that is placed so far is visible. Raises StorageFailure if it will not be."""
         await self._copier.drain()
+
+    @property
+    def led(self) -> Mapping[LogId, LedLog]:
+        """Everything that is led, to be looked at: a live view."""
+        return MappingProxyType(self._leaders)
+
+    def copier_statistics(self) -> CopierStatistics:
+        return self._copier.statistics()
 
     @property
     def failure(self) -> StorageFailure | None:
@@ -325,6 +351,7 @@ class LocalLeaders:
             first_sequence=header.base_sequence,
         )
         self._write(leader, record, data)
+        self.appended.note(header)
         return Appended(base_offset, Offset(base_offset + header.record_count))
 
     def _append_transactional(
@@ -348,6 +375,7 @@ class LocalLeaders:
             first_sequence=header.base_sequence,
         )
         self._write(leader, record, data)
+        self.appended.note(header)
         return Appended(None, None)
 
     def open_transaction(self, producer_id: ProducerId, epoch: ProducerEpoch) -> TxId | RefusedAppend:

@@ -1,15 +1,16 @@
 """The composition root: one node, put together from the rooms, brought up, served and taken down in order.
 
-    up:    cluster store ─▶ data logs ─▶ journals replayed ─▶ coordinator says again what
+    up:    admin listener ─▶ cluster store ─▶ data logs ─▶ journals replayed ─▶ coordinator says again what
            it had decided ─▶ what is placed is copied ─▶ listen ─▶ ready
     down:  accept no more ─▶ answer what is in flight ─▶ copy what is placed ─▶ close journals, data logs, store
+           ─▶ admin listener
 
 Nothing is served before the copy has caught up, so the first read after a crash finds all that was answered
 (invariant 5) and of every transaction all or nothing (invariant 7).
 
 What lies in the data directory:
 
-    lock  last-run  cluster/  datalog/  journals/local/<log>/  journals/group/<number>/
+    lock  last-run  admin-token  cluster/  datalog/  journals/local/<log>/  journals/group/<number>/
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from coordinator.service import Coordinator, CoordinatorSettings
 from datalog.environment import LmdbDataLogs
 from fairlog.broker import Broker
 from fairlog.cluster.embedded import EmbeddedStore
-from fairlog.config import Address, Settings, advertised_address
+from fairlog.config import Address, ConfigError, Ready, Settings, advertised_address
 from fairlog.groups.committed import CommittedOffsets
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
 from fairlog.kafka.server import Server
 from fairlog.last_run import LastRun
 from fairlog.leaders import LocalLeaders
+from fairlog.node_view import NodeView, Parts
 from fairlog.offset_leaders import OffsetLeaders
 from fairlog.topics import LocalTopics
 from fairlog_types import CorruptStorage, StorageFailure
@@ -43,6 +45,11 @@ from journal.group_journal import GroupJournal
 from journal.journal import Fsync, Journal, JournalKind, JournalSettings
 
 log = structlog.get_logger()
+
+
+class AdminPortTaken(ConfigError):
+    """The admin listener's address cannot be listened on. The message is one sentence."""
+
 
 GROUP_SEGMENT_BYTES_MAX = 8 * 2**20
 """Group journals are small and are snapshotted as whole segments; Kafka's __transaction_state uses 100 MiB for
@@ -53,13 +60,13 @@ _CLOSING_SHARE = 0.25
 """Of `stop_grace_ms`: what requests in flight and the copying leave for the closing of files."""
 
 
-async def serve(settings: Settings, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED) -> None:
-    """Run a node until cancelled; `task_status.started` gets the address that clients are told.
+async def serve(settings: Settings, *, task_status: trio.TaskStatus[Ready] = trio.TASK_STATUS_IGNORED) -> None:
+    """Run a node until cancelled; `task_status.started` gets the addresses once clients are served.
 
     Cancelled: stops in good order, all within `stop_grace_ms`; what is not done by then is done at the next start. (A
     thread that waits for the disk cannot be called back, and is waited for: only the process's end is beyond that.)
     The caller holds the data directory (`fairlog.directory`). Raises, before it serves: StoreMismatch,
-    CorruptStorage, StorageFailure, ConfigError, OSError if it cannot listen.
+    CorruptStorage, StorageFailure, ConfigError, AdminPortTaken, OSError if it cannot listen.
     """
     _raise_open_files_limit()
     stop = trio.Event()
@@ -87,7 +94,7 @@ async def _set_when_cancelled(stop: trio.Event) -> None:
         stop.set()
 
 
-async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskStatus[Address]) -> None:
+async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskStatus[Ready]) -> None:
     """The node's life. Cancelling ends it as long as it does not serve; from then on it is shielded and ends by
     `stop` alone, because it bounds its own end: `life` has one deadline for all that follows."""
     with trio.CancelScope() as life:
@@ -97,6 +104,8 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 stack.push_async_callback(listener.aclose)
             advertised = advertised_address(settings, _bound_to(listeners))
             started = trio.current_time()
+            view = NodeView(_now_ms)
+            admin = await _open_admin(stack, settings, view)
             last_run = await trio.to_thread.run_sync(LastRun.read, settings.data_dir)
             cluster = await _open_cluster(stack, settings)
             leaders = await _open_leaders(stack, settings, cluster, last_run)
@@ -133,10 +142,15 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 )
                 async with trio.open_nursery() as serving:
                     server = Server(broker)
+                    parts = Parts(
+                        cluster, leaders, leaders.data_logs, coordinator, server.statistics, advertised, groups
+                    )
+                    view.serves(parts)
                     await serving.start(server.serve, listeners)
                     life.shield = True
-                    task_status.started(advertised)
+                    task_status.started(Ready(advertised, admin))
                     await stop.wait()
+                    view.stops()
                     log.info("stopping", grace_ms=settings.stop_grace_ms)
                     grace_s = settings.stop_grace_ms / 1000
                     life.deadline = trio.current_time() + grace_s
@@ -162,6 +176,37 @@ def _note_end(last_run: LastRun, good: bool) -> None:
         last_run.end()
     except OSError as error:
         log.warning("the good end is not noted; the next start takes this run for a killed one", reason=str(error))
+
+
+async def _open_admin(stack: AsyncExitStack, settings: Settings, view: NodeView) -> Address | None:
+    """Begin to serve health, metrics and the console; answers where. Up first and down last."""
+    address = settings.admin.listen
+    if address is None:
+        return None
+    # Starlette, hypercorn and prometheus-client take 0.2 s to load, which a node without the listener is spared.
+    from fairlog.admin_http import admin_token, assets
+    from fairlog.admin_http.app import make_app
+    from fairlog.admin_http.server import open_admin_server
+
+    try:
+        listeners = await trio.open_tcp_listeners(address.port, host=address.host)
+    except OSError as error:
+        raise AdminPortTaken(
+            f"cannot listen on {address} for the admin listener: {error.strerror or error}; "
+            "choose another HOST:PORT, or off, with admin.listen (--admin)"
+        ) from error
+    for listener in listeners:
+        stack.push_async_callback(listener.aclose)
+    if settings.admin.token is None:
+        token = await trio.to_thread.run_sync(admin_token.load_or_make, settings.data_dir)
+    else:
+        token = settings.admin.token.text
+    files = await trio.to_thread.run_sync(assets.load)
+    app = make_app(view, token=token, host_names=settings.admin.hosts, assets=files)
+    await stack.enter_async_context(open_admin_server(app, listeners))
+    bound = _bound_to(listeners)
+    log.info("admin listener", address=str(bound))
+    return bound
 
 
 async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedStore:

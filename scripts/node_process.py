@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 READY_PREFIX = "fairlog ready on "
+CONSOLE_PREFIX = "fairlog console on "
 ROOT = Path(__file__).resolve().parent.parent
 POLL_S = 0.005
 
@@ -43,6 +44,8 @@ class NodeProcess:
     program: Sequence[str] = ("-m", "fairlog.cli")
     address: str = "127.0.0.1:0"
     """HOST:PORT; after the first start the port that the node picked."""
+    console: str | None = None
+    """The admin listener's URL, ending in a slash; None without one, which is the default here."""
     _child: subprocess.Popen[bytes] | None = None
 
     @property
@@ -74,7 +77,8 @@ class NodeProcess:
             self._child = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env=os.environ | self.environment,
+                # Many nodes run side by side here, and would all want the one port of the default.
+                env=os.environ | {"FAIRLOG_ADMIN_LISTEN": "off"} | self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=log,
@@ -89,9 +93,10 @@ class NodeProcess:
         assert self._child is not None
         deadline = time.monotonic() + timeout_s
         while True:
-            first_line, newline, _ = self._output_path.read_text(encoding="utf-8").partition("\n")
+            first_line, newline, rest = self._output_path.read_text(encoding="utf-8").partition("\n")
             if newline and first_line.startswith(READY_PREFIX):
                 self.address = first_line.removeprefix(READY_PREFIX).strip()
+                self.console = rest.removeprefix(CONSOLE_PREFIX).strip() or None
                 return
             if self._child.poll() is not None:
                 raise NodeDidNotStart(f"the node ended with status {self._child.returncode}:\n{self.log_tail()}")

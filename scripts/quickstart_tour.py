@@ -274,7 +274,8 @@ def tour(*, keep: bool) -> int:
         "A plain consumer, which knows nothing of transactions, tails both.\n"
     )
     directory = Path(tempfile.mkdtemp(prefix="fairlog-quickstart-"))
-    node = NodeProcess(directory / "data")
+    # Somebody who stays may want to look: the console, on a port that is free.
+    node = NodeProcess(directory / "data", {"FAIRLOG_ADMIN_LISTEN": "127.0.0.1:0"} if keep else {})
     try:
         with _step("starting a node"):
             node.start()
@@ -402,7 +403,8 @@ def _how_to_go_on(node: NodeProcess, *, kept: bool) -> None:
     console.print(f"The node goes on at [bold]{node.address}[/] (process {node.pid}, data in {node.data_dir}). Try:\n")
     for words in ("topic list", "txn list", "txn describe hung-feed", "txn show feed", "txn abort hung-feed"):
         console.print(f"  {command} {words} --bootstrap {node.address}", soft_wrap=True)
-    console.print(f"\nand stop it with  kill {node.pid}  (its data stay until you remove them)\n")
+    console.print(f"\nSee the hung transaction in the console: [bold]{node.console}[/]", soft_wrap=True)
+    console.print(f"Stop the node with  kill {node.pid}  (its data stay until you remove them)\n")
 
 
 def _shortest(path: Path) -> str:

@@ -1,7 +1,7 @@
 """`fairlog serve`: settings in, a node until it is told to stop, one sentence if it cannot.
 
 How it works. The data directory is locked for as long as the node runs. The node itself (`fairlog.node.serve`) is
-started in a nursery and says when it accepts clients; then the one line on stdout tells whoever waits for it.
+started in a nursery and says when it accepts clients; then a line on stdout tells whoever waits for it.
 SIGTERM or SIGINT cancels the node, which is its request to stop: it finishes what is in flight within
 `stop_grace_ms`, shielded, and returns. A second signal does not wait: the process ends as if killed, which loses
 nothing that was answered.
@@ -21,7 +21,7 @@ import typer
 
 from fairlog import telemetry
 from fairlog.cluster.embedded import StoreMismatch
-from fairlog.config import Address, ConfigError, Settings, load
+from fairlog.config import ConfigError, Ready, Settings, load
 from fairlog.directory import DirectoryInUse, DirectoryUnusable, locked_directory
 from fairlog_types import CorruptStorage, StorageFailure
 
@@ -30,6 +30,7 @@ EXAMPLES = """
 Examples:
   fairlog serve --data-dir data --listen 127.0.0.1:9092
   fairlog serve --listen 0.0.0.0:9092 --advertised broker.example:9092
+  fairlog serve --admin off
   FAIRLOG_LOG_LEVEL=debug fairlog serve --config fairlog.toml
 \b
 docs/configuration.md describes all settings.
@@ -53,9 +54,9 @@ _SENTENCES = (
 
 
 class ServeNode(Protocol):
-    """`fairlog.node.serve`: serves until cancelled, and reports the bound address once it accepts clients."""
+    """`fairlog.node.serve`: serves until cancelled, and reports its addresses once it accepts clients."""
 
-    async def __call__(self, settings: Settings, *, task_status: trio.TaskStatus[Address]) -> None: ...
+    async def __call__(self, settings: Settings, *, task_status: trio.TaskStatus[Ready]) -> None: ...
 
 
 def serve(
@@ -74,10 +75,17 @@ def serve(
             metavar="HOST:PORT", help="What clients are told to connect to.", show_default="the listen address"
         ),
     ] = None,
+    admin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Where the console and metrics are, or off.", show_default="127.0.0.1:9644"
+        ),
+    ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="A file with settings.")] = None,
 ) -> None:
     """Run a node until SIGTERM or SIGINT. Flags win over the environment (FAIRLOG_…), and that over the file."""
-    settings = load(flags={"data_dir": data_dir, "listen": listen, "advertised": advertised}, file=config)
+    flags = {"data_dir": data_dir, "listen": listen, "advertised": advertised, "admin.listen": admin}
+    settings = load(flags=flags, file=config)
     telemetry.set_up(settings.log)
     from fairlog.node import serve as serve_node  # the other commands need none of the broker
 
@@ -116,14 +124,17 @@ async def _stop_on_signal(signals: AsyncIterator[int], node_scope: trio.CancelSc
 async def _serve_and_announce(settings: Settings, serve_node: ServeNode) -> None:
     async with trio.open_nursery() as nursery:
         try:
-            bound = await nursery.start(serve_node, settings)
+            ready = await nursery.start(serve_node, settings)
         except* OSError as group:
             error = next(_leaves(group))
             assert isinstance(error, OSError)
             # What bind(2) refuses has no file name; what a file refuses has one.
             what = f"listen on {settings.listen}" if error.filename is None else f"use {error.filename}"
             raise NodeStopped(f"cannot {what}: {error.strerror or error}") from error
-        sys.stdout.write(f"fairlog ready on {bound}\n")
+        lines = [f"fairlog ready on {ready.advertised}\n"]
+        if ready.admin is not None:
+            lines.append(f"fairlog console on http://{ready.admin}/\n")
+        sys.stdout.write("".join(lines))
         sys.stdout.flush()
 
 

@@ -149,10 +149,12 @@ class Context:
     """All API keys that are served."""
     encoded: EncodedAnswers = field(default_factory=EncodedAnswers)
     answers: AnswerBudget = field(default_factory=AnswerBudget)
+    errors: dict[int, int] = field(default_factory=dict[int, int])
+    """Counts the error codes that are answered."""
 
     def writer(self) -> Writer:
         """A writer for this request's answer."""
-        return Writer(flexible=self.flexible)
+        return Writer(flexible=self.flexible, errors=self.errors)
 
 
 @dataclass(frozen=True, slots=True)

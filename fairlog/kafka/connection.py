@@ -238,6 +238,7 @@ class Connection:
 
     async def _answer(self, started: Started) -> None:
         if started.answer is None:
+            started.statistics.note_silence(started.started_s)
             self._log_request(started, answer_bytes=0)
             return
         if self._in_flight == 0 and not isinstance(started.answer, Deferred):
@@ -277,6 +278,7 @@ class Connection:
                     assert answer is not None, "requests without an answer are not queued"
                     await self._send(started, answer)
                 except HangUp as error:
+                    started.statistics.failed += 1
                     self._closed("request without an answer", reason=str(error))
                     connection.cancel()
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -284,6 +286,7 @@ class Connection:
                 except Exception as error:
                     _raise_if_fatal(error)
                     # As in _read_requests.
+                    started.statistics.failed += 1
                     log.exception("an answer failed by a fault of the node", api=started.api_name, **self._who())
                     connection.cancel()
                 finally:
@@ -293,6 +296,7 @@ class Connection:
 
     async def _send(self, started: Started, answer: Answer) -> None:
         length = sum(map(len, answer))
+        started.statistics.note_answer(length, started.started_s)
         self._log_request(started, answer_bytes=length)
         parts = [_LENGTH.pack(length), *answer]
         if self._socket is None or length <= _JOIN_BYTES_MAX:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from fairlog.broker import Broker
@@ -19,6 +20,7 @@ from fairlog.kafka.answer_budget import AnswerBudget
 from fairlog.kafka.api import CLIENT_NAME_MAX, Answer, Api, Client, Context, Deferred, EncodedAnswers, HangUp
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import api_18_api_versions
+from fairlog.kafka.statistics import ApiStatistics, EdgeStatistics
 from fairlog.kafka.wire import Buffer, Malformed, Reader, Writer
 
 
@@ -34,6 +36,9 @@ class Started:
     correlation_id: int
     answer: Answer | Deferred | None
     header: Answer
+    statistics: ApiStatistics
+    started_s: float
+    """What `perf_counter` said when the request was whole."""
 
     def finished(self, body: Answer) -> Answer:
         """The whole answer, when the deferred body is there."""
@@ -49,19 +54,41 @@ class Router:
         self._served = {key: api.served for key, api in sorted(self._apis.items())}
         self._encoded = EncodedAnswers()
         self._answers = AnswerBudget()
+        self._statistics = {key: ApiStatistics(api.name) for key, api in self._apis.items()}
+        self.statistics = EdgeStatistics(self._statistics)
 
     async def start(self, frame: Buffer, client: Client) -> Started:
         """Decode one request (the frame without its length) and hand it to its handler.
 
         Raises Malformed if the bytes are not a request, HangUp if the connection is to be closed for another reason.
         """
+        started_s = perf_counter()
         reader = Reader(frame)
         key, version, correlation_id = reader.int16(), reader.int16(), reader.int32()
         api = self._apis.get(key)
         if api is None:
+            self.statistics.not_served += 1
             raise HangUp(f"API {key} (version {version}) is not served")
+        statistics = self._statistics[key]
+        statistics.note_request(len(frame))
+        try:
+            return await self._start(api, reader, version, correlation_id, client, statistics, started_s)
+        except Exception:
+            statistics.failed += 1
+            raise
+
+    async def _start(
+        self,
+        api: Api[Any],
+        reader: Reader,
+        version: int,
+        correlation_id: int,
+        client: Client,
+        statistics: ApiStatistics,
+        started_s: float,
+    ) -> Started:
         if version not in api.served:
-            return self._unsupported(api, version, correlation_id)
+            return self._unsupported(api, version, correlation_id, statistics, started_s)
         flexible = version >= api.flexible_from
         try:
             client.client_id = (reader.legacy_nullable_string() or "")[:CLIENT_NAME_MAX]
@@ -70,20 +97,24 @@ class Router:
             request = api.decode(reader, version)
         except Malformed as error:
             raise Malformed(f"{api.name} v{version}: {error}") from None
-        context = Context(self._broker, client, version, flexible, self._served, self._encoded, self._answers)
+        context = Context(
+            self._broker, client, version, flexible, self._served, self._encoded, self._answers, statistics.errors
+        )
         reply = await api.handle(context, request)
         header = Writer(flexible=flexible and api.answer_header_tagged)
         header.int32(correlation_id)
         header.end_of_fields()
         parts = header.parts()
         whole = [*parts, *reply] if isinstance(reply, list) else reply
-        return Started(api.name, version, correlation_id, whole, parts)
+        return Started(api.name, version, correlation_id, whole, parts, statistics, started_s)
 
-    def _unsupported(self, api: Api[Any], version: int, correlation_id: int) -> Started:
+    def _unsupported(
+        self, api: Api[Any], version: int, correlation_id: int, statistics: ApiStatistics, started_s: float
+    ) -> Started:
         if api.key != api_18_api_versions.API.key:
             raise HangUp(f"{api.name} v{version} is not served, only {api.served.min} to {api.served.max}")
         header = Writer(flexible=False)
         header.int32(correlation_id)
         parts = header.parts()
         body = api_18_api_versions.encode(0, ErrorCode.UNSUPPORTED_VERSION, self._served)
-        return Started(api.name, version, correlation_id, [*parts, *body], parts)
+        return Started(api.name, version, correlation_id, [*parts, *body], parts, statistics, started_s)

@@ -39,6 +39,7 @@ class Server:
         self._connections_max = broker.settings.requests.connections_max
         self._budget = FrameBudget()
         self._accepted = 0
+        self.statistics = self._router.statistics
         self._refused = 0
         """Connections since there are too many of them; 0: there are not."""
         self._accept_failures = 0
@@ -96,11 +97,13 @@ class Server:
 
     async def _serve_stream(self, stream: trio.SocketStream) -> None:
         self._accepted += 1
+        self.statistics.accepted += 1
         peer = _peer_name(stream.socket)
         if len(self._connections) >= self._connections_max:
             if self._refused == 0:  # once, not for each attempt of clients that try again and again
                 log.warning("too many connections", peer=peer, connections_max=self._connections_max)
             self._refused += 1
+            self.statistics.refused += 1
             await trio.aclose_forcefully(stream)
             return
         if self._refused:
@@ -113,11 +116,13 @@ class Server:
             stream, client, self._router, frame_bytes_max=self._frame_bytes_max, budget=self._budget
         )
         self._connections.add(connection)
+        self.statistics.connected += 1
         try:
             if not self._accepting.cancel_called:
                 await connection.serve()
         finally:
             self._connections.discard(connection)
+            self.statistics.connected -= 1
 
 
 def _peer_name(peer: trio.socket.SocketType) -> str:

@@ -199,18 +199,24 @@ class Reader:
 class Writer:
     """Writes one answer. Small fields are gathered; byte strings are passed through without a copy."""
 
-    __slots__ = ("_bytes", "_parts", "flexible")
+    __slots__ = ("_bytes", "_errors", "_parts", "flexible")
 
-    def __init__(self, *, flexible: bool) -> None:
+    def __init__(self, *, flexible: bool, errors: dict[int, int] | None = None) -> None:
+        """`errors` counts, by code, the errors that are written."""
         self._bytes = bytearray()
         self._parts: list[Buffer] = []
+        self._errors = errors
         self.flexible = flexible
 
     def int8(self, value: int) -> None:
         self._bytes += _INT8.pack(value)
 
     def int16(self, value: int) -> None:
+        """A number, or an error code: the member of an enumeration. It is counted here, lest a handler forget to."""
         self._bytes += _INT16.pack(value)
+        if type(value) is not int and value and self._errors is not None:
+            code = int(value)
+            self._errors[code] = self._errors.get(code, 0) + 1
 
     def int32(self, value: int) -> None:
         self._bytes += _INT32.pack(value)

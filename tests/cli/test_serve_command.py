@@ -18,13 +18,13 @@ pytestmark = pytest.mark.slow
 PROGRAM = """
 import os, sys, types
 import trio
-from fairlog.config import Address
+from fairlog.config import Address, Ready
 from fairlog_types import CorruptStorage, StorageFailure
 
 async def serve(settings, *, task_status):
     async with trio.open_nursery():
         {start}
-    task_status.started(Address("127.0.0.1", 4711))
+    task_status.started(Ready(Address("127.0.0.1", 4711), settings.admin.listen))
     try:
         await trio.sleep_forever()
     finally:
@@ -61,17 +61,19 @@ def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serve_told_to_stop_lets_the_node_finish_and_exits_with_zero(tmp_path: Path, number: signal.Signals) -> None:
-    """One line on stdout says where; a signal ends it after the node has finished what was in flight."""
+    """Two lines on stdout say where; a signal ends it after the node has finished what was in flight."""
     process = start_node(tmp_path, stop="print('finished', flush=True)")
     assert process.stdout is not None
     assert process.stdout.readline() == "fairlog ready on 127.0.0.1:4711\n"
+    assert process.stdout.readline() == "fairlog console on http://127.0.0.1:9644/\n"
     process.send_signal(number)
     assert outcome(process) == (0, "finished\n", "")
 
 
 def test_serve_told_to_stop_twice_does_not_wait(tmp_path: Path) -> None:
     """A second signal ends a node that takes too long."""
-    process = start_node(tmp_path, stop="print('stopping', flush=True); await trio.sleep_forever()")
+    stop = "print('stopping', flush=True); await trio.sleep_forever()"
+    process = start_node(tmp_path, stop=stop, arguments=("--admin", "off"))
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(signal.SIGTERM)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlog.config import KEYS, Address, ConfigError, Settings, advertised_address, load
+from fairlog.config import KEYS, Address, ConfigError, Secret, Settings, advertised_address, load
 from fairlog.configuration_page import page
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -33,22 +33,25 @@ def test_settings_of_several_sources_flag_wins_over_environment_over_file(tmp_pa
     assert (settings.node_id, settings.journal.fsync) == (4, "never")
 
 
+# Of keys whose default is not written as a text.
+SAMPLES: dict[str, tuple[str, object]] = {
+    "advertised": ("h:1", Address("h", 1)),
+    "admin.token": ("sixteen-letters-", Secret("sixteen-letters-")),
+    "admin.hosts": ("broker.example, other", ("broker.example", "other")),
+}
+
+
 @pytest.mark.parametrize("name", list(KEYS))
 def test_key_of_the_table_can_be_set_by_its_variable(name: str) -> None:
     """Every key of the table reaches the tree, and the text of its default is the default again."""
     row = KEYS[name]
-    text = (
-        "h:1"
-        if row.default is None
-        else str(row.default).lower()
-        if isinstance(row.default, bool)
-        else str(row.default)
-    )
+    default = str(row.default).lower() if isinstance(row.default, bool) else str(row.default)
+    text, expected = SAMPLES.get(name, (default, row.default))
     settings = load(environment={row.variable: text})
     value: object = settings
     for part in name.split("."):
         value = getattr(value, part)
-    assert value == (Address("h", 1) if row.default is None else row.default)
+    assert value == expected
 
 
 def test_variables_of_the_keys_are_all_different() -> None:
@@ -201,3 +204,28 @@ def test_advertised_address_that_is_a_wildcard_is_refused(host: str) -> None:
 def test_configuration_page_is_made_from_the_table() -> None:
     """docs/configuration.md is what `python -m fairlog.configuration_page` writes."""
     assert (REPOSITORY / "docs" / "configuration.md").read_text(encoding="utf-8") == page()
+
+
+def test_admin_listener_is_on_loopback_unless_told_otherwise() -> None:
+    """Nobody looks into a node from outside, and `off` closes it altogether."""
+    assert load(environment={}).admin.listen == Address("127.0.0.1", 9644)
+    assert load(environment={"FAIRLOG_ADMIN_LISTEN": "off"}).admin.listen is None
+    with pytest.raises(ConfigError, match="the flag --admin: an address"):
+        load(flags={"admin.listen": "9644"}, environment={})
+
+
+@pytest.mark.parametrize("token", ["short", "with spaces in it, long", "umlaute-täuschen-hier", ""])
+def test_admin_token_that_is_none_is_refused_and_not_shown(token: str) -> None:
+    """A token that could be guessed, or not be sent, is refused; no message and no `repr` shows one."""
+    with pytest.raises(ConfigError) as refused:
+        load(environment={"FAIRLOG_ADMIN_TOKEN": token})
+    assert not token or token not in str(refused.value)
+    good = "0123456789abcdef"
+    assert good not in repr(load(environment={"FAIRLOG_ADMIN_TOKEN": good}))
+
+
+@pytest.mark.parametrize("names", ["a:80", "a b", "http://a", "a,,b"])
+def test_admin_hosts_that_are_no_names_are_refused(names: str) -> None:
+    """Names of hosts, without ports."""
+    with pytest.raises(ConfigError, match=r"admin\.hosts"):
+        load(environment={"FAIRLOG_ADMIN_HOSTS": names})

@@ -70,7 +70,8 @@ def events(kind: EventKind, producer: Producer) -> list[ev.Event]:
         case EventKind.TIMED_OUT:
             return [ev.TimedOut(fence, 0) for fence in (True, False)]
         case EventKind.FORCED:
-            return [ev.Forced(fence, 0) for fence in (True, False)]
+            other = TxId(PID, EPOCH, 0)
+            return [*(ev.Forced(fence, 0) for fence in (True, False)), ev.Forced(True, 0, other)]
         case EventKind.IDLE:
             return [ev.Idle()]
         case EventKind.RESTARTED:

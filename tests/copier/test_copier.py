@@ -331,6 +331,28 @@ async def test_room_waits_while_the_backlog_is_too_large(make_node: Any, nursery
     assert got_room == [0]
 
 
+async def test_lag_is_the_age_of_what_waits_longest(
+    make_node: Any, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bytes and in seconds; what is copied no longer counts."""
+    seconds = [100.0]
+    monkeypatch.setattr("copier.copier.perf_counter", lambda: seconds[0])
+    node = make_node([A])
+    node.journals[A].hold()
+    assert (node.copier.statistics().backlog_bytes, node.copier.statistics().lag_s) == (0, 0.0)
+    node.copier.submit((node.plain(A, bytes(1000)),))
+    seconds[0] = 103.0
+    node.copier.submit((node.plain(A, bytes(1000)),))
+    seconds[0] = 104.0
+    assert node.copier.statistics().lag_s == 4.0
+    assert node.copier.statistics().backlog_bytes > 2000
+    node.journals[A].release()
+    nursery.start_soon(node.copier.run)
+    with trio.fail_after(TIMEOUT_S):
+        await node.copier.drain()
+    assert (node.copier.statistics().backlog_bytes, node.copier.statistics().lag_s) == (0, 0.0)
+
+
 async def test_waiters_of_one_log_wake_at_their_own_offsets(make_node: Any, nursery: trio.Nursery) -> None:
     """Each waiter goes on exactly when its offset is visible, whatever the order of waiting."""
     node = make_node([A], chunk_bytes_max=1)

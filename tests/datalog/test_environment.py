@@ -293,3 +293,16 @@ def test_failure_on_a_file_system_that_does_not_answer_is_told_all_the_same(tmp_
     """The hint of how much room there is may be missing; the failure may not."""
     failure = explain(lmdb.Error("Input/output error"), tmp_path / "gone", "committing")
     assert str(failure).endswith("while committing: Input/output error. Check the disk, then restart.")
+
+
+def test_space_grows_with_the_file_and_names_the_bound(tmp_path: Path) -> None:
+    """What an operator watches: how much of the map is used."""
+    logs = LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
+    before = logs.space()
+    assert before.bytes_max == MAP_BYTES
+    with logs.write() as writer:
+        writer.create(ORDERS)
+    fill(logs, 20, 100_000)
+    assert 2_000_000 < logs.space().used_bytes - before.used_bytes < 3_000_000
+    assert logs.space().used_bytes <= (tmp_path / "data.mdb").stat().st_size
+    logs.close()

@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 ROOMS = ("journal", "datalog", "coordinator", "copier", "fairlog", "scripts", "tests", "docs")
-SOURCES = [ROOT / "fairlog_types.py", *(path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")))]
+SINGLE = (ROOT / "fairlog_types.py", ROOT / "fairlog_histogram.py")
+SOURCES = [*SINGLE, *(path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")))]
 
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^()\s]+)\)")

@@ -19,6 +19,7 @@ from fairlog.kafka.connection import IN_FLIGHT_MAX, Connection, FrameReader
 from fairlog.kafka.frame_budget import LARGE_FRAME_BYTES, FrameBudget
 from fairlog.kafka.router import Started
 from fairlog.kafka.server import Server
+from fairlog.kafka.statistics import ApiStatistics
 from fairlog.kafka.wire import Malformed
 from fairlog_types import CorruptStorage
 
@@ -52,10 +53,10 @@ class EchoRouter:
         if frame == b"fault":
             raise ZeroDivisionError("a fault of ours")
         if frame == b"none":
-            return Started("Echo", 0, 0, None, [])
+            return Started("Echo", 0, 0, None, [], ApiStatistics("Echo"), 0.0)
         if frame.startswith(b"wait"):
-            return Started("Echo", 0, 0, Deferred(lambda: self._finish(frame)), [b"<"])
-        return Started("Echo", 0, 0, [frame], [])
+            return Started("Echo", 0, 0, Deferred(lambda: self._finish(frame)), [b"<"], ApiStatistics("Echo"), 0.0)
+        return Started("Echo", 0, 0, [frame], [], ApiStatistics("Echo"), 0.0)
 
     async def _finish(self, frame):
         await self.gate.wait()
@@ -343,7 +344,7 @@ async def test_room_of_an_answer_comes_back_when_it_is_sent_or_never_will_be(pee
 
     async def start(frame, client):
         await trio.lowlevel.checkpoint()
-        return Started("Echo", 0, 0, Deferred(finish, lambda: released.append(frame)), [])
+        return Started("Echo", 0, 0, Deferred(finish, lambda: released.append(frame)), [], ApiStatistics("Echo"), 0.0)
 
     monkeypatch.setattr(peer.router, "start", start)
 

@@ -112,7 +112,12 @@ def test_stop_with_an_open_transaction_does_not_wait_for_it(new_node: NewNode) -
 async def test_stop_bounds_the_closing_by_the_same_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Journals that do not get closed are left as a kill leaves them, and the run is not noted as a clean one."""
     settings = load(
-        flags={"data_dir": tmp_path / "data", "listen": "127.0.0.1:0", "journal.group_journals": 1},
+        flags={
+            "data_dir": tmp_path / "data",
+            "listen": "127.0.0.1:0",
+            "admin.listen": "off",
+            "journal.group_journals": 1,
+        },
         environment={"FAIRLOG_STOP_GRACE_MS": "200"},
     )
     settings.data_dir.mkdir()
@@ -141,7 +146,13 @@ class CancelAtStarted:
 async def test_stop_in_the_moment_of_readiness_is_heard(tmp_path: Path) -> None:
     """No moment of a start is deaf to the cancellation, and each leaves a directory that starts again."""
     settings = load(
-        flags={"data_dir": tmp_path / "data", "listen": "127.0.0.1:0", "journal.group_journals": 1}, environment={}
+        flags={
+            "data_dir": tmp_path / "data",
+            "listen": "127.0.0.1:0",
+            "admin.listen": "off",
+            "journal.group_journals": 1,
+        },
+        environment={},
     )
     settings.data_dir.mkdir()
     with trio.fail_after(WAIT_S):
@@ -154,7 +165,13 @@ async def test_stop_in_the_moment_of_readiness_is_heard(tmp_path: Path) -> None:
 async def test_stop_at_any_step_of_a_start_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same at each of its waits: a start that is given up leaves a directory that starts again."""
     settings = load(
-        flags={"data_dir": tmp_path / "data", "listen": "127.0.0.1:0", "journal.group_journals": 1}, environment={}
+        flags={
+            "data_dir": tmp_path / "data",
+            "listen": "127.0.0.1:0",
+            "admin.listen": "off",
+            "journal.group_journals": 1,
+        },
+        environment={},
     )
     settings.data_dir.mkdir()
     run_sync = trio.to_thread.run_sync

@@ -1,0 +1,173 @@
+"""What the coordinator shows of transactions to whoever watches: counts, those under way, and the last that ended.
+
+Nothing here decides anything, and nothing here is on disk: it begins anew with each run. `turns` notes what
+happens; a note costs a few stores, and the memory is bounded whatever the clients do.
+
+The steps of a transaction, and what it waits for in between:
+
+    BEGIN ─── open ──▶ PREPARE_COMMIT ── prepare, flush ──▶ DECIDED ── apply ──▶ COPIED ──▶ COMMITTED
+      └────── open ──▶ ABORTED
+
+The producer is answered at DECIDED. At COPIED the records are visible; COMMITTED follows at once, and says where.
+Times are of the event loop's clock, which does not jump; the wall clock's are noted beside it, to be shown.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from coordinator.slots import Slot
+from fairlog_histogram import Durations, Histogram
+from fairlog_types import LogId, Placement, TxId
+
+ENDED_KEPT = 200
+"""So many ended transactions are remembered."""
+
+PLACES_KEPT = 20_000
+"""So many partitions of ended transactions are remembered, over all of them: one may have written to thousands."""
+
+
+class Step(Enum):
+    """What happens in a transaction's life. The value is its line in the documentation."""
+
+    BEGIN = "the first partition was added"
+    PREPARE_COMMIT = "the producer asked for the commit; the participants are being asked"
+    DECIDED = "all have it on disk: the producer is answered, the records will be visible"
+    COPIED = "the records are in the data logs, and visible"
+    COMMITTED = "the group journal says where they are"
+    ABORTED = "nothing of it will ever be visible"
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A transaction that has begun and not ended."""
+
+    transactional_id: str
+    txid: TxId
+    began_ms: int | None
+    """By the wall clock, in milliseconds since 1970; None if it began in an earlier run."""
+    timeout_ms: int
+    steps: tuple[tuple[Step, float], ...]
+    """What has happened, and how many seconds ago; in order. The last one is the state that it is in."""
+    silent_s: float
+    """Since the coordinator last heard of the producer."""
+    logs: tuple[LogId, ...]
+    records: int | None
+    """None while it is open: the partitions' leaders know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A transaction that has ended in this run."""
+
+    transactional_id: str
+    txid: TxId
+    began_ms: int | None
+    """By the wall clock; None if it began in an earlier run."""
+    ended_ms: int
+    cause: str | None
+    """Why it was aborted, in the words of `states.EventKind`; None if it is committed."""
+    steps: Sequence[tuple[Step, float]]
+    """What has happened, in order, and when: as it is noted, by the event loop's clock; as `History` tells it, in
+    seconds after the first of these."""
+    logs: tuple[LogId, ...]
+    records: int | None
+    """None if it was aborted: nobody counted them."""
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitDurations:
+    """Where a commit's time goes."""
+
+    prepare: Durations
+    """From PREPARE_COMMIT until all participants have the records on disk."""
+    flush: Durations
+    """From then until PREPARE_COMMIT is on disk, too: next to nothing, as both go on side by side."""
+    apply: Durations
+    """From the decision until the records are visible. No producer waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorStatistics:
+    """What has happened since the start, and how things stand."""
+
+    begun: int
+    committed: int
+    """Decided; the copy may still be under way."""
+    aborted: dict[str, int]
+    """By cause."""
+    durations: CommitDurations
+    transactional_ids: int
+    open: int
+    preparing: int
+    copying: int
+    oldest: tuple[tuple[str, float], ...]
+    """Transactional id and age in seconds of the transactions that have been open longest, the oldest first."""
+    failed_journals: int
+
+
+@dataclass(slots=True)
+class Copying:
+    """A committed transaction until it is visible."""
+
+    slot: Slot
+    began_ms: int | None
+    began_s: float | None
+    """None if it was recovered from the journal; so are `began_ms` and `prepared_s`."""
+    prepared_s: float | None
+    """When PREPARE_COMMIT was written."""
+    decided_s: float
+    logs: tuple[LogId, ...]
+    records: int
+
+    def steps(self) -> list[tuple[Step, float]]:
+        """What has happened, each with its time by the event loop's clock."""
+        steps = [(Step.BEGIN, self.began_s), (Step.PREPARE_COMMIT, self.prepared_s), (Step.DECIDED, self.decided_s)]
+        return [(step, at_s) for step, at_s in steps if at_s is not None]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is counted since the start."""
+
+    begun: int = 0
+    committed: int = 0
+    aborted: dict[str, int] = field(default_factory=dict[str, int])
+    prepare: Histogram = field(default_factory=Histogram)
+    flush: Histogram = field(default_factory=Histogram)
+    apply: Histogram = field(default_factory=Histogram)
+
+
+class History:
+    """The last transactions that ended."""
+
+    def __init__(self) -> None:
+        self._ended: deque[Ended] = deque()
+        self._places = 0
+
+    def add(self, ended: Ended) -> None:
+        """Remember one more, and forget the oldest if there are too many."""
+        self._ended.append(ended)
+        self._places += _places(ended)
+        while len(self._ended) > ENDED_KEPT or (self._places > PLACES_KEPT and len(self._ended) > 1):
+            self._places -= _places(self._ended.popleft())
+
+    def latest_first(self) -> Sequence[Ended]:
+        return [replace(ended, steps=_relative(ended.steps)) for ended in reversed(self._ended)]
+
+
+def _places(ended: Ended) -> int:
+    return len(ended.logs) + len(ended.placements)
+
+
+def _relative(steps: Sequence[tuple[Step, float]]) -> tuple[tuple[Step, float], ...]:
+    return tuple((step, at_s - steps[0][1]) for step, at_s in steps)
+
+
+def ago(steps: Sequence[tuple[Step, float]], now_s: float) -> tuple[tuple[Step, float], ...]:
+    """Times of the event loop's clock as seconds before now."""
+    return tuple((step, now_s - at_s) for step, at_s in steps)

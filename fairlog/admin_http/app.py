@@ -1,0 +1,218 @@
+"""The application behind the admin listener: paths, methods and documents.
+
+    /                        the console               /health    how the node is, for probes
+    /api/cluster             the node as a whole       /metrics   for Prometheus
+    /api/topics              topics, page by page
+    /api/groups              consumer groups with lag
+    /api/transactions        live ones, and the last that ended
+    /api/transactional-id    one id, and where its last transactions are
+    /api/transactions/abort  POST: abort one; needs the admin token
+
+Every document that costs something is made at most so often (`cached`), whoever asks; those that are asked for by name
+cost what a page of them costs. An error is a document, too: `{"error": "<a sentence>"}`. docs/admin-http.md has it all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, cast
+
+import structlog
+import trio
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from fairlog.admin_http import documents
+from fairlog.admin_http.assets import Asset
+from fairlog.admin_http.cached import Cached
+from fairlog.admin_http.documents import Document
+from fairlog.admin_http.guard import Guard, refusal_of_change
+from fairlog.admin_http.health import health
+from fairlog.admin_http.view import AbortOutcome, Node, NotServing
+from fairlog_types import TxId
+
+log = structlog.get_logger()
+
+FRESH_S = 0.5
+"""The console asks once a second."""
+
+TOPICS_MAX = 100
+PARTITIONS_MAX = 1000
+"""In one page of topics, about: a page has at least one topic."""
+
+BODY_BYTES_MAX = 16 * 1024
+"""A transactional id has at most 1 KiB."""
+
+BODY_PATIENCE_S = 10
+
+_STATUS = {
+    AbortOutcome.ABORTED: 200,
+    AbortOutcome.UNKNOWN: 404,
+    AbortOutcome.NOT_OPEN: 409,
+    AbortOutcome.COMMITTED: 409,
+    AbortOutcome.DECIDING: 409,
+    AbortOutcome.REFUSED: 503,
+}
+
+
+def make_app(node: Node, *, token: str, host_names: tuple[str, ...], assets: Mapping[str, Asset]) -> ASGIApp:
+    """The ASGI application. `token` is what changing calls need; `host_names` are answered to beside addresses."""
+    api = _Api(node, token)
+    routes = [
+        Route("/health", api.health),
+        Route("/metrics", api.metrics),
+        Route("/api/cluster", api.cluster),
+        Route("/api/topics", api.topics),
+        Route("/api/groups", api.groups),
+        Route("/api/transactions", api.transactions),
+        Route("/api/transactional-id", api.transactional_id),
+        Route("/api/transactions/abort", api.abort, methods=["POST"]),
+        *(Route(path, _serving(asset)) for path, asset in assets.items()),
+    ]
+    handlers = {HTTPException: _http_error, NotServing: _not_serving, Exception: _fault}
+    app = Starlette(routes=routes, exception_handlers=cast("Mapping[Any, Any]", handlers))
+    return Guard(app, names=host_names)
+
+
+class _Api:
+    def __init__(self, node: Node, token: str) -> None:
+        self._node = node
+        self._token = token
+        self._cluster = Cached(self._make_cluster, fresh_s=FRESH_S)
+        self._groups = Cached(self._make_groups, fresh_s=FRESH_S)
+        self._transactions = Cached(self._make_transactions, fresh_s=FRESH_S)
+        self._first_topics = Cached(self._make_first_topics, fresh_s=FRESH_S)
+        self._looking_up = trio.Lock()
+
+    async def health(self, _: Request) -> Response:
+        status, document = health(self._node)
+        return JSONResponse(document, status)
+
+    async def metrics(self, request: Request) -> Response:
+        async with self._looking_up:
+            content, content_type = await self._node.metrics(request.headers.get("accept", ""))
+        return Response(content, media_type=content_type)
+
+    async def cluster(self, _: Request) -> Response:
+        return _json(await self._cluster.get())
+
+    async def topics(self, request: Request) -> Response:
+        after, contains = request.query_params.get("after", ""), request.query_params.get("contains", "")
+        if not after and not contains:
+            return _json(await self._first_topics.get())
+        async with self._looking_up:
+            return _json(await self._make_topics(after, contains))
+
+    async def groups(self, _: Request) -> Response:
+        return _json(await self._groups.get())
+
+    async def transactions(self, _: Request) -> Response:
+        return _json(await self._transactions.get())
+
+    async def transactional_id(self, request: Request) -> Response:
+        transactional_id = request.query_params.get("id")
+        if transactional_id is None:
+            raise HTTPException(400, "which one? /api/transactional-id?id=…")
+        found = self._node.transactional_id(transactional_id)
+        if found is None:
+            raise HTTPException(404, AbortOutcome.UNKNOWN.value)
+        return JSONResponse(documents.transactional_id(found, self._node.place_of))
+
+    async def abort(self, request: Request) -> Response:
+        who = {"peer": _peer(request)}
+        refusal = refusal_of_change(request.headers, self._token)
+        if refusal is not None:
+            log.warning("admin call refused", path=request.url.path, reason=refusal[1], **who)
+            raise HTTPException(*refusal)
+        transactional_id, txid = _read_abort_untrusted(await _body(request))
+        outcome = await self._node.abort(transactional_id, txid)
+        log.info("abort by an operator", transactional_id=transactional_id, txid=str(txid), outcome=outcome.name, **who)
+        document = {"outcome": outcome.name.lower(), "message": outcome.value}
+        return JSONResponse(document, _STATUS[outcome])
+
+    async def _make_cluster(self) -> bytes:
+        return _encode(documents.cluster(await self._node.cluster(), health(self._node)[1]))
+
+    async def _make_groups(self) -> bytes:
+        return _encode(documents.groups(await self._node.groups()))
+
+    async def _make_transactions(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return _encode(documents.transactions(self._node.transactions()))
+
+    async def _make_first_topics(self) -> bytes:
+        return await self._make_topics("", "")
+
+    async def _make_topics(self, after: str, contains: str) -> bytes:
+        page = await self._node.topics(
+            after=after, contains=contains, count_max=TOPICS_MAX, partitions_max=PARTITIONS_MAX
+        )
+        return _encode(documents.topics(page))
+
+
+def _read_abort_untrusted(body: bytes) -> tuple[str, TxId]:
+    try:
+        document = json.loads(body)
+        transactional_id = str(document["transactional_id"])
+        return transactional_id, documents.read_txid(str(document["transaction"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        sentence = 'the body must be {"transactional_id": "…", "transaction": "…"}, as /api/transactions has them'
+        raise HTTPException(400, sentence) from None
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    with trio.move_on_after(BODY_PATIENCE_S) as patience:
+        try:
+            async with aclosing(request.stream()) as stream:
+                async for part in stream:
+                    body += part
+                    if len(body) > BODY_BYTES_MAX:
+                        raise HTTPException(413, f"a body of at most {BODY_BYTES_MAX} bytes is taken")
+        except ClientDisconnect:
+            raise HTTPException(400, "the connection ended within the body") from None
+    if patience.cancelled_caught:
+        raise HTTPException(408, f"the body was not here after {BODY_PATIENCE_S} s")
+    return bytes(body)
+
+
+def _serving(asset: Asset) -> Callable[[Request], Awaitable[Response]]:
+    headers = {"cache-control": "no-cache", "etag": asset.entity_tag}
+
+    async def serve(request: Request) -> Response:
+        if asset.entity_tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        return Response(asset.content, media_type=asset.content_type, headers=headers)
+
+    return serve
+
+
+def _encode(document: Document) -> bytes:
+    return json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _json(encoded: bytes) -> Response:
+    return Response(encoded, media_type="application/json")
+
+
+def _peer(request: Request) -> str:
+    return "" if request.client is None else f"{request.client.host}:{request.client.port}"
+
+
+async def _http_error(_: Request, error: HTTPException) -> Response:
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+async def _not_serving(_: Request, __: NotServing) -> Response:
+    return JSONResponse({"error": "the node is recovering; /health says when it serves"}, 503)
+
+
+async def _fault(_: Request, __: Exception) -> Response:
+    # It is raised again behind this answer, logged by the server, and goes no further.
+    return JSONResponse({"error": "a fault of the node; its log says more"}, 500)

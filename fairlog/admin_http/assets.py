@@ -1,0 +1,39 @@
+"""The console's files: HTML, styles and modules as they lie in `static/`, read once and served from memory.
+
+There is nothing to build: what is in the repository is what the browser gets. Each file has an entity tag, so a browser
+that has it asks and is told so (304); a new version of Fairlog is seen at the next reload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file as it is served."""
+
+    content: bytes
+    content_type: str
+    entity_tag: str
+
+
+def load() -> Mapping[str, Asset]:
+    """All files, by the path under which they are served. Blocks."""
+    found: dict[str, Asset] = {}
+    for file in resources.files("fairlog.admin_http").joinpath("static").iterdir():
+        content = file.read_bytes()
+        suffix = file.name[file.name.rindex(".") :]
+        tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+        found["/" if file.name == "index.html" else f"/{file.name}"] = Asset(content, _TYPES[suffix], tag)
+    return found

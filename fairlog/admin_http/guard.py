@@ -1,0 +1,124 @@
+"""What every request passes before anything looks at it, and what every answer carries.
+
+A node listens on loopback unless it is told otherwise, but a browser on the same machine can be sent there by any
+page. So:
+
+- *DNS rebinding*: the Host header must name an IP address (a page that was loaded from one has that very origin),
+  localhost, or a name that the settings allow. Anything else gets 421, and sees nothing.
+- *Cross-site requests*: there are no cookies, and nothing that a browser would send by itself. A changing call needs
+  the token in the Authorization header, JSON in the body, and, if the browser says where it comes from, our origin.
+- *Injection*: the policy allows our own scripts and styles and nothing inline, and no text may become markup
+  (`require-trusted-types-for`). The console makes text nodes only; this is the second line.
+
+Pure but for the ASGI shell at the end.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection, Mapping
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fairlog.admin_http import admin_token
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+_BEARER = "bearer "
+
+
+def host_is_ours(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header cannot come from a page of somebody else's name.
+
+    `names` are those that the settings allow, in lower case. The port does not matter.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname
+    except ValueError:
+        return False
+    if name is None:
+        return False
+    name = name.rstrip(".")
+    if name == "localhost" or name in names:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def refusal_of_change(headers: Mapping[str, str], token: str) -> tuple[int, str] | None:
+    """Why a call that changes something is refused, as a status and a sentence; None if it may go on.
+
+    `headers` has lower-case names.
+    """
+    origin = headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+        return 403, "the request comes from another site"
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return 403, "the request comes from another site"
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return 415, "the body must be application/json"
+    given = headers.get("authorization", "")
+    if given[: len(_BEARER)].lower() != _BEARER:
+        return 401, "a token is needed: Authorization: Bearer <admin token>"
+    if not admin_token.matches(token, given[len(_BEARER) :].strip()):
+        return 403, "this is not the node's admin token"
+    return None
+
+
+class Guard:
+    """Stands in front of the application."""
+
+    def __init__(self, app: ASGIApp, *, names: Collection[str]) -> None:
+        self._app = app
+        self._names = frozenset(name.lower().rstrip(".") for name in names)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        host = Headers(scope=scope).get("host", "")
+        if host_is_ours(host, self._names):
+            await self._app(scope, receive, send_guarded)
+            return
+        error = (
+            f"the Host {host[:255]!r} is neither an IP address nor localhost nor in admin.hosts; "
+            "this keeps other sites' pages out (DNS rebinding)"
+        )
+        await JSONResponse({"error": error}, 421)(scope, receive, send_guarded)

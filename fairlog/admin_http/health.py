@@ -1,0 +1,19 @@
+"""How the node is, in a word and a sentence: what `/health` answers."""
+
+from __future__ import annotations
+
+from fairlog.admin_http.view import Node, Phase
+
+_SENTENCES = {
+    Phase.RECOVERING: "the node replays its journals; it serves when it is done",
+    Phase.SERVING: None,
+    Phase.STOPPING: "the node finishes what is in flight",
+}
+
+
+def health(node: Node) -> tuple[int, dict[str, str | None]]:
+    """The HTTP status and the document. 200 only if clients can read *and* write."""
+    if node.phase is Phase.SERVING and node.refusing_because is not None:
+        return 503, {"status": "refusing writes", "reason": node.refusing_because}
+    status = 200 if node.phase is Phase.SERVING else 503
+    return status, {"status": node.phase.value, "reason": _SENTENCES[node.phase]}

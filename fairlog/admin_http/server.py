@@ -1,0 +1,163 @@
+"""The admin listener: HTTP from hypercorn, connections and their end from us.
+
+    socket ──▶ at most CONNECTIONS_MAX ──▶ hypercorn's TCPServer (h11) ──▶ Guard ──▶ the application
+
+hypercorn's own `serve` would open the sockets, take any number of connections, and wait at the end for each that does
+not read its answer. So its part here is one connection: `TCPServer`, which speaks HTTP on a stream that it is given.
+The sockets, the number of connections and the end are ours (docs/decisions/0030-admin-listener.md).
+
+Whatever happens on a connection ends that connection with a log line, and nothing else: the admin listener must not
+take the node along. It is up before recovery begins and until the last file is closed, so that `/health` can say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import structlog
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.logging import Logger
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
+from starlette.types import ASGIApp
+
+log = structlog.get_logger()
+
+CONNECTIONS_MAX = 64
+"""A browser holds up to six; a scraper, one."""
+
+SEND_PATIENCE_S = 30
+"""A peer that does not read its answer for so long is gone."""
+
+IDLE_S = 15
+"""Between two requests, and for the whole head of a request."""
+
+
+class _QuietLogger(Logger):
+    """hypercorn's words into our log; it has an exception to tell of, or nothing."""
+
+    def __init__(self, config: Config) -> None:  # pyright: ignore[reportMissingSuperCall]
+        self.access_log_format = config.access_log_format
+        self.access_logger = None
+        self.error_logger = None
+
+    async def exception(self, message: str, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        log.exception("admin connection failed", reason=message)
+
+
+class _PatientStream:
+    """A stream as TCPServer uses it, that does not wait for ever, and does not linger when its peer has gone.
+
+    TCPServer would: it goes on reading when nobody takes its answer, and waits for the next request, IDLE_S long, when
+    nobody is there to send one. `terminated`, in a context that is this connection's alone, tells it better.
+    """
+
+    def __init__(self, stream: trio.SocketStream, context: WorkerContext) -> None:
+        self._stream = stream
+        self._context = context
+        self.socket = stream.socket
+
+    async def send_all(self, data: bytes) -> None:
+        with trio.move_on_after(SEND_PATIENCE_S) as patience:
+            await self._stream.send_all(data)
+        if patience.cancelled_caught:
+            await self._context.terminated.set()
+            await trio.aclose_forcefully(self._stream)
+            raise trio.BrokenResourceError(f"the answer was not read for {SEND_PATIENCE_S} s")
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        received, broken = b"", None
+        try:
+            received = await self._stream.receive_some(max_bytes)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            broken = error
+        if not received:
+            await self._context.terminated.set()
+        if broken is not None:
+            raise broken
+        return received
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class AdminServer:
+    """HTTP for one application, on listeners that somebody else opens and closes."""
+
+    def __init__(self, app: ASGIApp, *, connections_max: int = CONNECTIONS_MAX) -> None:
+        self._app = ASGIWrapper(app)  # pyright: ignore[reportArgumentType]
+        self._config = _config()
+        self._connections_max = connections_max
+        self._streams: set[trio.SocketStream] = set()
+
+    async def serve(
+        self,
+        listeners: Sequence[trio.SocketListener],
+        *,
+        task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve until cancelled; then every connection is closed as it is."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._close_when_cancelled)
+            await trio.serve_listeners(
+                self._serve_stream, list(listeners), handler_nursery=nursery, task_status=task_status
+            )
+
+    async def _close_when_cancelled(self) -> None:
+        """hypercorn shields its sending from cancellation: it ends when the socket under it does."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            for stream in self._streams:
+                stream.socket.close()
+
+    async def _serve_stream(self, stream: trio.SocketStream) -> None:
+        if len(self._streams) >= self._connections_max:
+            log.warning("too many admin connections", connections_max=self._connections_max)
+            await trio.aclose_forcefully(stream)
+            return
+        self._streams.add(stream)
+        context = WorkerContext(None)
+        try:
+            await TCPServer(
+                self._app,
+                self._config,
+                context,
+                ConnectionState({}),
+                _PatientStream(stream, context),  # pyright: ignore[reportArgumentType]
+            )
+        except Exception:
+            log.exception("admin connection failed")
+        finally:
+            self._streams.discard(stream)
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(stream)
+
+
+@asynccontextmanager
+async def open_admin_server(app: ASGIApp, listeners: Sequence[trio.SocketListener]) -> AsyncGenerator[None, None]:
+    """Serve for as long as the block lasts."""
+    async with trio.open_nursery() as nursery:
+        await nursery.start(AdminServer(app).serve, listeners)
+        try:
+            yield
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+def _config() -> Config:
+    config = Config()
+    config.logger_class = _QuietLogger
+    config.include_server_header = False
+    config.keep_alive_timeout = IDLE_S
+    config.h2_max_concurrent_streams = 8
+    config.websocket_max_message_size = 1024
+    return config

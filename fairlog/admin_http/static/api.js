@@ -1,0 +1,63 @@
+// What the node is asked. Each call ends: with the answer, or with one of the two errors below.
+
+const PATIENCE_MS = 8000;
+
+/** Nobody answered. */
+export class Unreachable extends Error {}
+
+/** The node answered, and said no; the message is its sentence. */
+export class Refused extends Error {
+  constructor(message, status, document) {
+    super(message);
+    this.status = status;
+    this.document = document;
+  }
+}
+
+async function call(path, options = {}) {
+  let response;
+  let document;
+  try {
+    response = await fetch(path, {
+      ...options,
+      credentials: "omit",
+      cache: "no-store",
+      signal: AbortSignal.timeout(PATIENCE_MS),
+    });
+    document = await response.json();
+  } catch (error) {
+    throw new Unreachable(String(error));
+  }
+  if (response.ok) return document;
+  throw new Refused(document.error ?? document.message ?? document.reason ?? response.statusText, response.status, document);
+}
+
+export const cluster = () => call("/api/cluster");
+export const transactions = () => call("/api/transactions");
+export const groups = () => call("/api/groups");
+
+export function topics(contains, after) {
+  return call(`/api/topics?${new URLSearchParams({ contains, after })}`);
+}
+
+export function transactionalId(id) {
+  return call(`/api/transactional-id?${new URLSearchParams({ id })}`);
+}
+
+/** How the node is. A node that is not well says so with a 503, which is an answer like any other. */
+export async function health() {
+  try {
+    return await call("/health");
+  } catch (error) {
+    if (error instanceof Refused) return error.document;
+    throw error;
+  }
+}
+
+export function abort(transactionalId, transaction, token) {
+  return call("/api/transactions/abort", {
+    method: "POST",
+    headers: { "content-type": "application/json", authorization: `Bearer ${token}` },
+    body: JSON.stringify({ transactional_id: transactionalId, transaction }),
+  });
+}

@@ -1,0 +1,88 @@
+// Topics with their partitions: where they begin and end, how large they are, how fast they grow.
+
+import * as api from "./api.js";
+import { reconcile, setText, show } from "./dom.js";
+import { bytes, count, rate } from "./format.js";
+import { fillTable, foldingRow } from "./table.js";
+
+const LABELS = ["topic", "partitions", "records", "per second", "size", "journal"];
+const NUMERIC = [false, true, true, true, true, true];
+
+const rows = document.getElementById("topics-rows");
+const contains = document.getElementById("topics-contains");
+const more = document.getElementById("topics-more");
+const empty = document.getElementById("topics-empty");
+
+let pages = 1;
+let asked = 0;
+/** The sum of a topic's ends, and when it was so: what the rate is made from. */
+const ends = new Map();
+
+export async function refresh() {
+  const number = ++asked;
+  const topics = [];
+  let after = "";
+  let page;
+  for (let each = 0; each < pages && after !== null; each += 1) {
+    page = await api.topics(contains.value, after);
+    topics.push(...page.topics);
+    after = page.next_after;
+  }
+  if (number !== asked) return;
+  const now = performance.now();
+  reconcile(rows, topics, (topic) => topic.topic_id, () => topicRow(now));
+  show(more, after !== null);
+  setText(document.getElementById("topics-total"), `${count(topics.length)} of ${count(page.total)}`);
+  setText(empty, contains.value ? "No topic has this in its name." : "There are no topics yet. They are made when a client first writes to them.");
+  show(empty, topics.length === 0);
+}
+
+function topicRow() {
+  const row = foldingRow(LABELS, NUMERIC);
+  row.update = (topic) => {
+    row.set(
+      [
+        topic.name,
+        count(topic.partitions.length),
+        count(topic.records),
+        growth(topic),
+        bytes(topic.size_bytes),
+        bytes(topic.journal_bytes),
+      ],
+      (details) =>
+        fillTable(
+          details,
+          ["partition", "first offset", "high watermark", "size", "journal"],
+          topic.partitions.map((each) => [
+            String(each.partition),
+            count(each.log_start),
+            count(each.high_watermark),
+            bytes(each.size_bytes),
+            bytes(each.journal_bytes),
+          ]),
+        ),
+    );
+  };
+  return row;
+}
+
+function growth(topic) {
+  const now = { end: topic.partitions.reduce((sum, each) => sum + each.high_watermark, 0), at: performance.now() };
+  const before = ends.get(topic.topic_id);
+  ends.set(topic.topic_id, now);
+  return before === undefined ? "–" : rate((now.end - before.end) / ((now.at - before.at) / 1000));
+}
+
+let typing;
+contains.addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(() => {
+    pages = 1;
+    refresh().catch(() => {}); // the next look says what is wrong
+  }, 200);
+});
+
+more.addEventListener("click", () => {
+  pages += 1;
+  refresh().catch(() => {});
+});

@@ -1,0 +1,96 @@
+"""What a node counts, at one moment: plain values, between the rooms that count and whoever shows it.
+
+`fairlog.node_view` takes them together when somebody asks; `fairlog.metrics` gives them names for Prometheus.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from coordinator.watching import CoordinatorStatistics
+from copier.copier import CopierStatistics
+from datalog.interface import Space
+from fairlog_histogram import Durations
+
+OLDEST_SHOWN = 5
+"""Open transactions that are told of by name, everywhere that something is told of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiFigures:
+    """One API of Kafka's edge; what the fields count is in `fairlog.kafka.statistics`."""
+
+    name: str
+    answered: int
+    failed: int
+    errors: Mapping[str, int]
+    """By the name of the error code."""
+    bytes_in: int
+    bytes_out: int
+    latency: Durations
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeFigures:
+    """Kafka's edge."""
+
+    apis: Sequence[ApiFigures]
+    connected: int
+    accepted: int
+    refused: int
+    not_served: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalFigures:
+    """All journals of the node."""
+
+    local: int
+    local_bytes: int
+    """Of segments that are not given back yet."""
+    pinned_bytes: int
+    """From the first frame of the oldest open transaction to the journal's end, over all local journals."""
+    pinned_by: Sequence[tuple[str, int]]
+    """Transactional id and bytes, the most first; at most OLDEST_SHOWN."""
+    failed_local: int
+    failed_group: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """How far a group is behind in a topic."""
+
+    group: str
+    topic: str
+    lag: int
+    """In records."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningFigures:
+    """What there is once the node has recovered."""
+
+    cluster_id: str
+    node_id: int
+    topics: int
+    partitions: int
+    appended_batches: int
+    appended_records: int
+    appended_bytes: int
+    coordinator: CoordinatorStatistics
+    copier: CopierStatistics
+    edge: EdgeFigures
+    journals: JournalFigures
+    space: Space
+    group_lags: Sequence[GroupLag]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Everything, at one moment."""
+
+    version: str
+    serving: bool
+    refusing_writes: bool
+    running: RunningFigures | None

@@ -1,0 +1,90 @@
+"""Consumer groups as the admin listener and the metrics see them: members from the one side, offsets from the other.
+
+    offsets logs, in the data logs ──▶ committed, per partition ──┐
+    membership ──▶ state, members ────────────────────────────────┴──▶ GroupView
+
+Offsets are read from the data logs' table itself: what is there is what OffsetFetch answers, and reading it needs
+nobody's state. That is a scan, so it runs in a worker thread, and whoever asks often gets the last answer
+(`fairlog.admin_http.cached`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from enum import Enum
+from typing import Protocol
+from uuid import UUID
+
+import trio
+
+from datalog.interface import DataLogs
+from datalog.offset_entries import CommittedOffset, OffsetKey
+from fairlog.admin_http.view import GroupPartition, GroupView, Place
+from fairlog.led_logs import LedLog
+from fairlog_types import LogId, LogKind
+
+_PARTITIONS_PER_STEP = 1000
+"""So many offsets are looked at before others get a turn."""
+
+
+class Described(Protocol):
+    """What is looked at of a group's description."""
+
+    @property
+    def state(self) -> Enum:
+        """Its value is Kafka's word for it."""
+        ...
+
+    @property
+    def members(self) -> Sized: ...
+
+
+class Members(Protocol):
+    """What is looked at of membership; see `fairlog.groups`."""
+
+    def known(self) -> Collection[str]: ...
+
+    def describe(self, group: str) -> Described | None: ...
+
+
+class GroupReader:
+    """Reads all groups: `await reader()`."""
+
+    def __init__(
+        self,
+        data_logs: DataLogs,
+        led: Mapping[LogId, LedLog],
+        place_of: Callable[[LogId], Place],
+        members: Members,
+    ) -> None:
+        """`led` are the logs that this node leads: a live view."""
+        self._data_logs = data_logs
+        self._led = led
+        self._place_of = place_of
+        self._members = members
+
+    async def __call__(self) -> Sequence[GroupView]:
+        """All groups that have members or committed offsets, by name. Raises StorageFailure."""
+        logs = [log for log in self._led if log.kind == LogKind.OFFSETS.value]
+        table = await trio.to_thread.run_sync(self._read, logs)
+        found: defaultdict[str, list[GroupPartition]] = defaultdict(list)
+        for count, (key, committed) in enumerate(table, start=1):
+            if count % _PARTITIONS_PER_STEP == 0:
+                await trio.lowlevel.checkpoint()
+            found[key.group].append(self._partition(key, committed))
+        return [self._view(group, found.get(group, [])) for group in sorted({*found, *self._members.known()})]
+
+    def _read(self, logs: Sequence[LogId]) -> list[tuple[OffsetKey, CommittedOffset]]:
+        return [entry for log in logs for entry in self._data_logs.offsets(log)]
+
+    def _partition(self, key: OffsetKey, committed: CommittedOffset) -> GroupPartition:
+        log = LogId.of_topic(UUID(key.topic), key.partition)
+        led = self._led.get(log)
+        return GroupPartition(self._place_of(log), committed.offset, None if led is None else led.high_watermark)
+
+    def _view(self, group: str, partitions: Sequence[GroupPartition]) -> GroupView:
+        described = self._members.describe(group)
+        state, members = ("Empty", 0) if described is None else (str(described.state.value), len(described.members))
+        ordered = sorted(partitions, key=lambda it: (it.place.topic, it.place.partition))
+        return GroupView(group, state, members, tuple(ordered))

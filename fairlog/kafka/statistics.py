@@ -1,0 +1,65 @@
+"""What passed Kafka's edge since the start, counted where it passes.
+
+One `ApiStatistics` for each API, one `EdgeStatistics` for all connections. Requests and connections bump whole numbers;
+whoever watches reads them (`fairlog.metrics`). Nothing is reset, nothing is measured per client or topic, so the
+memory does not depend on what clients do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import perf_counter
+
+from fairlog_histogram import Histogram
+
+_LENGTH_BYTES = 4
+"""In front of each frame."""
+
+
+class ApiStatistics:
+    """One API's requests."""
+
+    __slots__ = ("answered", "bytes_in", "bytes_out", "errors", "failed", "latency", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.answered = 0
+        """Requests that are done with; those that want no answer, too."""
+        self.failed = 0
+        """Requests whose connection was closed instead: malformed, without an honest answer, or by our fault."""
+        self.errors: dict[int, int] = {}
+        """Error codes that stood in answers, by code. An answer to many partitions may hold many."""
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.latency = Histogram()
+        """From the whole request until its answer is handed to the system. A Fetch may wait for data in between."""
+
+    def note_answer(self, body_bytes: int, started_s: float) -> None:
+        """`started_s` is what `perf_counter` said when the request was whole."""
+        self.answered += 1
+        self.bytes_out += body_bytes + _LENGTH_BYTES
+        self.latency.observe(perf_counter() - started_s)
+
+    def note_silence(self, started_s: float) -> None:
+        """The request is done with, and wants no answer."""
+        self.answered += 1
+        self.latency.observe(perf_counter() - started_s)
+
+    def note_request(self, body_bytes: int) -> None:
+        self.bytes_in += body_bytes + _LENGTH_BYTES
+
+
+class EdgeStatistics:
+    """All connections, and all APIs."""
+
+    __slots__ = ("accepted", "apis", "connected", "not_served", "refused")
+
+    def __init__(self, apis: Mapping[int, ApiStatistics]) -> None:
+        self.apis = apis
+        """By key."""
+        self.accepted = 0
+        self.refused = 0
+        """Connections that were closed at once, because there were too many."""
+        self.connected = 0
+        self.not_served = 0
+        """Requests of APIs that are not served."""

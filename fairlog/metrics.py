@@ -1,0 +1,223 @@
+"""What a node counts, as Prometheus reads it: every name, its meaning and its labels stand in this file.
+
+    rooms ── plain counts ──▶ Figures (one moment) ──▶ families ──▶ text, by prometheus-client
+
+The rooms know nothing of Prometheus. They keep whole numbers and histograms; `fairlog.node_view` takes them together
+when somebody asks, and this module gives them names. Nothing is registered on a hot path, so a node that nobody
+scrapes pays for the counting alone.
+
+Cardinality. Labels come from what the node itself is made of (APIs, error codes, causes of aborts), never from what
+clients call themselves, with two exceptions, both bounded: the OLDEST_SHOWN oldest open transactions, and the
+GROUP_TOPICS_SHOWN pairs of group and topic with the largest lag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from coordinator.watching import CoordinatorStatistics
+from copier.copier import CopierStatistics
+from fairlog.figures import OLDEST_SHOWN, EdgeFigures, Figures, GroupLag, JournalFigures, RunningFigures
+from fairlog_histogram import BOUNDS_S, Durations
+
+GROUP_TOPICS_SHOWN = 500
+LABEL_CHARACTERS_MAX = 200
+"""Of a label that a client has chosen: a transactional id may have a thousand."""
+
+
+def exposition(figures: Figures, accept: str) -> tuple[bytes, str]:
+    """The figures, with the process' own, as text, and its content type. `accept` is the scraper's header. Blocks."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(figures))
+    registry.register(_PROCESS)
+    registry.register(GC_COLLECTOR)
+    registry.register(PLATFORM_COLLECTOR)
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+_PROCESS = ProcessCollector(registry=None)
+
+
+class _Collector(Collector):
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[Metric]:
+        figures = self._figures
+        yield _gauge("serving", "1 if the node has recovered and takes clients", int(figures.serving))
+        yield _gauge(
+            "writes_refused", "1 if the disk has failed and writes are refused until a restart", figures.refusing_writes
+        )
+        info = {"version": figures.version}
+        running = figures.running
+        if running is not None:
+            info |= {"cluster_id": running.cluster_id, "node_id": str(running.node_id)}
+            yield from _running(running)
+        yield InfoMetricFamily("fairlog", "The node", value=info)
+
+
+def _running(figures: RunningFigures) -> Iterator[Metric]:
+    yield _gauge("topics", "Topics", figures.topics)
+    yield _gauge("partitions", "Partitions that this node leads", figures.partitions)
+    yield _counter("produced_batches", "Record batches written by clients", figures.appended_batches)
+    yield _counter("produced_records", "Records written by clients, committed or not", figures.appended_records)
+    yield _counter("produced_bytes", "Bytes of record batches written by clients, as sent", figures.appended_bytes)
+    yield from _transactions(figures.coordinator)
+    yield from _journals(figures.journals)
+    yield from _copy(figures.copier)
+    yield _gauge("datalog_used_bytes", "The data logs' file, to the last page ever used", figures.space.used_bytes)
+    yield _gauge("datalog_map_bytes", "What it may grow to (datalog.map_bytes)", figures.space.bytes_max)
+    yield from _edge(figures.edge)
+    yield from _group_lags(figures.group_lags)
+
+
+def _transactions(figures: CoordinatorStatistics) -> Iterator[Metric]:
+    states = GaugeMetricFamily(
+        "fairlog_transactions",
+        "Transactions under way: open, preparing (being committed), copying (committed, not visible yet)",
+        labels=["state"],
+    )
+    states.add_metric(["open"], figures.open)
+    states.add_metric(["preparing"], figures.preparing)
+    states.add_metric(["copying"], figures.copying)
+    yield states
+    yield _gauge("transactional_ids", "Transactional ids that are remembered", figures.transactional_ids)
+    yield _counter("transactions_begun", "Transactions that have begun", figures.begun)
+    yield _counter("transactions_committed", "Transactions that were committed", figures.committed)
+    aborted = CounterMetricFamily("fairlog_transactions_aborted", "Transactions aborted, by cause", labels=["cause"])
+    for cause, count in sorted(figures.aborted.items()):
+        aborted.add_metric([cause], count)
+    yield aborted
+    yield _gauge(
+        "transaction_oldest_age_seconds",
+        "Age of the transaction that has been open longest; 0 without one",
+        max((age_s for _, age_s in figures.oldest), default=0.0),
+    )
+    ages = GaugeMetricFamily(
+        "fairlog_transaction_age_seconds",
+        f"Age of the {OLDEST_SHOWN} transactions that have been open longest",
+        labels=["transactional_id"],
+    )
+    for transactional_id, age_s in figures.oldest[:OLDEST_SHOWN]:
+        ages.add_metric([_label(transactional_id)], age_s)
+    yield ages
+    durations = figures.durations
+    yield _histogram(
+        "commit_duration_seconds",
+        "A commit's time: prepare (all participants have it on disk), flush (the rest until PREPARE_COMMIT is, too), "
+        "apply (from the answer until it is visible)",
+        "phase",
+        {"prepare": durations.prepare, "flush": durations.flush, "apply": durations.apply},
+    )
+
+
+def _journals(figures: JournalFigures) -> Iterator[Metric]:
+    yield _gauge("journal_bytes", "Local journals: bytes of segments that are not given back yet", figures.local_bytes)
+    yield _gauge("journals", "Local journals: one for each partition", figures.local)
+    yield _gauge(
+        "journal_pinned_bytes",
+        "Bytes of local journals that cannot be given back because of open transactions",
+        figures.pinned_bytes,
+    )
+    pinned = GaugeMetricFamily(
+        "fairlog_journal_pinned_by_transaction_bytes",
+        f"The same by transaction, for the {OLDEST_SHOWN} that pin most; where several do, each counts",
+        labels=["transactional_id"],
+    )
+    for transactional_id, count in figures.pinned_by[:OLDEST_SHOWN]:
+        pinned.add_metric([_label(transactional_id)], count)
+    yield pinned
+    failed = GaugeMetricFamily(
+        "fairlog_journals_failed", "Journals closed for writing because the disk has failed", labels=["kind"]
+    )
+    failed.add_metric(["local"], figures.failed_local)
+    failed.add_metric(["group"], figures.failed_group)
+    yield failed
+
+
+def _copy(figures: CopierStatistics) -> Iterator[Metric]:
+    yield _gauge("copy_lag_bytes", "Decided in the journals, and not yet in the data logs", figures.backlog_bytes)
+    yield _gauge("copy_lag_seconds", "How long the oldest of it has waited", figures.lag_s)
+    yield _counter("copied_records", "Records copied into the data logs", figures.copied_records)
+    yield _counter("copied_bytes", "Bytes of record batches copied into the data logs", figures.copied_payload_bytes)
+    yield _counter("copied_chunks", "Write transactions of the data logs that copied something", figures.copied_chunks)
+
+
+def _edge(figures: EdgeFigures) -> Iterator[Metric]:
+    yield _gauge("connections", "Connections of Kafka clients", figures.connected)
+    yield _counter("connections_accepted", "Connections accepted", figures.accepted)
+    yield _counter("connections_refused", "Connections closed at once: requests.connections_max", figures.refused)
+    yield _counter("requests_not_served", "Requests of APIs that are not served", figures.not_served)
+    labels = ["api"]
+    requests = CounterMetricFamily("fairlog_requests", "Requests answered", labels=labels)
+    failed = CounterMetricFamily(
+        "fairlog_requests_failed", "Requests whose connection was closed instead of an answer", labels=labels
+    )
+    errors = CounterMetricFamily(
+        "fairlog_request_errors",
+        "Error codes in answers; an answer to several partitions may hold several",
+        labels=["api", "error"],
+    )
+    bytes_in = CounterMetricFamily("fairlog_request_bytes", "Bytes of requests", labels=labels)
+    bytes_out = CounterMetricFamily("fairlog_response_bytes", "Bytes of answers; Fetch: what is read", labels=labels)
+    used = [api for api in figures.apis if api.answered or api.failed]
+    for api in used:
+        requests.add_metric([api.name], api.answered)
+        failed.add_metric([api.name], api.failed)
+        bytes_in.add_metric([api.name], api.bytes_in)
+        bytes_out.add_metric([api.name], api.bytes_out)
+        for error, count in sorted(api.errors.items()):
+            errors.add_metric([api.name, error], count)
+    yield from (requests, failed, errors, bytes_in, bytes_out)
+    yield _histogram(
+        "request_duration_seconds",
+        "From the whole request to its answer; Fetch waits for data in between",
+        "api",
+        {api.name: api.latency for api in used},
+    )
+
+
+def _group_lags(lags: Sequence[GroupLag]) -> Iterator[Metric]:
+    family = GaugeMetricFamily(
+        "fairlog_group_lag_records",
+        f"Records between a group's committed offsets and the end; the {GROUP_TOPICS_SHOWN} largest",
+        labels=["group", "topic"],
+    )
+    for lag in sorted(lags, key=lambda each: each.lag, reverse=True)[:GROUP_TOPICS_SHOWN]:
+        family.add_metric([_label(lag.group), lag.topic], lag.lag)
+    yield family
+
+
+def _gauge(name: str, documentation: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"fairlog_{name}", documentation, value=value)
+
+
+def _counter(name: str, documentation: str, value: float) -> Metric:
+    return CounterMetricFamily(f"fairlog_{name}", documentation, value=value)
+
+
+def _histogram(name: str, documentation: str, label: str, rows: Mapping[str, Durations]) -> Metric:
+    family = HistogramMetricFamily(f"fairlog_{name}", documentation, labels=[label])
+    bounds = [*map(str, BOUNDS_S), "+Inf"]
+    for value, durations in rows.items():
+        buckets = list(zip(bounds, accumulate(durations.counts), strict=True))
+        family.add_metric([value], buckets, durations.sum_s)
+    return family
+
+
+def _label(text: str) -> str:
+    return text if len(text) <= LABEL_CHARACTERS_MAX else text[:LABEL_CHARACTERS_MAX] + "…"

@@ -1,0 +1,389 @@
+"""The node as its admin listener sees it: `fairlog.admin_http.view.Node`, out of the real parts.
+
+    leaders, coordinator, cluster store, data logs, Kafka's edge ──▶ NodeView ──▶ admin_http, metrics
+
+It exists from the node's first moment, knows which phase the run is in, and gets the parts when they have recovered. It
+changes nothing, with one exception: an operator's abort, which goes through the coordinator like any other.
+
+What is looked at on the event loop is in memory and bounded: live transactions by LIVE_SHOWN and PARTS_SHOWN. What
+grows with the number of partitions lets others run every so often; what reads the data logs runs in a worker thread.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from uuid import UUID
+
+import trio
+
+from coordinator.answers import Description, Refusal
+from coordinator.service import Coordinator
+from coordinator.watching import Ended, Step, UnderWay
+from datalog.interface import DataLogs, UnknownLog
+from fairlog.admin_http.cached import Cached
+from fairlog.admin_http.view import (
+    PARTS_SHOWN,
+    AbortOutcome,
+    ClusterView,
+    EndedTransaction,
+    GroupView,
+    LiveTransaction,
+    NotServing,
+    Part,
+    PartitionView,
+    Phase,
+    Place,
+    TopicPage,
+    TopicView,
+    Transactions,
+)
+from fairlog.cluster.interface import ClusterStore, Topic
+from fairlog.config import Address
+from fairlog.figures import (
+    OLDEST_SHOWN,
+    ApiFigures,
+    EdgeFigures,
+    Figures,
+    GroupLag,
+    JournalFigures,
+    RunningFigures,
+)
+from fairlog.group_view import GroupReader, Members
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.statistics import ApiStatistics, EdgeStatistics
+from fairlog.leaders import LocalLeaders
+from fairlog.led_logs import LedLog
+from fairlog_types import LogId, LogKind, TxId
+
+
+def _version() -> str:
+    try:
+        return metadata.version("fairlog")
+    except metadata.PackageNotFoundError:
+        return "not installed"  # a checkout may run without being a distribution
+
+
+VERSION = _version()
+
+LIVE_SHOWN = 100
+"""Open transactions that are shown, the oldest, and as many that are being copied."""
+
+ENDED_SHOWN = 50
+
+GROUPS_FRESH_S = 1.0
+"""Reading all committed offsets is a scan."""
+
+HUNG_AFTER_S = 10.0
+"""An open transaction whose producer was not heard of for so long, or for a quarter of its time-out, looks hung."""
+
+_LOGS_PER_STEP = 500
+"""So many journals are looked at before others get a turn: about half a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What there is to look at once the node has recovered."""
+
+    cluster: ClusterStore
+    leaders: LocalLeaders
+    data_logs: DataLogs
+    coordinator: Coordinator
+    edge: EdgeStatistics
+    advertised: Address
+    members: Members
+
+
+class NodeView:
+    """Implements `fairlog.admin_http.view.Node`."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        """`now_ms` is the wall clock that the node writes down."""
+        self._now_ms = now_ms
+        self._phase = Phase.RECOVERING
+        self._parts: Parts | None = None
+        self._read_groups: Cached[Sequence[GroupView]] | None = None
+        self._started_s = trio.current_time()
+
+    # --- what the node says of itself -----------------------------------------------------------
+
+    def serves(self, parts: Parts) -> None:
+        """The node has recovered, and takes clients from now on."""
+        self._parts = parts
+        reader = GroupReader(parts.data_logs, parts.leaders.led, self.place_of, parts.members)
+        self._read_groups = Cached(reader, fresh_s=GROUPS_FRESH_S)
+        self._phase = Phase.SERVING
+
+    def stops(self) -> None:
+        """The node takes no more clients. What there is to look at stays, as long as there is somebody who looks."""
+        self._phase = Phase.STOPPING
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def refusing_because(self) -> str | None:
+        failure = None if self._parts is None else self._parts.leaders.failure
+        return None if failure is None else str(failure)
+
+    def _there(self) -> Parts:
+        if self._parts is None:
+            raise NotServing
+        return self._parts
+
+    # --- the node, topics, groups -----------------------------------------------------------------
+
+    async def cluster(self) -> ClusterView:
+        parts = self._there()
+        topics = parts.cluster.topics()
+        copier = parts.leaders.copier_statistics()
+        space = await trio.to_thread.run_sync(parts.data_logs.space)
+        return ClusterView(
+            cluster_id=parts.cluster.cluster_id,
+            node_id=parts.cluster.node_id,
+            version=VERSION,
+            start=parts.cluster.leader_epoch,
+            address=str(parts.advertised),
+            uptime_s=trio.current_time() - self._started_s,
+            topics=len(topics),
+            partitions=sum(topic.partitions for topic in topics),
+            connections=parts.edge.connected,
+            backlog_bytes=copier.backlog_bytes,
+            lag_s=copier.lag_s,
+            used_bytes=space.used_bytes,
+            map_bytes=space.bytes_max,
+        )
+
+    async def topics(self, *, after: str, contains: str, count_max: int, partitions_max: int) -> TopicPage:
+        parts = self._there()
+        fitting = [topic for topic in parts.cluster.topics() if contains in topic.name]
+        page: list[Topic] = []
+        partitions = 0
+        for topic in fitting:
+            if topic.name <= after:
+                continue
+            if page and (len(page) == count_max or partitions + topic.partitions > partitions_max):
+                break
+            page.append(topic)
+            partitions += topic.partitions
+        logs = [log for topic in page for log in topic.logs()]
+        sizes = await trio.to_thread.run_sync(_sizes, parts.data_logs, logs)
+        views = tuple(_topic_view(topic, parts.leaders, sizes) for topic in page)
+        more = bool(page) and page[-1] is not fitting[-1]
+        return TopicPage(views, len(fitting), page[-1].name if more else None)
+
+    async def groups(self) -> Sequence[GroupView]:
+        if self._read_groups is None:
+            raise NotServing
+        return await self._read_groups.get()
+
+    def place_of(self, log: LogId) -> Place:
+        if log.kind != LogKind.TOPIC.value:
+            return Place("(committed offsets)", log.partition)
+        topic = self._there().cluster.topic_by_id(UUID(log.topic))
+        return Place(log.topic, log.partition, deleted=True) if topic is None else Place(topic.name, log.partition)
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    def transactions(self) -> Transactions:
+        parts = self._there()
+        statistics = parts.coordinator.statistics()
+        live = [self._live(parts.leaders, it) for it in parts.coordinator.under_way(LIVE_SHOWN)]
+        return Transactions(
+            open=statistics.open,
+            preparing=statistics.preparing,
+            copying=statistics.copying,
+            begun_total=statistics.begun,
+            committed_total=statistics.committed,
+            aborted_total=sum(statistics.aborted.values()),
+            transactional_ids=statistics.transactional_ids,
+            live=tuple(sorted(live, key=lambda it: not it.hung)),
+            ended=tuple(self._ended(it) for it in parts.coordinator.ended()[:ENDED_SHOWN]),
+        )
+
+    def transactional_id(self, transactional_id: str) -> Description | None:
+        return self._there().coordinator.describe(transactional_id)
+
+    def _live(self, leaders: LocalLeaders, it: UnderWay) -> LiveTransaction:
+        parts: list[Part] = []
+        records, pinned_bytes, last_use_ms = 0, 0, 0
+        for log in it.logs:
+            led = leaders.led.get(log)
+            if led is None:
+                continue
+            held = led.state.open_transactions.get(it.txid)
+            pinned = _pinned_bytes(led, it.txid)
+            pinned_bytes += pinned
+            if held is not None:
+                records += held.records
+                window = led.state.windows.get(it.txid.producer_id)
+                last_use_ms = max(last_use_ms, 0 if window is None or not held.records else window.last_use_ms)
+            if len(parts) < PARTS_SHOWN:
+                parts.append(Part(self.place_of(log), 0 if held is None else held.records, pinned))
+        silent_s = min(it.silent_s, it.steps[0][1])
+        if last_use_ms:
+            # By the wall clock, which may have jumped: it can only make the silence shorter.
+            silent_s = min(silent_s, max(0.0, (self._now_ms() - last_use_ms) / 1000))
+        is_open = it.steps[-1][0] is Step.BEGIN
+        return LiveTransaction(
+            transactional_id=it.transactional_id,
+            txid=it.txid,
+            steps=it.steps,
+            began_ms=it.began_ms,
+            timeout_ms=it.timeout_ms,
+            silent_s=silent_s,
+            hung=is_open and silent_s >= min(HUNG_AFTER_S, it.timeout_ms / 4000),
+            records=records if it.records is None else it.records,
+            pinned_bytes=pinned_bytes,
+            parts=tuple(parts),
+            parts_total=len(it.logs),
+        )
+
+    def _ended(self, it: Ended) -> EndedTransaction:
+        committed = it.cause is None
+        return EndedTransaction(
+            transactional_id=it.transactional_id,
+            txid=it.txid,
+            began_ms=it.began_ms,
+            ended_ms=it.ended_ms,
+            cause=it.cause,
+            steps=tuple(it.steps),
+            records=it.records,
+            placed=tuple((self.place_of(each.log), each) for each in it.placements[:PARTS_SHOWN]),
+            touched=() if committed else tuple(self.place_of(log) for log in it.logs[:PARTS_SHOWN]),
+            parts_total=len(it.placements if committed else it.logs),
+        )
+
+    async def abort(self, transactional_id: str, txid: TxId) -> AbortOutcome:
+        coordinator = self._there().coordinator
+        found = coordinator.describe(transactional_id)
+        if found is None:
+            return AbortOutcome.UNKNOWN
+        if found.txid != txid:
+            return AbortOutcome.COMMITTED if _is_committed(coordinator, found, txid) else AbortOutcome.NOT_OPEN
+        refusal = await coordinator.abort_open(transactional_id, txid)
+        if refusal in _ABORT_REFUSALS:
+            return _ABORT_REFUSALS[refusal]
+        found = coordinator.describe(transactional_id)
+        if found is not None and _is_committed(coordinator, found, txid):
+            return AbortOutcome.COMMITTED
+        return AbortOutcome.ABORTED if refusal is None else AbortOutcome.NOT_OPEN
+
+    # --- figures ------------------------------------------------------------------------------------
+
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
+        figures = Figures(
+            version=VERSION,
+            serving=self._phase is Phase.SERVING,
+            refusing_writes=self.refusing_because is not None,
+            running=None if self._parts is None else await self._running(self._parts),
+        )
+        return await trio.to_thread.run_sync(_exposition, figures, accept)
+
+    async def _running(self, parts: Parts) -> RunningFigures:
+        topics = parts.cluster.topics()
+        coordinator = parts.coordinator.statistics(OLDEST_SHOWN)
+        appended = parts.leaders.appended
+        return RunningFigures(
+            cluster_id=parts.cluster.cluster_id,
+            node_id=parts.cluster.node_id,
+            topics=len(topics),
+            partitions=sum(topic.partitions for topic in topics),
+            appended_batches=appended.batches,
+            appended_records=appended.records,
+            appended_bytes=appended.size_bytes,
+            coordinator=coordinator,
+            copier=parts.leaders.copier_statistics(),
+            edge=_edge(parts.edge),
+            journals=await _journals(parts, coordinator.failed_journals),
+            space=await trio.to_thread.run_sync(parts.data_logs.space),
+            group_lags=_group_lags(await self.groups()),
+        )
+
+
+def _exposition(figures: Figures, accept: str) -> tuple[bytes, str]:
+    # prometheus-client is loaded when somebody scrapes, in the worker thread.
+    from fairlog.metrics import exposition
+
+    return exposition(figures, accept)
+
+
+_ABORT_REFUSALS = {
+    Refusal.UNKNOWN_PRODUCER_ID_MAPPING: AbortOutcome.UNKNOWN,
+    Refusal.CONCURRENT: AbortOutcome.DECIDING,
+    Refusal.STORAGE: AbortOutcome.REFUSED,
+}
+"""The others leave open what became of it."""
+
+
+def _is_committed(coordinator: Coordinator, found: Description, txid: TxId) -> bool:
+    if txid in found.being_copied or any(each.txid == txid for each in found.committed):
+        return True
+    return any(ended.txid == txid and ended.cause is None for ended in coordinator.ended())
+
+
+def _sizes(data_logs: DataLogs, logs: Sequence[LogId]) -> dict[LogId, int]:
+    """Bytes of each log's batches; those that were dropped meanwhile are left out. In a worker thread."""
+    sizes: dict[LogId, int] = {}
+    for log in logs:
+        with suppress(UnknownLog):
+            sizes[log] = data_logs.bounds(log).size_bytes
+    return sizes
+
+
+def _topic_view(topic: Topic, leaders: LocalLeaders, sizes: Mapping[LogId, int]) -> TopicView:
+    partitions: list[PartitionView] = []
+    for log in topic.logs():
+        led = leaders.led.get(log)
+        if led is not None and log in sizes:
+            journal_bytes = led.journal.end - led.journal.start
+            view = PartitionView(log.partition, led.log_start, led.high_watermark, sizes[log], journal_bytes)
+            partitions.append(view)
+    return TopicView(topic.name, str(topic.topic_id), tuple(partitions))
+
+
+def _pinned_bytes(led: LedLog, txid: TxId) -> int:
+    held = led.state.open_transactions.get(txid)
+    return 0 if held is None or held.first_position is None else led.journal.end - held.first_position
+
+
+async def _journals(parts: Parts, failed_group: int) -> JournalFigures:
+    local_bytes = pinned_bytes = failed = 0
+    by_transaction: defaultdict[TxId, int] = defaultdict(int)
+    logs = list(parts.leaders.led.values())
+    for count, led in enumerate(logs, start=1):
+        if count % _LOGS_PER_STEP == 0:
+            await trio.lowlevel.checkpoint()
+        journal = led.journal
+        local_bytes += journal.end - journal.start
+        pinned_bytes += journal.end - led.state.pinned_from(journal.end)
+        failed += journal.failed is not None
+        for txid in led.state.open_transactions:
+            by_transaction[txid] += _pinned_bytes(led, txid)
+    most = sorted(by_transaction.items(), key=lambda item: item[1], reverse=True)[:OLDEST_SHOWN]
+    names = {txid: parts.coordinator.owner_of(txid.producer_id) for txid, _ in most}
+    pinned_by = [(names[txid] or f"producer {txid.producer_id}", count) for txid, count in most if count]
+    return JournalFigures(len(logs), local_bytes, pinned_bytes, pinned_by, failed, failed_group)
+
+
+def _edge(edge: EdgeStatistics) -> EdgeFigures:
+    apis = [_api(api) for _, api in sorted(edge.apis.items())]
+    return EdgeFigures(apis, edge.connected, edge.accepted, edge.refused, edge.not_served)
+
+
+def _api(api: ApiStatistics) -> ApiFigures:
+    errors = {ErrorCode(code).name: count for code, count in api.errors.items()}
+    return ApiFigures(api.name, api.answered, api.failed, errors, api.bytes_in, api.bytes_out, api.latency.read())
+
+
+def _group_lags(groups: Sequence[GroupView]) -> list[GroupLag]:
+    lags: defaultdict[tuple[str, str], int] = defaultdict(int)
+    for group in groups:
+        for partition in group.partitions:
+            if not partition.place.deleted:
+                lags[group.group, partition.place.topic] += partition.lag
+    return [GroupLag(group, topic, lag) for (group, topic), lag in lags.items()]

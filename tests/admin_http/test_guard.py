@@ -1,0 +1,89 @@
+"""What keeps other sites' pages out of the admin listener."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlog.admin_http.guard import HEADERS, host_is_ours, refusal_of_change
+from tests.admin_http.conftest import TOKEN, Ask, FakeNode
+
+GOOD = {
+    "host": "127.0.0.1:9644",
+    "content-type": "application/json",
+    "authorization": f"Bearer {TOKEN}",
+    "origin": "http://127.0.0.1:9644",
+    "sec-fetch-site": "same-origin",
+}
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "127.0.0.1:9644", "[::1]:9644", "10.1.2.3", "localhost", "localhost:80", "LOCALHOST", "localhost.",
+     "broker.example", "Broker.Example:9644"],
+)  # fmt: skip
+def test_host_that_no_other_site_can_have_is_ours(host: str) -> None:
+    """Addresses, localhost, and the names of the settings, with any port."""
+    assert host_is_ours(host, {"broker.example"})
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "broker.example.evil", "xbroker.example",
+     "[::1", "evil.example@127.0.0.1.nip.io", "0x7f000001.example", "127.0.0.1 evil.example"],
+)  # fmt: skip
+def test_host_that_another_site_may_have_is_not_ours(host: str) -> None:
+    """Whatever a name server may point to us."""
+    assert not host_is_ours(host, {"broker.example"})
+
+
+def test_change_by_our_own_page_or_by_a_tool_may_go_on() -> None:
+    """A browser says where it comes from; curl says nothing."""
+    assert refusal_of_change(GOOD, TOKEN) is None
+    tool = {name: GOOD[name] for name in ("host", "content-type", "authorization")}
+    assert refusal_of_change(tool, TOKEN) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "status"),
+    [
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://127.0.0.1:8080"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": ""}, 415),
+        ({"authorization": ""}, 401),
+        ({"authorization": "Basic dXNlcjpwYXNz"}, 401),
+        ({"authorization": TOKEN}, 401),
+        ({"authorization": "Bearer "}, 403),
+        ({"authorization": "Bearer wrong"}, 403),
+        ({"authorization": f"Bearer {TOKEN}x"}, 403),
+        ({"authorization": "Bearer \xff"}, 403),
+    ],
+)
+def test_change_without_what_it_takes_is_refused(changed: dict[str, str], status: int) -> None:
+    """The token, JSON, and, from a browser, our own origin: each of them is needed."""
+    refusal = refusal_of_change(GOOD | changed, TOKEN)
+    assert refusal is not None
+    assert refusal[0] == status
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/api/transactions", "/api/transactions/abort", "/none"])
+async def test_request_for_another_host_sees_nothing(ask: Ask, node: FakeNode, path: str) -> None:
+    """DNS rebinding: a page of another site gets one sentence, whatever it asks for."""
+    answer = await ask(path, headers={"host": "evil.example"})
+    assert answer.status == 421
+    assert "admin.hosts" in answer.document["error"]
+    assert node.asked == []
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/metrics", "/api/cluster", "/none", "/api/transactions/abort"])
+async def test_answer_carries_the_policy_and_never_a_cookie(ask: Ask, path: str) -> None:
+    """No inline script, no frame, no guessing of types, also on errors."""
+    answer = await ask(path)
+    assert HEADERS.items() <= answer.headers.items()
+    assert "'unsafe-inline'" not in answer.headers["content-security-policy"]
+    assert "set-cookie" not in answer.headers
+    assert "access-control-allow-origin" not in answer.headers
+    assert answer.headers["cache-control"] == ("no-cache" if path == "/" else "no-store")

@@ -1,0 +1,183 @@
+"""Names, labels and bounds of what Prometheus reads."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from coordinator.watching import CommitDurations, CoordinatorStatistics
+from copier.copier import CopierStatistics
+from datalog.interface import Space
+from fairlog.figures import (
+    OLDEST_SHOWN,
+    ApiFigures,
+    EdgeFigures,
+    Figures,
+    GroupLag,
+    JournalFigures,
+    RunningFigures,
+)
+from fairlog.metrics import GROUP_TOPICS_SHOWN, LABEL_CHARACTERS_MAX, exposition
+from fairlog_histogram import BOUNDS_S, Durations, Histogram
+
+
+def durations(*seconds: float) -> Durations:
+    histogram = Histogram()
+    for each in seconds:
+        histogram.observe(each)
+    return histogram.read()
+
+
+COORDINATOR = CoordinatorStatistics(
+    begun=9,
+    committed=5,
+    aborted={"timed_out": 2, "forced": 1},
+    durations=CommitDurations(durations(0.001, 0.002), durations(0.0001), durations(0.003)),
+    transactional_ids=4,
+    open=1,
+    preparing=0,
+    copying=0,
+    oldest=(("billing-7", 12.5),),
+    failed_journals=0,
+)
+RUNNING = RunningFigures(
+    cluster_id="c",
+    node_id=1,
+    topics=2,
+    partitions=6,
+    appended_batches=3,
+    appended_records=30,
+    appended_bytes=3000,
+    coordinator=COORDINATOR,
+    copier=CopierStatistics(1, 20, 2000, 512, 0.25, 0, 1.5),
+    edge=EdgeFigures(
+        [
+            ApiFigures("Produce", 7, 1, {"NOT_LEADER": 2}, 700, 70, durations(0.02)),
+            ApiFigures("Fetch", 0, 0, {}, 0, 0, durations()),
+        ],
+        connected=3,
+        accepted=5,
+        refused=1,
+        not_served=2,
+    ),
+    journals=JournalFigures(6, 4096, 1024, [("billing-7", 1024)], 0, 1),
+    space=Space(8192, 1 << 30),
+    group_lags=[GroupLag("readers", "orders", 7)],
+)
+
+
+def read(
+    running: RunningFigures | None = RUNNING, accept: str = ""
+) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """The samples, by name and labels."""
+    text, _ = exposition(Figures("9.9", serving=running is not None, refusing_writes=False, running=running), accept)
+    families = text_string_to_metric_families(text.decode())
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "value"),
+    [
+        ("fairlog_serving", {}, 1),
+        ("fairlog_writes_refused", {}, 0),
+        ("fairlog_transactions", {"state": "open"}, 1),
+        ("fairlog_transactions_committed_total", {}, 5),
+        ("fairlog_transactions_aborted_total", {"cause": "timed_out"}, 2),
+        ("fairlog_transaction_oldest_age_seconds", {}, 12.5),
+        ("fairlog_transaction_age_seconds", {"transactional_id": "billing-7"}, 12.5),
+        ("fairlog_journal_pinned_bytes", {}, 1024),
+        ("fairlog_journal_pinned_by_transaction_bytes", {"transactional_id": "billing-7"}, 1024),
+        ("fairlog_journals_failed", {"kind": "group"}, 1),
+        ("fairlog_copy_lag_bytes", {}, 512),
+        ("fairlog_copy_lag_seconds", {}, 0.25),
+        ("fairlog_commit_duration_seconds_count", {"phase": "prepare"}, 2),
+        ("fairlog_commit_duration_seconds_count", {"phase": "flush"}, 1),
+        ("fairlog_commit_duration_seconds_sum", {"phase": "apply"}, 0.003),
+        ("fairlog_group_lag_records", {"group": "readers", "topic": "orders"}, 7),
+        ("fairlog_requests_total", {"api": "Produce"}, 7),
+        ("fairlog_requests_failed_total", {"api": "Produce"}, 1),
+        ("fairlog_request_errors_total", {"api": "Produce", "error": "NOT_LEADER"}, 2),
+        ("fairlog_request_bytes_total", {"api": "Produce"}, 700),
+        ("fairlog_response_bytes_total", {"api": "Produce"}, 70),
+        ("fairlog_request_duration_seconds_count", {"api": "Produce"}, 1),
+        ("fairlog_connections", {}, 3),
+        ("fairlog_connections_refused_total", {}, 1),
+        ("fairlog_produced_records_total", {}, 30),
+        ("fairlog_datalog_used_bytes", {}, 8192),
+        ("fairlog_datalog_map_bytes", {}, 1 << 30),
+    ],
+)
+def test_metric_that_operators_alert_on_is_there(name: str, labels: dict[str, str], value: float) -> None:
+    """These names are a promise: dashboards and alerts are made of them."""
+    assert read()[name, tuple(sorted(labels.items()))] == value
+
+
+def test_metrics_of_a_node_that_recovers_say_so() -> None:
+    """And have the process' own figures."""
+    samples = read(running=None)
+    assert samples["fairlog_serving", ()] == 0
+    assert ("process_resident_memory_bytes", ()) in samples
+    assert not any(name.startswith("fairlog_transactions") for name, _ in samples)
+
+
+def test_histogram_counts_upwards_to_its_count() -> None:
+    """Buckets are cumulative, as Prometheus wants them, and hold their upper bound."""
+    spread = durations(*BOUNDS_S, 99.0)
+    running = replace(RUNNING, coordinator=replace(COORDINATOR, durations=CommitDurations(spread, spread, spread)))
+    samples = read(running)
+    buckets = [
+        samples["fairlog_commit_duration_seconds_bucket", (("le", le), ("phase", "apply"))]
+        for le in [*map(str, BOUNDS_S), "+Inf"]
+    ]
+    assert buckets == list(range(1, len(BOUNDS_S) + 2))
+
+
+def test_metrics_are_bounded_whatever_clients_call_themselves() -> None:
+    """Neither the number of ids and groups nor the length of a name makes the page grow."""
+    many = tuple((f"{number}" + "ä" * 1000, 1.0) for number in range(100))
+    running = replace(
+        RUNNING,
+        coordinator=replace(COORDINATOR, oldest=many),
+        journals=replace(RUNNING.journals, pinned_by=[(name, 1) for name, _ in many]),
+        group_lags=[GroupLag(f"group {number}", "t", number) for number in range(10_000)],
+    )
+    samples = read(running)
+    ages = [dict(labels) for name, labels in samples if name == "fairlog_transaction_age_seconds"]
+    assert len(ages) == OLDEST_SHOWN
+    assert all(len(labels["transactional_id"]) == LABEL_CHARACTERS_MAX + 1 for labels in ages)
+    assert sum(name == "fairlog_journal_pinned_by_transaction_bytes" for name, _ in samples) == OLDEST_SHOWN
+    lags = {value for (name, _), value in samples.items() if name == "fairlog_group_lag_records"}
+    assert lags == set(range(10_000 - GROUP_TOPICS_SHOWN, 10_000))
+
+
+@pytest.mark.parametrize("name", ['quo"te', "new\nline", "back\\slash", '"} 1\nfake_metric{x="', "\x00", "ünïcødé"])
+def test_label_that_a_client_chose_stays_a_label(name: str) -> None:
+    """No transactional id adds a line of its own to the page."""
+    samples = read(replace(RUNNING, coordinator=replace(COORDINATOR, oldest=((name, 3.0),))))
+    assert samples["fairlog_transaction_age_seconds", (("transactional_id", name),)] == 3.0
+    assert not any(sample.startswith("fake") for sample, _ in samples)
+
+
+def test_metrics_speak_openmetrics_to_who_asks_for_it() -> None:
+    """As Prometheus does."""
+    figures = Figures("9.9", serving=True, refusing_writes=False, running=RUNNING)
+    text, content_type = exposition(figures, "application/openmetrics-text; version=1.0.0")
+    assert content_type.startswith("application/openmetrics-text")
+    assert text.endswith(b"# EOF\n")
+
+
+def test_documentation_lists_exactly_what_there_is() -> None:
+    """docs/admin-http.md has every metric of ours, by the name that a query uses, and no other."""
+    page = (Path(__file__).parents[2] / "docs" / "admin-http.md").read_text(encoding="utf-8")
+    table = page.partition("## Metrics")[2].partition("### What to alert on")[0]
+    samples = {name for name, _ in read() if name.startswith("fairlog_")}
+    names = {re.sub(r"_(bucket|count|sum|created)$", "", name) for name in samples}
+    assert set(re.findall(r"`(fairlog_\w+)`", table)) == names

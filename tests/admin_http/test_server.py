@@ -1,0 +1,162 @@
+"""The admin listener on real sockets: bounded, and never the node's undoing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from fairlog.admin_http.server import AdminServer
+
+BIG = b"x" * (16 << 20)
+"""More than the sockets' buffers take."""
+
+
+async def application(scope: Any, receive: Any, send: Any) -> None:
+    if scope["path"] == "/fault":
+        raise ZeroDivisionError("a fault of ours")
+    body = BIG if scope["path"] == "/big" else b"hello"
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@asynccontextmanager
+async def serving(*, connections_max: int = 64) -> AsyncGenerator[Any, None]:
+    """An admin server over `application`; gives a function that connects to it."""
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(AdminServer(application, connections_max=connections_max).serve, listeners)
+        try:
+            yield functools.partial(trio.open_tcp_stream, "127.0.0.1", port)
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+def request(path: str, *, host: str = "localhost") -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+
+
+async def answer(stream: trio.SocketStream) -> bytes:
+    """What comes until the body `hello`, or until the end."""
+    received = b""
+    while not received.endswith(b"hello"):
+        part = await stream.receive_some()
+        if not part:
+            break
+        received += part
+    return received
+
+
+async def served_again(connect: Any) -> bool:
+    """Try until a new connection is served; the caller bounds the time."""
+    while True:
+        async with await connect() as stream:
+            try:
+                await stream.send_all(request("/"))
+                if await answer(stream):
+                    return True
+            except trio.BrokenResourceError:
+                pass
+        await trio.sleep(0.01)
+
+
+async def test_server_answers_one_request_after_the_other_on_a_connection() -> None:
+    """Keep-alive, as browsers and scrapers use it."""
+    with trio.fail_after(10):
+        async with serving() as connect, await connect() as stream:
+            for _ in range(3):
+                await stream.send_all(request("/"))
+                received = await answer(stream)
+                assert received.startswith(b"HTTP/1.1 200")
+                assert b"server:" not in received.lower()
+
+
+async def test_connections_beyond_the_bound_are_closed_and_the_others_served() -> None:
+    """Memory and file descriptors of the node are not a client's to fill."""
+    with trio.fail_after(10):
+        async with serving(connections_max=2) as connect, await connect() as one, await connect() as two:
+            for stream in (one, two):
+                await stream.send_all(request("/"))
+                assert await answer(stream)
+            async with await connect() as third:
+                with pytest.raises(trio.BrokenResourceError):  # noqa: PT012 (sending, or waiting for an answer)
+                    await third.send_all(request("/"))
+                    if not await third.receive_some():
+                        raise trio.BrokenResourceError
+            await one.send_all(request("/"))
+            assert await answer(one)
+            await two.aclose()
+            assert await served_again(connect)
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"\x00" * 100, b"GET\r\n\r\n", b"x" * 70_000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\xff"]
+)
+async def test_garbage_closes_its_connection_alone(garbage: bytes) -> None:
+    """Whatever the bytes are, the next client is served."""
+    with trio.fail_after(10):
+        async with serving() as connect:
+            async with await connect() as stream:
+                await stream.send_all(garbage)
+                await stream.send_eof()
+                while True:
+                    try:
+                        if not await stream.receive_some():
+                            break
+                    except trio.BrokenResourceError:
+                        break
+            async with await connect() as stream:
+                await stream.send_all(request("/"))
+                assert await answer(stream)
+
+
+async def test_fault_of_the_application_ends_one_request(capfd: pytest.CaptureFixture[str]) -> None:
+    """It is said in the log, and the listener lives on."""
+    with trio.fail_after(10):
+        async with serving() as connect:
+            async with await connect() as stream:
+                await stream.send_all(request("/fault"))
+                assert b" 500 " in (await answer(stream)).partition(b"\r\n")[0]
+            async with await connect() as stream:
+                await stream.send_all(request("/"))
+                assert await answer(stream)
+    assert "a fault of ours" in capfd.readouterr().out
+
+
+async def test_client_that_does_not_read_does_not_hold_up_the_end() -> None:
+    """hypercorn shields its sending: the end closes the socket under it."""
+    with trio.fail_after(10):
+        async with serving() as connect:
+            stream = await connect()
+            await stream.send_all(request("/big"))
+            await stream.receive_some(10)
+        await trio.aclose_forcefully(stream)
+
+
+async def test_client_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is closed, and its place is free again."""
+    monkeypatch.setattr("fairlog.admin_http.server.SEND_PATIENCE_S", 0.05)
+    with trio.fail_after(10):
+        async with serving(connections_max=1) as connect:
+            deaf = await connect()
+            await deaf.send_all(request("/big"))
+            assert await served_again(connect)
+            await trio.aclose_forcefully(deaf)
+
+
+async def test_client_that_never_ends_its_head_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then keeps nobody's place."""
+    monkeypatch.setattr("fairlog.admin_http.server.IDLE_S", 0.1)
+    with trio.fail_after(10):
+        async with serving() as connect, await connect() as stream:
+            with pytest.raises(trio.BrokenResourceError):  # noqa: PT012 (closed, it is seen at one of these)
+                while True:
+                    await stream.send_all(b"G")
+                    with trio.move_on_after(0.02):
+                        if not await stream.receive_some():
+                            raise trio.BrokenResourceError
