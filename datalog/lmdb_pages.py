@@ -115,7 +115,7 @@ class LmdbFile:
         """One byte for each page, 1 once it was reached: no page belongs to two."""
 
     def items(self, tree: Tree, *, start: bytes = b"") -> Iterator[Item]:
-        """The tree's keys in order, from the first that is not less than `start`; each page is checked as it is reached.
+        """The tree's keys in order, from the first not less than `start`; pages are checked as they are reached.
 
         Raises DamagedPage, after the items before the damage. To be called once for each tree: a page that is reached
         a second time is damage.
@@ -250,9 +250,7 @@ def _read_meta(data: memoryview, at: int) -> Meta | None:
     if (magic, version) != (_MAGIC, _VERSION) or not flags & _META or page_bytes not in _PAGE_BYTES:
         return None
     last_page, transaction = _META_TAIL.unpack_from(data, at + _TAIL_AT)
-    return Meta(
-        page_bytes, map_bytes, _tree(data, at + _FREE_AT), _tree(data, at + _MAIN_AT), last_page, transaction
-    )
+    return Meta(page_bytes, map_bytes, _tree(data, at + _FREE_AT), _tree(data, at + _MAIN_AT), last_page, transaction)
 
 
 def _tree(data: memoryview, at: int) -> Tree:
