@@ -7,6 +7,7 @@ timestamp of at most P, and b has a larger one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from datalog.layout import NO_TIMESTAMP, LogRecord
 from fairlog.verify.batches import KeptBatch
@@ -53,7 +54,7 @@ class TimeIndexCheck:
         self._entries = list(reversed(entries))
         self._largest_ms = NO_TIMESTAMP
         self._entries_ordered = all(
-            before[0] < after[0] and before[1] < after[1] for before, after in zip(entries, entries[1:], strict=False)
+            before[0] < after[0] and before[1] < after[1] for before, after in pairwise(entries)
         )
 
     def feed(self, batch: KeptBatch) -> Iterator[Violation]:

@@ -63,8 +63,6 @@ class JournalView:
     """Transactions that are decided and copied, as far back as the journal goes."""
     pending: dict[TxId, AppliedPart] = field(default_factory=dict[TxId, AppliedPart])
     """Transactions that are decided and not copied yet."""
-    open: dict[TxId, int] = field(default_factory=dict[TxId, int])
-    """Records of transactions that are not decided here."""
     complete_from: int | None = None
     """From this offset on the journal has all batches of the data log; None if there is no such offset."""
 
@@ -203,7 +201,6 @@ def _fold_behind_mark(
             return
         if isinstance(placed, PlacedTransaction):
             view.pending[placed.txid] = AppliedPart(placed.base_offset, placed.record_count, placed.apply_number)
-    view.open = {txid: transaction.records for txid, transaction in state.open_transactions.items()}
 
 
 def _count(record: LocalRecord) -> int:

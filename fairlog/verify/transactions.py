@@ -75,17 +75,11 @@ class LogView:
     """What one log knows of transactions."""
 
     name: str
-    log_start: int
     next_offset: int
     applied: Mapping[TxId, AppliedPart]
     """Copied."""
     pending: Mapping[TxId, AppliedPart]
     """Decided, and not copied yet."""
-    open: Mapping[TxId, int]
-    """Not decided: records held."""
-
-    def part(self, txid: TxId) -> AppliedPart | None:
-        return self.applied.get(txid) or self.pending.get(txid)
 
 
 def read_history(where: str, records: Iterable[GroupRecord]) -> GroupHistory:

@@ -86,7 +86,6 @@ class Verification:
         self._told = told
         self._topics: dict[str, Topic] = {}
         self._views: dict[LogId, LogView] = {}
-        self._damaged_at: list[Violation] = []
 
     def violations(self) -> Iterator[Violation]:
         """All that is wrong, in the order in which it is found. At the iterator's end `summary` is complete."""
@@ -209,9 +208,7 @@ class Verification:
             yield from self._check_journal(log, name, record, windows, view, copied)
         applied = _applied_by(windows)
         rules = rules_of(self._topics.get(log.topic))
-        self._views[log] = LogView(
-            name, record.log_start, record.next_offset, {**view.applied, **applied}, view.pending, view.open
-        )
+        self._views[log] = LogView(name, record.next_offset, {**view.applied, **applied}, view.pending)
         self.summary.counts["data logs"] += 1
         if log.kind != LogKind.TOPIC.value:
             return
