@@ -114,6 +114,10 @@ class LmdbFile:
         self._reached = bytearray(min(self.meta.last_page, len(data) // self._page_bytes) + 1)
         """One byte for each page, 1 once it was reached: no page belongs to two."""
 
+    def unread(self) -> LmdbFile:
+        """The same state, of which no tree has been read."""
+        return LmdbFile(self._data, transaction=self.meta.transaction)
+
     def items(self, tree: Tree, *, start: bytes = b"") -> Iterator[Item]:
         """The tree's keys in order, from the first not less than `start`; pages are checked as they are reached.
 

@@ -1,8 +1,6 @@
 """The state of one moment of an LMDB file that others may be writing: for tools, read-only in the strict sense.
 
-    lock.mdb beside it:  a read transaction holds the pages of its moment, while they are read as bytes (`lmdb_pages`)
-    no lock.mdb:         nobody has the file open; it is only mapped
-
+A read transaction (`datalog.foreign`) holds the pages of its moment, while they are read as bytes (`lmdb_pages`).
 Nothing of the data file is changed, and no file is made. Where there is a lock file, LMDB writes one thing into it: a
 reader's slot, so that no writer takes the pages that are being looked at. As long as it is held, the file grows where
 it would otherwise use pages anew.
@@ -16,16 +14,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-import lmdb
-
+from datalog.foreign import ForeignEnvironment
 from datalog.lmdb_pages import DamagedPage, LmdbFile
 from fairlog_types import CorruptStorage, StorageFailure
 
-_LMDB_0_9 = 0
-_READERS_MAX = 1024
-"""What the lock file is made with if this process is the first to open it."""
-_OF_THE_FILE = 0
-"""As `map_size`: what the file's own meta page says."""
 _TRIES = 100
 """A meta page is overwritten by the commit after the next, so a busy writer may be faster than we look."""
 
@@ -34,37 +26,25 @@ _TRIES = 100
 def lmdb_snapshot(path: Path) -> Generator[LmdbFile | None]:
     """The file `path` (a `data.mdb`) as of now; None if it is empty, as a crash in its making leaves it.
 
-    Raises CorruptStorage, naming the byte, if its first pages cannot be read; StorageFailure if the disk refuses.
+    Raises CorruptStorage, naming the byte, if its first pages cannot be read; StorageFailure if the disk refuses, or if
+    it cannot be read safely beside the node that has it open.
     """
     found = mapped_lmdb(path)  # before LMDB sees it: a wrong page size would end the process
-    if found is None or path.name != "data.mdb" or not (path.parent / "lock.mdb").exists():
+    if found is None or path.name != "data.mdb":
         yield found
         return
-    try:
-        env = lmdb.open(
-            str(path.parent),
-            readonly=True,
-            create=False,
-            map_size=_OF_THE_FILE,
-            max_readers=_READERS_MAX,
-            lib_version=_LMDB_0_9,
-        )
-    except lmdb.Error as error:
-        raise StorageFailure(f"{path} cannot be opened beside the node that uses it: {error}") from error
+    environment = ForeignEnvironment.open(path.parent, databases_max=0)
     try:
         for _ in range(_TRIES):
-            try:
-                transaction = env.begin()
-            except lmdb.Error as error:
-                raise StorageFailure(f"{path} cannot be read beside the node that uses it: {error}") from error
-            with transaction:
+            with environment.begin() as transaction:
                 held = mapped_lmdb(path, transaction=transaction.id())
                 if held is not None:
                     yield held
+                    environment.still_peaceful(transaction)
                     return
         raise StorageFailure(f"{path} changes faster than it can be looked at; try again")
     finally:
-        env.close()
+        environment.close()
 
 
 def mapped_lmdb(path: Path, *, transaction: int | None = None) -> LmdbFile | None:

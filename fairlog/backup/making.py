@@ -24,6 +24,7 @@ from uuid import UUID
 import lmdb
 
 from datalog import layout
+from datalog.foreign import ForeignEnvironment
 from datalog.layout import DamagedValue, LogRecord
 from datalog.lmdb_pages import DamagedPage
 from datalog.snapshot import mapped_lmdb
@@ -37,9 +38,6 @@ from journal.segment_file import sync_directory, write_all
 FILES = (DATA_LOGS, CLUSTER_STORE)
 """In the order in which they are copied."""
 
-_LMDB_0_9 = 0
-_OF_THE_FILE = 0
-_READERS_MAX = 1024
 _HASHED_AT_ONCE = 1 << 20
 _LOOK_S = 0.1
 """How often the progress is looked at."""
@@ -145,19 +143,15 @@ def _copy(source: Path, target: Path, told: Callable[[Progress], None]) -> None:
 
 
 def _copy_to(descriptor: int, directory: Path) -> None:
-    env = lmdb.open(
-        str(directory),
-        readonly=True,
-        create=False,
-        map_size=_OF_THE_FILE,
-        max_readers=_READERS_MAX,
-        lib_version=_LMDB_0_9,
-    )
+    environment = ForeignEnvironment.open(directory, databases_max=0)
     try:
-        env.reader_check()  # an earlier backup that was killed holds its pages until somebody looks
-        env.copyfd(descriptor, compact=True)
+        if environment.locked:
+            environment.env.reader_check()  # an earlier backup that was killed holds its pages until somebody looks
+        with environment.begin() as transaction:
+            environment.env.copyfd(descriptor, compact=True)
+            environment.still_peaceful(transaction)
     finally:
-        env.close()
+        environment.close()
 
 
 def _checked(path: Path, told: Callable[[Progress], None]) -> CopiedFile:

@@ -53,13 +53,13 @@ def read_batch(log_name: str, stored: StoredBatch) -> KeptBatch | Violation:
 
 
 class DensityCheck:
-    """Keys, density and bounds of one log."""
+    """Keys, density and bounds of one log. Batches before the log's start may wait to be removed."""
 
     def __init__(self, log_name: str, *, log_start: int, next_offset: int, rules: LogRules) -> None:
         self._log_name = log_name
         self._log_start = log_start
         self._next_offset = next_offset
-        self._dense = rules.dense
+        self._holes_before = rules.holes_before
         self._expected: int | None = None
 
     def feed(self, batch: KeptBatch) -> Iterator[Violation]:
@@ -68,31 +68,15 @@ class DensityCheck:
             yield Violation(where, "a control batch", 1)
         if header.last_offset != batch.last_offset:
             yield Violation(where, f"the batch there says that its last offset is {header.last_offset}", 2)
-        first = self._expected is None
-        if first and self._dense and not header.base_offset <= self._log_start <= batch.last_offset:
-            yield Violation(
-                where,
-                f"the log starts at {self._log_start}, and its first batch holds {header.base_offset} to "
-                f"{batch.last_offset}",
-                2,
-            )
-        if not first and self._dense and header.base_offset != self._expected:
-            yield Violation(where, f"the batch begins with {header.base_offset}, due is {self._expected}", 2)
-        if not first and not self._dense and self._expected is not None and header.base_offset < self._expected:
+        expected = max(self._log_start, self._holes_before) if self._expected is None else self._expected
+        if header.base_offset > expected >= self._holes_before:
+            yield Violation(where, f"the batch begins with {header.base_offset}, due is {expected}", 2)
+        elif self._expected is not None and header.base_offset < self._expected:
             yield Violation(where, f"the batch begins with {header.base_offset}, before {self._expected}", 2)
         self._expected = batch.last_offset + 1
 
     def finish(self) -> Iterator[Violation]:
-        if self._expected is None:
-            if self._log_start != self._next_offset and self._dense:
-                yield Violation(
-                    self._log_name,
-                    f"there is no batch, and the log should hold {self._log_start} to {self._next_offset - 1}",
-                    2,
-                )
-        elif self._expected > self._next_offset or (self._dense and self._expected != self._next_offset):
-            yield Violation(
-                f"{self._log_name}, offset {self._expected - 1}",
-                f"is the last one, and the log's next offset is {self._next_offset}",
-                2,
-            )
+        end = self._log_start if self._expected is None else self._expected
+        if end != self._next_offset:
+            what = f"its batches end before offset {end}, its record has next offset {self._next_offset}"
+            yield Violation(self._log_name, what, 2)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from fairlog.verify.batches import KeptBatch
 from fairlog.verify.findings import Summary, Violation
+from fairlog.verify.rules import LogRules
 from fairlog_types import JournalPosition
 
 
@@ -30,13 +31,23 @@ class CopiesCheck:
     """One log against its journal."""
 
     def __init__(
-        self, log_name: str, copied: Sequence[CopiedBatch], *, complete_from: int, log_start: int, summary: Summary
+        self,
+        log_name: str,
+        copied: Sequence[CopiedBatch],
+        *,
+        complete_from: int,
+        log_start: int,
+        rules: LogRules,
+        summary: Summary,
     ) -> None:
         """From the offset `complete_from` on, `copied` has every batch of the log."""
         self._log_name = log_name
-        self._due = {batch.base_offset: batch for batch in copied}
-        self._complete_from = complete_from
-        self._log_start = log_start
+        self._due = {
+            batch.base_offset: batch
+            for batch in copied
+            if batch.base_offset >= rules.holes_before and batch.base_offset + batch.record_count > log_start
+        }
+        self._complete_from = max(complete_from, rules.holes_before)
         self._summary = summary
 
     def feed(self, batch: KeptBatch) -> Iterator[Violation]:
@@ -58,6 +69,5 @@ class CopiesCheck:
 
     def finish(self) -> Iterator[Violation]:
         for base_offset, due in sorted(self._due.items()):
-            if due.base_offset + due.record_count > self._log_start:
-                what = f"the journal has placed {due.record_count} records here, position {due.position}; none are"
-                yield Violation(f"{self._log_name}, offset {base_offset}", what, 4)
+            what = f"the journal has placed {due.record_count} records here, position {due.position}; none are"
+            yield Violation(f"{self._log_name}, offset {base_offset}", what, 4)

@@ -12,6 +12,7 @@ from itertools import pairwise
 from datalog.layout import NO_TIMESTAMP, LogRecord
 from fairlog.verify.batches import KeptBatch
 from fairlog.verify.findings import Violation
+from fairlog.verify.rules import LogRules
 
 
 class CountersCheck:
@@ -48,9 +49,10 @@ class CountersCheck:
 class TimeIndexCheck:
     """The time index of one log."""
 
-    def __init__(self, log_name: str, entries: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, log_name: str, entries: Sequence[tuple[int, int]], *, rules: LogRules) -> None:
         """`entries` are (P in ms, key of b), in the order of their keys."""
         self._log_name = log_name
+        self._holes_before = rules.holes_before
         self._entries = list(reversed(entries))
         self._largest_ms = NO_TIMESTAMP
         self._entries_ordered = all(
@@ -62,7 +64,7 @@ class TimeIndexCheck:
             before_ms, at = self._entries.pop()
             where = f"{self._log_name}, offset {at}"
             if at != batch.last_offset:
-                yield Violation(where, "the time index names this batch, and there is none")
+                yield from self._missing(at)
             elif self._largest_ms > before_ms or batch.header.max_timestamp <= before_ms:
                 what = (
                     f"the time index says that timestamps grow beyond {before_ms} here; before it they reach "
@@ -75,4 +77,8 @@ class TimeIndexCheck:
         if not self._entries_ordered:
             yield Violation(self._log_name, "the entries of its time index do not grow")
         for _, at in self._entries:
+            yield from self._missing(at)
+
+    def _missing(self, at: int) -> Iterator[Violation]:
+        if at >= self._holes_before:
             yield Violation(f"{self._log_name}, offset {at}", "the time index names this batch, and there is none")

@@ -51,9 +51,8 @@ class PlacementsCheck:
     ) -> None:
         """`places` are of what has been copied, from all sources, in any order."""
         self._log_name = log_name
-        self._log_start = log_start
         self._next_offset = next_offset
-        self._dense = rules.dense
+        self._whole_from = max(log_start, rules.holes_before)
         self._summary = summary
         self._contradictions: list[Violation] = []
         self._places = self._merged(places)
@@ -119,13 +118,13 @@ class PlacementsCheck:
             kind = "transactional" if header.transactional else "plain"
             whose = f"a {kind} batch of producer {header.producer_id}, epoch {header.producer_epoch}"
             yield Violation(batch.where, f"{what}; among them is {whose}", 3)
-        elif self._dense and (batch.base_offset < place.base_offset or batch.last_offset >= place.end):
+        elif batch.base_offset < place.base_offset or batch.last_offset >= place.end:
             where = f"a batch reaches from {batch.base_offset} to {batch.last_offset}"
             yield Violation(batch.where, f"{what}; {where}", 3)
 
     def _leave(self, place: KnownPlace) -> Iterator[Violation]:
         """All batches before the place's end have been seen."""
-        if place.end <= self._log_start or not self._dense:
+        if place.end <= self._whole_from:
             return
         if place.end > self._next_offset:
             what = (
@@ -134,7 +133,7 @@ class PlacementsCheck:
             )
             yield Violation(f"{self._log_name}, offset {place.base_offset}", what, 5)
         elif self._covered_to < place.end:
-            due = max(self._covered_to, place.base_offset)
+            due = max(self._covered_to, place.base_offset, self._whole_from)
             what = (
                 f"{place.told_by} has {place.count} records of transaction {place.txid} from offset "
                 f"{place.base_offset} on; from {due} on they are missing"

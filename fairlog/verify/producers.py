@@ -14,6 +14,7 @@ from itertools import pairwise
 from datalog.batch import BatchHeader
 from fairlog.verify.batches import KeptBatch
 from fairlog.verify.findings import Violation
+from fairlog.verify.rules import LogRules
 from fairlog_types import NO_PRODUCER_ID, ProducerId
 from journal.producer_window import BATCHES_KEPT, TRANSACTIONS_KEPT, ProducerWindow, last_sequence
 
@@ -35,18 +36,23 @@ class ProducersCheck:
     """One log's producers. Producers without batches cost nothing but their window."""
 
     def __init__(
-        self, log_name: str, windows: Mapping[ProducerId, ProducerWindow], *, log_start: int, copied_through: int
+        self,
+        log_name: str,
+        windows: Mapping[ProducerId, ProducerWindow],
+        *,
+        log_start: int,
+        copied_through: int,
+        rules: LogRules,
     ) -> None:
         self._log_name = log_name
         self._windows = windows
-        self._log_start = log_start
         self._copied_through = copied_through
         self._last: dict[ProducerId, _Last] = {}
         self._remembered: dict[int, tuple[ProducerId, int, int]] = {}
         """Plain batches that windows remember: base offset → producer, first and last sequence."""
         for producer_id, window in windows.items():
             for first, last, base_offset in window.batches:
-                if base_offset is not None and base_offset >= log_start:
+                if base_offset is not None and base_offset >= max(log_start, rules.holes_before):
                     self._remembered[base_offset] = (producer_id, first, last)
 
     def feed(self, batch: KeptBatch) -> Iterator[Violation]:

@@ -1,29 +1,25 @@
 """What is asked of which log. Pure.
 
-Every data log is dense, with the documented exceptions: they all stand here, and nowhere else.
+Every data log is dense, and its batches are as they were produced, with documented exceptions: they all stand here, and
+nowhere else.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlog.cluster.interface import Topic
+from datalog.layout import LogRecord
 
 
 @dataclass(frozen=True, slots=True)
 class LogRules:
     """What a data log's batches must keep."""
 
-    dense: bool = True
-    """Offsets 0, 1, 2, … without holes (invariant 2), and every batch as it was produced. A compacted log has lost
-    records on purpose: its offsets only grow, and a transaction in it may have holes."""
+    holes_before: int = 0
+    """Before this offset compaction may have taken records and batches: offsets only grow there, a transaction may have
+    holes, and a batch is not what its journal has. From here on all is dense and whole."""
 
 
-DENSE = LogRules()
-
-
-def rules_of(topic: Topic | None) -> LogRules:
-    """The rules for the logs of `topic`; None for a log that is no topic's."""
-    if topic is not None and "compact" in topic.configs.get("cleanup.policy", ""):
-        return LogRules(dense=False)
-    return DENSE
+def rules_of(record: LogRecord) -> LogRules:  # noqa: ARG001 - nothing is compacted yet
+    """The rules for the log of that record."""
+    return LogRules()

@@ -207,7 +207,7 @@ class Verification:
         if self._has_journals:
             yield from self._check_journal(log, name, record, windows, view, copied)
         applied = _applied_by(windows)
-        rules = rules_of(self._topics.get(log.topic))
+        rules = rules_of(record)
         self._views[log] = LogView(name, record.next_offset, {**view.applied, **applied}, view.pending)
         self.summary.counts["data logs"] += 1
         if log.kind != LogKind.TOPIC.value:
@@ -221,14 +221,18 @@ class Verification:
         checks: list[LogCheck] = [
             DensityCheck(name, **bounds, rules=rules),
             CountersCheck(name, record),
-            TimeIndexCheck(name, tables.time_entries.get(record.number, ())),
-            ProducersCheck(name, windows, log_start=record.log_start, copied_through=record.copied_through),
+            TimeIndexCheck(name, tables.time_entries.get(record.number, ()), rules=rules),
+            ProducersCheck(
+                name, windows, log_start=record.log_start, copied_through=record.copied_through, rules=rules
+            ),
             PlacementsCheck(name, places, **bounds, rules=rules, summary=self.summary),
         ]
-        if view.complete_from is not None and rules.dense:
-            complete_from = view.complete_from
+        if view.complete_from is not None:
+            complete_from, log_start = view.complete_from, record.log_start
             checks.append(
-                CopiesCheck(name, copied, complete_from=complete_from, log_start=record.log_start, summary=self.summary)
+                CopiesCheck(
+                    name, copied, complete_from=complete_from, log_start=log_start, rules=rules, summary=self.summary
+                )
             )
         yield from self._check_batches(log, name, logs, checks)
 
