@@ -7,6 +7,7 @@ may hold the witness that its tail was on disk.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from datalog.lmdb_pages import DamagedPage, LmdbFile, is_lmdb_untrusted
@@ -51,7 +52,8 @@ def _inspect_segment(path: Path, selection: Selection) -> Iterator[Line]:
     sealed = base is not None and any(other > base for other in files.bases)
     witness = JournalPosition(0)
     if base is not None and not sealed:
-        witness = max(hear_spares(files.spares, kind).through for kind in JournalKind)
+        with suppress(FileNotFoundError):  # a running node has just given it its name
+            witness = max(hear_spares(files.spares, kind).through for kind in JournalKind)
     offsets_log = path.resolve().parent.name.startswith(f"{LogKind.OFFSETS.value}-")
     # Read at once: a node may write into the zeros meanwhile, and that shows as a torn tail at most.
     for line in show_segment(path.read_bytes(), sealed=sealed, offsets_log=offsets_log, selection=selection):
