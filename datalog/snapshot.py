@@ -1,9 +1,9 @@
 """The state of one moment of an LMDB file that others may be writing: for tools, read-only in the strict sense.
 
-A read transaction (`datalog.foreign`) holds the pages of its moment, while they are read as bytes (`lmdb_pages`).
-Nothing of the data file is changed, and no file is made. Where there is a lock file, LMDB writes one thing into it: a
-reader's slot, so that no writer takes the pages that are being looked at. As long as it is held, the file grows where
-it would otherwise use pages anew.
+Where there is a lock file, a read transaction (`datalog.foreign`) holds the pages of its moment, while they are read as
+bytes (`lmdb_pages`); where there is none, nobody writes. Nothing  of the data file is changed, and no file is made. LMDB writes one thing into the lock file: a reader's slot, so that no
+writer takes the pages that are being looked at. As long as it is held, the file grows where it would otherwise use
+pages anew.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def lmdb_snapshot(path: Path) -> Generator[LmdbFile | None]:
     it cannot be read safely beside the node that has it open.
     """
     found = mapped_lmdb(path)  # before LMDB sees it: a wrong page size would end the process
-    if found is None or path.name != "data.mdb":
+    if found is None or path.name != "data.mdb" or not (path.parent / "lock.mdb").exists():
         yield found
         return
     environment = ForeignEnvironment.open(path.parent, databases_max=0)

@@ -94,9 +94,10 @@ class MadeUp:
     def _append(self, producer: int, sequence: int, count: int, timestamp_ms: int, *, attributes: int) -> None:
         size = 61 + 7 * count
         base = self.record.next_offset
+        crc, epoch = hash((producer, sequence, base)) & 0xFFFF_FFFF, ProducerEpoch(0 if producer >= 0 else -1)
         header = BatchHeader(
-            base, size - 12, LeaderEpoch(1), 2, hash((producer, sequence, base)) & 0xFFFF_FFFF, attributes, count - 1,
-            timestamp_ms, timestamp_ms, ProducerId(producer), ProducerEpoch(0 if producer >= 0 else -1), sequence, count,
+            base, size - 12, LeaderEpoch(1), 2, crc, attributes, count - 1,
+            timestamp_ms, timestamp_ms, ProducerId(producer), epoch, sequence, count,
         )  # fmt: skip
         last = Offset(base + count - 1)
         before = time_index.note(self.record, last, timestamp_ms, size)
@@ -331,7 +332,7 @@ def test_journal_that_contradicts_itself_is_a_violation() -> None:
         ((plain(0), plain(1), plain(3), plain(4), plain(5)), "at offset 3, due is 2"),
         (
             (in_transaction(T1, 0), apply(T1, 0, 2), plain(2), plain(3), plain(4)),
-            "places 2 records, and 1 stand before",
+            "places 2 records, and 1 stand",
         ),
     ):
         found = list(check_journal(LOG, "log", frames(*records_), mark, {}, JournalView(), start=JournalPosition(0)))

@@ -1,4 +1,4 @@
-"""Each kind of violation, planted in a real directory, is found: exit code 1, and the words say what, where and which."""
+"""Each kind of violation, planted in a real directory, is found: exit code 1, and words that say what and where."""
 
 from __future__ import annotations
 
