@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,9 +25,11 @@ from journal.group_journal import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
 from journal.group_records import encode_group
 from journal.local_journal import encode_local
 from journal.segment import SEGMENT_HEADER_BYTES, Fsync, JournalKind, SegmentHeader, encode_segment_header, segment_name
-from tests.clients.raw_client import batch
+from scripts.node_process import NodeProcess
+from tests.clients.raw_client import RawClient, batch
 from tests.datalog.golden_data_log import MAP_BYTES, fill
 from tests.journal.golden_frames import GROUP_RECORDS, LOCAL_RECORDS, SNAPSHOT_RECORDS
+from tests.node.nodes import Producer, produce, read_when
 
 SALT = 7
 Frames = list[tuple[int, list[object], bytes]]
@@ -365,3 +368,36 @@ def test_data_logs_file_that_was_cut_is_named(fairlog: FairlogCommand, data_log_
         code, out, err = fairlog("inspect", cut)
         assert code == 1
         assert "DAMAGED at byte" in out or "is neither" in err
+
+
+@pytest.mark.slow
+def test_all_files_of_a_running_node_can_be_inspected_while_it_writes(fairlog: FairlogCommand, tmp_path: Path) -> None:
+    """Again and again, beside a producer that never rests: no damage is seen, and the node takes no notice."""
+    node = NodeProcess(tmp_path / "data", {"FAIRLOG_JOURNAL_GROUP_JOURNALS": "2"})
+    node.start()
+    stop = threading.Event()
+    written: list[int] = []
+
+    def keep_writing() -> None:
+        with RawClient(node.address) as client:
+            producer = Producer(client, "busy")
+            while not stop.is_set():
+                producer.commit(b"%06d" % len(written) + bytes(3000))
+                written.append(1)
+
+    try:
+        produce(node, b"first")
+        writer = threading.Thread(target=keep_writing)
+        writer.start()
+        try:
+            for _ in range(3):
+                for path in [*node.data_dir.rglob("*.journal"), *node.data_dir.rglob("data.mdb")]:
+                    code, out, err = fairlog("inspect", path)
+                    assert (code, err) == (0, ""), f"{path}\n{out[-2000:]}"
+        finally:
+            stop.set()
+            writer.join()
+        assert len(written) > 10
+        assert len(read_when(node, len(written) + 1)) == len(written) + 1
+    finally:
+        assert node.stop() == 0, node.log_tail()
