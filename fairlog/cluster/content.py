@@ -19,6 +19,8 @@ class StoreContent:
     next_producer_id: int
     served: Sequence[Topic]
     deleting: Sequence[Topic]
+    group_journals_begun: bool
+    """All of them are on disk."""
 
 
 def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
@@ -36,6 +38,7 @@ def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
             records.decode_count(content[records.PRODUCER_IDS_KEY], "producer-ids"),
             [record.topic for record in topics if not record.deleting],
             [record.topic for record in topics if record.deleting],
+            records.GROUP_JOURNALS_BEGUN_KEY in content,
         )
     except KeyError as error:
         raise CorruptStorage(f"it lacks the record {error}") from error

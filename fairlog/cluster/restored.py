@@ -28,7 +28,7 @@ _MAP_BYTES = 256 * 1024 * 1024
 
 
 def continue_restored(directory: Path, *, now_ms: int) -> StoreContent:
-    """Move the store in `directory` on to `now_ms`, durably; may be repeated. Answers its content. Blocking.
+    """Move the store in `directory` on to `now_ms`, durably; may be repeated. Answers what it held. Blocking.
 
     Raises CorruptStorage, StorageFailure.
     """
@@ -42,6 +42,7 @@ def continue_restored(directory: Path, *, now_ms: int) -> StoreContent:
                 producer_id = max(content.next_producer_id, now_ms // 1000 * PRODUCER_IDS_PER_SECOND)
                 transaction.put(records.STARTS_KEY, records.encode_count(starts))
                 transaction.put(records.PRODUCER_IDS_KEY, records.encode_count(producer_id))
+                transaction.delete(records.GROUP_JOURNALS_BEGUN_KEY)  # a backup has none; the start makes them
         finally:
             environment.close()
     except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:

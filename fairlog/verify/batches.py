@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from datalog import layout
-from datalog.batch import BadBatch, BatchHeader, check_crc, parse_batch_header_untrusted
+from datalog.batch import BadBatch, BatchHeader, check_crc
 from datalog.stored import StoredBatch
 from fairlog.verify.findings import Violation
-from fairlog.verify.rules import LogRules
+from fairlog.verify.rules import LogRules, parse_kept_header
 
 
 class KeptBatch(NamedTuple):
@@ -43,7 +43,7 @@ def read_batch(log_name: str, stored: StoredBatch) -> KeptBatch | Violation:
     key = layout.decode_batch_key(stored.key)
     where = f"{log_name}, offset {key}"
     try:
-        header = parse_batch_header_untrusted(stored.data)
+        header = parse_kept_header(stored.data)
         if header.size_bytes != len(stored.data):
             return Violation(where, f"the batch has {len(stored.data)} bytes, its header says {header.size_bytes}", 2)
         check_crc(header, stored.data)

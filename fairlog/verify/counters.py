@@ -18,8 +18,9 @@ from fairlog.verify.rules import LogRules
 class CountersCheck:
     """Size and largest timestamp of one log."""
 
-    def __init__(self, log_name: str, record: LogRecord) -> None:
+    def __init__(self, log_name: str, record: LogRecord, *, rules: LogRules) -> None:
         self._log_name = log_name
+        self._timestamp_is_bound = rules.timestamp_is_bound
         self._record = record
         self._size_bytes = 0
         self._max_timestamp_ms = NO_TIMESTAMP
@@ -38,6 +39,8 @@ class CountersCheck:
             what = f"its record counts {record.size_bytes} bytes, its batches have {self._size_bytes}"
             yield Violation(self._log_name, what)
         kept = (self._max_timestamp_ms, self._max_timestamp_at)
+        if self._timestamp_is_bound and record.max_timestamp_ms >= kept[0]:
+            return
         if (record.max_timestamp_ms, record.max_timestamp_at) != kept:
             what = (
                 f"its record has the largest timestamp {record.max_timestamp_ms} at {record.max_timestamp_at}, its "

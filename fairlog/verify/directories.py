@@ -1,7 +1,8 @@
 """Do topics, data logs, journals and tables belong together? Pure: names and numbers in, violations out.
 
-A topic that is being deleted may have any part of itself left; a topic that has just been made may lack parts of
-itself after a crash. Both are mended by the next start.
+A topic that is being deleted may have any part of itself left. After a crash a topic that has just been made may lack
+parts of itself, and partitions that were being added may have logs without being in the cluster store. All this is
+mended by the next start.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Inventory:
     """Names of directories."""
     group_journals: Collection[str]
     group_journal_count: int
+    group_journals_begun: bool
+    """None may be missing."""
     ended_well: bool
     """The node was stopped in good order: nothing is left half done."""
     has_journals: bool
@@ -39,6 +42,8 @@ class Inventory:
 def check_inventory(found: Inventory) -> Iterator[Violation]:
     served = {log for topic in found.served for log in topic.logs()}
     leaving = {log for topic in found.deleting for log in topic.logs()}
+    if not found.ended_well:
+        leaving |= _being_added(found)
     yield from _check_data_logs(found, served, leaving)
     yield from _check_databases(found)
     if found.has_journals:
@@ -81,5 +86,19 @@ def _check_journals(found: Inventory, served: set[LogId], leaving: set[LogId]) -
         elif log not in found.records and log not in leaving:
             yield Violation(where, "is a journal without a data log")
     wanted = {str(number) for number in range(found.group_journal_count)}
+    if found.group_journals_begun:
+        for name in sorted(wanted - set(found.group_journals)):
+            yield Violation(f"journals/group/{name}", "is missing: what its transactions were answered is lost", 5)
     for name in sorted(set(found.group_journals) - wanted):
         yield Violation(f"journals/group/{name}", f"is none of the {found.group_journal_count} group journals")
+
+
+def _being_added(found: Inventory) -> set[LogId]:
+    """Logs of partitions that a topic does not have, and that were never written to."""
+    topics = {topic.topic_id.hex for topic in (*found.served, *found.deleting)}
+    journals = {log for name in found.local_journals if (log := parse_log_untrusted(name.encode())) is not None}
+    return {
+        log
+        for log in journals | found.records.keys()
+        if log.topic in topics and (log not in found.records or found.records[log].next_offset == 0)
+    }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from datalog.batch import parse_batch_header_untrusted
 from datalog.layout import LogRecord
 
 
@@ -18,8 +19,14 @@ class LogRules:
     holes_before: int = 0
     """Before this offset compaction may have taken records and batches: offsets only grow there, a transaction may have
     holes, and a batch is not what its journal has. From here on all is dense and whole."""
+    timestamp_is_bound: bool = False
+    """The batch with the largest timestamp is gone, and the log record has an upper bound of what is left."""
 
 
 def rules_of(record: LogRecord) -> LogRules:  # noqa: ARG001 - nothing is compacted yet
     """The rules for the log of that record."""
     return LogRules()
+
+
+parse_kept_header = parse_batch_header_untrusted
+"""Reads the header of a batch in a data log. A producer's batch has as many records as offsets."""

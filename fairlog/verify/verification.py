@@ -190,6 +190,7 @@ class Verification:
             local_journals=node_files.names_in(self._directory / node_files.LOCAL_JOURNALS),
             group_journals=node_files.names_in(self._directory / node_files.GROUP_JOURNALS),
             group_journal_count=store.node.group_journal_count,
+            group_journals_begun=store.group_journals_begun,
             ended_well=node_files.ended_well(self._directory),
             has_journals=self._has_journals,
         )
@@ -220,7 +221,7 @@ class Verification:
         ]
         checks: list[LogCheck] = [
             DensityCheck(name, **bounds, rules=rules),
-            CountersCheck(name, record),
+            CountersCheck(name, record, rules=rules),
             TimeIndexCheck(name, tables.time_entries.get(record.number, ()), rules=rules),
             ProducersCheck(
                 name, windows, log_start=record.log_start, copied_through=record.copied_through, rules=rules

@@ -124,7 +124,7 @@ class MadeUp:
         bounds = {"log_start": record.log_start, "next_offset": record.next_offset}
         checks: list[LogCheck] = [
             DensityCheck("log", **bounds, rules=rules),
-            CountersCheck("log", record),
+            CountersCheck("log", record, rules=rules),
             TimeIndexCheck("log", self.entries, rules=rules),
             ProducersCheck("log", self.windows, log_start=record.log_start, copied_through=0, rules=rules),
             PlacementsCheck("log", self.places, **bounds, rules=rules, summary=summary),
@@ -337,3 +337,13 @@ def test_journal_that_contradicts_itself_is_a_violation() -> None:
     ):
         found = list(check_journal(LOG, "log", frames(*records_), mark, {}, JournalView(), start=JournalPosition(0)))
         assert any(words in each.what for each in found), found
+
+
+def test_log_whose_largest_timestamp_is_gone_has_a_bound() -> None:
+    """Then the record's timestamp may be larger than all that is left, and never smaller."""
+    log = made_up([("plain", -1, 1, 9), ("plain", -1, 1, 5)])
+    log.record.size_bytes -= log.batches.pop(0).size_bytes
+    for timestamp_ms, bound, right in ((9, True, True), (9, False, False), (4, True, False)):
+        log.record.max_timestamp_ms = timestamp_ms
+        check = CountersCheck("log", log.record, rules=LogRules(timestamp_is_bound=bound))
+        assert (list(past([check], log.batches)) == []) is right

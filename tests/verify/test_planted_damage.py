@@ -286,6 +286,10 @@ def leave_a_17th_group_journal(planted: Planted) -> None:
     (planted.directory / "journals" / "group" / "16").mkdir()
 
 
+def lose_a_group_journal(planted: Planted) -> None:
+    shutil.rmtree(planted.directory / "journals" / "group" / "1")
+
+
 def lose_a_data_log(planted: Planted) -> None:
     with planted.writing() as (txn, database):
         name = str(planted.log(1)).encode()
@@ -341,6 +345,7 @@ FIRST = [
     (leave_an_orphan_journal, r"journals/local/t-0+5-0: is a journal of no topic"),
     (leave_a_strange_directory, r"journals/local/backup-of-something: is the journal of no log"),
     (leave_a_17th_group_journal, r"journals/group/16: is none of the 2 group journals"),
+    (lose_a_group_journal, r"journals/group/1: is missing: .* \(invariant 5\)"),
     (serve_a_topic_without_logs, r"data log t-0+9-0: is missing, though its topic is served"),
     (damage_the_cluster_store, r"cluster/data\.mdb: the record 'node' reads 1"),
 ]
