@@ -121,13 +121,13 @@ def _copy(source: Path, target: Path, told: Callable[[Progress], None]) -> None:
     estimate = source.stat().st_size
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
     try:
-        outcome: list[BaseException] = []
+        outcome: list[Exception] = []
 
         def work() -> None:
             try:
                 _copy_to(descriptor, source.parent)
                 os.fsync(descriptor)
-            except BaseException as error:  # noqa: BLE001 - carried over to the thread that waits
+            except Exception as error:  # noqa: BLE001 - carried over to the thread that waits
                 outcome.append(error)
 
         # A daemon: nothing calls LMDB back, and an interrupted backup must not wait for it.

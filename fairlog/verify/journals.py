@@ -11,16 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from datalog.interface import Mark
 from fairlog.verify.findings import Violation
 from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LeaderEpoch, LogId, ProducerId, TxId
-from journal.local_journal import decode_local
+from journal.local_journal import LocalFrame, decode_local
 from journal.local_records import Apply, Discard, LocalRecord, PlainBatch, TransactionalBatch
 from journal.local_state import LocalState
 from journal.placing import PlacedTransaction
 from journal.producer_window import ProducerWindow
-from journal.reading import FrameAt
+
+
+class PayloadFrame(LocalFrame, Protocol):
+    """A frame as `Journal.frames` gives it."""
+
+    @property
+    def payload_position(self) -> JournalPosition: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,7 @@ class JournalView:
     """From this offset on the journal has all batches of the data log; None if there is no such offset."""
 
 
-def decode_frames(log_name: str, frames: Iterable[FrameAt], found: list[ReadFrame]) -> Iterator[Violation]:
+def decode_frames(log_name: str, frames: Iterable[PayloadFrame], found: list[ReadFrame]) -> Iterator[Violation]:
     """Decode all frames of a journal into `found`; stops at what cannot be read."""
     position = JournalPosition(0)
     try:
