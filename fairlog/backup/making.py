@@ -30,8 +30,9 @@ from datalog.lmdb_pages import DamagedPage
 from datalog.snapshot import mapped_lmdb
 from datalog.stored import StoredLogs, parse_log_untrusted
 from fairlog.backup.manifest import MANIFEST, UNFINISHED, CopiedFile, CopiedLog, Manifest, encode_manifest
-from fairlog.backup.source import CLUSTER_STORE, DATA_LOGS, BackupRefused, require_source
-from fairlog.cluster.content import StoreContent, read_content
+from fairlog.backup.source import BackupRefused, require_source
+from fairlog.cluster.content import StoreContent
+from fairlog.data_directory import CLUSTER_STORE, DATA_LOGS, read_cluster_store
 from fairlog_types import CorruptStorage, LogId, LogKind, StorageFailure
 from journal.segment_file import sync_directory, write_all
 
@@ -75,7 +76,7 @@ def make_backup(
             (target / name).parent.mkdir()
             _copy(source / name, target / name, told)
         files = {name: _checked(target / name, told) for name in FILES}
-        content = _read_store(target / CLUSTER_STORE)
+        content = read_cluster_store(target)
         manifest = Manifest(
             content.node.cluster_id, content.node.node_id, made_ms, files, _logs(target / DATA_LOGS, content)
         )
@@ -172,13 +173,6 @@ def checksum(path: Path, told: Callable[[int], None] = lambda _: None) -> str:
 def _chunks(read: Callable[[int], bytes]) -> Iterator[bytes]:
     while chunk := read(_HASHED_AT_ONCE):
         yield chunk
-
-
-def _read_store(path: Path) -> StoreContent:
-    file = mapped_lmdb(path)
-    if file is None:
-        raise CorruptStorage(f"{path} is empty")
-    return read_content({item.key: bytes(item.value) for item in file.items(file.meta.main)})
 
 
 def _logs(path: Path, content: StoreContent) -> dict[str, CopiedLog]:

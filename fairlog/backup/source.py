@@ -14,10 +14,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fairlog.backup import manifest
+from fairlog.data_directory import CLUSTER_STORE, DATA_LOGS, LAST_RUN, last_run_ended
 from fairlog.directory import is_in_use
-
-CLUSTER_STORE = "cluster/data.mdb"
-DATA_LOGS = "datalog/data.mdb"
 
 
 class BackupRefused(Exception):
@@ -33,7 +31,7 @@ def require_source(directory: Path) -> None:
         if not (directory / file).is_file():
             raise BackupRefused(f"{directory} is no data directory: there is no {file} in it")
     in_use = is_in_use(directory)
-    ended = _last_run(directory)
+    ended = last_run_ended(directory)
     if in_use and not (ended == "open" and _is_of_this_run(directory)):
         raise BackupRefused(
             f"the node in {directory} does not serve yet, or its disk has failed: wait until it says that it is ready, "
@@ -46,13 +44,5 @@ def require_source(directory: Path) -> None:
         )
 
 
-def _last_run(directory: Path) -> str | None:
-    try:
-        words = (directory / "last-run").read_text(encoding="ascii").split()
-    except (FileNotFoundError, ValueError):
-        return None
-    return words[1] if len(words) == 2 else None
-
-
 def _is_of_this_run(directory: Path) -> bool:
-    return (directory / "last-run").stat().st_mtime_ns >= (directory / "lock").stat().st_mtime_ns
+    return (directory / LAST_RUN).stat().st_mtime_ns >= (directory / "lock").stat().st_mtime_ns

@@ -32,6 +32,7 @@ from fairlog.backup.manifest import (
     decode_manifest_untrusted,
 )
 from fairlog.cluster.restored import continue_restored
+from fairlog.data_directory import LAST_RUN, LOCAL_JOURNALS
 from fairlog_types import CorruptStorage, JournalPosition, LogId, LogKind, StorageFailure
 from journal.segment import Fsync, JournalKind
 from journal.segment_file import begin_at, sync_directory
@@ -69,7 +70,7 @@ def _take_over(directory: Path, map_bytes: int, fsync: Fsync, now_ms: int) -> Ma
     served = {log for topic in content.served for log in topic.logs()}
     leaving = {log for topic in content.deleting for log in topic.logs()}
     for log, base in _settle_data_logs(directory / "datalog", map_bytes, served, leaving).items():
-        begin_at(directory / "journals" / "local" / str(log), JournalKind.LOCAL, fsync, base)
+        begin_at(directory / LOCAL_JOURNALS / str(log), JournalKind.LOCAL, fsync, base)
     (directory / RESTORING).rename(directory / RESTORED)
     sync_directory(directory)
     return manifest
@@ -102,7 +103,7 @@ def check_files(directory: Path, manifest: Manifest) -> None:
 
 
 def _require_alone(directory: Path) -> None:
-    for name in ("journals", "last-run"):
+    for name in ("journals", LAST_RUN):
         if (directory / name).exists():
             raise CorruptStorage(
                 f"{directory} holds a backup and, beside it, {name} of another run: put the backup into a directory of "

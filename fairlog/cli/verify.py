@@ -33,8 +33,8 @@ def verify(
     """
     from fairlog.backup.manifest import MANIFEST, RESTORING, UNFINISHED
     from fairlog.backup.taking_over import check_files, read_manifest
+    from fairlog.data_directory import CLUSTER_STORE, bytes_below
     from fairlog.directory import DirectoryInUse, DirectoryUnusable, unused_directory
-    from fairlog.verify.node_files import CLUSTER_STORE, bytes_below
     from fairlog.verify.verification import Verification
     from fairlog_types import CorruptStorage
 

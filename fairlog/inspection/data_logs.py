@@ -77,7 +77,7 @@ def _show_producers(logs: StoredLogs, numbers: dict[int, LogId]) -> Iterator[Lin
     try:
         for item in logs.table(layout.PRODUCERS):
             log = numbers.get(int.from_bytes(item.key[:4], "big"))
-            if log is None or len(item.key) != 12:
+            if log is None or len(item.key) != layout.PRODUCER_KEY_BYTES:
                 yield Line("producer", {"key": item.key}, f"byte {item.at}: its key belongs to no log")
                 continue
             fields: dict[str, object] = {"log": log, "producer_id": layout.decode_producer_key(item.key)}
@@ -93,7 +93,7 @@ def _show_time_index(logs: StoredLogs, numbers: dict[int, LogId]) -> Iterator[Li
     try:
         for item in logs.table(layout.TIME_INDEX):
             log = numbers.get(int.from_bytes(item.key[:4], "big"))
-            if log is None or len(item.key) != 12 or len(item.value) != 8:
+            if log is None or (len(item.key), len(item.value)) != (layout.TIME_KEY_BYTES, layout.BATCH_KEY_BYTES):
                 yield Line("time index", {"key": item.key}, f"byte {item.at}: its key belongs to no log")
                 continue
             timestamp_ms = int.from_bytes(item.key[4:], "big") - (1 << 63)

@@ -11,5 +11,5 @@
     transactions    group journals against all logs: once, whole, in commit order              5, 6, 7
     rules           what is asked of which log: here stand the documented exceptions
 
-The checkers are pure: they are fed what was read, and yield violations. `node_files` reads, `verification` conducts.
+The checkers are pure: they are fed what was read, and yield violations. `verification` reads, and conducts.
 """

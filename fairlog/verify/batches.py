@@ -38,7 +38,7 @@ class LogCheck(Protocol):
 def read_batch(log_name: str, stored: StoredBatch) -> KeptBatch | Violation:
     """The batch under its key, header and checksum checked."""
     where = f"{log_name}, byte {stored.at} of the file"
-    if len(stored.key) != 8:
+    if len(stored.key) != layout.BATCH_KEY_BYTES:
         return Violation(where, f"the key {stored.key.hex()} is no offset")
     key = layout.decode_batch_key(stored.key)
     where = f"{log_name}, offset {key}"

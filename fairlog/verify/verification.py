@@ -25,9 +25,9 @@ from datalog.layout import DamagedValue, LogRecord
 from datalog.lmdb_pages import DamagedPage, Item
 from datalog.snapshot import mapped_lmdb
 from datalog.stored import StoredLogs, parse_log_untrusted
+from fairlog import data_directory
 from fairlog.cluster.content import StoreContent
 from fairlog.cluster.interface import Topic
-from fairlog.verify import node_files
 from fairlog.verify.batches import DensityCheck, LogCheck, read_batch
 from fairlog.verify.committed_offsets import check_committed_offset
 from fairlog.verify.copies import CopiedBatch, CopiesCheck
@@ -90,8 +90,8 @@ class Verification:
     def violations(self) -> Iterator[Violation]:
         """All that is wrong, in the order in which it is found. At the iterator's end `summary` is complete."""
         try:
-            store = node_files.read_cluster_store(self._directory)
-            path = self._directory / node_files.DATA_LOGS
+            store = data_directory.read_cluster_store(self._directory)
+            path = self._directory / data_directory.DATA_LOGS
             file = mapped_lmdb(path)
             if file is None:
                 raise CorruptStorage(f"{path} is empty")
@@ -121,16 +121,21 @@ class Verification:
 
     def _read_tables(self, logs: StoredLogs, tables: _Tables) -> Iterator[Violation]:
         numbers: dict[int, LogId] = {}
-        path = str(self._directory / node_files.DATA_LOGS)
-        for name, read in (
-            (layout.LOGS, self._read_record),
-            (layout.PRODUCERS, self._read_window),
-            (layout.TIME_INDEX, self._read_time_entry),
-            (layout.OFFSETS, self._read_offset),
-        ):
+        path = str(self._directory / data_directory.DATA_LOGS)
+        readers = {
+            layout.LOGS: self._read_record,
+            layout.PRODUCERS: self._read_window,
+            layout.TIME_INDEX: self._read_time_entry,
+            layout.OFFSETS: self._read_offset,
+        }
+        # The logs first: all others are kept by their numbers.
+        for name in sorted(set(layout.TABLES) - {layout.META}, key=lambda table: table != layout.LOGS):
             try:
                 for item in logs.table(name):
-                    yield from read(item, tables, numbers)
+                    if name != layout.LOGS and int.from_bytes(item.key[:4], "big") not in numbers:
+                        yield Violation(f"{path}, {name.decode()}", f"the key {item.key.hex()} belongs to no log")
+                    elif name in readers:
+                        yield from readers[name](item, tables, numbers)
             except DamagedPage as error:
                 yield Violation(f"{path}, {name.decode()}", str(error))
         for log, record in tables.records.items():
@@ -152,9 +157,9 @@ class Verification:
             yield Violation(self._name(log), f"starts at {record.log_start} and ends at {record.next_offset}", 2)
 
     def _read_window(self, item: Item, tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
-        number = _number_of(item, 12)
-        if number not in numbers:
-            yield Violation("fairlog.producers", f"the key {item.key.hex()} belongs to no log")
+        number = int.from_bytes(item.key[:4], "big")
+        if len(item.key) != layout.PRODUCER_KEY_BYTES:
+            yield Violation(self._name(numbers[number]), f"the key {item.key.hex()} is no producer's")
             return
         producer_id = layout.decode_producer_key(item.key)
         try:
@@ -164,9 +169,9 @@ class Verification:
         self.summary.counts["producer windows"] += 1
 
     def _read_time_entry(self, item: Item, tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
-        number = _number_of(item, 12)
-        if number not in numbers or len(item.value) != 8:
-            yield Violation("fairlog.time", f"the key {item.key.hex()} belongs to no log")
+        number = int.from_bytes(item.key[:4], "big")
+        if len(item.key) != layout.TIME_KEY_BYTES or len(item.value) != layout.BATCH_KEY_BYTES:
+            yield Violation(self._name(numbers[number]), f"the key {item.key.hex()} is none of the time index")
             return
         (biased,) = struct.unpack_from(">Q", item.key, 4)
         entry = (biased - (1 << 63), layout.decode_batch_key(item.value))
@@ -174,12 +179,11 @@ class Verification:
         self.summary.counts["entries of the time index"] += 1
 
     def _read_offset(self, item: Item, _tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
-        number = _number_of(item, 40)
-        log = numbers.get(number)
-        if log is None or log.kind != LogKind.OFFSETS.value:
-            yield Violation("fairlog.offsets", f"the key {item.key.hex()} belongs to no offsets log")
+        number = int.from_bytes(item.key[:4], "big")
+        if numbers[number].kind != LogKind.OFFSETS.value:
+            yield Violation(self._name(numbers[number]), "has committed offsets, and is no offsets log")
             return
-        yield from check_committed_offset(self._name(log), number, item, self.summary)
+        yield from check_committed_offset(self._name(numbers[number]), number, item, self.summary)
 
     def _inventory(self, store: StoreContent, logs: StoredLogs, tables: _Tables) -> Inventory:
         return Inventory(
@@ -187,11 +191,11 @@ class Verification:
             deleting=store.deleting,
             records=tables.records,
             databases={name: logs.trees[name].entries for name in logs.log_names()},
-            local_journals=node_files.names_in(self._directory / node_files.LOCAL_JOURNALS),
-            group_journals=node_files.names_in(self._directory / node_files.GROUP_JOURNALS),
+            local_journals=data_directory.names_in(self._directory / data_directory.LOCAL_JOURNALS),
+            group_journals=data_directory.names_in(self._directory / data_directory.GROUP_JOURNALS),
             group_journal_count=store.node.group_journal_count,
             group_journals_begun=store.group_journals_begun,
-            ended_well=node_files.ended_well(self._directory),
+            ended_well=data_directory.last_run_ended(self._directory) == "closed",
             has_journals=self._has_journals,
         )
 
@@ -256,7 +260,7 @@ class Verification:
                 for check in checks:
                     yield from check.feed(batch)
         except DamagedPage as error:
-            yield Violation(f"{name}, {self._directory / node_files.DATA_LOGS}", str(error))
+            yield Violation(f"{name}, {self._directory / data_directory.DATA_LOGS}", str(error))
             return
         self._told(read_bytes)
         for check in checks:
@@ -274,7 +278,7 @@ class Verification:
         mark = Mark(record.copied_through, record.replay_from, record.next_offset)
         frames: list[ReadFrame] = []
         try:
-            journal = survey(self._directory / node_files.LOCAL_JOURNALS / str(log), kind=JournalKind.LOCAL)
+            journal = survey(self._directory / data_directory.LOCAL_JOURNALS / str(log), kind=JournalKind.LOCAL)
             broken = list(decode_frames(name, journal.frames(journal.start), frames))
         except _DAMAGE as error:
             yield Violation(f"the journal of {name}", str(error))
@@ -312,7 +316,7 @@ class Verification:
 
     def _read_groups(self, store: StoreContent, histories: list[GroupHistory]) -> Iterator[Violation]:
         for number in range(store.node.group_journal_count):
-            where = f"journals/group/{number}"
+            where = f"{data_directory.GROUP_JOURNALS}/{number}"
             try:
                 journal = survey(self._directory / where, kind=JournalKind.GROUP)
                 frames = sum(1 for _ in journal.frames(journal.start))
@@ -335,11 +339,6 @@ class Verification:
         return str(log) if topic is None else f"{topic.name}-{log.partition} ({log})"
 
 
-def _number_of(item: Item, key_bytes: int) -> int:
-    """The log number in a composite key; -1 if it is no such key."""
-    return int.from_bytes(item.key[:4], "big") if len(item.key) == key_bytes else -1
-
-
 def _applied_by(windows: Mapping[ProducerId, ProducerWindow]) -> dict[TxId, AppliedPart]:
     return {
         TxId(producer_id, entry.epoch, entry.number): AppliedPart(
@@ -359,7 +358,7 @@ def _copied_batches(journal: Survey, view: JournalView) -> Iterator[CopiedBatch]
     for placed in view.copied:
         base_offset = placed.base_offset
         for frame in placed.batches:
-            head = node_files.payload_head(journal, frame.payload_position, HEADER_BYTES)
+            head = data_directory.payload_head(journal, frame.payload_position, HEADER_BYTES)
             count: int = getattr(frame.record, "record_count", 0)
             yield CopiedBatch(base_offset, count, claimed_crc(head), placed.leader_epoch, frame.position)
             base_offset += count

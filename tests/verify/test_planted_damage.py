@@ -321,7 +321,7 @@ FIRST = [
     (count_bytes_wrongly, r"t-0 .*: its record counts \d+ bytes, its batches have \d+"),
     (tell_a_larger_timestamp, r"largest timestamp 99 at"),
     (put_a_false_entry_into_the_time_index, r"offset 3: the time index says that timestamps grow beyond 0 here"),
-    (put_an_entry_of_no_log, r"fairlog.time: the key \w+ belongs to no log"),
+    (put_an_entry_of_no_log, r"data\.mdb, fairlog\.time: the key \w+ belongs to no log"),
     (damage_a_page, r"data\.mdb: byte \d+: leaf page \d+ is due"),
     (move_a_mark_forward, r"ends at position \d+, and the data log's mark says that all up to \d+ is copied.*\(invari"),
     (move_a_mark_back, r"mark, \d+, is not where a frame ends \(invariant 4\)"),

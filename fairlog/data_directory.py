@@ -1,4 +1,4 @@
-"""Where things lie in a data directory, and how they are read for a verification: never written, all byte ranges named.
+"""Where things lie in a data directory, and how tools read them: as they are, and never written.
 
 Blocking. What is damaged raises CorruptStorage or DamagedPage, what the disk refuses OSError or StorageFailure.
 """
@@ -15,10 +15,11 @@ from journal.segment import file_offset
 from journal.segment_file import read_range
 from journal.survey import Survey
 
-CLUSTER_STORE = Path("cluster", "data.mdb")
-DATA_LOGS = Path("datalog", "data.mdb")
-LOCAL_JOURNALS = Path("journals", "local")
-GROUP_JOURNALS = Path("journals", "group")
+CLUSTER_STORE = "cluster/data.mdb"
+DATA_LOGS = "datalog/data.mdb"
+LOCAL_JOURNALS = "journals/local"
+GROUP_JOURNALS = "journals/group"
+LAST_RUN = "last-run"
 
 
 def read_cluster_store(directory: Path) -> StoreContent:
@@ -53,10 +54,10 @@ def payload_head(journal: Survey, position: JournalPosition, count: int) -> byte
     return b""
 
 
-def ended_well(directory: Path) -> bool:
-    """Whether the node that ran here last was stopped in good order (`fairlog.last_run`)."""
+def last_run_ended(directory: Path) -> str | None:
+    """What `last-run` says of the last node here (`fairlog.last_run`): open, closed or lost; None if nothing."""
     try:
-        words = (directory / "last-run").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return False
-    return words[1:] == ["closed"]
+        words = (directory / LAST_RUN).read_text(encoding="ascii").split()
+    except (FileNotFoundError, ValueError):
+        return None
+    return words[1] if len(words) == 2 else None
