@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fairlog.cli.byte_bar import byte_bar
-from fairlog.cli.errors import ClientError
+from fairlog.cli.errors import ClientError, Interrupted
 from fairlog.cli.output import say
 
 EXAMPLES = """
@@ -52,7 +52,7 @@ def backup(
         except (BackupRefused, BackupFailed, DirectoryUnusable, OSError) as error:
             raise ClientError(str(error)) from error
         except KeyboardInterrupt:
-            raise ClientError(f"interrupted: {directory} holds an unfinished backup, remove it") from None
+            raise Interrupted(f"interrupted: {directory} holds an unfinished backup, remove it") from None
     size_bytes = sum(file.size_bytes for file in manifest.files.values())
     say(f"backed up {len(manifest.logs)} logs, {size_bytes:,} bytes, into {directory}")
 

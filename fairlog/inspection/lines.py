@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import cast
@@ -29,8 +30,9 @@ class Line:
 
 
 def as_json(line: Line) -> str:
-    """One JSON object, without a line feed."""
-    document: dict[str, object] = {"what": line.what, **{name: plain(value) for name, value in line.fields.items()}}
+    """One JSON object, without a line feed. Bytes are text if they are UTF-8, else `{"base64": "…"}`."""
+    document: dict[str, object] = {"what": line.what}
+    document.update({name: _plain(value, _as_document) for name, value in line.fields.items()})
     if line.damage is not None:
         document["damage"] = line.damage
     return json.dumps(document, ensure_ascii=False)
@@ -38,13 +40,13 @@ def as_json(line: Line) -> str:
 
 def as_text(line: Line) -> str:
     """One line for people, without a line feed."""
-    shown = [f"{name.replace('_', ' ')} {_shown(plain(value))}" for name, value in line.fields.items()]
+    shown = [f"{name.replace('_', ' ')} {_shown(_plain(value, _as_word))}" for name, value in line.fields.items()]
     text = "    " * line.depth + ": ".join([line.what, *([", ".join(shown)] if shown else [])])
     return text if line.damage is None else f"{text}\n{'    ' * line.depth}DAMAGED at {line.damage}"
 
 
-def plain(value: object) -> object:
-    """The value as JSON can hold it: identities as they are written everywhere, bytes as text where they are text."""
+def _plain(value: object, of_bytes: Callable[[bytes], object]) -> object:
+    """The value as JSON can hold it; identities as they are written everywhere."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -53,26 +55,35 @@ def plain(value: object) -> object:
         case Enum():
             return value.name.lower()
         case bytes() | bytearray():
-            return _text_of(bytes(value))
+            return of_bytes(bytes(value))
         case Mapping():
             entries = cast("Mapping[object, object]", value)
-            return {str(plain(name)): plain(each) for name, each in entries.items()}
+            return {str(_plain(name, of_bytes)): _plain(each, of_bytes) for name, each in entries.items()}
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+            return {each.name: _plain(getattr(value, each.name), of_bytes) for each in dataclasses.fields(value)}
         case _ if hasattr(value, "_asdict"):
-            return {name: plain(each) for name, each in cast("dict[str, object]", value._asdict()).items()}  # type: ignore[attr-defined]
+            named = cast("dict[str, object]", value._asdict())  # type: ignore[attr-defined]
+            return {name: _plain(each, of_bytes) for name, each in named.items()}
         case Sequence():
-            return [plain(each) for each in cast("Sequence[object]", value)]
+            return [_plain(each, of_bytes) for each in cast("Sequence[object]", value)]
         case _:
             return str(value)
 
 
-def _text_of(data: bytes) -> str | dict[str, str]:
+def _as_document(data: bytes) -> object:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _as_word(data: bytes) -> str:
+    """Text if it is some that a terminal takes as it is, else hexadecimal."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        return {"hex": data.hex()}
-    return text if text.isprintable() else {"hex": data.hex()}
+        return f"0x{data.hex()}"
+    return text if text.isprintable() else f"0x{data.hex()}"
 
 
 def _shown(value: object) -> str:
@@ -83,8 +94,6 @@ def _shown(value: object) -> str:
             return "yes" if value else "no"
         case str():
             return _shortened(value)
-        case {"hex": str(digits)} if len(cast("dict[str, object]", value)) == 1:
-            return _shortened(f"0x{digits}")
         case dict():
             entries = cast("dict[str, object]", value)
             return "{" + ", ".join(f"{name} {_shown(each)}" for name, each in entries.items()) + "}"

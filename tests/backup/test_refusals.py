@@ -235,7 +235,7 @@ def test_backup_that_was_interrupted_is_known_and_refused_everywhere(
     monkeypatch.setattr(making, "_checked", interrupted)
     code, _, err = fairlog("backup", tmp_path / "target", "--data-dir", source)
     monkeypatch.undo()
-    assert (code, "interrupted: " in err) == (1, True)
+    assert (code, "interrupted: " in err) == (130, True)
     assert (tmp_path / "target" / UNFINISHED).exists()
     assert not (tmp_path / "target" / MANIFEST).exists()
     before = contents(tmp_path / "target")
