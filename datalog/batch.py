@@ -180,6 +180,11 @@ def _check_producer_untrusted(header: BatchHeader) -> None:
         raise BadBatch(BadBatchReason.BAD_PRODUCER, "producer id {}, epoch {}, base sequence {}".format(*producer))
 
 
+def claimed_crc(batch: Buffer) -> int:
+    """The `crc` field of a batch of which 21 bytes are at hand."""
+    return int.from_bytes(memoryview(batch)[_CRC_AT:_CRC_STARTS_AT], "big")
+
+
 def crc_of(batch: Buffer) -> int:
     """CRC-32C of what the batch's `crc` field covers: everything from the attributes to the end."""
     return _crc32c.crc32c(memoryview(batch)[_CRC_STARTS_AT:])

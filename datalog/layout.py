@@ -48,6 +48,7 @@ _OFFSET_KEY = struct.Struct(">I16s16sI")
 _GROUP_PREFIX = struct.Struct(">I16s")
 _LOG_RECORD = struct.Struct(">IIqqqqqqqq")
 assert _LOG_RECORD.size == 72
+BATCH_KEY_BYTES, PRODUCER_KEY_BYTES, TIME_KEY_BYTES = _OFFSET.size, _PRODUCER_KEY.size, _TIME_KEY.size
 _DIGEST_BYTES = 16
 _FIRST_OFFSET = Offset(0)
 _FIRST_POSITION = JournalPosition(0)

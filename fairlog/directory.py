@@ -33,13 +33,7 @@ def locked_directory(directory: Path) -> Generator[None]:
     except OSError as error:
         raise DirectoryUnusable(f"cannot use the data directory {directory}: {error.strerror}") from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise DirectoryInUse(f"data directory {directory} is in use by process {holder}") from error
-        except OSError as error:
-            raise DirectoryUnusable(f"cannot lock {directory / 'lock'}: {error.strerror}") from error
+        _lock(directory, descriptor, fcntl.LOCK_EX)
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -48,3 +42,42 @@ def locked_directory(directory: Path) -> Generator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def unused_directory(directory: Path) -> Generator[None]:
+    """Keep nodes out of `directory` while it is read. Nothing in it is made or changed; others may read it, too.
+
+    Raises DirectoryInUse, DirectoryUnusable. A directory that never had a node has no lock, and needs none.
+    """
+    try:
+        descriptor = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    except OSError as error:
+        raise DirectoryUnusable(f"cannot read {directory / 'lock'}: {error.strerror}") from error
+    try:
+        _lock(directory, descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_in_use(directory: Path) -> bool:
+    """Whether a node has the directory just now. Raises DirectoryUnusable."""
+    try:
+        with unused_directory(directory):
+            return False
+    except DirectoryInUse:
+        return True
+
+
+def _lock(directory: Path, descriptor: int, how: int) -> None:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        raise DirectoryInUse(f"data directory {directory} is in use by process {holder}") from error
+    except OSError as error:
+        raise DirectoryUnusable(f"cannot lock {directory / 'lock'}: {error.strerror}") from error

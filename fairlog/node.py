@@ -1,7 +1,7 @@
 """The composition root: one node, put together from the rooms, brought up, served and taken down in order.
 
-    up:    admin listener ─▶ cluster store ─▶ data logs ─▶ journals replayed ─▶ coordinator says again what
-           it had decided ─▶ what is placed is copied ─▶ listen ─▶ ready
+    up:    admin listener ─▶ (a backup taken over) ─▶ cluster store ─▶ data logs ─▶ journals replayed
+           ─▶ coordinator says again what it had decided ─▶ what is placed is copied ─▶ listen ─▶ ready
     down:  accept no more ─▶ answer what is in flight ─▶ copy what is placed ─▶ close journals, data logs, store
            ─▶ admin listener
 
@@ -27,6 +27,7 @@ import trio
 
 from coordinator.service import Coordinator, CoordinatorSettings
 from datalog.environment import LmdbDataLogs
+from fairlog.backup.taking_over import take_over
 from fairlog.broker import Broker
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.config import Address, ConfigError, Ready, Settings, advertised_address
@@ -106,6 +107,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             started = trio.current_time()
             view = NodeView(_now_ms)
             admin = await _open_admin(stack, settings, view)
+            await _take_over_backup(settings)
             last_run = await trio.to_thread.run_sync(LastRun.read, settings.data_dir)
             cluster = await _open_cluster(stack, settings)
             leaders = await _open_leaders(stack, settings, cluster, last_run)
@@ -207,6 +209,21 @@ async def _open_admin(stack: AsyncExitStack, settings: Settings, view: NodeView)
     bound = _bound_to(listeners)
     log.info("admin listener", address=str(bound))
     return bound
+
+
+async def _take_over_backup(settings: Settings) -> None:
+    """If the data directory is a backup, make it one of a node, before anything in it is opened."""
+    manifest = await trio.to_thread.run_sync(
+        partial(
+            take_over,
+            settings.data_dir,
+            map_bytes=settings.datalog.map_bytes,
+            fsync=Fsync(settings.journal.fsync),
+            now_ms=_now_ms(),
+        )
+    )
+    if manifest is not None:
+        log.info("restored from a backup", made_ms=manifest.made_ms, cluster_id=manifest.cluster_id)
 
 
 async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedStore:

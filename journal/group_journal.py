@@ -17,7 +17,9 @@ history or a complete snapshot (docs/formats/group-journal.md has the crash case
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import trio.lowlevel
 
@@ -58,6 +60,17 @@ _FAILPOINTS: dict[type[GroupRecord], str] = {
 }
 
 
+class ReadableJournal(Protocol):
+    """What a replay needs of a journal; `Journal` has it, and so has `journal.survey`."""
+
+    @property
+    def start(self) -> JournalPosition: ...
+
+    def frames(self, start: JournalPosition) -> Iterator[FrameAt]: ...
+
+    def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray: ...
+
+
 class GroupJournal:
     """One group journal, over an opened `Journal`, which the caller closes."""
 
@@ -81,40 +94,11 @@ class GroupJournal:
 
         Synchronous, for recovery, before the first `append`. Raises CorruptStorage, naming the position.
         """
-        parts: list[FrameAt] = []
-        beside: list[FrameAt] = []
-        snapshot: list[FrameAt] = []
-        as_of: JournalPosition | None = None
-        complete = self._journal.start == 0
-        for frame in self._journal.frames(self._journal.start):
-            if frame.kind == SNAPSHOT_BEGIN:
-                parts = []
-                as_of = JournalPosition(_only_number(frame))
-            elif frame.kind == SNAPSHOT_END:
-                if as_of is None:
-                    continue  # An older snapshot, whose beginning has been deleted already.
-                if _only_number(frame) != len(parts):
-                    raise _unreadable(
-                        frame, f"it ends a snapshot of {_only_number(frame)} parts, but {len(parts)} stand before it"
-                    )
-                complete = self._journal.start <= as_of
-                beside = [other for other in beside if other.position >= as_of]
-                snapshot, parts, as_of = parts, [], None
-                self._snapshot_end = frame.end
-            elif frame.kind & PART:
-                if as_of is not None:
-                    parts.append(frame)
-            else:
-                beside.append(frame)
-        if not complete:
-            raise CorruptStorage(
-                f"a group journal begins at position {self._journal.start}, but no complete snapshot stands in it; "
-                "restore its directory from a copy"
-            )
-        for frame in snapshot:
-            yield self._decode(frame, frame.kind ^ PART)
-        for frame in beside:
-            yield self._decode(frame, frame.kind)
+        history = read_history(self._journal)
+        if history.snapshot_end is not None:
+            self._snapshot_end = history.snapshot_end
+        for frame, kind in history.frames:
+            yield decode_frame(self._journal, frame, kind)
 
     def has_room(self, record: GroupRecord) -> bool:
         """Will `append` find room for the record?"""
@@ -187,14 +171,64 @@ class GroupJournal:
         while not self._journal.has_room(record_bytes):
             await self._journal.make_room(record_bytes)
 
-    def _decode(self, frame: FrameAt, kind: int) -> GroupRecord:
-        payload = b""
-        if frame.payload_bytes:
-            payload = self._journal.read_payload(frame.position, frame.end - frame.position)
-        try:
-            return decode_group(kind, frame.header, payload)
-        except CorruptStorage as error:
-            raise _unreadable(frame, str(error)) from error
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The frames that count in a group journal, each with its record's kind."""
+
+    frames: Sequence[tuple[FrameAt, int]]
+    """The last complete snapshot's parts, then what was appended since its state was taken."""
+    snapshot_end: JournalPosition | None
+    """Behind the last complete snapshot; None if there is none."""
+
+
+def read_history(journal: ReadableJournal) -> History:
+    """Sort out a group journal's frames, without their payloads. Raises CorruptStorage, naming the position."""
+    parts: list[FrameAt] = []
+    beside: list[FrameAt] = []
+    snapshot: list[FrameAt] = []
+    snapshot_end: JournalPosition | None = None
+    as_of: JournalPosition | None = None
+    complete = journal.start == 0
+    for frame in journal.frames(journal.start):
+        if frame.kind == SNAPSHOT_BEGIN:
+            parts = []
+            as_of = JournalPosition(_only_number(frame))
+        elif frame.kind == SNAPSHOT_END:
+            if as_of is None:
+                continue  # An older snapshot, whose beginning has been deleted already.
+            if _only_number(frame) != len(parts):
+                raise _unreadable(
+                    frame, f"it ends a snapshot of {_only_number(frame)} parts, but {len(parts)} stand before it"
+                )
+            complete = journal.start <= as_of
+            beside = [other for other in beside if other.position >= as_of]
+            snapshot, parts, as_of = parts, [], None
+            snapshot_end = frame.end
+        elif frame.kind & PART:
+            if as_of is not None:
+                parts.append(frame)
+        else:
+            beside.append(frame)
+    if not complete:
+        raise CorruptStorage(
+            f"a group journal begins at position {journal.start}, but no complete snapshot stands in it; "
+            "restore its directory from a copy"
+        )
+    return History(
+        [*((frame, frame.kind ^ PART) for frame in snapshot), *((frame, frame.kind) for frame in beside)], snapshot_end
+    )
+
+
+def decode_frame(journal: ReadableJournal, frame: FrameAt, kind: int) -> GroupRecord:
+    """The record of one frame of a `History`. Raises CorruptStorage, naming the position."""
+    payload = b""
+    if frame.payload_bytes:
+        payload = journal.read_payload(frame.position, frame.end - frame.position)
+    try:
+        return decode_group(kind, frame.header, payload)
+    except CorruptStorage as error:
+        raise _unreadable(frame, str(error)) from error
 
 
 def _only_number(frame: FrameAt) -> int:

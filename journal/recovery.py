@@ -183,7 +183,7 @@ def scan_tail(buffer: Buffer, *, base: JournalPosition, salt: int, close_kind: i
     if bad is None:
         return Tail(position, witnessed, Rest.ZEROS, None, position, 0, JournalPosition(0), kind == close_kind)
     later, witness = 0, JournalPosition(0)
-    for frame in _later_frames(buffer, position, base=base, salt=salt, content=content):
+    for frame in later_frames(buffer, position, base=base, salt=salt):
         later += 1
         witness = max(witness, frame.durable)
     rest = Rest.GARBAGE if not later else Rest.WITNESSED if witness > position else Rest.UNWITNESSED
@@ -205,15 +205,14 @@ def heard(tail: Tail, witness: Witness) -> Tail:
 
 def scan_witness(buffer: Buffer, *, base: JournalPosition, salt: int) -> Witness:
     """What the frames of a segment, given as its whole file content, say of the journal before it."""
-    content = max(SEGMENT_HEADER_BYTES, content_bytes(buffer))
-    frames = _later_frames(buffer, base, base=base, salt=salt, content=content)
+    frames = later_frames(buffer, base, base=base, salt=salt)
     return Witness(len(frames), max((frame.durable for frame in frames), default=JournalPosition(0)))
 
 
-def _later_frames(
-    buffer: Buffer, hole: JournalPosition, *, base: JournalPosition, salt: int, content: int
-) -> list[Frame]:
+def later_frames(buffer: Buffer, hole: JournalPosition, *, base: JournalPosition, salt: int) -> list[Frame]:
+    """The valid frames at and behind `hole`, found as `scan_tail` says."""
     view = memoryview(buffer)
+    content = max(SEGMENT_HEADER_BYTES, content_bytes(buffer))
     first_word = file_offset(hole, base) + ALIGNMENT
     words_end = min(content + ALIGNMENT, len(view))
     words = view[first_word : max(first_word, words_end - (words_end - first_word) % ALIGNMENT)]

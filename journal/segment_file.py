@@ -26,10 +26,12 @@ from pathlib import Path
 from fairlog_types import JournalPosition
 from journal.failpoints import reach
 from journal.segment import (
+    NEW_SUFFIX,
     SEGMENT_HEADER_BYTES,
     Fsync,
     JournalKind,
     SegmentHeader,
+    base_of,
     encode_segment_header,
     segment_name,
 )
@@ -190,6 +192,23 @@ class SegmentFile:
         os.fsync(self._directory_file.fd)
         self._directory_file = None
         reach("journal.roll.after_publish")
+
+
+def begin_at(directory: Path, kind: JournalKind, fsync: Fsync, base: JournalPosition) -> None:
+    """Make a journal that has no frames and whose first one will be at `base`, on disk when this returns.
+
+    For a log whose past is somewhere else: in a backup. Does nothing to a journal that has a segment. Raises OSError.
+    """
+    make_directory(directory)
+    if any(base_of(path.name) is not None for path in directory.iterdir()):
+        return
+    header = SegmentHeader(kind, fsync, secrets.randbits(32), base, base)
+    draft = directory / f"spare-0{NEW_SUFFIX}"
+    opened = OpenFile(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    write_all(opened.fd, encode_segment_header(header), 0)
+    os.fsync(opened.fd)
+    draft.rename(directory / segment_name(base))
+    sync_directory(directory)
 
 
 def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:

@@ -1,7 +1,8 @@
-"""The command `fairlog`: serve a node, write and read records, look at topics, groups and transactions of any broker.
+"""The command `fairlog`: serve a node, write and read records, look at topics, groups and transactions of any broker,
+and inspect, verify and back up a node's files.
 
-One module per command or group of commands (`serve`, `produce`, `consume`, `topic`, `group`, `txn`); each is thin:
-options in, a call, a table or JSON out.
+One module per command or group of commands (`serve`, `produce`, `consume`, `inspect`, `verify`, `backup`, `topic`,
+`group`, `txn`); each is thin: options in, a call, a table or JSON out.
 `main` is where errors end: what a user can have caused, or the disk, becomes one sentence on stderr and exit
 code 1 (wrong usage: 2; interrupted: 130). Anything else is a mistake of ours and keeps its traceback.
 """
@@ -12,7 +13,7 @@ import sys
 
 import typer
 
-from fairlog.cli import consume, group, produce, serve, topic, txn
+from fairlog.cli import backup, consume, group, inspect, produce, serve, topic, txn, verify
 from fairlog.cli.errors import ClientError
 from fairlog.config import ConfigError
 
@@ -40,6 +41,9 @@ app = typer.Typer(
 app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
 app.command("produce", epilog=produce.EXAMPLES)(produce.produce)
 app.command("consume", epilog=consume.EXAMPLES)(consume.consume)
+app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect)
+app.command("verify", epilog=verify.EXAMPLES)(verify.verify)
+app.command("backup", epilog=backup.EXAMPLES)(backup.backup)
 app.add_typer(topic.app)
 app.add_typer(group.app)
 app.add_typer(txn.app)

@@ -31,6 +31,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
+from fairlog.verify.verification import Verification
 from fairlog_types import LogKind, Offset
 from journal.failpoints import FAILPOINTS
 from scripts.node_process import ROOT, NodeDidNotStart, NodeProcess
@@ -166,6 +167,7 @@ class CrashRun:
             self._start()
             self._check_at_rest()
             self._check_read_again_from_the_start()
+            self._stop_and_verify()
         finally:
             self._end()
 
@@ -260,7 +262,7 @@ class CrashRun:
     def _end(self) -> None:
         """Let the clients come to an end, with a node there to answer them; without one they are left behind."""
         try:
-            if self._load is not None:
+            if self._load is not None and not self._load.stopped:
                 if not self._node.running:
                     self._start()
                 self._load.stop()
@@ -318,6 +320,17 @@ class CrashRun:
             again = _by_partition(reader.records)
         self._judge([*check_growth(before, again), *check_growth(again, before)])
         self._load.go_on()
+
+    def _stop_and_verify(self) -> None:
+        """Stop the node in good order, and have `fairlog verify` look at what it leaves: after all the crashes."""
+        assert self._load is not None
+        self._load.stop()
+        if self._node.stop() != 0:
+            raise CrashTestFailed(f"{self._where()}\nthe node did not stop well:\n{self._node.log_tail()}")
+        violations = list(Verification(self._node.data_dir, has_journals=True).violations())
+        if violations:
+            shown = "\n".join(map(str, violations[:20]))
+            raise CrashTestFailed(f"{self._where()}\nfairlog verify finds {len(violations)} violations:\n{shown}")
 
     def _read_on(self) -> dict[int, list[Found]]:
         """What the consumer that lives through all crashes has seen, after reading on to the end."""

@@ -121,6 +121,10 @@ class Load:
         """Called by a writer before it makes a new client: one made now would only back off."""
         self._node_is_there.wait(ANSWER_S)
 
+    @property
+    def stopped(self) -> bool:
+        return self._stopping.is_set()
+
     def stop(self) -> None:
         self._stopping.set()
         self._go.set()

@@ -375,7 +375,15 @@ async def test_answers_whose_turn_never_comes_are_released(monkeypatch, autojump
     async def start(frame, client):
         await trio.lowlevel.checkpoint()
         started.append(len(started))
-        return Started("Echo", 0, 0, Deferred(finish, functools.partial(released.append, started[-1])), [])
+        return Started(
+            "Echo",
+            0,
+            0,
+            Deferred(finish, functools.partial(released.append, started[-1])),
+            [],
+            ApiStatistics("Echo"),
+            0.0,
+        )
 
     ours, theirs = memory_stream_pair()
     router = EchoRouter()

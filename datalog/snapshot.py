@@ -1,0 +1,72 @@
+"""The state of one moment of an LMDB file that others may be writing: for tools, read-only in the strict sense.
+
+Where there is a lock file, a read transaction (`datalog.foreign`) holds the pages of its moment, while they are read as
+bytes (`lmdb_pages`); where there is none, nobody writes. Nothing of the data file is changed, and no file is made. LMDB
+writes one thing into the lock file: a reader's slot, so that no writer takes the pages that are being looked at. As
+long as it is held, the file grows where it would otherwise use pages anew.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from datalog.foreign import ForeignEnvironment
+from datalog.lmdb_pages import DamagedPage, LmdbFile
+from fairlog_types import CorruptStorage, StorageFailure
+
+_TRIES = 100
+"""A meta page is overwritten by the commit after the next, so a busy writer may be faster than we look."""
+
+
+@contextmanager
+def lmdb_snapshot(path: Path) -> Generator[LmdbFile | None]:
+    """The file `path` (a `data.mdb`) as of now; None if it is empty, as a crash in its making leaves it.
+
+    Raises CorruptStorage, naming the byte, if its first pages cannot be read; StorageFailure if the disk refuses, or if
+    it cannot be read safely beside the node that has it open.
+    """
+    found = mapped_lmdb(path)  # before LMDB sees it: a wrong page size would end the process
+    if found is None or path.name != "data.mdb" or not (path.parent / "lock.mdb").exists():
+        yield found
+        return
+    environment = ForeignEnvironment.open(path.parent, databases_max=0)
+    try:
+        for _ in range(_TRIES):
+            with environment.begin() as transaction:
+                held = mapped_lmdb(path, transaction=transaction.id())
+                if held is not None:
+                    yield held
+                    environment.still_peaceful(transaction)
+                    return
+        raise StorageFailure(f"{path} changes faster than it can be looked at; try again")
+    finally:
+        environment.close()
+
+
+def mapped_lmdb(path: Path, *, transaction: int | None = None) -> LmdbFile | None:
+    """The file's newest state, or that of `transaction`; None if it is empty, or no meta page has that any more.
+
+    For a file that nobody writes (that of a stopped node, a copy), or of whose state a read transaction is held.
+    Raises as `lmdb_snapshot`.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if os.fstat(descriptor).st_size == 0:
+                return None
+            # Unmapped with the last view of it: what was read is in use for as long as somebody has it.
+            data = memoryview(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise StorageFailure(f"{path} cannot be read: {error.strerror or error}") from error
+    try:
+        return LmdbFile(data, transaction=transaction)
+    except DamagedPage as error:
+        raise CorruptStorage(f"{path}: {error}") from error
+    except KeyError:
+        return None

@@ -1,0 +1,210 @@
+"""Make a backup of a node that may be running: `fairlog backup`.
+
+    an empty backup.json.new      so that what follows is known to be unfinished
+    datalog/data.mdb              LMDB's own compacting copy: one read transaction, a consistent cut (invariant 7)
+    cluster/data.mdb              after it, so that it knows all topics whose logs were copied, or has deleted them
+    backup.json                   sizes, checksums, high watermarks; written into the .new file, synced, renamed
+
+The journals are left out: what was visible when the copy began is in the data logs. The read transaction is held for
+as long as the data logs are copied; meanwhile the node's file grows where pages would be used anew.
+
+What fails is taken away again, and the directory is as empty as it was. What is killed leaves `backup.json.new`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+import lmdb
+
+from datalog import layout
+from datalog.foreign import ForeignEnvironment
+from datalog.layout import DamagedValue, LogRecord
+from datalog.lmdb_pages import DamagedPage
+from datalog.snapshot import mapped_lmdb
+from datalog.stored import StoredLogs, parse_log_untrusted
+from fairlog.backup.manifest import MANIFEST, UNFINISHED, CopiedFile, CopiedLog, Manifest, encode_manifest
+from fairlog.backup.source import BackupRefused, require_source
+from fairlog.cluster.content import StoreContent
+from fairlog.data_directory import CLUSTER_STORE, DATA_LOGS, read_cluster_store
+from fairlog_types import CorruptStorage, LogId, LogKind, StorageFailure
+from journal.segment_file import sync_directory, write_all
+
+FILES = (DATA_LOGS, CLUSTER_STORE)
+"""In the order in which they are copied."""
+
+_HASHED_AT_ONCE = 1 << 20
+_LOOK_S = 0.1
+"""How often the progress is looked at."""
+
+
+class BackupFailed(Exception):
+    """The backup could not be finished; what there was of it is gone. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a backup is."""
+
+    doing: str
+    done_bytes: int
+    total_bytes: int
+    """An estimate while a file is copied: without its free pages it gets smaller."""
+
+
+def make_backup(
+    source: Path, target: Path, *, now_ms: Callable[[], int], told: Callable[[Progress], None] = lambda _: None
+) -> Manifest:
+    """Back up the data directory `source` into `target`, which is made, or is empty. Blocking.
+
+    Raises BackupRefused (nothing was written), BackupFailed (nothing is left), DirectoryUnusable. A KeyboardInterrupt
+    passes, and leaves an unfinished backup, which says that it is one.
+    """
+    require_source(source)
+    _make_empty(source, target)
+    made_ms = now_ms()
+    try:
+        _write(target / UNFINISHED, b"")
+        sync_directory(target)
+        for name in FILES:
+            (target / name).parent.mkdir()
+            _copy(source / name, target / name, told)
+        files = {name: _checked(target / name, told) for name in FILES}
+        content = read_cluster_store(target)
+        manifest = Manifest(
+            content.node.cluster_id, content.node.node_id, made_ms, files, _logs(target / DATA_LOGS, content)
+        )
+        for name in FILES:
+            sync_directory((target / name).parent)
+        _write(target / UNFINISHED, encode_manifest(manifest))
+        (target / UNFINISHED).rename(target / MANIFEST)
+        sync_directory(target)
+        sync_directory(target.parent)
+    except (OSError, lmdb.Error, StorageFailure) as error:
+        _take_away(target)
+        raise BackupFailed(f"the backup into {target} failed, and was taken away: {_sentence(error)}") from error
+    except (CorruptStorage, DamagedPage, DamagedValue) as error:
+        _take_away(target)
+        raise BackupFailed(f"the copy in {target} is damaged, and was taken away: {error}") from error
+    return manifest
+
+
+def _make_empty(source: Path, target: Path) -> None:
+    if target.resolve().is_relative_to(source.resolve()):
+        raise BackupRefused(f"{target} lies in the data directory itself: choose another place")
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        left = sorted(path.name for path in target.iterdir())
+    except OSError as error:
+        raise BackupRefused(f"cannot write into {target}: {error.strerror}") from error
+    if UNFINISHED in left:
+        raise BackupRefused(f"{target} holds a backup that was not finished: remove it, or choose another place")
+    if left:
+        raise BackupRefused(f"{target} is not empty (it has {left[0]}): choose another place")
+
+
+def _take_away(target: Path) -> None:
+    for name in FILES:
+        (target / name).unlink(missing_ok=True)
+        if (target / name).parent.exists():
+            (target / name).parent.rmdir()
+    (target / UNFINISHED).unlink(missing_ok=True)
+
+
+def _copy(source: Path, target: Path, told: Callable[[Progress], None]) -> None:
+    """LMDB's copy in a thread, while its growth is looked at. Raises lmdb.Error, OSError."""
+    estimate = source.stat().st_size
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+    try:
+        outcome: list[Exception] = []
+
+        def work() -> None:
+            try:
+                _copy_to(descriptor, source.parent)
+                os.fsync(descriptor)
+            except Exception as error:  # noqa: BLE001 - carried over to the thread that waits
+                outcome.append(error)
+
+        # A daemon: nothing calls LMDB back, and an interrupted backup must not wait for it.
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(_LOOK_S)
+            told(Progress(f"copying {source.parent.name}", os.fstat(descriptor).st_size, estimate))
+        if outcome:
+            raise outcome[0]
+    finally:
+        os.close(descriptor)
+
+
+def _copy_to(descriptor: int, directory: Path) -> None:
+    environment = ForeignEnvironment.open(directory, databases_max=0)
+    try:
+        if environment.locked:
+            environment.env.reader_check()  # an earlier backup that was killed holds its pages until somebody looks
+        with environment.begin() as transaction:
+            environment.env.copyfd(descriptor, compact=True)
+            environment.still_peaceful(transaction)
+    finally:
+        environment.close()
+
+
+def _checked(path: Path, told: Callable[[Progress], None]) -> CopiedFile:
+    size_bytes = path.stat().st_size
+    return CopiedFile(size_bytes, checksum(path, lambda done: told(Progress("checksums", done, size_bytes))))
+
+
+def checksum(path: Path, told: Callable[[int], None] = lambda _: None) -> str:
+    """SHA-256 of a file, as 64 hex digits. Raises OSError."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        for chunk in _chunks(file.read):
+            found.update(chunk)
+            told(file.tell())
+    return found.hexdigest()
+
+
+def _chunks(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    while chunk := read(_HASHED_AT_ONCE):
+        yield chunk
+
+
+def _logs(path: Path, content: StoreContent) -> dict[str, CopiedLog]:
+    file = mapped_lmdb(path)
+    if file is None:
+        raise CorruptStorage(f"{path} is empty")
+    names = {topic.topic_id: topic.name for topic in content.served}
+    logs: dict[str, CopiedLog] = {}
+    for item in StoredLogs(file).table(layout.LOGS):
+        log = parse_log_untrusted(item.key)
+        if log is None:
+            raise CorruptStorage(f"{path} has a log {item.key!r}, which is no name of one")
+        record = layout.decode_log_record(item.value)
+        logs[str(log)] = _copied(log, record, names)
+    return logs
+
+
+def _copied(log: LogId, record: LogRecord, names: dict[UUID, str]) -> CopiedLog:
+    topic = names.get(UUID(hex=log.topic)) if log.kind == LogKind.TOPIC.value else None
+    return CopiedLog(topic, record.log_start, record.next_offset, record.size_bytes)
+
+
+def _write(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    try:
+        write_all(descriptor, data, 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, lmdb.DiskError):
+        return "the disk is full. Free space, or choose another place. Nothing of the node was changed"
+    return f"{error}. Nothing of the node was changed"

@@ -1,0 +1,130 @@
+"""What a backup says of itself: its manifest, as JSON. Pure. Format: docs/formats/backup-manifest.md.
+
+The manifest is written last. Its name tells how far things have come:
+
+    backup.json.new       the backup is not finished; nothing may start from it
+    backup.json           a whole backup
+    restoring.json        a node has begun to make a data directory of it
+    restored-from.json    it has done so: no backup any more, but a note of where the data came from
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+UNFINISHED = "backup.json.new"
+MANIFEST = "backup.json"
+RESTORING = "restoring.json"
+RESTORED = "restored-from.json"
+
+FORMAT = "fairlog-backup"
+VERSION = 1
+
+
+class BadManifest(ValueError):
+    """Bytes are not a manifest that this program can read. The message completes "the manifest …"."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFile:
+    """A file of the backup."""
+
+    size_bytes: int
+    sha256: str
+    """64 hex digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedLog:
+    """A data log of the backup."""
+
+    topic: str | None
+    """Its name when the backup was made; None for an offsets log, or a topic that was deleted meanwhile."""
+    log_start: int
+    high_watermark: int
+    size_bytes: int
+    """Of its batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Everything that a backup says of itself."""
+
+    cluster_id: str
+    node_id: int
+    made_ms: int
+    """Unix time in milliseconds at which the copy was begun: all that was visible then is in it."""
+    files: Mapping[str, CopiedFile]
+    """By path in the backup, with `/`."""
+    logs: Mapping[str, CopiedLog]
+    """By `str(LogId)`."""
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The text of the file."""
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "cluster_id": manifest.cluster_id,
+        "node_id": manifest.node_id,
+        "made_ms": manifest.made_ms,
+        "files": {
+            path: {"bytes": file.size_bytes, "sha256": file.sha256} for path, file in sorted(manifest.files.items())
+        },
+        "logs": {
+            name: {
+                "topic": log.topic,
+                "log_start": log.log_start,
+                "high_watermark": log.high_watermark,
+                "bytes": log.size_bytes,
+            }
+            for name, log in sorted(manifest.logs.items())
+        },
+    }
+    return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def decode_manifest_untrusted(data: bytes) -> Manifest:
+    """Read what `encode_manifest` wrote. Raises BadManifest."""
+    try:
+        document: object = json.loads(data)
+    except ValueError as error:
+        raise BadManifest(f"is not JSON: {error}") from error
+    fields = _fields(document, "it")
+    if fields.get("format") != FORMAT:
+        raise BadManifest(f"does not say that it is of the format {FORMAT}")
+    if fields.get("version") != VERSION:
+        raise BadManifest(f"has version {fields.get('version')!r}, and this program reads {VERSION}")
+    files: dict[str, CopiedFile] = {}
+    for path, value in _fields(fields.get("files"), "files").items():
+        file = _fields(value, path)
+        files[path] = CopiedFile(_number(file, "bytes"), _text(file, "sha256"))
+    logs: dict[str, CopiedLog] = {}
+    for name, value in _fields(fields.get("logs"), "logs").items():
+        log = _fields(value, name)
+        topic = None if log.get("topic") is None else _text(log, "topic")
+        logs[name] = CopiedLog(topic, _number(log, "log_start"), _number(log, "high_watermark"), _number(log, "bytes"))
+    return Manifest(_text(fields, "cluster_id"), _number(fields, "node_id"), _number(fields, "made_ms"), files, logs)
+
+
+def _fields(value: object, name: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise BadManifest(f"should have an object for {name}")
+    return cast("dict[str, object]", value)
+
+
+def _number(fields: Mapping[str, object], name: str) -> int:
+    value = fields.get(name)
+    if type(value) is not int or value < 0:
+        raise BadManifest(f"should have a number for {name}, not {value!r}")
+    return value
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise BadManifest(f"should have a text for {name}, not {value!r}")
+    return value

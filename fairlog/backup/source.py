@@ -1,0 +1,48 @@
+"""May this data directory be backed up now? Then what its data logs hold is all that anybody was told is visible.
+
+    a node has it and serves             yes
+    a node has it and recovers           no: a transaction may be copied in part until it is ready (invariant 7)
+    nobody has it, it was closed well    yes: everything was copied at the end
+    nobody has it, it was killed         no: its journals hold answered records that are in no data log yet
+
+That a node serves shows in two files: it writes its number into `lock` when it takes the directory, and `open` into
+`last-run` when it has recovered.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fairlog.backup import manifest
+from fairlog.data_directory import CLUSTER_STORE, DATA_LOGS, LAST_RUN, last_run_ended
+from fairlog.directory import is_in_use
+
+
+class BackupRefused(Exception):
+    """The backup was not begun, and nothing was written. The message is one sentence: why, and what to do."""
+
+
+def require_source(directory: Path) -> None:
+    """Raises BackupRefused, DirectoryUnusable; OSError if the directory cannot be read."""
+    for name in (manifest.MANIFEST, manifest.RESTORING):
+        if (directory / name).exists():
+            raise BackupRefused(f"{directory} is a backup itself: copy it, with any tool")
+    for file in (CLUSTER_STORE, DATA_LOGS):
+        if not (directory / file).is_file():
+            raise BackupRefused(f"{directory} is no data directory: there is no {file} in it")
+    in_use = is_in_use(directory)
+    ended = last_run_ended(directory)
+    if in_use and not (ended == "open" and _is_of_this_run(directory)):
+        raise BackupRefused(
+            f"the node in {directory} does not serve yet, or its disk has failed: wait until it says that it is ready, "
+            "or see to the disk and restart it"
+        )
+    if not in_use and ended != "closed":
+        raise BackupRefused(
+            f"no node runs in {directory}, and the last one was not stopped in good order: its journals may hold "
+            "answered records that are not in the data logs yet. Start it, and back it up when it is ready"
+        )
+
+
+def _is_of_this_run(directory: Path) -> bool:
+    return (directory / LAST_RUN).stat().st_mtime_ns >= (directory / "lock").stat().st_mtime_ns

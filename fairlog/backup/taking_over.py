@@ -1,0 +1,145 @@
+"""The first start in a backup: make an ordinary data directory of it, or refuse.
+
+    backup.json       sizes and checksums are right, nothing lies beside it, the clock is not behind
+      │ renamed
+    restoring.json    cluster store:  producer ids and leader epoch jump ahead of what was given out since
+      │               data logs:      logs of topics that were deleted while the backup was made are dropped;
+      │                               what is replayed begins at the mark
+      │               journals:       each begins, empty, where its data log's mark is, so no position comes twice
+      │ renamed
+    restored-from.json
+
+Every step may be repeated, and a crash between the two renamings leaves a directory whose next start goes on with
+it. Nothing is served meanwhile. The group journals begin anew: no transactional id is known, so whoever had one must
+ask for it again, and gets a producer id that nobody had. That fences everybody who lived before the restore, on all
+partitions (invariant 9; docs/decisions/0029-backups-without-journals.md).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from datalog.environment import LmdbDataLogs
+from datalog.interface import Mark
+from fairlog.backup.making import checksum
+from fairlog.backup.manifest import (
+    MANIFEST,
+    RESTORED,
+    RESTORING,
+    UNFINISHED,
+    BadManifest,
+    Manifest,
+    decode_manifest_untrusted,
+)
+from fairlog.cluster.restored import continue_restored
+from fairlog.data_directory import LAST_RUN, LOCAL_JOURNALS
+from fairlog_types import CorruptStorage, JournalPosition, LogId, LogKind, StorageFailure
+from journal.segment import Fsync, JournalKind
+from journal.segment_file import begin_at, sync_directory
+
+
+def take_over(directory: Path, *, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
+    """If `directory` is a backup, make a data directory of it; answer its manifest, None if it was none. Blocking.
+
+    To be called with the directory locked, before anything in it is opened. Raises CorruptStorage with a sentence if
+    the backup is unfinished, damaged or not alone; StorageFailure if the disk refuses.
+    """
+    try:
+        return _take_over(directory, map_bytes, fsync, now_ms)
+    except OSError as error:
+        raise StorageFailure(f"the backup in {directory} cannot be restored: {error}") from error
+
+
+def _take_over(directory: Path, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
+    if (directory / RESTORING).exists():
+        manifest = read_manifest(directory / RESTORING)
+    elif (directory / MANIFEST).exists():
+        manifest = read_manifest(directory / MANIFEST)
+        _require_alone(directory)
+        _require_clock(directory, manifest, now_ms)
+        check_files(directory, manifest)
+        (directory / MANIFEST).rename(directory / RESTORING)
+        sync_directory(directory)
+    elif (directory / UNFINISHED).exists():
+        raise CorruptStorage(
+            f"{directory} holds a backup that was not finished: nothing can be started from it. Take another one"
+        )
+    else:
+        return None
+    content = continue_restored(directory / "cluster", now_ms=now_ms)
+    served = {log for topic in content.served for log in topic.logs()}
+    leaving = {log for topic in content.deleting for log in topic.logs()}
+    for log, base in _settle_data_logs(directory / "datalog", map_bytes, served, leaving).items():
+        begin_at(directory / LOCAL_JOURNALS / str(log), JournalKind.LOCAL, fsync, base)
+    (directory / RESTORING).rename(directory / RESTORED)
+    sync_directory(directory)
+    return manifest
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Raises CorruptStorage, OSError."""
+    try:
+        return decode_manifest_untrusted(path.read_bytes())
+    except BadManifest as error:
+        raise CorruptStorage(f"{path}: the manifest {error}") from error
+
+
+def check_files(directory: Path, manifest: Manifest) -> None:
+    """Are the backup's files what its manifest says? Raises CorruptStorage, naming the file; OSError."""
+    for name, file in manifest.files.items():
+        path = directory / name
+        if not path.is_file():
+            raise CorruptStorage(f"{path} is missing: the backup was not copied whole. Copy it again")
+        size_bytes = path.stat().st_size
+        if size_bytes != file.size_bytes:
+            raise CorruptStorage(
+                f"{path} has {size_bytes} bytes, the backup's manifest says {file.size_bytes}: it was not copied whole,"
+                " or was changed. Copy it again"
+            )
+        if checksum(path) != file.sha256:
+            raise CorruptStorage(
+                f"{path} is not what the backup's manifest says (SHA-256): it was damaged, or changed. Copy it again"
+            )
+
+
+def _require_alone(directory: Path) -> None:
+    for name in ("journals", LAST_RUN):
+        if (directory / name).exists():
+            raise CorruptStorage(
+                f"{directory} holds a backup and, beside it, {name} of another run: put the backup into a directory of "
+                "its own"
+            )
+
+
+def _require_clock(directory: Path, manifest: Manifest, now_ms: int) -> None:
+    """Producer ids and the leader epoch go on from the clock."""
+    if now_ms < manifest.made_ms:
+        raise CorruptStorage(
+            f"the backup in {directory} was made {(manifest.made_ms - now_ms) // 1000 + 1} s after the present time of "
+            "this machine: set its clock"
+        )
+
+
+def _settle_data_logs(
+    directory: Path, map_bytes: int, served: set[LogId], leaving: set[LogId]
+) -> dict[LogId, JournalPosition]:
+    """Drop nobody's logs, and let no replay begin before a mark; answer the logs with a past, and their marks."""
+    logs = LmdbDataLogs.open(directory, map_bytes=map_bytes)
+    try:
+        marks: dict[LogId, Mark] = {}
+        for log in logs.logs():
+            mark = logs.mark(log)
+            assert mark is not None, log
+            marks[log] = mark
+        kept: dict[LogId, JournalPosition] = {}
+        with logs.write() as writer:
+            for log, mark in marks.items():
+                if log.kind == LogKind.TOPIC.value and log not in served | leaving:
+                    writer.drop(log)
+                elif log not in leaving and mark.copied_through > 0:
+                    writer.put_mark(log, Mark(mark.copied_through, mark.copied_through, mark.next_offset))
+                    kept[log] = mark.copied_through
+        logs.sync()
+        return kept
+    finally:
+        logs.close()

@@ -1,0 +1,61 @@
+"""`fairlog backup DIR`: a consistent copy of a node's data while it runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairlog.cli.byte_bar import byte_bar
+from fairlog.cli.errors import ClientError, Interrupted
+from fairlog.cli.output import say
+
+EXAMPLES = """
+\b
+Examples:
+  fairlog backup /backups/monday
+  fairlog backup /backups/monday --data-dir /var/lib/fairlog
+\b
+To restore: copy the backup to a new data directory, and start a node there.
+"""
+
+
+def backup(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the backup goes: a new or empty directory.")],
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The node's data directory.", show_default="as for fairlog serve"),
+    ] = None,
+) -> None:
+    """Back up a node's data while it runs: a consistent cut of all that is visible.
+
+    Of every transaction it has all or nothing. To be run on the node's machine. Open transactions, and what is answered
+    but not visible yet, are not in it.
+    """
+    from fairlog.backup.making import BackupFailed, make_backup
+    from fairlog.backup.making import Progress as Done
+    from fairlog.backup.source import BackupRefused
+    from fairlog.config import load
+    from fairlog.directory import DirectoryUnusable
+
+    source = load(flags={"data_dir": data_dir}).data_dir
+    with byte_bar() as bar:
+        task = bar.add_task("", total=None)
+
+        def tell(done: Done) -> None:
+            bar.update(task, description=done.doing, completed=done.done_bytes, total=done.total_bytes)
+
+        try:
+            manifest = make_backup(source, directory, now_ms=_now_ms, told=tell)
+        except (BackupRefused, BackupFailed, DirectoryUnusable, OSError) as error:
+            raise ClientError(str(error)) from error
+        except KeyboardInterrupt:
+            raise Interrupted(f"interrupted: {directory} holds an unfinished backup, remove it") from None
+    size_bytes = sum(file.size_bytes for file in manifest.files.values())
+    say(f"backed up {len(manifest.logs)} logs, {size_bytes:,} bytes, into {directory}")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,66 @@
+"""`fairlog inspect FILE`: what stands in a journal's segment, the data logs, or the cluster store.
+
+Lines go out as they are made, so that `| head` is quick. Damage is shown where it is, and makes the exit code 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairlog.cli.errors import ClientError
+
+EXAMPLES = """
+\b
+Examples:
+  fairlog inspect fairlog-data/journals/local/t-…-0/00000000000000000000.journal
+  fairlog inspect fairlog-data/journals/group/3/00000000000000000000.journal --from 4096 --count 20
+  fairlog inspect fairlog-data/datalog/data.mdb --records --json | jq 'select(.what == "record")'
+  fairlog inspect fairlog-data/cluster/data.mdb
+"""
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A segment (*.journal, *.new) or a data.mdb.")],
+    records: Annotated[bool, typer.Option("--records", help="Show what is inside batches, too.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    start: Annotated[
+        int,
+        typer.Option("--from", min=0, metavar="POSITION", help="Begin at this journal position; in data logs: offset."),
+    ] = 0,
+    count: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="COUNT",
+            help="Show at most so many frames; in data logs: batches of each log.",
+            show_default="all",
+        ),
+    ] = None,
+) -> None:
+    """Show what stands in a file, readable. Nothing in it is changed, and a node may be using it.
+
+    Exit code 0: all could be read; a torn tail is what a crash leaves, or a running node. 1: there is damage.
+    """
+    from fairlog.inspection.files import NotInspectable, inspect_file
+    from fairlog.inspection.lines import as_json, as_text
+    from fairlog.inspection.segments import Selection
+    from fairlog_types import StorageFailure
+
+    written = as_json if json else as_text
+    damaged = False
+    try:
+        for line in inspect_file(file, Selection(start, count, records)):
+            sys.stdout.write(written(line) + "\n")
+            damaged = damaged or line.damage is not None
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise ClientError(f"cannot read {file}: {error.strerror or error}") from error
+    except (NotInspectable, StorageFailure) as error:
+        raise ClientError(str(error)) from error
+    if damaged:
+        raise typer.Exit(1)

@@ -1,0 +1,74 @@
+"""`fairlog verify DIR`: is a stopped node's directory, or a backup, what docs/invariants.md promises?
+
+Violations go to stdout as they are found, and the exit code is 1; without any, a summary says what was looked at and
+what could not be. That the check could not be made at all is a sentence on stderr.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fairlog.cli.byte_bar import byte_bar
+from fairlog.cli.errors import ClientError
+from fairlog.cli.output import say, show_fields
+
+EXAMPLES = """
+\b
+Examples:
+  fairlog verify fairlog-data
+  fairlog verify /backups/monday --all
+"""
+
+
+def verify(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory, or a backup.")],
+    all_: Annotated[bool, typer.Option("--all", help="Show all violations, not only the first.")] = False,
+) -> None:
+    """Check the data of a node that is stopped, or a backup. Nothing in it is changed.
+
+    Exit code 0: all invariants hold, as far as can be told from what is kept. 1: at least one does not.
+    """
+    from fairlog.backup.manifest import MANIFEST, RESTORING, UNFINISHED
+    from fairlog.backup.taking_over import check_files, read_manifest
+    from fairlog.data_directory import CLUSTER_STORE, bytes_below
+    from fairlog.directory import DirectoryInUse, DirectoryUnusable, unused_directory
+    from fairlog.verify.verification import Verification
+    from fairlog_types import CorruptStorage
+
+    if (directory / UNFINISHED).exists() and not (directory / MANIFEST).exists():
+        raise ClientError(f"{directory} holds a backup that was not finished: nothing can be started from it")
+    if not (directory / CLUSTER_STORE).exists():
+        raise ClientError(f"{directory} is no data directory: there is no {CLUSTER_STORE} in it")
+    found = False
+    try:
+        with unused_directory(directory), byte_bar() as bar:
+            task = bar.add_task("verifying", total=bytes_below(directory))
+            is_backup = (directory / MANIFEST).exists()
+            if is_backup:
+                check_files(directory, read_manifest(directory / MANIFEST))
+            checked = Verification(
+                directory,
+                has_journals=not is_backup and not (directory / RESTORING).exists(),
+                told=lambda count: bar.advance(task, count),
+            )
+            for violation in checked.violations():
+                found = True
+                say(str(violation))
+                if not all_:
+                    break
+    except DirectoryInUse as error:
+        raise ClientError(f"{error}: stop the node first (fairlog inspect reads the files of a running one)") from error
+    except (DirectoryUnusable, OSError) as error:
+        raise ClientError(str(error)) from error
+    except CorruptStorage as error:
+        say(str(error))
+        raise typer.Exit(1) from error
+    if found:
+        raise typer.Exit(1)
+    say(f"{directory}: no violation found. Looked at:")
+    show_fields({name: f"{count:,}" for name, count in checked.summary.counts.items()})
+    for sentence in checked.summary.unchecked:
+        say(f"not checked: {sentence}")

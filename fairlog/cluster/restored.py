@@ -1,0 +1,54 @@
+"""A cluster store that begins again from a backup: what must not be given out a second time.
+
+After the backup was made, the node went on: it was started again, and gave out producer ids that the backup knows
+nothing of. A client that still has one of these must not meet another client with the same, and a leader epoch that
+clients have seen must not come again with other data behind it. Nobody knows how far the node had come; so both go on
+from the clock, at a rate that no node keeps up with:
+
+    producer ids    Unix time in seconds × 2²⁰     a million a second; below 2⁵³ until the year 2242
+    starts          Unix time in minutes           one start a minute; below 2³¹ for 4,000 years
+
+and never back behind what the store has. That holds also if the same backup is restored twice, or a restored node is
+backed up and restored again, as long as the clock has not been set back (`fairlog.backup.taking_over` looks at that).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lmdb
+
+from datalog.lmdb_file import check_length
+from fairlog.cluster import records
+from fairlog.cluster.content import StoreContent, read_content
+from fairlog_types import CorruptStorage, StorageFailure
+
+PRODUCER_IDS_PER_SECOND = 1 << 20
+_MAP_BYTES = 256 * 1024 * 1024
+
+
+def continue_restored(directory: Path, *, now_ms: int) -> StoreContent:
+    """Move the store in `directory` on to `now_ms`, durably; may be repeated. Answers what it held. Blocking.
+
+    Raises CorruptStorage, StorageFailure.
+    """
+    check_length(directory / "data.mdb")
+    try:
+        environment = lmdb.open(str(directory), map_size=_MAP_BYTES, max_dbs=0, max_readers=16)
+        try:
+            with environment.begin(write=True) as transaction:
+                content = read_content({bytes(key): bytes(value) for key, value in transaction.cursor()})
+                starts = max(content.starts, now_ms // 60_000)
+                producer_id = max(content.next_producer_id, now_ms // 1000 * PRODUCER_IDS_PER_SECOND)
+                transaction.put(records.STARTS_KEY, records.encode_count(starts))
+                transaction.put(records.PRODUCER_IDS_KEY, records.encode_count(producer_id))
+                transaction.delete(records.GROUP_JOURNALS_BEGUN_KEY)  # a backup has none; the start makes them
+        finally:
+            environment.close()
+    except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
+        raise CorruptStorage(f"the cluster store {directory / 'data.mdb'} is not readable: {error}") from error
+    except lmdb.Error as error:
+        raise StorageFailure(f"cannot write the cluster store in {directory}: {error}") from error
+    except CorruptStorage as error:
+        raise CorruptStorage(f"the cluster store {directory / 'data.mdb'}: {error}") from error
+    return content

@@ -1,0 +1,63 @@
+"""Where things lie in a data directory, and how tools read them: as they are, and never written.
+
+Blocking. What is damaged raises CorruptStorage or DamagedPage, what the disk refuses OSError or StorageFailure.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from datalog.snapshot import mapped_lmdb
+from fairlog.cluster.content import StoreContent, read_content
+from fairlog_types import CorruptStorage, JournalPosition
+from journal.segment import file_offset
+from journal.segment_file import read_range
+from journal.survey import Survey
+
+CLUSTER_STORE = "cluster/data.mdb"
+DATA_LOGS = "datalog/data.mdb"
+LOCAL_JOURNALS = "journals/local"
+GROUP_JOURNALS = "journals/group"
+LAST_RUN = "last-run"
+
+
+def read_cluster_store(directory: Path) -> StoreContent:
+    path = directory / CLUSTER_STORE
+    file = mapped_lmdb(path)
+    if file is None:
+        raise CorruptStorage(f"{path} is empty")
+    try:
+        return read_content({item.key: bytes(item.value) for item in file.items(file.meta.main)})
+    except CorruptStorage as error:
+        raise CorruptStorage(f"{path}: {error}") from error
+
+
+def names_in(directory: Path) -> list[str]:
+    """The entries of a directory; none if it does not exist."""
+    try:
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+
+
+def bytes_below(directory: Path) -> int:
+    """Of all files in it, at any depth: for a progress bar."""
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def payload_head(journal: Survey, position: JournalPosition, count: int) -> bytes:
+    """`count` bytes from `position` of a frame that was checked when it was read."""
+    for segment in journal.segments:
+        if segment.base <= position < segment.end:
+            return bytes(read_range(segment.open_file.fd, file_offset(position, segment.base), count))
+    return b""
+
+
+def last_run_ended(directory: Path) -> str | None:
+    """What `last-run` says of the last node here (`fairlog.last_run`): open, closed or lost; None if nothing."""
+    try:
+        words = (directory / LAST_RUN).read_text(encoding="ascii").split()
+    except (FileNotFoundError, ValueError):
+        return None
+    return words[1] if len(words) == 2 else None

@@ -1,0 +1,12 @@
+"""What stands in a file of a data directory, made readable: `fairlog inspect`. Read-only.
+
+    files             which kind of file is it? a segment, data logs, a cluster store
+    segments          header, frames, torn tail, damage                                  pure
+    records           what a frame's header says, in words                               pure
+    batches           a record batch's header, and its records                           pure
+    data_logs         all tables and batches of the data logs                            pure
+    cluster_stores    all records of a cluster store                                     pure
+    lines             what is shown: as a line for people, or as JSON                    pure
+
+Garbage is shown as garbage, where it is; it raises nothing.
+"""

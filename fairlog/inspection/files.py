@@ -1,0 +1,81 @@
+"""Which kind of file is this, and what stands around it? Then it is shown. Blocking, read-only.
+
+A journal's segment is judged by its neighbours: a later segment says that this one must be whole, and a nameless one
+may hold the witness that its tail was on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from datalog.lmdb_pages import DamagedPage, LmdbFile, is_lmdb_untrusted
+from datalog.snapshot import lmdb_snapshot
+from fairlog.cluster import records
+from fairlog.inspection.cluster_stores import show_cluster_store
+from fairlog.inspection.data_logs import show_data_logs
+from fairlog.inspection.lines import Line
+from fairlog.inspection.segments import Selection, durable_elsewhere, show_segment
+from fairlog_types import CorruptStorage, JournalPosition, LogKind
+from journal.found import hear_spares, list_files
+from journal.segment import NEW_SUFFIX, SUFFIX, JournalKind, base_of
+
+_HEAD_BYTES = 64
+
+
+class NotInspectable(Exception):
+    """There is nothing here that could be shown. The message is one sentence."""
+
+
+def inspect_file(path: Path, selection: Selection) -> Iterator[Line]:
+    """Everything in the file, in its order. Raises NotInspectable; StorageFailure and OSError if the disk refuses."""
+    if path.is_dir():
+        raise NotInspectable(f"{path} is a directory: name a file, a segment ({SUFFIX}) or a data.mdb")
+    head = _head(path)
+    if path.suffix in (SUFFIX, NEW_SUFFIX) or head.startswith(b"FAIRJNL"):
+        yield from _inspect_segment(path, selection)
+    elif path.name == "data.mdb" or is_lmdb_untrusted(head):
+        yield from _inspect_lmdb(path, selection)
+    else:
+        raise NotInspectable(f"{path} is neither a journal's segment nor an LMDB file")
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_HEAD_BYTES)
+
+
+def _inspect_segment(path: Path, selection: Selection) -> Iterator[Line]:
+    files = list_files(path.parent)
+    base = base_of(path.name)
+    sealed = base is not None and any(other > base for other in files.bases)
+    witness = JournalPosition(0)
+    if base is not None and not sealed:
+        with suppress(FileNotFoundError):  # a running node has just given it its name
+            witness = max(hear_spares(files.spares, kind).through for kind in JournalKind)
+    offsets_log = path.resolve().parent.name.startswith(f"{LogKind.OFFSETS.value}-")
+    # Read at once: a node may write into the zeros meanwhile, and that shows as a torn tail at most.
+    for line in show_segment(path.read_bytes(), sealed=sealed, offsets_log=offsets_log, selection=selection):
+        yield durable_elsewhere(line, witness)
+
+
+def _inspect_lmdb(path: Path, selection: Selection) -> Iterator[Line]:
+    try:
+        with lmdb_snapshot(path) as file:
+            if file is None:
+                yield Line("an empty file: a crash in its making, or nothing was ever in it")
+            elif _is_cluster_store(path, file.unread()):
+                yield from show_cluster_store(file)
+            else:
+                yield from show_data_logs(file, selection)
+    except CorruptStorage as error:
+        yield Line("LMDB file", {"bytes": path.stat().st_size}, str(error).removeprefix(f"{path}: "))
+
+
+def _is_cluster_store(path: Path, file: LmdbFile) -> bool:
+    """By its main tree, which has records and no databases; by its directory if that cannot be read."""
+    try:
+        return any(item.key == records.FORMAT_KEY and item.tree is None for item in file.items(file.meta.main))
+    except DamagedPage:
+        return path.resolve().parent.name == "cluster"

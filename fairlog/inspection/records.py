@@ -1,0 +1,56 @@
+"""What a frame's header says, in words: the records of both kinds of journal. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from fairlog_types import CorruptStorage
+from journal.frame import CLOSE
+from journal.group_journal import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
+from journal.group_records import decode_group
+from journal.local_journal import decode_local
+from journal.segment import JournalKind
+
+_LOCAL = {1: "fence", 2: "plain batch", 3: "transactional batch", 4: "apply", 5: "discard", 6: "forget"}
+_GROUP = {
+    1: "producer",
+    2: "expired",
+    3: "begin",
+    4: "prepare commit",
+    5: "committed",
+    6: "prepare abort",
+    7: "aborted",
+    SNAPSHOT_BEGIN: "snapshot begins",
+    SNAPSHOT_END: "snapshot ends",
+}
+
+
+def kind_in_words(journal: JournalKind, kind: int) -> str:
+    """What a frame of that kind is."""
+    if kind == CLOSE:
+        return "close"
+    if journal is JournalKind.LOCAL:
+        return _LOCAL.get(kind, f"unknown kind {kind}")
+    if kind & PART and kind ^ PART in _GROUP:
+        return f"snapshot part: {_GROUP[kind ^ PART]}"
+    return _GROUP.get(kind, f"unknown kind {kind}")
+
+
+def record_fields(
+    journal: JournalKind, kind: int, header: Sequence[object], payload: Callable[[], bytes]
+) -> Mapping[str, object]:
+    """The fields by their names. Raises CorruptStorage if the header is not what the kind has."""
+    if kind == CLOSE:
+        return {}
+    if journal is JournalKind.GROUP and kind in (SNAPSHOT_BEGIN, SNAPSHOT_END):
+        match header:
+            case [int(number)]:
+                return {"as_of" if kind == SNAPSHOT_BEGIN else "parts": number}
+            case _:
+                raise CorruptStorage(f"its header must be one number, not {header!r}")
+    if journal is JournalKind.LOCAL:
+        record = decode_local(kind, header)
+    else:
+        record = decode_group(kind & ~PART, header, payload())
+    return {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}

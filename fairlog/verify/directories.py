@@ -1,0 +1,104 @@
+"""Do topics, data logs, journals and tables belong together? Pure: names and numbers in, violations out.
+
+A topic that is being deleted may have any part of itself left. After a crash a topic that has just been made may lack
+parts of itself, and partitions that were being added may have logs without being in the cluster store. All this is
+mended by the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from datalog.layout import LogRecord
+from datalog.stored import parse_log_untrusted
+from fairlog.cluster.interface import Topic
+from fairlog.verify.findings import Violation
+from fairlog_types import LogId, LogKind
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What the parts of a data directory say there is."""
+
+    served: Sequence[Topic]
+    deleting: Sequence[Topic]
+    records: Mapping[LogId, LogRecord]
+    """The data logs' own list."""
+    databases: Mapping[bytes, int]
+    """Databases that are none of the tables, and how many entries each has."""
+    local_journals: Collection[str]
+    """Names of directories."""
+    group_journals: Collection[str]
+    group_journal_count: int
+    group_journals_begun: bool
+    """None may be missing."""
+    ended_well: bool
+    """The node was stopped in good order: nothing is left half done."""
+    has_journals: bool
+    """False for a backup."""
+
+
+def check_inventory(found: Inventory) -> Iterator[Violation]:
+    served = {log for topic in found.served for log in topic.logs()}
+    leaving = {log for topic in found.deleting for log in topic.logs()}
+    if not found.ended_well:
+        leaving |= _being_added(found)
+    yield from _check_data_logs(found, served, leaving)
+    yield from _check_databases(found)
+    if found.has_journals:
+        yield from _check_journals(found, served, leaving)
+
+
+def _check_data_logs(found: Inventory, served: set[LogId], leaving: set[LogId]) -> Iterator[Violation]:
+    numbers: dict[int, LogId] = {}
+    for log, record in found.records.items():
+        where = f"data log {log}"
+        if log.kind == LogKind.TOPIC.value and log not in served | leaving and found.has_journals:
+            yield Violation(where, "belongs to no topic of the cluster store")
+        if (other := numbers.setdefault(record.number, log)) != log:
+            yield Violation(where, f"has the number {record.number}, which is {other}'s")
+    if found.ended_well:
+        for log in sorted(served - found.records.keys()):
+            yield Violation(f"data log {log}", "is missing, though its topic is served")
+
+
+def _check_databases(found: Inventory) -> Iterator[Violation]:
+    for name, entries in sorted(found.databases.items()):
+        log = parse_log_untrusted(name)
+        if log is None:
+            yield Violation("the data logs", f"have a database {name!r}, which is no log")
+        elif log not in found.records and entries:
+            yield Violation(f"data log {log}", f"has {entries} batches, and no record")
+    for log in sorted(found.records):
+        if log.kind == LogKind.TOPIC.value and str(log).encode() not in found.databases:
+            yield Violation(f"data log {log}", "has no database for its batches")
+
+
+def _check_journals(found: Inventory, served: set[LogId], leaving: set[LogId]) -> Iterator[Violation]:
+    for name in sorted(found.local_journals):
+        where = f"journals/local/{name}"
+        log = parse_log_untrusted(name.encode())
+        if log is None:
+            yield Violation(where, "is the journal of no log")
+        elif log.kind == LogKind.TOPIC.value and log not in served | leaving:
+            yield Violation(where, "is a journal of no topic of the cluster store")
+        elif log not in found.records and log not in leaving:
+            yield Violation(where, "is a journal without a data log")
+    wanted = {str(number) for number in range(found.group_journal_count)}
+    if found.group_journals_begun:
+        for name in sorted(wanted - set(found.group_journals)):
+            yield Violation(f"journals/group/{name}", "is missing: what its transactions were answered is lost", 5)
+    for name in sorted(set(found.group_journals) - wanted):
+        yield Violation(f"journals/group/{name}", f"is none of the {found.group_journal_count} group journals")
+
+
+def _being_added(found: Inventory) -> set[LogId]:
+    """Logs of partitions that a topic does not have, and that were never written to."""
+    topics = {topic.topic_id.hex for topic in (*found.served, *found.deleting)}
+    journals = {log for name in found.local_journals if (log := parse_log_untrusted(name.encode())) is not None}
+    return {
+        log
+        for log in journals | found.records.keys()
+        if log.topic in topics and (log not in found.records or found.records[log].next_offset == 0)
+    }

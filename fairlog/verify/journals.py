@@ -1,0 +1,214 @@
+"""What one local journal says, frame by frame, and how the data log's mark lies in it. Pure.
+
+    journal.start ≤ replay from ≤ copied through ≤ journal.end        (invariants 11 and 4)
+
+What was decided before the mark is in the data log: its places follow one another and end at the mark's next offset.
+What was decided behind it is folded as a restart folds it, with the same code. The mark's *replay from* is the first
+frame of the oldest transaction that was open at the mark: earlier would pin the journal, later would lose the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from datalog.interface import Mark
+from fairlog.verify.findings import Violation
+from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LeaderEpoch, LogId, ProducerId, TxId
+from journal.local_journal import LocalFrame, decode_local
+from journal.local_records import Apply, Discard, LocalRecord, PlainBatch, TransactionalBatch
+from journal.local_state import LocalState
+from journal.placing import PlacedTransaction
+from journal.producer_window import ProducerWindow
+
+
+class PayloadFrame(LocalFrame, Protocol):
+    """A frame as `Journal.frames` gives it."""
+
+    @property
+    def payload_position(self) -> JournalPosition: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFrame:
+    """A local journal's frame, decoded."""
+
+    position: JournalPosition
+    end: JournalPosition
+    leader_epoch: LeaderEpoch
+    record: LocalRecord
+    payload_position: JournalPosition
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedPart:
+    """A transaction's part in one log."""
+
+    base_offset: int
+    count: int
+    apply_number: ApplyNumber
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedFrames:
+    """What a frame before the mark has placed: the frames of the batches, in order."""
+
+    base_offset: int
+    record_count: int
+    leader_epoch: LeaderEpoch
+    batches: Sequence[ReadFrame]
+
+
+@dataclass(slots=True)
+class JournalView:
+    """What a local journal knows, for the checks of the other families."""
+
+    copied: list[PlacedFrames] = field(default_factory=list[PlacedFrames])
+    """Decided and copied, in order, where the journal still has all their frames."""
+    applied: dict[TxId, AppliedPart] = field(default_factory=dict[TxId, AppliedPart])
+    """Transactions that are decided and copied, as far back as the journal goes."""
+    pending: dict[TxId, AppliedPart] = field(default_factory=dict[TxId, AppliedPart])
+    """Transactions that are decided and not copied yet."""
+    complete_from: int | None = None
+    """From this offset on the journal has all batches of the data log; None if there is no such offset."""
+
+
+def decode_frames(log_name: str, frames: Iterable[PayloadFrame], found: list[ReadFrame]) -> Iterator[Violation]:
+    """Decode all frames of a journal into `found`; stops at what cannot be read."""
+    position = JournalPosition(0)
+    try:
+        for frame in frames:
+            position = frame.position
+            record = decode_local(frame.kind, frame.header)
+            found.append(ReadFrame(frame.position, frame.end, frame.leader_epoch, record, frame.payload_position))
+    except CorruptStorage as error:
+        yield Violation(f"the journal of {log_name}, behind position {position}", str(error))
+
+
+def check_mark(log_name: str, mark: Mark, *, start: JournalPosition, end: JournalPosition) -> Iterator[Violation]:
+    """Does the mark lie in the journal, which goes from `start` to `end`?"""
+    where = f"the journal of {log_name}"
+    if mark.copied_through > end:
+        what = (
+            f"it ends at position {end}, and the data log's mark says that all up to {mark.copied_through} is copied: "
+            "segments are missing or cut, or the mark was moved"
+        )
+        yield Violation(where, what, 4)
+    if mark.replay_from > mark.copied_through:
+        what = f"a restart would replay from {mark.replay_from}, behind the mark {mark.copied_through}"
+        yield Violation(where, what, 4)
+    if mark.replay_from < start:
+        what = f"a restart would replay from {mark.replay_from}, and the journal begins at {start}"
+        yield Violation(where, what, 11)
+
+
+def check_journal(
+    log: LogId,
+    log_name: str,
+    frames: Sequence[ReadFrame],
+    mark: Mark,
+    windows: Mapping[ProducerId, ProducerWindow],
+    view: JournalView,
+    *,
+    start: JournalPosition,
+) -> Iterator[Violation]:
+    """Hold a journal whose mark lies in it against that mark, and fill `view`."""
+    yield from _check_before_mark(log_name, frames, mark, view, start)
+    yield from _fold_behind_mark(log, log_name, frames, mark, windows, view)
+
+
+def _check_before_mark(
+    log_name: str, frames: Sequence[ReadFrame], mark: Mark, view: JournalView, start: JournalPosition
+) -> Iterator[Violation]:
+    opened: dict[TxId, list[ReadFrame]] = {}
+    next_offset: int | None = None
+    boundary = start == mark.copied_through or mark.copied_through == 0
+    for frame in frames:
+        if frame.position >= mark.copied_through:
+            break
+        boundary = boundary or frame.end == mark.copied_through
+        where = f"the journal of {log_name}, position {frame.position}"
+        match frame.record:
+            case TransactionalBatch(txid):
+                opened.setdefault(txid, []).append(frame)
+                continue
+            case PlainBatch(base_offset, record_count):
+                placed = PlacedFrames(base_offset, record_count, frame.leader_epoch, (frame,))
+                whole = True
+            case Apply(txid, apply_number, base_offset, record_count):
+                batches = tuple(opened.pop(txid, ()))
+                placed = PlacedFrames(base_offset, record_count, frame.leader_epoch, batches)
+                if txid in view.applied:
+                    yield Violation(where, f"transaction {txid} is applied a second time", 4)
+                view.applied[txid] = AppliedPart(base_offset, record_count, apply_number)
+                held = sum(_count(batch.record) for batch in batches)
+                whole = held == record_count
+                if not whole and start == 0:
+                    what = f"the APPLY of {txid} places {record_count} records, and {held} stand before it"
+                    yield Violation(where, what, 3)
+            case Discard(txid):
+                opened.pop(txid, None)
+                continue
+            case _:
+                continue
+        if next_offset is not None and placed.base_offset != next_offset:
+            yield Violation(where, f"places records at offset {placed.base_offset}, due is {next_offset}", 2)
+        next_offset = placed.base_offset + placed.record_count
+        if not whole:  # its first batches went with older segments
+            view.complete_from = None
+            continue
+        if view.complete_from is None:
+            view.complete_from = placed.base_offset
+        view.copied.append(placed)
+    if next_offset is not None and next_offset != mark.next_offset:
+        what = (
+            f"the data log's mark has next offset {mark.next_offset} at position {mark.copied_through}, where the "
+            f"journal has come to offset {next_offset}"
+        )
+        yield Violation(f"the journal of {log_name}", what, 4)
+    if not boundary and start < mark.copied_through:
+        what = f"the data log's mark, {mark.copied_through}, is not where a frame ends"
+        yield Violation(f"the journal of {log_name}", what, 4)
+    oldest = min((batches[0].position for batches in opened.values()), default=mark.copied_through)
+    if oldest < mark.replay_from:
+        what = (
+            f"a restart would replay from {mark.replay_from}, but a transaction that was open at the mark has a frame "
+            f"at {oldest}"
+        )
+        yield Violation(f"the journal of {log_name}", what, 11)
+    elif oldest > mark.replay_from:
+        what = f"it is kept from position {mark.replay_from} on, and nothing before {oldest} is needed"
+        yield Violation(f"the journal of {log_name}", what, 11)
+
+
+def _fold_behind_mark(
+    log: LogId,
+    log_name: str,
+    frames: Sequence[ReadFrame],
+    mark: Mark,
+    windows: Mapping[ProducerId, ProducerWindow],
+    view: JournalView,
+) -> Iterator[Violation]:
+    """As a restart does it."""
+    state = LocalState(log, LeaderEpoch(0))
+    state.restore(
+        copied_through=mark.copied_through,
+        replay_from=mark.replay_from,
+        next_offset=mark.next_offset,
+        windows=windows,
+    )
+    for frame in frames:
+        if frame.position < mark.replay_from:
+            continue
+        try:
+            placed = state.fold(frame.record, frame.position, frame.end, leader_epoch=frame.leader_epoch, now_ms=0)
+        except CorruptStorage as error:
+            yield Violation(f"the journal of {log_name}, position {frame.position}", str(error))
+            return
+        if isinstance(placed, PlacedTransaction):
+            view.pending[placed.txid] = AppliedPart(placed.base_offset, placed.record_count, placed.apply_number)
+
+
+def _count(record: LocalRecord) -> int:
+    return record.record_count if isinstance(record, TransactionalBatch) else 0

@@ -1,0 +1,32 @@
+"""What is asked of which log. Pure.
+
+Every data log is dense, and its batches are as they were produced, with documented exceptions: they all stand here, and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from datalog.batch import parse_batch_header_untrusted
+from datalog.layout import LogRecord
+
+
+@dataclass(frozen=True, slots=True)
+class LogRules:
+    """What a data log's batches must keep."""
+
+    holes_before: int = 0
+    """Before this offset compaction may have taken records and batches: offsets only grow there, a transaction may have
+    holes, and a batch is not what its journal has. From here on all is dense and whole."""
+    timestamp_is_bound: bool = False
+    """The batch with the largest timestamp is gone, and the log record has an upper bound of what is left."""
+
+
+def rules_of(record: LogRecord) -> LogRules:  # noqa: ARG001 - nothing is compacted yet
+    """The rules for the log of that record."""
+    return LogRules()
+
+
+parse_kept_header = parse_batch_header_untrusted
+"""Reads the header of a batch in a data log. A producer's batch has as many records as offsets."""

@@ -1,0 +1,236 @@
+"""The group journals against all logs: each committed transaction once and whole, in its group's order. Pure.
+
+    COMMITTED           every expected part is placed, with the count that PREPARE_COMMIT expects       invariant 5
+    PREPARE_COMMIT      copied in all logs or in none; what is not copied can still be decided         invariant 7
+    PREPARE_ABORT, BEGIN     placed nowhere                                                            invariant 1
+    one group           its transactions lie in every log in the order of their PREPARE_COMMITs        invariant 6
+    one transaction     has one apply number in all its logs
+
+A group journal tells of the last five transactions of each id, and of all since its last snapshot. What a log knows of
+a transaction comes from its producers' windows and its journal (`LogView`). Logs that were deleted are left out
+(docs/decisions/0003-deleted-topics.md).
+
+A transaction that is there in part is what a node leaves that was killed in the middle of its second recovery in a row
+(docs/copying.md): no reader sees that, and the next start mends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from coordinator.machine import group_of
+from fairlog.verify.findings import Summary, Violation
+from fairlog.verify.journals import AppliedPart
+from fairlog.verify.placements import KnownPlace
+from fairlog_types import LogId, Placement, ProducerId, TxId
+from journal.group_records import (
+    AbortedRecord,
+    BeginRecord,
+    CommittedRecord,
+    ExpiredRecord,
+    GroupRecord,
+    PrepareAbortRecord,
+    PrepareCommitRecord,
+    ProducerRecord,
+)
+
+
+class Fate(Enum):
+    """The last that a group journal says of a transaction."""
+
+    BEGUN = "has only begun"
+    PREPARED = "is prepared, and not known to be copied"
+    COMMITTED = "is committed"
+    ABORTED = "is aborted"
+
+
+@dataclass(slots=True)
+class Told:
+    """What a group journal tells of one transaction."""
+
+    txid: TxId
+    transactional_id: str
+    fate: Fate
+    expected: Mapping[LogId, int] | None = None
+    """Records of each participant that has any; None if the PREPARE_COMMIT is not there any more."""
+    placements: Sequence[Placement] = ()
+
+
+@dataclass(slots=True)
+class GroupHistory:
+    """One group journal, read to its end."""
+
+    where: str
+    told: dict[TxId, Told] = field(default_factory=dict[TxId, Told])
+    commits: dict[TxId, None] = field(default_factory=dict[TxId, None])
+    """In the order of their first PREPARE_COMMITs; in a snapshot, that of its records."""
+    loses_nothing: bool = True
+    """It was written with fsync=commit: whatever was placed is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """What one log knows of transactions."""
+
+    name: str
+    next_offset: int
+    applied: Mapping[TxId, AppliedPart]
+    """Copied."""
+    pending: Mapping[TxId, AppliedPart]
+    """Decided, and not copied yet."""
+
+
+def read_history(where: str, records: Iterable[GroupRecord]) -> GroupHistory:
+    """Sort a group journal's records by transaction."""
+    history = GroupHistory(where)
+    for record in records:
+        match record:
+            case ProducerRecord() | ExpiredRecord():
+                pass
+            case BeginRecord(txid, transactional_id):
+                history.told.setdefault(txid, Told(txid, transactional_id, Fate.BEGUN))
+            case PrepareCommitRecord(txid, transactional_id, participants):
+                told = history.told.setdefault(txid, Told(txid, transactional_id, Fate.PREPARED))
+                told.fate = Fate.PREPARED if told.fate is Fate.BEGUN else told.fate
+                told.expected = {log: it.records for log, it in participants.items() if it.records}
+                history.commits.setdefault(txid)
+            case CommittedRecord(txid, transactional_id, placements):
+                told = history.told.setdefault(txid, Told(txid, transactional_id, Fate.COMMITTED))
+                told.fate, told.placements = Fate.COMMITTED, placements
+                history.commits.setdefault(txid)
+            case PrepareAbortRecord(txid, transactional_id) | AbortedRecord(txid, transactional_id):
+                told = history.told.setdefault(txid, Told(txid, transactional_id, Fate.ABORTED))
+                told.fate = Fate.ABORTED
+    return history
+
+
+def committed_places(histories: Sequence[GroupHistory]) -> Mapping[LogId, Sequence[KnownPlace]]:
+    """What COMMITTED tells of each log. Of a journal that may have lost some, nothing: `placements` needs all."""
+    places: dict[LogId, list[KnownPlace]] = {}
+    for history in histories:
+        if history.loses_nothing:
+            for told in history.told.values():
+                for place in told.placements:
+                    known = KnownPlace(place.base_offset, place.count, told.txid, f"COMMITTED in {history.where}")
+                    places.setdefault(place.log, []).append(known)
+    return places
+
+
+def check_transactions(
+    histories: Sequence[GroupHistory], logs: Mapping[LogId, LogView], summary: Summary
+) -> Iterator[Violation]:
+    """All that the group journals tell, against `logs`: every log that there is."""
+    parts: dict[TxId, dict[LogId, AppliedPart]] = {}
+    for log, view in logs.items():
+        for txid, part in (*view.pending.items(), *view.applied.items()):
+            parts.setdefault(txid, {})[log] = part
+    for history in histories:
+        for told in history.told.values():
+            yield from _check_one(history, told, logs, parts.get(told.txid, {}))
+            summary.counts[f"transactions of which {told.fate.name} is the last word"] += 1
+        yield from _check_order(history, logs, parts)
+        yield from _check_told(history, logs, parts)
+    for txid, placed in parts.items():
+        numbers = {part.apply_number for part in placed.values()}
+        if len(numbers) > 1:
+            named = ", ".join(f"{part.apply_number} in {logs[log].name}" for log, part in placed.items())
+            yield Violation(f"transaction {txid}", f"has more than one apply number: {named}", 6)
+
+
+def _check_one(
+    history: GroupHistory, told: Told, logs: Mapping[LogId, LogView], parts: Mapping[LogId, AppliedPart]
+) -> Iterator[Violation]:
+    where = f"{history.where}, transaction {told.txid} of {told.transactional_id!r}"
+    expected = {log: count for log, count in (told.expected or {}).items() if log in logs}
+    if told.fate is Fate.COMMITTED:
+        yield from _check_committed(where, told, expected, logs, parts)
+    elif told.fate is Fate.PREPARED:
+        copied = [log for log in expected if told.txid in logs[log].applied]
+        missing = [logs[log].name for log in expected if told.txid not in logs[log].applied]
+        if copied and missing:
+            there = ", ".join(logs[log].name for log in copied)
+            what = f"half of it is copied: it is in {there}, and not in {', '.join(missing)}"
+            yield Violation(where, what, 7)
+        for log, part in parts.items():
+            if part.count != expected.get(log, 0):
+                what = f"{expected.get(log, 0)} records are expected in {logs[log].name}, placed are {part.count}"
+                yield Violation(where, what, 5)
+    elif history.loses_nothing:
+        for log, part in parts.items():
+            what = f"{told.fate.value}, yet {part.count} records of it are placed at {part.base_offset}"
+            yield Violation(where, f"{what} of {logs[log].name}", 1)
+
+
+def _check_committed(
+    where: str,
+    told: Told,
+    expected: Mapping[LogId, int],
+    logs: Mapping[LogId, LogView],
+    parts: Mapping[LogId, AppliedPart],
+) -> Iterator[Violation]:
+    placed = {placement.log: placement for placement in told.placements if placement.log in logs}
+    for log, count in expected.items():
+        there = placed[log].count if log in placed else 0
+        if there != count:
+            what = f"COMMITTED has {there} records in {logs[log].name}, PREPARE_COMMIT expected {count}"
+            yield Violation(where, what, 5)
+    if told.expected is not None:
+        for log in placed.keys() - expected.keys():
+            yield Violation(where, f"COMMITTED has records in {logs[log].name}, where none were expected", 1)
+    for log, placement in placed.items():
+        view, part = logs[log], parts.get(log)
+        if part is not None and (part.base_offset, part.count) != (placement.base_offset, placement.count):
+            what = (
+                f"COMMITTED has {placement.count} records at {placement.base_offset} of {view.name}, the log knows of "
+                f"{part.count} at {part.base_offset}"
+            )
+            yield Violation(where, what, 4)
+        elif part is None and placement.base_offset + placement.count > view.next_offset:
+            what = (
+                f"COMMITTED has {placement.count} records at {placement.base_offset} of {view.name}, which ends at "
+                f"{view.next_offset}"
+            )
+            yield Violation(where, what, 5)
+
+
+def _check_order(
+    history: GroupHistory, logs: Mapping[LogId, LogView], parts: Mapping[TxId, Mapping[LogId, AppliedPart]]
+) -> Iterator[Violation]:
+    """Each group's transactions, in the order of their PREPARE_COMMITs, lie behind one another in every log."""
+    last: dict[tuple[str, LogId], tuple[TxId, int]] = {}
+    for txid in history.commits:
+        told = history.told[txid]
+        if told.fate is Fate.ABORTED:
+            continue
+        places = {log: part.base_offset for log, part in parts.get(txid, {}).items() if part.count}
+        places.update({place.log: place.base_offset for place in told.placements if place.log in logs})
+        for log, base_offset in places.items():
+            key = (group_of(told.transactional_id), log)
+            before = last.get(key)
+            if before is not None and base_offset <= before[1]:
+                what = (
+                    f"lies at offset {base_offset} of {logs[log].name}, and {before[0]}, which its group has committed "
+                    f"before it, at {before[1]}"
+                )
+                yield Violation(f"{history.where}, transaction {txid} of {told.transactional_id!r}", what, 6)
+            last[key] = (txid, base_offset)
+
+
+def _check_told(
+    history: GroupHistory, logs: Mapping[LogId, LogView], parts: Mapping[TxId, Mapping[LogId, AppliedPart]]
+) -> Iterator[Violation]:
+    """What a log has of a producer, later than the first commit of it that is told, must be told as well."""
+    if not history.loses_nothing:
+        return
+    first: dict[ProducerId, TxId] = {}
+    for txid in history.commits:
+        if history.told[txid].fate is not Fate.ABORTED:
+            first.setdefault(txid.producer_id, txid)
+    for txid, placed in parts.items():
+        known_from = first.get(txid.producer_id)
+        if known_from is not None and known_from < txid and txid not in history.told:
+            log, part = next(iter(placed.items()))
+            what = f"{part.count} records of it are placed at {part.base_offset} of {logs[log].name}, and no"
+            yield Violation(f"{history.where}, transaction {txid}", f"{what} PREPARE_COMMIT tells of it", 1)

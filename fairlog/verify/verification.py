@@ -1,0 +1,364 @@
+"""The conductor: reads a stopped node's directory, or a backup, and has each part checked.
+
+    cluster store ─▶ data logs' tables ─▶ who belongs to whom ─▶ what the group journals tell
+    each log:   its journal ─▶ its batches, past all checkers in one pass
+    then:       what the group journals tell, against all logs ─▶ LMDB's free list
+
+Violations come as they are found, so that whoever wants the first one only waits no longer. What is damaged is named
+and left out; the rest is checked all the same.
+
+What has to be held in memory: the frames' headers of one local journal at a time, the windows of one log at a time,
+and of transactions what the windows and journals know.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from datalog import layout
+from datalog.batch import HEADER_BYTES, claimed_crc
+from datalog.interface import Mark
+from datalog.layout import DamagedValue, LogRecord
+from datalog.lmdb_pages import DamagedPage, Item
+from datalog.snapshot import mapped_lmdb
+from datalog.stored import StoredLogs, parse_log_untrusted
+from fairlog import data_directory
+from fairlog.cluster.content import StoreContent
+from fairlog.cluster.interface import Topic
+from fairlog.verify.batches import DensityCheck, LogCheck, read_batch
+from fairlog.verify.committed_offsets import check_committed_offset
+from fairlog.verify.copies import CopiedBatch, CopiesCheck
+from fairlog.verify.counters import CountersCheck, TimeIndexCheck
+from fairlog.verify.directories import Inventory, check_inventory
+from fairlog.verify.findings import Summary, Violation
+from fairlog.verify.journals import (
+    AppliedPart,
+    JournalView,
+    ReadFrame,
+    check_journal,
+    check_mark,
+    decode_frames,
+)
+from fairlog.verify.placements import KnownPlace, PlacementsCheck
+from fairlog.verify.producers import ProducersCheck
+from fairlog.verify.rules import rules_of
+from fairlog.verify.transactions import (
+    GroupHistory,
+    LogView,
+    check_transactions,
+    committed_places,
+    read_history,
+)
+from fairlog_types import CorruptStorage, LogId, LogKind, ProducerId, StorageFailure, TxId
+from journal import group_journal
+from journal.producer_window import ProducerWindow
+from journal.segment import Fsync, JournalKind
+from journal.survey import Survey, survey
+
+_BATCHES_PER_STEP = 1000
+"""So often the progress is told."""
+
+_DAMAGE = (CorruptStorage, DamagedPage, DamagedValue, StorageFailure, OSError)
+
+
+@dataclass(slots=True)
+class _Tables:
+    """The data logs' tables, by log number."""
+
+    records: dict[LogId, LogRecord] = field(default_factory=dict[LogId, LogRecord])
+    windows: dict[int, dict[ProducerId, ProducerWindow]] = field(
+        default_factory=dict[int, dict[ProducerId, ProducerWindow]]
+    )
+    time_entries: dict[int, list[tuple[int, int]]] = field(default_factory=dict[int, list[tuple[int, int]]])
+
+
+class Verification:
+    """One verification of one directory, which nobody may write meanwhile. Blocking."""
+
+    def __init__(self, directory: Path, *, has_journals: bool, told: Callable[[int], None] = lambda _: None) -> None:
+        """`has_journals`: False for a backup. `told` gets the bytes that were read, in steps."""
+        self.summary = Summary()
+        self._directory = directory
+        self._has_journals = has_journals
+        self._told = told
+        self._topics: dict[str, Topic] = {}
+        self._views: dict[LogId, LogView] = {}
+
+    def violations(self) -> Iterator[Violation]:
+        """All that is wrong, in the order in which it is found. At the iterator's end `summary` is complete."""
+        try:
+            store = data_directory.read_cluster_store(self._directory)
+            path = self._directory / data_directory.DATA_LOGS
+            file = mapped_lmdb(path)
+            if file is None:
+                raise CorruptStorage(f"{path} is empty")
+            logs = StoredLogs(file)
+        except _DAMAGE as error:
+            yield Violation(str(self._directory), str(error))
+            return
+        for topic in (*store.served, *store.deleting):
+            self._topics[topic.topic_id.hex] = topic
+        self.summary.counts["topics"] = len(store.served)
+        tables = _Tables()
+        yield from self._read_tables(logs, tables)
+        yield from check_inventory(self._inventory(store, logs, tables))
+        histories: list[GroupHistory] = []
+        if self._has_journals:
+            yield from self._read_groups(store, histories)
+        committed = committed_places(histories)
+        for log in sorted(tables.records):
+            yield from self._check_log(log, tables, logs, committed.get(log, ()))
+        yield from check_transactions(histories, self._views, self.summary)
+        try:
+            self.summary.counts["free pages of the data logs' file"] = file.check_free_list()
+        except DamagedPage as error:
+            yield Violation(str(path), str(error))
+
+    # --- the tables ---------------------------------------------------------------------------
+
+    def _read_tables(self, logs: StoredLogs, tables: _Tables) -> Iterator[Violation]:
+        numbers: dict[int, LogId] = {}
+        path = str(self._directory / data_directory.DATA_LOGS)
+        readers = {
+            layout.LOGS: self._read_record,
+            layout.PRODUCERS: self._read_window,
+            layout.TIME_INDEX: self._read_time_entry,
+            layout.OFFSETS: self._read_offset,
+        }
+        # The logs first: all others are kept by their numbers.
+        for name in sorted(set(layout.TABLES) - {layout.META}, key=lambda table: table != layout.LOGS):
+            try:
+                for item in logs.table(name):
+                    if name != layout.LOGS and int.from_bytes(item.key[:4], "big") not in numbers:
+                        yield Violation(f"{path}, {name.decode()}", f"the key {item.key.hex()} belongs to no log")
+                    elif name in readers:
+                        yield from readers[name](item, tables, numbers)
+            except DamagedPage as error:
+                yield Violation(f"{path}, {name.decode()}", str(error))
+        for log, record in tables.records.items():
+            if record.number >= logs.numbers:
+                yield Violation(self._name(log), f"has number {record.number}, the next to be given is {logs.numbers}")
+
+    def _read_record(self, item: Item, tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
+        log = parse_log_untrusted(item.key)
+        if log is None:
+            yield Violation("the data logs", f"have a log {item.key!r}, which is no name of one")
+            return
+        try:
+            record = tables.records[log] = layout.decode_log_record(item.value)
+        except DamagedValue as error:
+            yield Violation(self._name(log), str(error))
+            return
+        numbers[record.number] = log
+        if not 0 <= record.log_start <= record.next_offset:
+            yield Violation(self._name(log), f"starts at {record.log_start} and ends at {record.next_offset}", 2)
+
+    def _read_window(self, item: Item, tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
+        number = int.from_bytes(item.key[:4], "big")
+        if len(item.key) != layout.PRODUCER_KEY_BYTES:
+            yield Violation(self._name(numbers[number]), f"the key {item.key.hex()} is no producer's")
+            return
+        producer_id = layout.decode_producer_key(item.key)
+        try:
+            tables.windows.setdefault(number, {})[producer_id] = ProducerWindow.decode(bytes(item.value))
+        except CorruptStorage as error:
+            yield Violation(f"{self._name(numbers[number])}, producer {producer_id}", str(error))
+        self.summary.counts["producer windows"] += 1
+
+    def _read_time_entry(self, item: Item, tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
+        number = int.from_bytes(item.key[:4], "big")
+        if len(item.key) != layout.TIME_KEY_BYTES or len(item.value) != layout.BATCH_KEY_BYTES:
+            yield Violation(self._name(numbers[number]), f"the key {item.key.hex()} is none of the time index")
+            return
+        (biased,) = struct.unpack_from(">Q", item.key, 4)
+        entry = (biased - (1 << 63), layout.decode_batch_key(item.value))
+        tables.time_entries.setdefault(number, []).append(entry)
+        self.summary.counts["entries of the time index"] += 1
+
+    def _read_offset(self, item: Item, _tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
+        number = int.from_bytes(item.key[:4], "big")
+        if numbers[number].kind != LogKind.OFFSETS.value:
+            yield Violation(self._name(numbers[number]), "has committed offsets, and is no offsets log")
+            return
+        yield from check_committed_offset(self._name(numbers[number]), number, item, self.summary)
+
+    def _inventory(self, store: StoreContent, logs: StoredLogs, tables: _Tables) -> Inventory:
+        return Inventory(
+            served=store.served,
+            deleting=store.deleting,
+            records=tables.records,
+            databases={name: logs.trees[name].entries for name in logs.log_names()},
+            local_journals=data_directory.names_in(self._directory / data_directory.LOCAL_JOURNALS),
+            group_journals=data_directory.names_in(self._directory / data_directory.GROUP_JOURNALS),
+            group_journal_count=store.node.group_journal_count,
+            group_journals_begun=store.group_journals_begun,
+            ended_well=data_directory.last_run_ended(self._directory) == "closed",
+            has_journals=self._has_journals,
+        )
+
+    # --- one log ------------------------------------------------------------------------------
+
+    def _check_log(
+        self, log: LogId, tables: _Tables, logs: StoredLogs, committed: Sequence[KnownPlace]
+    ) -> Iterator[Violation]:
+        record = tables.records[log]
+        name = self._name(log)
+        windows = tables.windows.get(record.number, {})
+        view = JournalView()
+        copied: list[CopiedBatch] = []
+        if self._has_journals:
+            yield from self._check_journal(log, name, record, windows, view, copied)
+        applied = _applied_by(windows)
+        rules = rules_of(record)
+        self._views[log] = LogView(name, record.next_offset, {**view.applied, **applied}, view.pending)
+        self.summary.counts["data logs"] += 1
+        if log.kind != LogKind.TOPIC.value:
+            return
+        bounds = {"log_start": record.log_start, "next_offset": record.next_offset}
+        places = [
+            *(_place(txid, part, "the producer's window") for txid, part in applied.items()),
+            *(_place(txid, part, "the journal") for txid, part in view.applied.items()),
+            *(place for place in committed if place.end <= record.next_offset),
+        ]
+        checks: list[LogCheck] = [
+            DensityCheck(name, **bounds, rules=rules),
+            CountersCheck(name, record, rules=rules),
+            TimeIndexCheck(name, tables.time_entries.get(record.number, ()), rules=rules),
+            ProducersCheck(
+                name, windows, log_start=record.log_start, copied_through=record.copied_through, rules=rules
+            ),
+            PlacementsCheck(name, places, **bounds, rules=rules, summary=self.summary),
+        ]
+        if view.complete_from is not None:
+            complete_from, log_start = view.complete_from, record.log_start
+            checks.append(
+                CopiesCheck(
+                    name, copied, complete_from=complete_from, log_start=log_start, rules=rules, summary=self.summary
+                )
+            )
+        yield from self._check_batches(log, name, logs, checks)
+
+    def _check_batches(
+        self, log: LogId, name: str, logs: StoredLogs, checks: Sequence[LogCheck]
+    ) -> Iterator[Violation]:
+        read_bytes = 0
+        try:
+            for count, stored in enumerate(logs.batches(log)):
+                if count % _BATCHES_PER_STEP == 0:
+                    self._told(read_bytes)
+                    read_bytes = 0
+                read_bytes += len(stored.data)
+                batch = read_batch(name, stored)
+                if isinstance(batch, Violation):
+                    yield batch
+                    continue
+                self.summary.counts["batches"] += 1
+                self.summary.counts["records"] += batch.header.record_count
+                for check in checks:
+                    yield from check.feed(batch)
+        except DamagedPage as error:
+            yield Violation(f"{name}, {self._directory / data_directory.DATA_LOGS}", str(error))
+            return
+        self._told(read_bytes)
+        for check in checks:
+            yield from check.finish()
+
+    def _check_journal(
+        self,
+        log: LogId,
+        name: str,
+        record: LogRecord,
+        windows: Mapping[ProducerId, ProducerWindow],
+        view: JournalView,
+        copied: list[CopiedBatch],
+    ) -> Iterator[Violation]:
+        mark = Mark(record.copied_through, record.replay_from, record.next_offset)
+        frames: list[ReadFrame] = []
+        try:
+            journal = survey(self._directory / data_directory.LOCAL_JOURNALS / str(log), kind=JournalKind.LOCAL)
+            broken = list(decode_frames(name, journal.frames(journal.start), frames))
+        except _DAMAGE as error:
+            yield Violation(f"the journal of {name}", str(error))
+            return
+        self._told(journal.size_bytes)
+        self._count_journal(journal, len(frames))
+        yield from broken
+        if journal.end < mark.copied_through and journal.begun_with not in (None, Fsync.COMMIT):
+            self.summary.unchecked.append(
+                f"the journal of {name} was written with fsync={journal.begun_with.value} and ends before what was "
+                "copied of it, as after a loss of power: it was not compared with the data log"
+            )
+            return
+        misplaced = list(check_mark(name, mark, start=journal.start, end=journal.end))
+        yield from misplaced
+        if misplaced or broken:
+            return
+        yield from check_journal(log, name, frames, mark, windows, view, start=journal.start)
+        if log.kind == LogKind.TOPIC.value:
+            copied.extend(_copied_batches(journal, view))
+        if journal.start > 0 and not view.copied and mark.next_offset > 0:
+            self.summary.counts["data logs whose journal was given back"] += 1
+
+    def _count_journal(self, journal: Survey, frames: int) -> None:
+        counts = self.summary.counts
+        counts["journals"] += 1
+        counts["frames"] += frames
+        if journal.torn is not None:
+            self.summary.unchecked.append(
+                f"{journal.torn.file}: {journal.torn.bytes_cut} bytes from position {journal.torn.position} on are a "
+                "torn tail, which the next start cuts"
+            )
+
+    # --- the group journals -------------------------------------------------------------------
+
+    def _read_groups(self, store: StoreContent, histories: list[GroupHistory]) -> Iterator[Violation]:
+        for number in range(store.node.group_journal_count):
+            where = f"{data_directory.GROUP_JOURNALS}/{number}"
+            try:
+                journal = survey(self._directory / where, kind=JournalKind.GROUP)
+                frames = sum(1 for _ in journal.frames(journal.start))
+                found = group_journal.read_history(journal)
+                records = (group_journal.decode_frame(journal, frame, kind) for frame, kind in found.frames)
+                history = read_history(where, records)
+            except _DAMAGE as error:
+                yield Violation(where, str(error))
+                continue
+            self._told(journal.size_bytes)
+            self._count_journal(journal, frames)
+            history.loses_nothing = journal.begun_with in (None, Fsync.COMMIT)
+            if found.snapshot_end is not None:
+                self.summary.counts["group journals that begin with a snapshot"] += 1
+            histories.append(history)
+
+    def _name(self, log: LogId) -> str:
+        """As a person knows it, and as it is on disk."""
+        topic = self._topics.get(log.topic)
+        return str(log) if topic is None else f"{topic.name}-{log.partition} ({log})"
+
+
+def _applied_by(windows: Mapping[ProducerId, ProducerWindow]) -> dict[TxId, AppliedPart]:
+    return {
+        TxId(producer_id, entry.epoch, entry.number): AppliedPart(
+            entry.base_offset, entry.record_count, entry.apply_number
+        )
+        for producer_id, window in windows.items()
+        for entry in window.applied
+    }
+
+
+def _place(txid: TxId, part: AppliedPart, told_by: str) -> KnownPlace:
+    return KnownPlace(part.base_offset, part.count, txid, told_by)
+
+
+def _copied_batches(journal: Survey, view: JournalView) -> Iterator[CopiedBatch]:
+    """What the journal has placed before the mark, batch by batch."""
+    for placed in view.copied:
+        base_offset = placed.base_offset
+        for frame in placed.batches:
+            head = data_directory.payload_head(journal, frame.payload_position, HEADER_BYTES)
+            count: int = getattr(frame.record, "record_count", 0)
+            yield CopiedBatch(base_offset, count, claimed_crc(head), placed.leader_epoch, frame.position)
+            base_offset += count
