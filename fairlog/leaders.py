@@ -43,7 +43,7 @@ from copier.visibility import LogForgotten
 from datalog.batch import BatchHeader
 from datalog.interface import DataLogs, Mark, UnknownLog
 from fairlog.broker import ActiveProducer, Appended, Buffer, DuplicateOf, RefusedAppend
-from fairlog.led_logs import LedLog, LedLogStore
+from fairlog.led_logs import LedLog, LedLogStore, steps
 from fairlog_types import (
     ApplyNumber,
     JournalPosition,
@@ -230,13 +230,14 @@ class LocalLeaders:
 
         Raises StorageFailure; asking again goes on where it stopped.
         """
-        for log in logs:
-            leader = self._leaders.pop(log, None)
-            if leader is not None:
-                leader.wake()
-                self._copier.forget(log)
-                await leader.journal.close()
-        await self._store.remove(logs)
+        for step in steps(logs):
+            for log in step:
+                leader = self._leaders.pop(log, None)
+                if leader is not None:
+                    leader.wake()
+                    self._copier.forget(log)
+                    await leader.journal.close()
+            await self._store.remove(step)
 
     async def close(self) -> None:
         """Close all journals cleanly. Nothing may be appended any more.

@@ -6,13 +6,16 @@
 What opening finds is handed on: the state, and what the journal has placed that the data log does not hold.
 Logs that were never written to have no file, so a topic with many partitions costs little until it is used.
 
+Many logs are opened and removed in steps of `STEP_LOGS`. Each is one write of the data logs, during which the copier,
+and so every producer, waits; and the event loop turns between two of them.
+
 Not here: who leads what, and what is written (`fairlog.leaders`).
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +32,10 @@ from journal.placing import Placed
 from journal.producer_window import ProducerWindow
 
 logger = structlog.get_logger("fairlog.led_logs")
+
+STEP_LOGS = 100
+"""A step takes some 10 ms, and more where there are ten thousands of logs: LMDB looks through all open databases for
+each one that it opens."""
 
 
 class LedLog:
@@ -61,6 +68,22 @@ class Opened:
     """In the journal's order, beyond the mark."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What lies on disk of one log, but for what is in its journal."""
+
+    bounds: Bounds
+    mark: Mark
+    windows: dict[ProducerId, ProducerWindow]
+    has_journal: bool
+
+
+def steps(logs: Sequence[LogId]) -> Iterator[Sequence[LogId]]:
+    """`logs`, as many at a time as others may be kept waiting for."""
+    for start in range(0, len(logs), STEP_LOGS):
+        yield logs[start : start + STEP_LOGS]
+
+
 class LedLogStore:
     """Opens and removes logs. Every log is in the hands of one caller at a time."""
 
@@ -87,27 +110,33 @@ class LedLogStore:
 
         Raises CorruptStorage or StorageFailure; the logs behind it are not opened then.
         """
-        for log, (bounds, mark, windows) in zip(logs, await trio.to_thread.run_sync(self._load, logs), strict=True):
-            journal = await Journal.open(
-                self._directory / str(log),
-                kind=JournalKind.LOCAL,
-                settings=self._journal_settings,
-                flusher=self._flusher,
-                leader_epoch=self._leader_epoch,
-            )
-            if journal.end < mark.copied_through:
-                mark = await self._go_on_at_the_mark(log, journal, mark)
-            state = LocalState(log, self._leader_epoch)
-            state.restore(
-                copied_through=mark.copied_through,
-                replay_from=mark.replay_from,
-                next_offset=mark.next_offset,
-                windows=windows,
-            )
-            placed: list[Placed] = []
-            if journal.end > mark.replay_from:
-                placed = await trio.to_thread.run_sync(self._replay, journal, state, mark.replay_from)
-            yield Opened(LedLog(state, journal, bounds), mark, placed)
+        for step in steps(logs):
+            for log, loaded in zip(step, await trio.to_thread.run_sync(self._load, step), strict=True):
+                yield await self._open(log, loaded)
+
+    async def _open(self, log: LogId, loaded: _Loaded) -> Opened:
+        journal = await self._open_journal(log, there=loaded.has_journal)
+        mark = loaded.mark
+        if journal.end < mark.copied_through:
+            mark = await self._go_on_at_the_mark(log, journal, mark)
+        state = LocalState(log, self._leader_epoch)
+        state.restore(
+            copied_through=mark.copied_through,
+            replay_from=mark.replay_from,
+            next_offset=mark.next_offset,
+            windows=loaded.windows,
+        )
+        placed: list[Placed] = []
+        if journal.end > mark.replay_from:
+            placed = await trio.to_thread.run_sync(self._replay, journal, state, mark.replay_from)
+        return Opened(LedLog(state, journal, loaded.bounds), mark, placed)
+
+    async def _open_journal(self, log: LogId, *, there: bool) -> Journal:
+        directory, kind, settings = self._directory / str(log), JournalKind.LOCAL, self._journal_settings
+        flusher, epoch = self._flusher, self._leader_epoch
+        if not there:  # thousands of them at once are not worth a thread each
+            return Journal.unbegun(directory, kind=kind, settings=settings, flusher=flusher, leader_epoch=epoch)
+        return await Journal.open(directory, kind=kind, settings=settings, flusher=flusher, leader_epoch=epoch)
 
     async def _go_on_at_the_mark(self, log: LogId, journal: Journal, mark: Mark) -> Mark:
         """The journal ends before what was copied of it. Where it had promised durability, it must not.
@@ -142,20 +171,26 @@ class LedLogStore:
             writer.put_mark(log, mark)
         self._data_logs.sync()
 
-    def _load(self, logs: Sequence[LogId]) -> list[tuple[Bounds, Mark, dict[ProducerId, ProducerWindow]]]:
+    def _load(self, logs: Sequence[LogId]) -> list[_Loaded]:
         """What the data logs hold of `logs`, which are created where they are missing. In a worker thread."""
         absent = [log for log in logs if self._data_logs.mark(log) is None]
         if absent:
             with self._data_logs.write() as writer:
                 for log in absent:
                     writer.create(log)
-        loaded: list[tuple[Bounds, Mark, dict[ProducerId, ProducerWindow]]] = []
+        loaded: list[_Loaded] = []
         for log in logs:
             mark = self._data_logs.mark(log)
             assert mark is not None, log
             windows = {producer: ProducerWindow.decode(state) for producer, state in self._data_logs.producers(log)}
-            loaded.append((self._data_logs.bounds(log), mark, windows))
+            loaded.append(_Loaded(self._data_logs.bounds(log), mark, windows, self._has_journal(log)))
         return loaded
+
+    def _has_journal(self, log: LogId) -> bool:
+        try:
+            return (self._directory / str(log)).exists()
+        except OSError:
+            return True  # whoever opens it hears what is wrong
 
     def _replay(self, journal: Journal, state: LocalState, start: JournalPosition) -> list[Placed]:
         """Fold the journal's frames from `start` on. In a worker thread."""

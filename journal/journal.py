@@ -157,6 +157,20 @@ class Journal:
             )
         return cls(directory, reopened, kind=kind, settings=settings, flusher=flusher, leader_epoch=leader_epoch)
 
+    @classmethod
+    def unbegun(
+        cls,
+        directory: Path,
+        *,
+        kind: JournalKind,
+        settings: JournalSettings,
+        flusher: Flusher,
+        leader_epoch: LeaderEpoch,
+    ) -> Journal:
+        """What `open` answers where the caller knows that there is no `directory`, and without touching the disk."""
+        nothing = Reopened((), None, closed=False, recovered=None)
+        return cls(directory, nothing, kind=kind, settings=settings, flusher=flusher, leader_epoch=leader_epoch)
+
     @property
     def begun(self) -> bool:
         """Whether it has a segment, be it one without frames. From then on it always has."""

@@ -174,6 +174,35 @@ async def test_topic_with_more_partitions_than_a_node_leads_is_refused(open_run,
             await fill(run, await store.create("second", 2))
 
 
+async def test_topic_with_many_partitions_is_made_and_removed_in_steps(open_run, monkeypatch) -> None:
+    """Who writes meanwhile waits for one step, not for twenty thousand partitions: nobody else can write within one."""
+    monkeypatch.setattr("fairlog.led_logs.STEP_LOGS", 3)
+    sizes: list[int] = []
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            other = (await store.create("other", 1)).logs()[0]
+            write = run.data_logs.write
+
+            @contextmanager
+            def measured() -> Iterator[DataLogWriter]:
+                before = len(run.data_logs.logs())
+                with write() as writer:
+                    yield writer
+                sizes.append(len(run.data_logs.logs()) - before)
+
+            monkeypatch.setattr(run.data_logs, "write", measured)
+            topic = await store.create("t", 8)
+            assert sizes == [3, 3, 2]
+            assert await run.plain(topic.logs()[7], b"v") == Appended(Offset(0), Offset(1))
+            await run.leaders.drain()
+            await store.topics.delete(topic.topic_id)
+            sizes.clear()
+            await store.remove_deleted()
+            assert sizes == [-3, -3, -2]
+            assert store.kept() == (set(), {str(other)})
+
+
 async def test_topic_deleted_is_gone_at_once_and_its_space_soon(open_run) -> None:
     """The name is free when `delete` returns; journals and data logs follow, those of another topic stay."""
     async with open_run() as run:
