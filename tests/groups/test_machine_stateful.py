@@ -63,7 +63,7 @@ class Members(RuleBasedStateMachine):
         self.members: set[str] = set()
         self.generation = 0
         self.assigned: dict[int, dict[str, bytes]] = {}
-        """What the leader said, by generation."""
+        """What the leader had for those who were members then, by generation."""
 
     # ------------------------------------------------------------------------------- looking at what came
 
@@ -75,7 +75,9 @@ class Members(RuleBasedStateMachine):
         assert not self.gone & now_members, "an id came back that had gone"
         assert self.group.generation >= self.generation, "a generation came back"
         self.generation = self.group.generation
-        for ticket, answer in list(self.stage.answers.items())[self.seen_answers :]:
+        answers = list(self.stage.answers.items())[self.seen_answers :]
+        self.seen_answers += len(answers)
+        for ticket, answer in answers:
             request = self.waiting.pop(ticket)
             match answer:
                 case Joined():
@@ -98,7 +100,6 @@ class Members(RuleBasedStateMachine):
                     assert answer.assignment == self.heir(request.member_id)
                 case GroupRefusal():
                     assert request.kind == "sync"
-        self.seen_answers = len(self.stage.answers)
 
     def heir(self, member_id):
         """What the leader gave this member, or the one whose place it has taken."""
@@ -163,7 +164,7 @@ class Members(RuleBasedStateMachine):
         generation = self.group.generation - behind
         to = {each: f"{each} in {generation}".encode() for each in self.ids if not each.endswith("3")}
         if self.group.state is GroupState.COMPLETING_REBALANCE and name == self.group.leader_id and behind == 0:
-            self.assigned[generation] = to
+            self.assigned[generation] = {each: to.get(each, b"") for each in self.members}
         current = name in self.members and behind == 0
         ticket = self.ask("sync", name, generation, lambda: self.stage.sync(name, generation=generation, to=to))
         if not current:
