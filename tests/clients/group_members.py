@@ -56,7 +56,7 @@ class GroupMember(ABC):
         """("given" | "taken", partitions), in the order in which it was told."""
         self.seen: dict[int, list[bytes]] = {}
         """By partition, since that was given the last time."""
-        self.failure: BaseException | None = None
+        self.failure: Exception | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
         self._thread.start()
@@ -80,7 +80,7 @@ class GroupMember(ABC):
     def _run(self) -> None:
         try:
             self._consume()
-        except BaseException as failure:  # noqa: BLE001 (`close` raises it)
+        except Exception as failure:  # noqa: BLE001 (`close` raises it)
             self.failure = failure
 
     @abstractmethod
