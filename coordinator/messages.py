@@ -8,7 +8,7 @@ node can flush them together (one flush delay) and place them in one order (inva
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from fairlog_types import ApplyNumber, LeaderEpoch, LogId, Placement, TxId
@@ -55,6 +55,8 @@ class Prepared:
     """`refused` is empty if all logs are durable and whole; else it says which are not, and why."""
 
     refused: Mapping[LogId, str]
+    gone: Mapping[LogId, str] = field(default_factory=dict[LogId, str])
+    """Of those refused the logs that have no journal any more or never had one: where it would lie."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,10 @@ what was open is aborted. Each transaction in doubt is prepared again, its PREPA
 time. Those that can be prepared are placed in the order that `recovery.place_order` finds, and are copied while
 the node serves; the others are withdrawn.
 
+Withdrawn is only what a loss of power can have taken. Where nothing that was appended can be missing
+(`tail_kept`), a participant without a journal had one: its records were there before PREPARE_COMMIT. Then the start is
+refused, for the commit may have been answered.
+
 Keeps invariants 5 and 6 over a crash. What it decides is durable when it returns.
 """
 
@@ -22,7 +26,7 @@ from coordinator.messages import DiscardTransaction, Prepare
 from coordinator.producer import Producer
 from coordinator.slots import Slot
 from coordinator.turns import Turns, words
-from fairlog_types import ApplyNumber, JournalPosition, LogId, StorageFailure, TxId
+from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LogId, StorageFailure, TxId
 from journal.group_journal import GroupJournal
 from journal.group_records import AbortedRecord
 
@@ -44,7 +48,7 @@ async def recover(turns: Turns, *, tail_kept: bool) -> None:
             await turns.append(slot, AbortedRecord(txid, record.transactional_id, turns.now_ms()))
     for slot in list(turns.slots.values()):
         await turns.carry_out(slot, ev.Restarted(tail_kept, turns.now_ms()))
-    await _prepare_again(turns, recovery.in_doubt(replays))
+    await _prepare_again(turns, recovery.in_doubt(replays), tail_kept=tail_kept)
     if turns.participants_failure is not None:
         raise turns.participants_failure
     for index, journal in enumerate(turns.journals):
@@ -52,9 +56,10 @@ async def recover(turns: Turns, *, tail_kept: bool) -> None:
         await journal.flush(JournalPosition(appended))
 
 
-async def _prepare_again(turns: Turns, doubtful: Sequence[recovery.InDoubt]) -> None:
+async def _prepare_again(turns: Turns, doubtful: Sequence[recovery.InDoubt], *, tail_kept: bool) -> None:
     """Prepare what is in doubt, place it in order, and withdraw what cannot be prepared."""
     refused: dict[TxId, Mapping[LogId, str]] = {}
+    gone: dict[str, TxId] = {}
     failures: list[StorageFailure] = []
     limit = trio.CapacityLimiter(_PREPARED_AT_ONCE)
 
@@ -67,6 +72,7 @@ async def _prepare_again(turns: Turns, doubtful: Sequence[recovery.InDoubt]) -> 
                 await turns.append(slot, prepare_commit_record(one.transactional_id, decided))
                 answer = await turns.participants.prepare(Prepare(decided.txid, decided.expected))
                 refused[decided.txid] = answer.refused
+                gone.update(dict.fromkeys(answer.gone.values(), decided.txid))
                 await turns.journals[slot.journal].flush(slot.appended)
         except StorageFailure as failure:
             failures.append(failure)
@@ -76,6 +82,12 @@ async def _prepare_again(turns: Turns, doubtful: Sequence[recovery.InDoubt]) -> 
             nursery.start_soon(prepare, one)
     if failures:
         raise failures[0]
+    if gone and tail_kept:
+        directory, txid = next(iter(gone.items()))
+        raise CorruptStorage(
+            f"the journal {directory} is missing: transaction {txid} was to be committed and has records there. "
+            "Put back an intact copy of the directory; starting without it would lose what was answered."
+        )
     prepared = [one for one in doubtful if not refused[one.decided.txid]]
     for one in doubtful:
         txid = one.decided.txid

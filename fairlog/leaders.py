@@ -485,6 +485,7 @@ class LocalLeaders:
         """
         self._raise_if_failed()
         refused: dict[LogId, str] = {}
+        gone: dict[LogId, str] = {}
         flushing: list[tuple[LogId, Journal, JournalPosition]] = []
         for log, expected in message.expected.items():
             leader = self._leaders.get(log)
@@ -494,6 +495,8 @@ class LocalLeaders:
             reason = leader.state.holds(message.txid, expected.leader_epoch, expected.records)
             if reason is not None:
                 refused[log] = reason
+                if not leader.journal.begun:
+                    gone[log] = str(self._store.journal_directory(log))
             elif expected.records:
                 flushing.append((log, leader.journal, leader.journal.end))
         if planted("skip-flush-of-one-participant"):
@@ -507,7 +510,7 @@ class LocalLeaders:
                 if log in self._leaders:
                     self._on_failure(failure)
                     refused[log] = str(failure)
-        return Prepared(refused)
+        return Prepared(refused, gone)
 
     def place(self, message: ApplyCommit) -> None:
         """See `Participants.place`: no checkpoint from the first APPLY to the hand-over of the group."""

@@ -105,6 +105,9 @@ class LedLogStore:
         self._leader_epoch = leader_epoch
         self._now_ms = now_ms
 
+    def journal_directory(self, log: LogId) -> Path:
+        return self._directory / str(log)
+
     async def open(self, logs: Sequence[LogId]) -> AsyncIterator[Opened]:
         """Open `logs`, which are made where they are missing, one after the other in their order.
 
@@ -132,7 +135,7 @@ class LedLogStore:
         return Opened(LedLog(state, journal, loaded.bounds), mark, placed)
 
     async def _open_journal(self, log: LogId, *, there: bool) -> Journal:
-        directory, kind, settings = self._directory / str(log), JournalKind.LOCAL, self._journal_settings
+        directory, kind, settings = self.journal_directory(log), JournalKind.LOCAL, self._journal_settings
         flusher, epoch = self._flusher, self._leader_epoch
         if not there:  # thousands of them at once are not worth a thread each
             return Journal.unbegun(directory, kind=kind, settings=settings, flusher=flusher, leader_epoch=epoch)
@@ -145,7 +148,7 @@ class LedLogStore:
         is in the data log; an open transaction's batches may be gone, and then it cannot be prepared. Answers the
         mark to start from. Raises CorruptStorage, StorageFailure.
         """
-        directory = self._directory / str(log)
+        directory = self.journal_directory(log)
         if journal.begun_with is Fsync.COMMIT:
             raise CorruptStorage(
                 f"the journal of {log} ends at {journal.end}, but the data log holds what was written up to "
@@ -188,7 +191,7 @@ class LedLogStore:
 
     def _has_journal(self, log: LogId) -> bool:
         try:
-            return (self._directory / str(log)).exists()
+            return (self.journal_directory(log)).exists()
         except OSError:
             return True  # whoever opens it hears what is wrong
 
@@ -205,7 +208,7 @@ class LedLogStore:
             for log in logs:
                 writer.drop(log)
         for log in logs:
-            self._remove_journal(self._directory / str(log))
+            self._remove_journal(self.journal_directory(log))
 
     def _remove_journal(self, directory: Path) -> None:
         while True:

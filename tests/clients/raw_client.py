@@ -155,9 +155,9 @@ class RawClient:
         assert response.error_code == NONE
         return {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
 
-    def metadata(self, topic: str) -> Any:
+    def metadata(self, topic: str, *, create: bool = False) -> Any:
         topics = [MetadataRequest.MetadataRequestTopic(name=topic)]
-        return self.call(MetadataRequest[7](topics=topics, allow_auto_topic_creation=False), MetadataResponse)
+        return self.call(MetadataRequest[7](topics=topics, allow_auto_topic_creation=create), MetadataResponse)
 
     def init_producer_id(
         self, transactional_id: str | None, *, timeout_ms: int = 60_000, producer_id: int = -1, epoch: int = -1

@@ -7,6 +7,7 @@ import shutil
 import signal
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import cbor2
@@ -146,6 +147,41 @@ def test_start_without_a_group_journal_is_refused(new_node: NewNode, lost: str, 
     node.start()
     if used:
         assert len(read(node)) == 5
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_start_without_the_journal_of_a_commit_is_refused(new_node: NewNode, partitions: int) -> None:
+    """It was not copied yet: made anew, the journal would hold nothing of an answered commit, which were aborted."""
+    node = new_node(FAIRLOG_FAILPOINT="copier.copy.before:kill:1", FAIRLOG_TOPICS_PARTITIONS_DEFAULT=str(partitions))
+    node.start()
+    with RawClient(node.address) as client, suppress(ConnectionError):  # the answer meets the kill
+        client.metadata(TOPIC, create=True)
+        Producer(client, partitions=partitions).commit(b"committed")
+    assert node.wait_end(WAIT_S) == -signal.SIGKILL
+    del node.environment["FAIRLOG_FAILPOINT"]
+    lost = journal(node, partitions - 1)
+    shutil.move(lost, node.data_dir / "kept")
+    for _ in range(2):
+        assert refusal(node).startswith(f"the journal {lost} is missing: transaction ")
+    shutil.move(node.data_dir / "kept", lost)
+    node.start()
+    for partition in range(partitions):
+        assert read(node, partition) == [b"committed"]
+
+
+def test_start_after_a_loss_of_power_takes_a_missing_journal_for_one_that_was_never_flushed(new_node: NewNode) -> None:
+    """PREPARE_COMMIT can reach the disk before a participant's first segment does: then nothing was answered."""
+    node = new_node(FAIRLOG_FAILPOINT="copier.copy.before:kill:1")
+    node.start()
+    with RawClient(node.address) as client, suppress(ConnectionError):
+        client.metadata(TOPIC, create=True)
+        Producer(client).commit(b"v")
+    assert node.wait_end(WAIT_S) == -signal.SIGKILL
+    del node.environment["FAIRLOG_FAILPOINT"]
+    shutil.rmtree(journal(node))
+    (node.data_dir / "last-run").write_text("another-boot open\n", encoding="ascii")
+    node.start()
+    assert read(node) == []
 
 
 def test_start_cut_short_before_the_group_journals_are_made_is_made_good(new_node: NewNode) -> None:
