@@ -57,7 +57,7 @@ def test_start_with_an_unknown_key_is_refused(new_node: NewNode) -> None:
 def cluster_store_of_tomorrow(node: NodeProcess) -> str:
     with lmdb.open(str(node.data_dir / "cluster"), max_dbs=0) as store, store.begin(write=True) as txn:
         txn.put(records.FORMAT_KEY, cbor2.dumps([records.MAGIC, records.VERSION + 1]))
-    return f"the cluster store in {node.data_dir / 'cluster'} has format 2"
+    return f"the cluster store in {node.data_dir / 'cluster'} has format {records.VERSION + 1}"
 
 
 def data_logs_of_tomorrow(node: NodeProcess) -> str:

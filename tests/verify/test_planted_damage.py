@@ -38,7 +38,7 @@ def test_directory_of_a_stopped_node_is_found_whole(fairlog: FairlogCommand, pla
     assert (code, err) == (0, "")
     for line in (
         r"topics +1\b",
-        r"data logs +2\b",
+        r"data logs +6\b",
         r"records +19\b",
         r"transactional batches found in their places +12\b",
         r"batches compared with their journal +19\b",
