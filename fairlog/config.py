@@ -138,7 +138,7 @@ def key(default: T, read: Callable[[object], object], doc: str, *, default_text:
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """How topics are made."""
+    """How topics are made, and what they keep unless they say so themselves."""
 
     auto_create: bool = key(
         True, _switch, "Make a topic when a client asks for its metadata, if that client allows it, or produces to it."
@@ -153,6 +153,18 @@ class TopicSettings:
         _one_of("clamp", "refuse"),
         "What to do when a client asks for more replicas than there are nodes: make the topic with what there is, "
         "and a log line, or refuse it as INVALID_REPLICATION_FACTOR.",
+    )
+    retention_ms: int = key(
+        604_800_000,
+        _whole(-1),
+        "Milliseconds for which records are kept, unless the topic's retention.ms says otherwise; -1: no limit. "
+        "Kafka's log.retention.ms.",
+    )
+    retention_bytes: int = key(
+        -1,
+        _whole(-1),
+        "Bytes of records that each partition keeps, unless the topic's retention.bytes says otherwise; -1: no limit. "
+        "Kafka's log.retention.bytes.",
     )
 
 

@@ -9,7 +9,7 @@ from kafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest
 from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from fairlog.kafka import topic_configs
+from fairlog import topic_configs
 from fairlog.kafka.api import Deferred, EncodedAnswers
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import api_02_list_offsets, api_03_metadata, api_19_create_topics, api_20_delete_topics

@@ -32,9 +32,9 @@ from fairlog.broker import Appended, Broker, DuplicateOf, RefusedAppend
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Client, Context, Deferred, HangUp, Reply, Versions
 from fairlog.kafka.errors import APPEND_REFUSALS, BAD_BATCHES, ErrorCode
-from fairlog.kafka.topic_configs import message_bytes_max
 from fairlog.kafka.topic_lookup import find_or_create, log_of
 from fairlog.kafka.wire import Reader, Writer
+from fairlog.topic_configs import message_bytes_max
 from fairlog_types import LogId, Offset, StorageFailure
 
 log = structlog.get_logger()

@@ -6,7 +6,7 @@ Behaviour
   everywhere.
 - Assignments by hand must number the partitions from 0 without gaps. Which brokers they name is treated
   like a replication factor: there is only this one.
-- Configs are checked against a table (`fairlog.kafka.topic_configs`); an unknown name or value is
+- Configs are checked against a table (`fairlog.topic_configs`); an unknown name or value is
   INVALID_CONFIG.
 - validate_only checks all this, and whether the name is taken, and makes nothing.
 - A name that stands twice in one request is INVALID_REQUEST, and not made at all.
@@ -27,8 +27,8 @@ import structlog
 from fairlog.cluster.interface import InvalidTopic, TopicExists
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.topic_configs import why_refused
 from fairlog.kafka.wire import Reader
+from fairlog.topic_configs import why_refused
 from fairlog_types import StorageFailure
 
 log = structlog.get_logger()

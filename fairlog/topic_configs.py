@@ -1,0 +1,385 @@
+"""The topic configs that this node knows: Kafka's names, their types, values and defaults, and which of them act.
+
+One table, `TOPIC_CONFIGS`, says all that is known of a config. From it come the checks of CreateTopics and of the
+requests that alter configs, what DescribeConfigs shows, the table in docs/compatibility.md, and the typed readers
+at the end of this module, by which the rooms that act on a config learn what holds for a topic: its own value, or
+else the node's setting, or else the constant of the table.
+
+A name that is not in the table is refused: a misspelt config that is silently kept does harm on a bad day. Some
+configs are kept and shown but not acted upon (`acts` is false); they are accepted because tools set them
+as a matter of course, and none of them changes what a consumer reads.
+
+Pure. Values were checked when they were set, so the readers do not fail; a value that a former version took and
+this one does not know is our bug, and stops the reader.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import reduce
+
+from fairlog.cluster.interface import Topic
+from fairlog.config import Settings
+
+
+class ConfigType(Enum):
+    """What a value is. Values travel and are kept as text."""
+
+    BOOLEAN = "boolean"
+    STRING = "string"
+    INT = "int"
+    """32 bits."""
+    LONG = "long"
+    """64 bits."""
+    DOUBLE = "double"
+    LIST = "list"
+    """Items with commas in between; these alone can be appended to and subtracted from."""
+
+
+class CleanupPolicy(Enum):
+    """What happens to records that a topic need not keep."""
+
+    DELETE = "delete"
+    COMPACT = "compact"
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Which values a config takes."""
+
+    type: ConfigType
+    allows: Callable[[str], bool]
+    described: str
+    """For messages: "a whole number of at least 0"."""
+
+
+_INT_MAX = 2**31 - 1
+_LONG_MAX = 2**63 - 1
+_WHOLE = re.compile(r"-?[0-9]{1,19}")
+_DECIMAL = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19})?([eE]-?[0-9]{1,3})?|\.[0-9]{1,19}")
+
+
+def _whole(least: int, most: int) -> Values:
+    def allows(value: str) -> bool:
+        return _WHOLE.fullmatch(value) is not None and least <= int(value) <= most
+
+    kind = ConfigType.INT if most <= _INT_MAX else ConfigType.LONG
+    upwards = f"a whole number of at least {least}"
+    return Values(kind, allows, upwards if most in (_INT_MAX, _LONG_MAX) else f"a whole number from {least} to {most}")
+
+
+def _int(least: int, most: int = _INT_MAX) -> Values:
+    return _whole(least, most)
+
+
+def _long(least: int) -> Values:
+    return _whole(least, _LONG_MAX)
+
+
+def _one_of(*words: str) -> Values:
+    return Values(ConfigType.STRING, words.__contains__, words[0] if len(words) == 1 else f"one of {', '.join(words)}")
+
+
+def _some_of(*words: str) -> Values:
+    def allows(value: str) -> bool:
+        return {item.strip() for item in value.split(",")} <= set(words)
+
+    return Values(ConfigType.LIST, allows, f"one or more of {', '.join(words)}")
+
+
+def _ratio() -> Values:
+    def allows(value: str) -> bool:
+        return _DECIMAL.fullmatch(value) is not None and float(value) <= 1.0
+
+    return Values(ConfigType.DOUBLE, allows, "a number from 0 to 1")
+
+
+_SWITCH = Values(ConfigType.BOOLEAN, ("true", "false").__contains__, "true or false")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A row of the table."""
+
+    name: str
+    values: Values
+    default: str
+    """The value of a topic that has none of its own, unless `setting` names where the node's own stands."""
+    doc: str
+    """For people, in a sentence or two."""
+    acts: bool = False
+    """False: kept and shown, and nothing else."""
+    setting: str | None = None
+    """The full name of the node's setting that gives the default: `topics.retention_ms`."""
+    broker_name: str | None = None
+    """What Kafka calls the broker's config that gives the default."""
+
+
+MESSAGE_BYTES_MAX = "max.message.bytes"
+TRANSACTIONS = "fairlog.transactions"
+CLEANUP_POLICY = "cleanup.policy"
+RETENTION_MS = "retention.ms"
+RETENTION_BYTES = "retention.bytes"
+DELETE_RETENTION_MS = "delete.retention.ms"
+COMPACTION_LAG_MIN_MS = "min.compaction.lag.ms"
+COMPACTION_LAG_MAX_MS = "max.compaction.lag.ms"
+DIRTY_RATIO_MIN = "min.cleanable.dirty.ratio"
+
+_ROWS = (
+    TopicConfig(
+        CLEANUP_POLICY,
+        _some_of("delete", "compact"),
+        "delete",
+        "What happens to records that need not be kept: delete takes away those that are too old or too many, "
+        "compact keeps the latest of each key. Both may be given.",
+        acts=True,
+        broker_name="log.cleanup.policy",
+    ),
+    TopicConfig(
+        "compression.type",
+        _one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        "producer",
+        "How batches are to be compressed. Batches are kept as the producer sent them, whatever this says.",
+        broker_name="compression.type",
+    ),
+    TopicConfig(
+        DELETE_RETENTION_MS,
+        _long(0),
+        "86400000",
+        "Milliseconds for which a compacted topic keeps a tombstone, so that slow consumers see the deletion.",
+        acts=True,
+        broker_name="log.cleaner.delete.retention.ms",
+    ),
+    TopicConfig(
+        TRANSACTIONS,
+        _one_of("journal"),
+        "journal",
+        "How transactions reach the topic. journal: they are copied into it when they have committed.",
+        acts=True,
+    ),
+    TopicConfig(
+        "file.delete.delay.ms",
+        _long(0),
+        "60000",
+        "Milliseconds to wait before a file is removed. Data logs are not files, and nothing waits.",
+        broker_name="log.segment.delete.delay.ms",
+    ),
+    TopicConfig(
+        "flush.messages",
+        _long(1),
+        str(_LONG_MAX),
+        "Records after which to flush. The node's journal.fsync says when journals are flushed.",
+        broker_name="log.flush.interval.messages",
+    ),
+    TopicConfig(
+        "flush.ms",
+        _long(0),
+        str(_LONG_MAX),
+        "Milliseconds after which to flush. The node's journal.fsync says when journals are flushed.",
+        broker_name="log.flush.interval.ms",
+    ),
+    TopicConfig(
+        "index.interval.bytes",
+        _int(0),
+        "4096",
+        "Bytes between two index entries. Data logs are found by key.",
+        broker_name="log.index.interval.bytes",
+    ),
+    TopicConfig(
+        COMPACTION_LAG_MAX_MS,
+        _long(1),
+        str(_LONG_MAX),
+        "Milliseconds after which a record is open to compaction, however little there is to clean.",
+        acts=True,
+        broker_name="log.cleaner.max.compaction.lag.ms",
+    ),
+    TopicConfig(
+        MESSAGE_BYTES_MAX,
+        _int(0),
+        "",
+        "The largest record batch that the topic takes, in bytes, as sent (compressed).",
+        acts=True,
+        setting="requests.message_bytes_max",
+        broker_name="message.max.bytes",
+    ),
+    TopicConfig(
+        "message.timestamp.type",
+        _one_of("CreateTime", "LogAppendTime"),
+        "CreateTime",
+        "Whose clock a record's timestamp is. Timestamps are the producers', whatever this says.",
+        broker_name="log.message.timestamp.type",
+    ),
+    TopicConfig(
+        DIRTY_RATIO_MIN,
+        _ratio(),
+        "0.5",
+        "The part of a compacted topic, from 0 to 1, that has to be new before it is compacted again.",
+        acts=True,
+        broker_name="log.cleaner.min.cleanable.ratio",
+    ),
+    TopicConfig(
+        COMPACTION_LAG_MIN_MS,
+        _long(0),
+        "0",
+        "Milliseconds for which a record stays as it is before compaction may take it.",
+        acts=True,
+        broker_name="log.cleaner.min.compaction.lag.ms",
+    ),
+    TopicConfig(
+        "min.insync.replicas",
+        _int(1),
+        "1",
+        "Replicas that have to have a batch before acks=all is answered. There is one replica.",
+        broker_name="min.insync.replicas",
+    ),
+    TopicConfig(
+        "preallocate",
+        _SWITCH,
+        "false",
+        "Whether files are made at full size. Journals always have room ahead of their end.",
+        broker_name="log.preallocate",
+    ),
+    TopicConfig(
+        RETENTION_BYTES,
+        _long(-1),
+        "",
+        "With cleanup.policy delete: bytes of records that a partition keeps; the oldest beyond go. -1: no limit.",
+        acts=True,
+        setting="topics.retention_bytes",
+        broker_name="log.retention.bytes",
+    ),
+    TopicConfig(
+        RETENTION_MS,
+        _long(-1),
+        "",
+        "With cleanup.policy delete: milliseconds for which a record is kept. -1: no limit.",
+        acts=True,
+        setting="topics.retention_ms",
+        broker_name="log.retention.ms",
+    ),
+    TopicConfig(
+        "segment.bytes",
+        _int(14),
+        "1073741824",
+        "The size of a log's files. The node's journal.segment_bytes_max is that of journals; data logs have none.",
+        broker_name="log.segment.bytes",
+    ),
+    TopicConfig(
+        "segment.index.bytes",
+        _int(4),
+        "10485760",
+        "The size of an index file. Data logs have none.",
+        broker_name="log.index.size.max.bytes",
+    ),
+    TopicConfig(
+        "segment.jitter.ms",
+        _long(0),
+        "0",
+        "Milliseconds by which the end of a file may be early. Data logs have no files.",
+        broker_name="log.roll.jitter.ms",
+    ),
+    TopicConfig(
+        "segment.ms",
+        _long(1),
+        "604800000",
+        "Milliseconds after which a log goes on in a new file. Data logs have no files.",
+        broker_name="log.roll.ms",
+    ),
+    TopicConfig(
+        "unclean.leader.election.enable",
+        _SWITCH,
+        "false",
+        "Whether a replica that lacks records may lead. There is one replica.",
+        broker_name="unclean.leader.election.enable",
+    ),
+)
+
+TOPIC_CONFIGS: Mapping[str, TopicConfig] = {row.name: row for row in sorted(_ROWS, key=lambda row: row.name)}
+"""The table, by name."""
+
+
+def why_refused(configs: Mapping[str, str | None]) -> str | None:
+    """What is wrong with a topic's configs, as a sentence; None if nothing is. A null value means the default.
+
+    `configs` are all configs that the topic would have of its own, since some values have to fit each other.
+    """
+    for name, value in configs.items():
+        row = TOPIC_CONFIGS.get(name)
+        if row is None:
+            return f"unknown topic config {name}"
+        if value is not None and not row.values.allows(value):
+            return f"{name}={value} is not a value of this config: {row.values.described} is needed"
+    least, most = configs.get(COMPACTION_LAG_MIN_MS), configs.get(COMPACTION_LAG_MAX_MS)
+    if least is not None and most is not None and int(least) > int(most):
+        return f"{COMPACTION_LAG_MIN_MS}={least} is above {COMPACTION_LAG_MAX_MS}={most}"
+    return None
+
+
+def default_value(row: TopicConfig, settings: Settings) -> str:
+    """The value of a topic that has none of its own, as text."""
+    return row.default if row.setting is None else setting_text(settings, row.setting)
+
+
+def setting_text(settings: Settings, full_name: str) -> str:
+    """A setting of the node, by its full name, as Kafka writes values."""
+    value: object = reduce(getattr, full_name.split("."), settings)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def value_of(name: str, topic: Topic, settings: Settings) -> str:
+    """What holds for a topic, as text. `name` is in the table."""
+    own = topic.configs.get(name)
+    return default_value(TOPIC_CONFIGS[name], settings) if own is None else own
+
+
+# --- typed readers of what acts ---------------------------------------------------------------------
+
+
+def message_bytes_max(topic: Topic, settings: Settings) -> int:
+    """The largest batch that a topic takes, in bytes."""
+    # Asked with every batch: shorter than by the table.
+    own = topic.configs.get(MESSAGE_BYTES_MAX)
+    return settings.requests.message_bytes_max if own is None else int(own)
+
+
+def cleanup_policies(topic: Topic, settings: Settings) -> frozenset[CleanupPolicy]:
+    """What happens to records that the topic need not keep; at least one."""
+    return frozenset(CleanupPolicy(item.strip()) for item in value_of(CLEANUP_POLICY, topic, settings).split(","))
+
+
+def retention_ms(topic: Topic, settings: Settings) -> int | None:
+    """For how long records are kept, in milliseconds, if the policy is to delete; None: there is no limit."""
+    return _limit(value_of(RETENTION_MS, topic, settings))
+
+
+def retention_bytes(topic: Topic, settings: Settings) -> int | None:
+    """How much each partition keeps, in bytes, if the policy is to delete; None: there is no limit."""
+    return _limit(value_of(RETENTION_BYTES, topic, settings))
+
+
+def delete_retention_ms(topic: Topic, settings: Settings) -> int:
+    """For how long compaction keeps a tombstone, in milliseconds."""
+    return int(value_of(DELETE_RETENTION_MS, topic, settings))
+
+
+def compaction_lag_min_ms(topic: Topic, settings: Settings) -> int:
+    """For how long compaction leaves a record alone, in milliseconds."""
+    return int(value_of(COMPACTION_LAG_MIN_MS, topic, settings))
+
+
+def compaction_lag_max_ms(topic: Topic, settings: Settings) -> int:
+    """After how long compaction does not wait for more to clean, in milliseconds; 2^63 - 1 for never."""
+    return int(value_of(COMPACTION_LAG_MAX_MS, topic, settings))
+
+
+def dirty_ratio_min(topic: Topic, settings: Settings) -> float:
+    """Which part of the topic, from 0 to 1, has to be new before it is compacted again."""
+    return float(value_of(DIRTY_RATIO_MIN, topic, settings))
+
+
+def _limit(text: str) -> int | None:
+    value = int(text)
+    return None if value == -1 else value
