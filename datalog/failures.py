@@ -42,6 +42,8 @@ def explain(error: lmdb.Error, directory: Path, doing: str) -> StorageFailure | 
         return StorageFailure(f"{where}: the disk is full. Free space, then restart.")
     if isinstance(error, lmdb.DbsFullError):
         return StorageFailure(f"{where}: too many logs. Delete topics; names of deleted ones are freed at a restart.")
+    if isinstance(error, lmdb.ReadersFullError):
+        return StorageFailure(f"{where}: LMDB's reader table is full. End some of the processes that read there.")
     return StorageFailure(f"{where}: {error}{_room_in(directory)}. Check the disk, then restart.")
 
 

@@ -239,7 +239,7 @@ def _start(
         }
         for key, value in content.items():
             transaction.put(key, value)
-    node, starts, next_producer_id, topics = _read(content, directory)
+    node, starts, next_producer_id, topics = read_content(content, directory)
     if node.node_id != node_id:
         raise StoreMismatch(
             f"the data in {directory.parent} is that of node {node.node_id}, but node_id is {node_id}: "
@@ -249,7 +249,7 @@ def _start(
     return node, starts + 1, next_producer_id, topics
 
 
-def _read(
+def read_content(
     content: Mapping[bytes, bytes], directory: Path
 ) -> tuple[records.NodeRecord, int, int, list[records.TopicRecord]]:
     """Node, starts, next producer id and topics. Raises StoreMismatch, and CorruptStorage that names the file."""

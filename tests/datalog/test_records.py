@@ -12,7 +12,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datalog import records
+from datalog import decompress, records
 from datalog.batch import Compression, parse_batch_header_untrusted
 from datalog.interface import TimestampOffset
 from datalog.records import UnreadableRecords, first_at_or_after, record_timestamps
@@ -88,7 +88,7 @@ def test_search_without_codec_answers_for_the_whole_batch(codec: Compression, mo
     def missing(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr(records, "import_module", missing)
+    monkeypatch.setattr(decompress, "import_module", missing)
     data = compressed(codec, b"whatever it is")
     assert first_at_or_after(data, 4500, Offset(0)) == found(100, 5000)
     assert first_at_or_after(data, 4500, Offset(102)) == found(102, 5000)
@@ -128,7 +128,7 @@ def test_search_batch_of_too_many_records_answers_for_the_whole(monkeypatch: pyt
     data = compressed(Compression.GZIP, gzip.compress(batches.records(TIMESTAMPS)))
     assert first_at_or_after(data, 4500, Offset(0)) == found(103, 5000)
     monkeypatch.setattr(records, "RECORDS_MAX", len(TIMESTAMPS) - 1)
-    monkeypatch.setattr(records, "_decompress", None)
+    monkeypatch.setattr(records, "decompress", None)
     assert first_at_or_after(data, 4500, Offset(0)) == found(100, 5000)
 
 

@@ -1,0 +1,150 @@
+"""Reading topics by name from another process, straight from a node's data directory, while it runs or is stopped.
+
+    with LocalReader.open(Path("fairlog-data")) as reader:
+        with reader.cut() as cut:
+            for topic in cut.topics():
+                for partition in cut.partitions(topic):
+                    start = cut.bounds(topic, partition).log_start
+                    for record in cut.records(topic, partition, start):
+                        print(topic, partition, record.offset, record.value)
+
+It is `datalog.plain_reader` with names: what a cut is, how long it may be held and what it costs stands there and in
+docs/reading-directly.md. Names are in the cluster store, an LMDB environment of its own, and are read just after the cut
+has begun: a topic that was made since has no log in the cut and is left out; one that was deleted since has no name any
+more and is left out as well.
+
+Blocking, for any program; the node itself does not use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from datalog.decoding import Record
+from datalog.failures import storage_errors
+from datalog.foreign import ForeignEnvironment
+from datalog.interface import Bounds
+from datalog.plain_reader import Cut, DataLogReader
+from fairlog.cluster.embedded import read_content
+from fairlog.cluster.interface import Topic, UnknownTopic
+from fairlog_types import LogId, StorageFailure
+
+
+class UnknownPartition(Exception):
+    """The topic has no such partition."""
+
+
+class TopicsCut:
+    """All topics as of one moment; from `LocalReader.cut`, and good until its block ends."""
+
+    def __init__(self, cut: Cut, logs: Mapping[str, Mapping[int, LogId]]) -> None:
+        self._cut = cut
+        self._logs = logs
+
+    @property
+    def number(self) -> int:
+        """The number of the node's commit that this cut is as of. Two cuts with the same number show the same."""
+        return self._cut.number
+
+    def topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        return sorted(self._logs)
+
+    def partitions(self, topic: str) -> list[int]:
+        """A topic's partitions, from 0. Raises UnknownTopic."""
+        return sorted(self._of(topic))
+
+    def bounds(self, topic: str, partition: int) -> Bounds:
+        """What can be read: offsets from `log_start` up to, and without, `next_offset`.
+
+        Raises UnknownTopic, UnknownPartition.
+        """
+        return self._cut.bounds(self._log(topic, partition))
+
+    def records(self, topic: str, partition: int, from_offset: int, *, before: int | None = None) -> Iterator[Record]:
+        """The records from `from_offset` on, in order; up to, and without, `before` if that is given.
+
+        Raises UnknownTopic, UnknownPartition, and what `Cut.records` raises.
+        """
+        return self._cut.records(self._log(topic, partition), from_offset, before=before)
+
+    def _of(self, topic: str) -> Mapping[int, LogId]:
+        try:
+            return self._logs[topic]
+        except KeyError:
+            raise UnknownTopic(f"there is no topic {topic}") from None
+
+    def _log(self, topic: str, partition: int) -> LogId:
+        logs = self._of(topic)
+        if partition not in logs:
+            raise UnknownPartition(f"topic {topic} has no partition {partition}; it has {len(logs)}")
+        return logs[partition]
+
+
+class LocalReader:
+    """Reads a node's topics from another process; make one with `open`, close it by `with` or `close`."""
+
+    def __init__(self, data_logs: DataLogReader, store: ForeignEnvironment) -> None:
+        self._data_logs = data_logs
+        self._store = store
+
+    @classmethod
+    def open(cls, data_dir: Path) -> LocalReader:
+        """Open a node's data directory, read-only; nothing is made or changed there, no lock of the node is taken.
+
+        As long as a node runs there, this user must be able to write to `datalog/lock.mdb` and `cluster/lock.mdb`.
+        Raises StorageFailure, also of the kind UnknownFormat; StoreMismatch; CorruptStorage.
+        """
+        if not (data_dir / "datalog").is_dir() or not (data_dir / "cluster").is_dir():
+            raise StorageFailure(f"{data_dir} is not the data directory of a node: it has no datalog and cluster in it")
+        data_logs = DataLogReader.open(data_dir / "datalog")
+        try:
+            reader = cls(data_logs, ForeignEnvironment.open(data_dir / "cluster", databases_max=0))
+        except BaseException:
+            data_logs.close()
+            raise
+        try:
+            reader._topics()
+        except BaseException:
+            reader.close()
+            raise
+        return reader
+
+    def __enter__(self) -> LocalReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close; open cuts end. Twice is as good as once."""
+        self._store.close()
+        self._data_logs.close()
+
+    @contextmanager
+    def cut(self) -> Generator[TopicsCut]:
+        """All topics as of now, for as long as the block lasts. Raises StorageFailure, CorruptStorage, StoreMismatch."""
+        with self._data_logs.cut() as cut:
+            logs = set(cut.logs())
+            named = {
+                topic.name: {log.partition: log for log in topic.logs() if log in logs} for topic in self._topics()
+            }
+            yield TopicsCut(cut, {name: partitions for name, partitions in named.items() if partitions})
+
+    def _topics(self) -> list[Topic]:
+        directory = self._store.directory
+        with storage_errors(directory, "reading the topics' names"):
+            txn = self._store.begin()
+            try:
+                with txn.cursor() as cursor:
+                    content = {bytes(key): bytes(value) for key, value in cursor}
+                self._store.still_peaceful(txn)
+            finally:
+                txn.abort()
+        _, _, _, found = read_content(content, directory)
+        return [record.topic for record in found if not record.deleting]
