@@ -63,7 +63,7 @@ def test_open_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     """An environment of a later Fairlog is left alone; the message names both versions and the directory."""
     LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES).close()
     put_raw(tmp_path, layout.META, layout.FORMAT_KEY, layout.encode_format(7))
-    with pytest.raises(UnknownFormat, match=rf"{tmp_path}.*version 7.*knows 1"):
+    with pytest.raises(UnknownFormat, match=rf"{tmp_path}.*version 7.*knows 2"):
         LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
 
 
@@ -193,7 +193,7 @@ def test_commit_refused_by_the_disk_closes_writing_until_reopened(tmp_path: Path
 
 def test_write_too_many_logs_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More logs than an environment has names for is a failure that says what to do."""
-    monkeypatch.setattr(environment, "_DATABASES_MAX", len(layout.TABLES) + 1)
+    monkeypatch.setattr(environment, "DATABASES_MAX", len(layout.TABLES) + 1)
     logs = open_with_orders(tmp_path)
     with pytest.raises(StorageFailure, match="too many logs"), logs.write() as writer:
         writer.create(PAYMENTS)
