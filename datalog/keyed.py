@@ -21,9 +21,9 @@ Source: https://kafka.apache.org/documentation/#record
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from datalog.batch import HEADER_BYTES, BatchHeader, Buffer, parse_stored_header, with_other_records
 from datalog.compress import compress
@@ -59,6 +59,10 @@ class OpenedBatch:
     data: bytes
     """The payload, uncompressed."""
     records: list[KeyedRecord]
+
+
+_new = cast("Callable[[type[KeyedRecord], tuple[object, ...]], KeyedRecord]", tuple.__new__)  # pyright: ignore[reportUnknownMemberType]
+"""A named tuple out of its fields, in less than half the time that its own constructor takes."""
 
 
 def open_batch(batch: bytes) -> OpenedBatch:
@@ -108,7 +112,10 @@ def why_not_keyed_untrusted(batch: Buffer) -> str | None:
 
 
 def _records(header: BatchHeader, data: bytes) -> list[KeyedRecord]:
-    """All records, with their fields checked as far as the value's length. Raises UnreadableRecords, IndexError."""
+    """All records, with their fields checked as far as the value's length. Raises UnreadableRecords, IndexError.
+
+    Compaction's inner loop: numbers of one byte, which most are, are read without a call.
+    """
     records: list[KeyedRecord] = []
     base_offset, last_delta, size = header.base_offset, header.last_offset_delta, len(data)
     earliest, latest = _INT64_MIN - header.first_timestamp, _INT64_MAX - header.first_timestamp
@@ -119,21 +126,36 @@ def _records(header: BatchHeader, data: bytes) -> list[KeyedRecord]:
         end = at + length
         if length < 1 or end > size:
             raise UnreadableRecords(f"a record of {length} bytes, {size - at} are left")
-        timestamp_delta, at = read_varint(data, at + 1)
-        offset_delta, at = read_varint(data, at)
+        at += 1
+        number = data[at]
+        if number < 0x80:
+            timestamp_delta, at = (number >> 1) ^ -(number & 1), at + 1
+        else:
+            timestamp_delta, at = read_varint(data, at)
+        number = data[at]
+        if number < 0x80:
+            offset_delta, at = (number >> 1) ^ -(number & 1), at + 1
+        else:
+            offset_delta, at = read_varint(data, at)
         if not delta_before < offset_delta <= last_delta:
             raise UnreadableRecords(f"an offset delta of {offset_delta} after {delta_before}, the last is {last_delta}")
         if not earliest <= timestamp_delta <= latest:
             raise UnreadableRecords(f"a timestamp {timestamp_delta} ms from the first, which no header can hold")
         delta_before = offset_delta
-        key_bytes, at = read_varint(data, at)
-        key = None if key_bytes < 0 else data[at : at + key_bytes]
-        at += max(key_bytes, 0)
+        number = data[at]
+        if number < 0x80:
+            key_bytes, at = (number >> 1) ^ -(number & 1), at + 1
+        else:
+            key_bytes, at = read_varint(data, at)
+        key = None
+        if key_bytes >= 0:
+            key = data[at : at + key_bytes]
+            at += key_bytes
         value_bytes, at = read_varint(data, at)
         if at + max(value_bytes, 0) > end:
             raise UnreadableRecords(f"a key of {key_bytes} and a value of {value_bytes} bytes reach over their record")
-        offset = Offset(base_offset + offset_delta)
-        records.append(KeyedRecord(offset, timestamp_delta, key, value_bytes < 0, start, end))
+        fields = base_offset + offset_delta, timestamp_delta, key, value_bytes < 0, start, end
+        records.append(_new(KeyedRecord, fields))
         at = end
     if at != size:
         raise UnreadableRecords(f"{size - at} bytes follow the last record")

@@ -159,6 +159,7 @@ def units(
     answer: list[Unit] = []
     seen = 0
     with txn.cursor(db=database) as cursor, txn.cursor(db=tables.transactions) as ends:
+        offset = _start_of_transaction(ends, record.number, offset)
         found = cursor.set_range(layout.batch_key(max(offset, record.log_start)))
         while found and seen < batches_max:
             batch = cursor.value()
@@ -175,6 +176,13 @@ def units(
             answer.append(Unit(base_offset, end, batches, size_bytes, max_timestamp_ms))
             seen += batches
     return answer
+
+
+def _start_of_transaction(ends: Cursor, number: int, offset: Offset) -> Offset:
+    """The base offset of the transaction of several batches that contains `offset`; `offset` if there is none."""
+    if ends.set_range(layout.end_key(number, offset)) and bytes(ends.key()).startswith(layout.encode_number(number)):
+        return min(offset, layout.decode_batch_key(ends.value()))
+    return offset
 
 
 def _end_of_transaction(ends: Cursor, number: int, last_offset: Offset) -> Offset:

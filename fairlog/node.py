@@ -31,6 +31,7 @@ from fairlog.config import Address, Settings, advertised_address
 from fairlog.kafka.server import Server
 from fairlog.last_run import LastRun
 from fairlog.leaders import LocalLeaders
+from fairlog.retention.task import Retention
 from fairlog.topics import LocalTopics
 from fairlog_types import CorruptStorage
 from journal.flush import open_flusher
@@ -108,6 +109,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 await leaders.drain()
                 await trio.to_thread.run_sync(last_run.begin)
                 background.start_soon(topics.run)
+                background.start_soon(Retention(cluster, leaders, settings, _now_ms).run)
                 broker = Broker(cluster, topics, leaders, leaders.data_logs, coordinator, settings, advertised)
                 log.info(
                     "ready",
