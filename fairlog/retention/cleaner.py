@@ -28,7 +28,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from datalog.batch import parse_stored_header
+from datalog.batch import BadBatch, check_crc, parse_stored_header
 from datalog.decompress import UnreadableRecords
 from datalog.interface import (
     Bounds,
@@ -54,7 +54,7 @@ from fairlog.retention.cleaning import (
     matured,
     why_due,
 )
-from fairlog_types import LogId, Offset
+from fairlog_types import CorruptStorage, LogId, Offset
 from journal.failpoints import reach
 
 READ_BYTES = 1 << 20
@@ -136,6 +136,8 @@ class LogCleaner:
             yield from self._clean()
         except UnknownLog:
             return
+        except BadBatch as error:
+            raise CorruptStorage(f"data log {self._log}: a batch is not what was written: {error}") from error
 
     def _clean(self) -> Steps:
         cleaned, bounds = self._data_logs.cleaned(self._log), self._data_logs.bounds(self._log)
@@ -328,7 +330,10 @@ class _Sweep:
 
 
 class _Stream:
-    """The batches of a log in order, some read ahead. Where retention takes some away, it goes on behind them."""
+    """The batches of a log in order, some read ahead. Where retention takes some away, it goes on behind them.
+
+    CRCs are checked: what compaction writes anew gets a new one, which must not vouch for what a disk has changed.
+    """
 
     def __init__(self, data_logs: DataLogs, log: LogId, start: Offset) -> None:
         self._data_logs = data_logs
@@ -344,7 +349,9 @@ class _Stream:
             header = parse_stored_header(self._ahead[0])
             if header.last_offset > last_offset:
                 return
-            yield self._ahead.popleft()
+            batch = self._ahead.popleft()
+            check_crc(header, batch)
+            yield batch
 
     def _read(self) -> bool:
         request = ReadRequest(self._log, self._at, READ_BYTES)
