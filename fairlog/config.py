@@ -272,6 +272,29 @@ class DataLogSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """How often it is looked for what topics need not keep. How much they keep is said by each topic's configs."""
+
+    check_interval_ms: int = key(
+        300_000,
+        _whole(1),
+        "Milliseconds between two looks for records that are too old or too many (cleanup.policy=delete). Kafka's "
+        "log.retention.check.interval.ms.",
+    )
+    clean_interval_ms: int = key(
+        15_000,
+        _whole(1),
+        "Milliseconds between two looks for what to compact (cleanup.policy=compact). Kafka's log.cleaner.backoff.ms.",
+    )
+    dedupe_buffer_bytes: int = key(
+        128 * 1024**2,
+        _whole(32 * 1024**2),
+        "Memory for the keys of one compaction, some 200 bytes each; more keys take more passes over the log. Kafka's "
+        "log.cleaner.dedupe.buffer.size.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionSettings:
     """How long transactions and producers may idle. Defaults are Kafka's, where Kafka has one."""
 
@@ -421,6 +444,7 @@ class Settings:
     requests: RequestSettings = RequestSettings()
     journal: JournalSettings = JournalSettings()
     datalog: DataLogSettings = DataLogSettings()
+    retention: RetentionSettings = RetentionSettings()
     transactions: TransactionSettings = TransactionSettings()
     offsets: OffsetSettings = OffsetSettings()
     groups: GroupSettings = GroupSettings()

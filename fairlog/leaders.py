@@ -72,9 +72,11 @@ logger = structlog.get_logger("fairlog.leaders")
 EXPIRY_CHECK_MS = 600_000
 """How often idle producers are looked for: Kafka's producer.id.expiration.check.interval.ms."""
 
-DELETE_STEP_OFFSETS = 50_000
-"""Of so many offsets the records are deleted in one write of the data logs. Whoever writes waits for it, the copier
-too: of one-record batches it takes about a tenth of a second."""
+DELETE_BATCHES_MAX = 1000
+"""Deleted in one write block: some 10 ms."""
+
+DELETE_ROOM_BYTES = 1 << 20
+"""What such a block may need on the disk before it gives room back: the pages that the batches hang on."""
 
 _REFUSALS: Mapping[BatchRefusal, RefusedAppend] = {
     BatchRefusal.FENCED: RefusedAppend.FENCED,
@@ -623,32 +625,36 @@ class LocalLeaders:
                 leader.watchers.discard(event)
 
     async def delete_before(self, log: LogId, offset: Offset) -> Offset | None:
-        """See `fairlog.broker.Leaders`. In steps, between which others write. Retention and DeleteRecords use it."""
-        leader = self._leaders.get(log)
-        while leader is not None and leader.log_start < offset:
-            assert offset <= leader.high_watermark, (
-                f"{log}: {offset} cannot be read yet, {leader.high_watermark} is next"
-            )
-            self._raise_if_failed()
-            start = Offset(min(offset, leader.log_start + DELETE_STEP_OFFSETS))
-            try:
-                await trio.to_thread.run_sync(self._delete_before, log, start, start == offset)
-            except UnknownLog:
-                return None  # dropped meanwhile, with all its records
-            except StorageFailure as failure:
-                self._on_failure(failure)
-                raise
-            leader.log_start = max(leader.log_start, start)
-            leader = self._leaders.get(log)
-        return None if leader is None else leader.log_start
+        """Let `log` start at `offset`, at most its high watermark; the new start, None if the log is not led here.
 
-    def _delete_before(self, log: LogId, start: Offset, last: bool) -> None:
-        """In a worker thread."""
-        with self._data_logs.write() as writer:
-            writer.delete_before(log, start)
-        if last:
-            # Without it a loss of power may bring the last step's records back, after they were told to be gone.
-            self._data_logs.sync()
+        An offset at or before the start moves nothing. The start moves at once, and the batches before it go in steps,
+        between which others write. On disk when it returns. Cancelled: the start has moved or not, and batches may be
+        left before it, which a later call removes. Raises StorageFailure; that alone refuses no other writes.
+        """
+        leader = self._leaders.get(log)
+        if leader is None:
+            return None
+        self._raise_if_failed()
+        moves = offset > leader.log_start
+        try:
+            more = await trio.to_thread.run_sync(self._delete_before, log, offset)
+            leader.log_start = max(leader.log_start, offset)
+            while more:
+                more = await trio.to_thread.run_sync(self._delete_before, log, offset)
+            if moves:
+                # Without it a loss of power may bring back what was told to be gone.
+                await trio.to_thread.run_sync(self._data_logs.sync)
+        except UnknownLog:
+            return None  # dropped meanwhile, with all its records
+        return leader.log_start
+
+    def _delete_before(self, log: LogId, offset: Offset) -> bool:
+        """Move the start and delete some of what lies before it; whether there may be more. In a worker thread."""
+        with self._data_logs.write(room_bytes=DELETE_ROOM_BYTES) as writer:
+            deleted_bytes = writer.delete_before(log, offset, batches_max=DELETE_BATCHES_MAX)
+            reach("retention.delete.before_commit")
+        reach("retention.delete.after_commit")
+        return deleted_bytes > 0
 
     def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]:
         """What the partition remembers of its producers. Only for logs that are led here."""

@@ -39,6 +39,7 @@ from fairlog.last_run import LastRun
 from fairlog.leaders import LocalLeaders
 from fairlog.node_view import NodeView, Parts
 from fairlog.offset_leaders import OffsetLeaders
+from fairlog.retention.task import Retention
 from fairlog.topics import LocalTopics
 from fairlog_types import CorruptStorage, StorageFailure
 from journal.flush import open_flusher
@@ -131,6 +132,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 background.start_soon(topics.run)
                 background.start_soon(groups.run)
                 background.start_soon(offsets.run)
+                background.start_soon(Retention(cluster, leaders, settings, _now_ms).run)
                 broker = Broker(
                     cluster, topics, leaders, leaders.data_logs, coordinator, settings, advertised, offsets, groups
                 )
