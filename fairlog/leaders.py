@@ -20,6 +20,7 @@ are taken (`fairlog.produce_decisions`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -75,6 +76,10 @@ EXPIRY_CHECK_MS = 600_000
 DELETE_STEP_OFFSETS = 50_000
 """Of so many offsets the records are deleted in one write of the data logs. Whoever writes waits for it, the copier
 too: of one-record batches it takes about a tenth of a second."""
+
+
+REFUSED_SAID_EVERY_S = 60
+"""A process without file descriptors may refuse thousands of writes in a second."""
 
 
 class AppendedCounts:
@@ -144,6 +149,9 @@ class LocalLeaders:
         )
         self._backlog_bytes_max = backlog_bytes_max
         self._failure: StorageFailure | None = None
+        self._refused_without_files = 0
+        """For want of file descriptors, since the log last said so."""
+        self._refused_said_s = -math.inf
         self.appended = AppendedCounts()
 
     @property
@@ -306,7 +314,8 @@ class LocalLeaders:
         while leader is not None and self._failure is None and not leader.journal.has_room(payload_bytes):
             try:
                 await leader.journal.make_room(payload_bytes)
-            except NoFiles:
+            except NoFiles as refusal:
+                self._say_refused(refusal)
                 raise  # this write is refused; the next may find a file descriptor free again
             except StorageFailure as failure:
                 if self._leaders.get(log) is leader:  # else it was the deletion that closed the journal
@@ -315,6 +324,15 @@ class LocalLeaders:
         if leader is not None:
             self._raise_if_failed()
         return leader
+
+    def _say_refused(self, refusal: NoFiles) -> None:
+        self._refused_without_files += 1
+        now_s = trio.current_time()
+        if now_s - self._refused_said_s >= REFUSED_SAID_EVERY_S:
+            logger.warning(
+                "refused for want of file descriptors", refused=self._refused_without_files, reason=str(refusal)
+            )
+            self._refused_without_files, self._refused_said_s = 0, now_s
 
     def open_transaction(self, producer_id: ProducerId, epoch: ProducerEpoch) -> TxId | RefusedAppend:
         """The transaction that the producer has open on this node, or why there is none for it."""
