@@ -46,6 +46,21 @@ def test_start_in_a_directory_in_use_is_refused(new_node: NewNode) -> None:
     produce(first, b"undisturbed")
 
 
+def test_start_in_a_directory_of_something_else_is_refused(new_node: NewNode) -> None:
+    """Nothing is mixed in. What a first start makes before its data is not taken for something else."""
+    node = new_node(FAIRLOG_ADMIN_LISTEN="127.0.0.1:0")
+    node.data_dir.mkdir()
+    (node.data_dir / "thesis.tex").write_text("")
+    assert refusal(node).startswith(f"{node.data_dir} is not a data directory, and not empty")
+    assert os.listdir(node.data_dir) == ["thesis.tex"]
+    (node.data_dir / "thesis.tex").unlink()
+    node.start()
+    node.stop()
+    for kept in ("cluster", "datalog", "journals"):
+        shutil.rmtree(node.data_dir / kept)
+    node.start()
+
+
 def test_start_with_an_unknown_key_is_refused(new_node: NewNode) -> None:
     """A misspelt variable is not passed over."""
     node = new_node(FAIRLOG_JOURNAL_FSNYC="never")
