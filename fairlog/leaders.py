@@ -43,7 +43,7 @@ from copier.copier import BACKLOG_BYTES_MAX, Copier, CopierStatistics
 from copier.reclaim import Reclaimer
 from copier.visibility import LogForgotten
 from datalog.batch import BatchHeader
-from datalog.interface import DataLogs, Mark, UnknownLog
+from datalog.interface import DataLogs, Mark, NoRoom, UnknownLog
 from fairlog import produce_decisions
 from fairlog.broker import ActiveProducer, Appended, Buffer, DuplicateOf, RefusedAppend
 from fairlog.led_logs import LedLog, LedLogStore, steps
@@ -73,8 +73,8 @@ logger = structlog.get_logger("fairlog.leaders")
 EXPIRY_CHECK_MS = 600_000
 """How often idle producers are looked for: Kafka's producer.id.expiration.check.interval.ms."""
 
-DELETE_BATCHES_MAX = 1000
-"""Deleted in one write block: some 10 ms."""
+DELETE_BATCHES_MAX = 500
+"""Deleted in one write block: some 5 ms, and 30 of batches of 1 MB."""
 
 DELETE_ROOM_BYTES = 1 << 20
 """What such a block may need on the disk before it gives room back: the pages that the batches hang on."""
@@ -580,11 +580,10 @@ class LocalLeaders:
                 leader.watchers.discard(event)
 
     async def delete_before(self, log: LogId, offset: Offset) -> Offset | None:
-        """Let `log` start at `offset`, at most its high watermark; the new start, None if the log is not led here.
+        """See `fairlog.broker.Leaders`. Retention and DeleteRecords use it.
 
-        An offset at or before the start moves nothing. The start moves at once, and the batches before it go in steps,
-        between which others write. On disk when it returns. Cancelled: the start has moved or not, and batches may be
-        left before it, which a later call removes. Raises StorageFailure; that alone refuses no other writes.
+        The start moves at once, and the batches before it go in steps, between which others write; a later call removes
+        what is left. Raises NoRoom if the disk or the map is full: that alone refuses no other writes.
         """
         leader = self._leaders.get(log)
         if leader is None:
@@ -601,6 +600,11 @@ class LocalLeaders:
                 await trio.to_thread.run_sync(self._data_logs.sync)
         except UnknownLog:
             return None  # dropped meanwhile, with all its records
+        except NoRoom:
+            raise
+        except StorageFailure as failure:
+            self._on_failure(failure)
+            raise
         return leader.log_start
 
     def _delete_before(self, log: LogId, offset: Offset) -> bool:

@@ -135,7 +135,8 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 background.start_soon(topics.run)
                 background.start_soon(groups.run)
                 background.start_soon(offsets.run)
-                background.start_soon(Retention(cluster, leaders, settings, _now_ms).run)
+                retention = Retention(cluster, leaders, settings, _now_ms)
+                background.start_soon(retention.run)
                 broker = Broker(
                     cluster, topics, leaders, leaders.data_logs, coordinator, settings, advertised, offsets, groups
                 )
@@ -151,7 +152,14 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 async with trio.open_nursery() as serving:
                     server = Server(broker)
                     parts = Parts(
-                        cluster, leaders, leaders.data_logs, coordinator, server.statistics, advertised, groups
+                        cluster,
+                        leaders,
+                        leaders.data_logs,
+                        coordinator,
+                        server.statistics,
+                        advertised,
+                        groups,
+                        retention,
                     )
                     view.serves(parts)
                     await serving.start(server.serve, listeners)

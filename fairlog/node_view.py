@@ -57,6 +57,7 @@ from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.statistics import ApiStatistics, EdgeStatistics
 from fairlog.leaders import LocalLeaders
 from fairlog.led_logs import LedLog
+from fairlog.retention.task import Retention
 from fairlog_types import LogId, LogKind, TxId
 
 LIVE_SHOWN = 100
@@ -85,6 +86,7 @@ class Parts:
     edge: EdgeStatistics
     advertised: Address
     members: Members
+    retention: Retention
 
 
 class NodeView:
@@ -288,6 +290,7 @@ class NodeView:
             appended_bytes=appended.size_bytes,
             coordinator=coordinator,
             copier=parts.leaders.copier_statistics(),
+            retention=parts.retention.statistics,
             edge=_edge(parts.edge),
             journals=await _journals(parts, coordinator.failed_journals),
             space=await trio.to_thread.run_sync(parts.data_logs.space),
