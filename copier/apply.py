@@ -7,7 +7,8 @@ undone and nothing has happened.
 
 The marks are read and written in the block that writes the data: that is why copying again what was
 copied changes nothing (invariant 4), and why a reader sees a group whole or not at all (invariant 7).
-Offsets are checked to be dense here and once more in the data log (invariant 2).
+Offsets are checked to be dense here and once more in the data log (invariant 2). The batches of one transaction are
+bound together there, so that retention and compaction do not halve it.
 
 Offsets logs go the same way; their payloads are lists of entries for the table of committed offsets
 instead of batches, and their offsets are running numbers that nobody reads.
@@ -25,6 +26,7 @@ from datalog.interface import DataLogs, DataLogWriter, Mark, UnknownLog
 from datalog.offset_entries import OffsetEntry, decode_offset_entries
 from fairlog_types import CorruptStorage, JournalPosition, LogId, LogKind, Offset
 from journal.failpoints import reach
+from journal.placing import PlacedTransaction
 
 
 class PayloadSource(Protocol):
@@ -110,6 +112,8 @@ def _copy_data(
                 patch(payload, base_offset, item.leader_epoch)
                 writer.append(log, base_offset, batch.record_count, batch.max_timestamp_ms, payload)
             next_offset = Offset(base_offset + batch.record_count)
+        if isinstance(item, PlacedTransaction) and len(item.batches) > 1 and log.kind == LogKind.TOPIC.value:
+            writer.bind(log, item.base_offset, Offset(next_offset - 1))
     return next_offset, payload_bytes
 
 

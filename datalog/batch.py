@@ -48,6 +48,7 @@ _LEADER_EPOCH = struct.Struct(">i")
 _LEADER_EPOCH_AT = 12
 _MAGIC = 2
 
+_ATTRIBUTES_LOW_AT = 22
 _COMPRESSION_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
@@ -146,6 +147,18 @@ def parse_batch_header_untrusted(buffer: Buffer) -> BatchHeader:
     Checks all that can be told from the header and the buffer's length; the CRC is `check_crc`'s, and whether
     a control batch is welcome is the caller's to say. Raises BadBatch.
     """
+    header = parse_stored_header(buffer)
+    if header.last_offset_delta + 1 != header.record_count:
+        message = f"{header.record_count} records, last offset delta {header.last_offset_delta}"
+        raise BadBatch(BadBatchReason.COUNT_MISMATCH, message)
+    return header
+
+
+def parse_stored_header(buffer: Buffer) -> BatchHeader:
+    """The header of a batch in a data log, where compaction may have left fewer records than offsets.
+
+    All else is checked as by `parse_batch_header_untrusted`. Raises BadBatch.
+    """
     if len(buffer) < HEADER_BYTES:
         raise BadBatch(BadBatchReason.TOO_SHORT, f"{len(buffer)} bytes, a header has {HEADER_BYTES}")
     header = BatchHeader._make(_HEADER.unpack_from(buffer))
@@ -154,7 +167,7 @@ def parse_batch_header_untrusted(buffer: Buffer) -> BatchHeader:
     if not HEADER_BYTES <= header.size_bytes <= len(buffer):
         message = f"the header says {header.size_bytes} bytes, there are {len(buffer)}"
         raise BadBatch(BadBatchReason.LENGTH_MISMATCH, message)
-    if header.record_count < 1 or header.last_offset_delta + 1 != header.record_count:
+    if not 1 <= header.record_count <= header.last_offset_delta + 1:
         message = f"{header.record_count} records, last offset delta {header.last_offset_delta}"
         raise BadBatch(BadBatchReason.COUNT_MISMATCH, message)
     if header.attributes & _COMPRESSION_MASK > Compression.ZSTD.value:
@@ -242,6 +255,27 @@ def base_offset_of(batch: Buffer) -> Offset:
     return Offset(_BASE_OFFSET.unpack_from(batch)[0])
 
 
+def is_transactional(batch: Buffer) -> bool:
+    """Whether a batch that has been checked before was produced inside a transaction."""
+    return bool(batch[_ATTRIBUTES_LOW_AT] & _TRANSACTIONAL)
+
+
 def max_timestamp_of(batch: Buffer) -> int:
     """The max timestamp (ms) of a batch that has been checked before: eight bytes, for scans of a data log."""
     return cast(int, _MAX_TIMESTAMP.unpack_from(batch, _MAX_TIMESTAMP_AT)[0])
+
+
+def with_other_records(header: BatchHeader, records: Buffer, *, record_count: int, max_timestamp_ms: int) -> bytearray:
+    """The batch of `header` with `records` (compressed as its attributes say) in place of its own.
+
+    Keeps offsets, base timestamp, producer and attributes; length, CRC, count and max timestamp are the new ones'.
+    """
+    changed = header._replace(
+        batch_length=HEADER_BYTES + len(records) - LENGTH_STARTS_BEHIND,
+        record_count=record_count,
+        max_timestamp=max_timestamp_ms,
+    )
+    data = bytearray(_HEADER.pack(*changed))
+    data += records
+    _CRC.pack_into(data, _CRC_AT, crc_of(data))
+    return data

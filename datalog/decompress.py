@@ -30,6 +30,10 @@ class UnreadableRecords(Exception):
     """The records cannot be told apart: no codec, too large, too many, or not what the header says."""
 
 
+class CodecMissing(UnreadableRecords):
+    """The package that brings the codec is not installed: nothing is known of the records."""
+
+
 def decompress(compression: Compression, data: memoryview, bytes_max: int) -> bytes | bytearray | memoryview:
     """The records behind a batch's header. Raises UnreadableRecords, also if they are more than `bytes_max`."""
     if compression is Compression.NONE:
@@ -52,7 +56,7 @@ def _decompress_with_cramjam(
     try:
         cramjam = import_module("cramjam")
     except ImportError as error:
-        raise UnreadableRecords(f"{compression.name.lower()}: the package cramjam is not installed") from error
+        raise CodecMissing(f"{compression.name.lower()}: the package cramjam is not installed") from error
     if compression is Compression.SNAPPY:
         blocks = _snappy_blocks(data)
         into = cast("Callable[[bytes, bytearray], int]", cramjam.snappy.decompress_raw_into)

@@ -17,25 +17,27 @@ Durability: `metasync=False`. A commit waits for its pages but not for the meta 
 file is whole, and at worst the last commit is undone (the journals have it). `sync()` waits for all. A crash
 of the process alone loses nothing.
 
-What it does not do: decide what is copied, or when (copier); know what the producers' states mean (journal); delete
-by age (retention calls `delete_before`).
+What it does not do: decide what is copied, or when (copier); know what the producers' states mean (journal); decide
+what may go (retention calls `delete_before` and `replace`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import lmdb
 
 from datalog import layout, reader
 from datalog.batch import BadBatch
+from datalog.disk_room import make_room
 from datalog.failures import damaged, explain, storage_errors
 from datalog.handles import Database, Tables, Transaction
 from datalog.interface import (
     Bounds,
+    Cleaned,
     DataLogWriter,
     EpochEnd,
     Mark,
@@ -43,14 +45,16 @@ from datalog.interface import (
     ReadRequest,
     Space,
     TimestampOffset,
+    Unit,
     UnknownFormat,
     UnknownLog,
 )
 from datalog.layout import LogRecord
 from datalog.lmdb_file import check_length
 from datalog.offset_entries import CommittedOffset, OffsetKey, decode_offset_entry
+from datalog.reindexing import Headers, reindexing
 from datalog.writer import LmdbWriter
-from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, ProducerId, StorageFailure
+from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, Offset, ProducerId, StorageFailure
 
 DATABASES_MAX = 1 << 16
 """Measured: a transaction costs by the databases that are open (3 ns each), 5 µs for being allowed so many."""
@@ -115,13 +119,18 @@ class LmdbDataLogs:
             raise
         return cls(directory, env, tables, batches)
 
+    def write(self, *, room_bytes: int = 0) -> AbstractContextManager[DataLogWriter]:
+        return self._write(room_bytes)
+
     @contextmanager
-    def write(self) -> Generator[DataLogWriter]:
+    def _write(self, room_bytes: int = 0) -> Generator[LmdbWriter]:
         if self._writing_thread == threading.get_ident():
             raise AssertionError("a write block inside a write block would wait for itself")
         with self._write_lock:
             if self._failed is not None:
                 raise StorageFailure(f"writes are refused since an earlier failure: {self._failed}") from self._failed
+            if room_bytes:
+                make_room(self._directory, self._env, room_bytes)
             self._writing_thread = threading.get_ident()
             try:
                 with storage_errors(self._directory, "writing"):
@@ -218,6 +227,36 @@ class LmdbDataLogs:
             info, page_bytes = self._env.info(), self._env.stat()["psize"]
         return Space((info["last_pgno"] + 1) * page_bytes, info["map_size"])
 
+    def units(self, log: LogId, offset: Offset, *, batches_max: int) -> list[Unit]:
+        with self._reading("reading headers") as txn:
+            record = self._record(txn, log)
+            database = self._batches.get(log)
+            return [] if database is None else reader.units(txn, self._tables, database, record, offset, batches_max)
+
+    def cleaned(self, log: LogId) -> Cleaned:
+        with self._reading("reading how far a log is compacted") as txn:
+            return reader.find_cleaned(txn, self._tables, self._record(txn, log))
+
+    def time_index_is_behind(self, log: LogId) -> bool:
+        with self._reading("reading bounds") as txn:
+            return self._record(txn, log).index_behind
+
+    def reindexing(self, log: LogId) -> Iterator[None]:
+        def headers(offset: Offset, batches_max: int) -> Headers:
+            with self._reading("reading headers") as txn:
+                record = self._record(txn, log)
+                database = self._batches.get(log)
+                start = max(offset, record.log_start)
+                return [] if database is None else reader.headers(txn, database, start, batches_max)
+
+        def entries() -> dict[int, Offset]:
+            with self._reading("reading the time index") as txn:
+                prefix = layout.encode_number(self._record(txn, log).number)
+                items = reader.items_with_prefix(txn, self._tables.time_index, prefix)
+                return {layout.decode_time_key(key): layout.decode_batch_key(value) for key, value in items}
+
+        return reindexing(log, headers=headers, entries=entries, write=self._write)
+
     def sync(self) -> None:
         try:
             self._env.sync(True)
@@ -254,6 +293,9 @@ class LmdbDataLogs:
     def _commit(self, txn: Transaction) -> None:
         try:
             txn.commit()
+        except lmdb.MapFullError as error:
+            # It had no page left for the list of free pages, which is made before the first byte is written.
+            raise explain(error, self._directory, "committing") from error
         except lmdb.Error as error:
             raise self._fail(error, "committing") from error
 
@@ -274,8 +316,10 @@ def _open_databases(directory: Path, env: lmdb.Environment, txn: Transaction) ->
     found = None
     if layout.META in names:
         found = txn.get(layout.FORMAT_KEY, db=env.open_db(layout.META, txn=txn, create=False))
-    check_format(directory, found)
+    version = check_format(directory, found)
     tables = Tables.open(env, txn)
+    if version != layout.VERSION:
+        txn.put(layout.FORMAT_KEY, layout.encode_format(), db=tables.meta)
     with txn.cursor(db=tables.logs) as cursor:
         logs = [LogId.parse(bytes(key).decode()) for key, _ in cursor]
     batches: dict[LogId, Database] = {}
@@ -290,8 +334,8 @@ def _open_databases(directory: Path, env: lmdb.Environment, txn: Transaction) ->
     return tables, batches
 
 
-def check_format(directory: Path, data: bytes | memoryview | None) -> None:
-    """Refuse the environment in `directory` by its format record, None if it has none.
+def check_format(directory: Path, data: bytes | memoryview | None) -> int:
+    """The version of the environment in `directory`, by its format record, None if it has none.
 
     Raises UnknownFormat, CorruptStorage.
     """
@@ -301,8 +345,9 @@ def check_format(directory: Path, data: bytes | memoryview | None) -> None:
         version = layout.decode_format(data)
     except ValueError as error:
         raise CorruptStorage(f"data logs in {directory}: the format record is damaged: {error}") from error
-    if version != layout.VERSION:
+    if version not in layout.READ_VERSIONS:
         raise UnknownFormat(
             f"data logs in {directory} have the format version {version}; this Fairlog knows {layout.VERSION}."
             " Open them with the Fairlog that wrote them, or a newer one."
         )
+    return version

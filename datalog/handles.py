@@ -15,10 +15,12 @@ from datalog import layout
 if TYPE_CHECKING:
     from lmdb import _Database as Database  # pyright: ignore[reportPrivateUsage]: py-lmdb has no public name for it
 
+    Cursor = lmdb.Cursor[memoryview]
+
     Transaction = lmdb.Transaction[memoryview]
     """Gives views into LMDB's map, valid until it ends (or, when it writes, until its next change)."""
 else:
-    Database = Transaction = object
+    Cursor = Database = Transaction = object
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Tables:
     time_index: Database
     producers: Database
     offsets: Database
+    transactions: Database
+    cleanings: Database
 
     @classmethod
     def open(cls, env: lmdb.Environment, txn: Transaction) -> Tables:

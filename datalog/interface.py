@@ -10,7 +10,7 @@ write (invariant 4). All that one `write` block does becomes visible at once, ov
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -119,6 +119,52 @@ class EpochEnd:
     """Behind the last of these records: where the next epoch's begin, or the log's end."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Batches that go together: those of one transaction in one log, or a single one."""
+
+    base_offset: Offset
+    """Of the first batch that is there."""
+    last_offset: Offset
+    """Of the transaction, though compaction may have taken its last batch."""
+    batches: int
+    size_bytes: int
+    max_timestamp_ms: int
+    """The largest of its batches'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaning:
+    """A compaction that was done: when it ended, it had left one record per key before an offset."""
+
+    before: Offset
+    ended_ms: int
+    """Unix time."""
+    tombstones: int
+    """How many of the records that it left are tombstones that may go one day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """How far compaction has come with a log."""
+
+    through: Offset
+    """Before it, only the latest record per key is left; the next cleaning's news begin here."""
+    clean_bytes: int
+    """Of the batches before `through`, as the last cleaning has counted them."""
+    doubt_from: Offset | None
+    """The first batch of which superseded records may have been left all the same; None if there is none."""
+    history: tuple[Cleaning, ...]
+    """By ascending offset, and time."""
+
+
+class NoRoom(StorageFailure):
+    """The map is full, or the disk has not the room that a write block asked for.
+
+    Nothing was written that anybody could see, and nothing is damaged by it: other writes may find enough.
+    """
+
+
 class DataLogWriter(Protocol):
     """One write: all of it or nothing. Used in the thread that opened it, and not after its block."""
 
@@ -161,23 +207,49 @@ class DataLogWriter(Protocol):
         """
         ...
 
-    def delete_before(self, log: LogId, offset: Offset) -> int:
+    def delete_before(self, log: LogId, offset: Offset, *, batches_max: int | None = None) -> int:
         """Let the log start at `offset` (retention, DeleteRecords): answer the bytes of the batches deleted.
 
-        A batch that reaches over `offset` is kept whole. An offset at or before the log's start does nothing.
+        Readers find the new start as soon as the block is committed. With `batches_max` no more batches than that are
+        deleted; what is left before the start is deleted by further calls, until one answers 0. A batch that reaches
+        over `offset` is kept whole. An offset at or before the log's start moves nothing.
         Raises UnknownLog; ValueError if `offset` lies behind the log's end.
         """
+        ...
+
+    def bind(self, log: LogId, base_offset: Offset, last_offset: Offset) -> None:
+        """Remember that the batches from one offset to the other are one transaction: a `Unit`. Raises UnknownLog."""
+        ...
+
+    def unbind(self, log: LogId, last_offset: Offset) -> None:
+        """Forget what `bind` said of the transaction that ends there, if it did. Raises UnknownLog."""
+        ...
+
+    def replace(self, log: LogId, last_offset: Offset, data: bytes | bytearray | None) -> bool:
+        """Put `data` in place of the batch that ends with `last_offset`, or nothing (compaction).
+
+        `data` has the same base and last offset, and fewer records. False, and nothing is done, if there is no such
+        batch any more. Never the log's last batch: AssertionError. Raises UnknownLog.
+        """
+        ...
+
+    def put_cleaned(self, log: LogId, cleaned: Cleaned) -> None:
+        """Keep how far compaction has come, in place of what was kept. Raises UnknownLog."""
         ...
 
 
 class DataLogs(Protocol):
     """All data logs of a node."""
 
-    def write(self) -> AbstractContextManager[DataLogWriter]:
+    def write(self, *, room_bytes: int = 0) -> AbstractContextManager[DataLogWriter]:
         """A write block: committed when it ends, undone if it raises. Waits for another thread's block.
 
-        Raises StorageFailure inside if the map is full, and at its end if it could not be committed (nothing of it is
-        visible then); once a commit or sync has failed, all further blocks are refused at their beginning.
+        With `room_bytes`, so much room is made sure of on the disk before, and NoRoom raised if there is not. Whoever
+        can do without the write (compaction) asks for it, lest a full disk fail the commit.
+
+        Raises NoRoom inside or at its end if the map is full, and StorageFailure at its end if it could not be
+        committed (nothing of it is visible then); once the disk has failed a commit or a sync, all further blocks are
+        refused at their beginning.
         """
         ...
 
@@ -242,6 +314,33 @@ class DataLogs(Protocol):
 
     def space(self) -> Space:
         """How much of what there may be is taken. Raises StorageFailure."""
+        ...
+
+    def units(self, log: LogId, offset: Offset, *, batches_max: int) -> list[Unit]:
+        """The units of the log from the one that contains `offset` on, in order.
+
+        Stops behind the unit that makes it `batches_max` batches or more. What lies before the log's start is left out,
+        also of a unit. Raises UnknownLog.
+        """
+        ...
+
+    def cleaned(self, log: LogId) -> Cleaned:
+        """How far compaction has come. Raises UnknownLog."""
+        ...
+
+    def time_index_is_behind(self, log: LogId) -> bool:
+        """Whether the batch with the log's max timestamp is gone, so that searches by timestamp may take long.
+
+        Raises UnknownLog.
+        """
+        ...
+
+    def reindexing(self, log: LogId) -> Iterator[None]:
+        """Make the log's time index anew, in bounded steps: one for each `next`.
+
+        The index is right at any moment, whether the steps are gone through or not. Each raises what `write` does, and
+        UnknownLog.
+        """
         ...
 
     def sync(self) -> None:

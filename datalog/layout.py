@@ -1,11 +1,13 @@
 """Names, keys and fixed values of the data log environment: the codec of docs/formats/data-log.md.
 
-    fairlog.meta        b"format" → magic, version; b"numbers" → the next log number
-    fairlog.logs        str(LogId) → LogRecord: the log's bounds and its copied-through mark
-    fairlog.time        (log number, running max timestamp) → offset: see `datalog.time_index`
-    fairlog.producers   (log number, producer id) → state, opaque here
-    fairlog.offsets     (log number, digests of group and topic, partition) → CBOR
-    <str(LogId)>        a topic's log: last offset of the batch → the batch
+    fairlog.meta         b"format" → magic, version; b"numbers" → the next log number
+    fairlog.logs         str(LogId) → LogRecord: the log's bounds and its copied-through mark
+    fairlog.time         (log number, running max timestamp) → offset: see `datalog.time_index`
+    fairlog.transactions (log number, key of its last batch) → base offset, of transactions of several batches
+    fairlog.cleanings    (log number, offset) → time, tombstones: how long compaction has been through to there
+    fairlog.producers    (log number, producer id) → state, opaque here
+    fairlog.offsets      (log number, digests of group and topic, partition) → CBOR
+    <str(LogId)>         a topic's log: last offset of the batch → the batch
 
 Integers in keys are big-endian and never negative (timestamps are biased), so that LMDB's order of bytes
 is the order of the numbers. A log's number stands for its name in composite keys; it is never given twice.
@@ -23,17 +25,23 @@ from datalog.offset_entries import OffsetKey
 from fairlog_types import JournalPosition, Offset, ProducerId
 
 MAGIC = b"FAIRDLOG"
-VERSION = 1
+VERSION = 2
+READ_VERSIONS = (1, 2)
+"""Version 1 becomes 2 when a node opens it for writing."""
 
 META = b"fairlog.meta"
 LOGS = b"fairlog.logs"
 TIME_INDEX = b"fairlog.time"
 PRODUCERS = b"fairlog.producers"
 OFFSETS = b"fairlog.offsets"
-TABLES = (META, LOGS, TIME_INDEX, PRODUCERS, OFFSETS)
+TRANSACTIONS = b"fairlog.transactions"
+CLEANINGS = b"fairlog.cleanings"
+TABLES = (META, LOGS, TIME_INDEX, PRODUCERS, OFFSETS, TRANSACTIONS, CLEANINGS)
 
 FORMAT_KEY = b"format"
 NUMBERS_KEY = b"numbers"
+
+NO_DOUBT = Offset(-1)
 
 NO_TIMESTAMP = -(1 << 63)
 """The running max timestamp of a log without batches: less than any."""
@@ -46,9 +54,14 @@ _TIME_KEY = struct.Struct(">IQ")
 _TIMESTAMP_BIAS = 1 << 63
 _OFFSET_KEY = struct.Struct(">I16s16sI")
 _GROUP_PREFIX = struct.Struct(">I16s")
-_LOG_RECORD = struct.Struct(">IIqqqqqqqq")
-assert _LOG_RECORD.size == 72
 BATCH_KEY_BYTES, PRODUCER_KEY_BYTES, TIME_KEY_BYTES = _OFFSET.size, _PRODUCER_KEY.size, _TIME_KEY.size
+_LOG_RECORD_1 = struct.Struct(">IIqqqqqqqq")
+assert _LOG_RECORD_1.size == 72
+_LOG_RECORD = struct.Struct(">IIqqqqqqqqqqqq")
+assert _LOG_RECORD.size == 104
+_INDEX_BEHIND = 1
+_END_KEY = struct.Struct(">IQ")
+_CLEANING = struct.Struct(">QQ")
 _DIGEST_BYTES = 16
 _FIRST_OFFSET = Offset(0)
 _FIRST_POSITION = JournalPosition(0)
@@ -76,12 +89,27 @@ class LogRecord:
     """Of all batches kept."""
     unindexed_bytes: int = 0
     """Appended since the newest entry of the time index."""
+    cleaned_through: Offset = _FIRST_OFFSET
+    """Compaction has left one record per key before it."""
+    clean_bytes: int = 0
+    """Of the batches before it."""
+    holes_before: Offset = _FIRST_OFFSET
+    """From here on offsets are dense."""
+    doubt_from: Offset = NO_DOUBT
+    """The first batch of which compaction may have had to leave superseded records."""
+    index_behind: bool = False
+    """The batch with the max is gone: the running max is only an upper bound, and the time index has stopped there."""
+
+    def forget_timestamps(self) -> None:
+        """There are no batches any more."""
+        self.max_timestamp_ms, self.max_timestamp_at, self.unindexed_bytes = NO_TIMESTAMP, _FIRST_OFFSET, 0
+        self.index_behind = False
 
 
 def encode_log_record(record: LogRecord) -> bytes:
     return _LOG_RECORD.pack(
         record.number,
-        0,
+        _INDEX_BEHIND if record.index_behind else 0,
         record.log_start,
         record.next_offset,
         record.copied_through,
@@ -90,16 +118,21 @@ def encode_log_record(record: LogRecord) -> bytes:
         record.max_timestamp_at,
         record.size_bytes,
         record.unindexed_bytes,
+        record.cleaned_through,
+        record.clean_bytes,
+        record.holes_before,
+        record.doubt_from,
     )
 
 
 def decode_log_record(data: bytes | memoryview) -> LogRecord:
-    """Raises DamagedValue if it is none."""
+    """Also of a record of version 1. Raises DamagedValue if it is none."""
     try:
-        number, _, *fields = _LOG_RECORD.unpack(data)
+        layout = _LOG_RECORD_1 if len(data) == _LOG_RECORD_1.size else _LOG_RECORD
+        number, flags, *fields = layout.unpack(data)
     except struct.error as error:
         raise DamagedValue(f"a log record has {_LOG_RECORD.size} bytes, this one {len(data)}") from error
-    return LogRecord(number, *fields)
+    return LogRecord(number, *fields, index_behind=bool(flags & _INDEX_BEHIND))
 
 
 def encode_format(version: int = VERSION) -> bytes:
@@ -137,6 +170,32 @@ def decode_batch_key(key: bytes | memoryview) -> Offset:
 
 def time_key(number: int, timestamp_ms: int) -> bytes:
     return _TIME_KEY.pack(number, timestamp_ms + _TIMESTAMP_BIAS)
+
+
+def decode_time_key(key: bytes | memoryview) -> int:
+    """The timestamp in ms."""
+    return _TIME_KEY.unpack(key)[1] - _TIMESTAMP_BIAS
+
+
+def end_key(number: int, offset: int) -> bytes:
+    """The key of a transaction, by its last offset, or of a cleaning, by the offset before which it cleaned."""
+    return _END_KEY.pack(number, offset)
+
+
+def decode_end_key(key: bytes | memoryview) -> Offset:
+    return Offset(_END_KEY.unpack(key)[1])
+
+
+def encode_cleaning(ended_ms: int, tombstones: int) -> bytes:
+    return _CLEANING.pack(ended_ms, tombstones)
+
+
+def decode_cleaning(data: bytes | memoryview) -> tuple[int, int]:
+    """When it ended, in ms, and how many tombstones it kept. Raises DamagedValue."""
+    try:
+        return _CLEANING.unpack(data)
+    except struct.error as error:
+        raise DamagedValue(f"a cleaning has {_CLEANING.size} bytes, this one {len(data)}") from error
 
 
 def producer_key(number: int, producer_id: ProducerId) -> bytes:

@@ -37,14 +37,14 @@ from types import TracebackType
 import lmdb
 
 from datalog import layout, reader
-from datalog.batch import BadBatch, check_crc, parse_batch_header_untrusted
+from datalog.batch import BadBatch, check_crc, parse_stored_header
 from datalog.decoding import Record, decode_records_untrusted
 from datalog.decompress import UnreadableRecords
 from datalog.environment import DATABASES_MAX, check_format
 from datalog.failures import damaged, storage_errors
 from datalog.foreign import ForeignEnvironment
 from datalog.handles import Database, Tables, Transaction
-from datalog.interface import Bounds, UnknownLog
+from datalog.interface import Bounds, UnknownFormat, UnknownLog
 from datalog.layout import DamagedValue, LogRecord
 from fairlog_types import CorruptStorage, LogId, LogKind, Offset, StorageFailure
 
@@ -99,7 +99,7 @@ class Cut:
         should not have sent; StorageFailure if there is no lock file to use and somebody writes (`datalog.foreign`).
         """
         for batch in self.batches(log, from_offset, before=before):
-            header = parse_batch_header_untrusted(batch)
+            header = parse_stored_header(batch)
             try:
                 records = decode_records_untrusted(header, batch)
             except UnreadableRecords as error:
@@ -131,7 +131,7 @@ class Cut:
             if not cursor.set_range(layout.batch_key(offset)):
                 raise DamagedValue(f"data log {log} holds no batch with offset {offset}")
             batch, last_offset = bytes(cursor.value()), layout.decode_batch_key(cursor.key())
-            check_crc(parse_batch_header_untrusted(batch), batch)
+            check_crc(parse_stored_header(batch), batch)
         return batch, last_offset
 
     def _record(self, log: LogId) -> LogRecord:
@@ -273,7 +273,12 @@ def _open_tables(environment: ForeignEnvironment) -> Tables:
         raise
     txn = environment.begin()
     try:
-        check_format(environment.directory, txn.get(layout.FORMAT_KEY, db=meta))
+        version = check_format(environment.directory, txn.get(layout.FORMAT_KEY, db=meta))
     finally:
         txn.abort()
+    if version != layout.VERSION:
+        raise UnknownFormat(
+            f"data logs in {environment.directory} have the older format version {version}, which only a node opens and"
+            " brings up to date: start one there."
+        )
     return Tables(*(environment.open_database(name) for name in layout.TABLES))

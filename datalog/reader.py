@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from datalog import layout
-from datalog.batch import base_offset_of, leader_epoch_of, max_timestamp_of
-from datalog.handles import Database, Tables, Transaction
+from datalog.batch import base_offset_of, is_transactional, leader_epoch_of, max_timestamp_of
+from datalog.handles import Cursor, Database, Tables, Transaction
 from datalog.interface import (
+    Cleaned,
+    Cleaning,
     EpochEnd,
     LogMissing,
     OffsetOutOfRange,
@@ -23,6 +25,7 @@ from datalog.interface import (
     ReadRequest,
     ReadResult,
     TimestampOffset,
+    Unit,
 )
 from datalog.layout import LogRecord
 from datalog.records import first_at_or_after
@@ -100,6 +103,8 @@ def find_timestamp(
 
 def find_max_timestamp(txn: Transaction, database: Database, record: LogRecord) -> TimestampOffset | None:
     """The first record with the largest timestamp of the log; the log's start, if it was cut off inside its batch."""
+    if record.index_behind:
+        return _scan_for_max(txn, database, record)
     with txn.cursor(db=database) as cursor:
         if not cursor.set_range(layout.batch_key(record.max_timestamp_at)):
             return None
@@ -126,14 +131,97 @@ def find_end_of_epoch(txn: Transaction, database: Database, record: LogRecord, l
     return EpochEnd(largest, end)
 
 
+def _scan_for_max(txn: Transaction, database: Database, record: LogRecord) -> TimestampOffset | None:
+    """`find_max_timestamp` without the help of the record: through all headers."""
+    largest: tuple[int, Offset] | None = None
+    with txn.cursor(db=database) as cursor:
+        found = cursor.set_range(layout.batch_key(record.log_start))
+        while found:
+            timestamp_ms = max_timestamp_of(cursor.value())
+            if largest is None or timestamp_ms > largest[0]:
+                largest = timestamp_ms, layout.decode_batch_key(cursor.key())
+            found = cursor.next()
+        if largest is None:
+            return None
+        cursor.set_range(layout.batch_key(largest[1]))
+        batch = bytes(cursor.value())
+    answer = first_at_or_after(batch, largest[0], record.log_start)
+    return answer or TimestampOffset(record.log_start, largest[0])
+
+
 def _scan_start(txn: Transaction, tables: Tables, record: LogRecord, timestamp_ms: int) -> Offset:
     """By the time index: no batch before this offset has a timestamp of `timestamp_ms` or later."""
     prefix = layout.encode_number(record.number)
     with txn.cursor(db=tables.time_index) as cursor:
         behind = cursor.set_range(layout.time_key(record.number, timestamp_ms))
         if (cursor.prev() if behind else cursor.last()) and bytes(cursor.key()).startswith(prefix):
-            return layout.decode_batch_key(cursor.value())
+            return max(record.log_start, layout.decode_batch_key(cursor.value()))
     return record.log_start
+
+
+def headers(txn: Transaction, database: Database, offset: Offset, batches_max: int) -> list[tuple[Offset, int, int]]:
+    """Key, max timestamp in ms and size of the batches from the one that contains `offset` on."""
+    found_headers: list[tuple[Offset, int, int]] = []
+    with txn.cursor(db=database) as cursor:
+        found = cursor.set_range(layout.batch_key(offset))
+        while found and len(found_headers) < batches_max:
+            batch = cursor.value()
+            found_headers.append((layout.decode_batch_key(cursor.key()), max_timestamp_of(batch), len(batch)))
+            found = cursor.next()
+    return found_headers
+
+
+def units(
+    txn: Transaction, tables: Tables, database: Database, record: LogRecord, offset: Offset, batches_max: int
+) -> list[Unit]:
+    """Answer `DataLogs.units`."""
+    answer: list[Unit] = []
+    seen = 0
+    with txn.cursor(db=database) as cursor, txn.cursor(db=tables.transactions) as ends:
+        offset = _start_of_transaction(ends, record.number, offset)
+        found = cursor.set_range(layout.batch_key(max(offset, record.log_start)))
+        while found and seen < batches_max:
+            batch = cursor.value()
+            base_offset, last_offset = base_offset_of(batch), layout.decode_batch_key(cursor.key())
+            batches, size_bytes, max_timestamp_ms = 1, len(batch), max_timestamp_of(batch)
+            end = _end_of_transaction(ends, record.number, last_offset) if is_transactional(batch) else last_offset
+            found = cursor.next()
+            while found and layout.decode_batch_key(cursor.key()) <= end:
+                batch = cursor.value()
+                batches += 1
+                size_bytes += len(batch)
+                max_timestamp_ms = max(max_timestamp_ms, max_timestamp_of(batch))
+                found = cursor.next()
+            answer.append(Unit(base_offset, end, batches, size_bytes, max_timestamp_ms))
+            seen += batches
+    return answer
+
+
+def _start_of_transaction(ends: Cursor, number: int, offset: Offset) -> Offset:
+    """The base offset of the transaction of several batches that contains `offset`; `offset` if there is none."""
+    if ends.set_range(layout.end_key(number, offset)) and bytes(ends.key()).startswith(layout.encode_number(number)):
+        return min(offset, layout.decode_batch_key(ends.value()))
+    return offset
+
+
+def _end_of_transaction(ends: Cursor, number: int, last_offset: Offset) -> Offset:
+    """The last offset of the transaction that the batch with this key is part of; the key if that is all of it."""
+    if not ends.set_range(layout.end_key(number, last_offset)):
+        return last_offset
+    key = bytes(ends.key())
+    if not key.startswith(layout.encode_number(number)) or layout.decode_batch_key(ends.value()) > last_offset:
+        return last_offset
+    return layout.decode_end_key(key)
+
+
+def find_cleaned(txn: Transaction, tables: Tables, record: LogRecord) -> Cleaned:
+    """Answer `DataLogs.cleaned`."""
+    history = tuple(
+        Cleaning(layout.decode_end_key(key), *layout.decode_cleaning(value))
+        for key, value in items_with_prefix(txn, tables.cleanings, layout.encode_number(record.number))
+    )
+    doubt_from = None if record.doubt_from == layout.NO_DOUBT else record.doubt_from
+    return Cleaned(record.cleaned_through, record.clean_bytes, doubt_from, history)
 
 
 def items_with_prefix(txn: Transaction, table: Database, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from datalog.batch import HEADER_BYTES, BatchHeader, parse_batch_header_untrusted
+from datalog.batch import HEADER_BYTES, BatchHeader, parse_stored_header
 from datalog.decoding import read_varint
 from datalog.decompress import UnreadableRecords, decompress
 from datalog.interface import TimestampOffset
@@ -35,7 +35,7 @@ def first_at_or_after(batch: bytes, timestamp_ms: int, offset_min: Offset) -> Ti
 
     `batch` is a stored batch whose max timestamp is at least `timestamp_ms`.
     """
-    header = parse_batch_header_untrusted(batch)
+    header = parse_stored_header(batch)
     whole = TimestampOffset(max(header.base_offset, offset_min), header.max_timestamp)
     if header.log_append_time:
         return whole
@@ -66,7 +66,7 @@ def record_timestamps(header: BatchHeader, batch: bytes) -> Iterator[tuple[Offse
             offset_delta, _ = read_varint(records, fields_at)
         except IndexError:
             raise UnreadableRecords("the records end before the count in the header is reached") from None
-        if length < 1 or not 0 <= offset_delta < header.record_count:
+        if length < 1 or not 0 <= offset_delta <= header.last_offset_delta:
             raise UnreadableRecords(f"a record of {length} bytes with the offset delta {offset_delta}")
         at += length
         timestamp = header.first_timestamp + timestamp_delta

@@ -17,9 +17,12 @@ All growth between two entries lies within the spacing behind the first, so the 
 retention has cut away the batches that held a running max can it be longer. The first batch whose max timestamp
 is at least T holds the answer.
 
-Retention deletes a batch's entry with the batch. If it deletes the batch that first reached the log's max, then no
-entry is left (none names a later batch, for b always makes the max grow), and the rule starts afresh on what
-is left: `rebuild`.
+Retention deletes a batch's entry with the batch. Compaction leaves entries as they are: whatever is taken out of a log,
+what an entry says of the batches before b stays true, and if b is gone, the search begins with the next batch.
+
+If the batch that first reached the log's max goes, by either, then the running max is no more than an upper bound,
+and no entry is added until it is exceeded. The index is *behind*: right, but searches may be long. `datalog.reindexing`
+makes it anew by the same rule, over what is left.
 
 Pure: no I/O.
 """
@@ -50,12 +53,11 @@ def note(record: LogRecord, last_offset: Offset, max_timestamp_ms: int, size_byt
     return previous if due else None
 
 
-def rebuild(record: LogRecord, kept: Iterable[tuple[Offset, int, int]]) -> list[tuple[int, Offset]]:
-    """Begin the index anew over the batches that are left; answer its entries (P, b).
+def note_all(record: LogRecord, kept: Iterable[tuple[Offset, int, int]]) -> list[tuple[int, Offset]]:
+    """Account for batches in order; answer the entries (P, b) that are due.
 
-    `kept` gives (last offset, max timestamp in ms, size in bytes) in order. For when the batch with the max is gone.
+    `kept` gives (last offset, max timestamp in ms, size in bytes). A `record` without timestamps begins the index anew.
     """
-    record.max_timestamp_ms, record.max_timestamp_at, record.unindexed_bytes = NO_TIMESTAMP, Offset(0), 0
     entries: list[tuple[int, Offset]] = []
     for last_offset, max_timestamp_ms, size_bytes in kept:
         before = note(record, last_offset, max_timestamp_ms, size_bytes)

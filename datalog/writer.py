@@ -4,20 +4,24 @@ A log's record (bounds, mark, running max) is read once per block, changed in me
 when the block ends, in the same LMDB transaction as the batches (invariant 4). Density (invariant 2) is checked
 at each append, against the record and against the batch's own header.
 
+`delete_before` moves the log's start in the record, by which readers go; the batches before it can be deleted in as
+many blocks as that takes. Neither it nor `replace` looks for the timestamps of what is left when the batch with the
+largest is gone: that is `reindexing`, outside of write blocks.
+
 `drop` empties the log's database but leaves its name: LMDB frees a name's handle at once, under the eyes of
 readers that still use it. The empty names are removed when the environment is next opened, before there are readers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import lmdb
 
 from datalog import layout, time_index
-from datalog.batch import BadBatch, max_timestamp_of, parse_batch_header_untrusted
+from datalog.batch import BadBatch, max_timestamp_of, parse_batch_header_untrusted, parse_stored_header
 from datalog.handles import Database, Tables, Transaction
-from datalog.interface import Mark, UnknownLog
+from datalog.interface import Cleaned, Mark, UnknownLog
 from datalog.layout import LogRecord
 from datalog.offset_entries import OffsetEntry, encode_offset_entry
 from fairlog_types import LogId, LogKind, Offset, ProducerId
@@ -62,7 +66,8 @@ class LmdbWriter:
         if log.kind == LogKind.TOPIC.value:
             self._txn.drop(self._database(log), delete=False)
         prefix = layout.encode_number(record.number)
-        for table in (self._tables.time_index, self._tables.producers, self._tables.offsets):
+        tables = self._tables
+        for table in (tables.time_index, tables.producers, tables.offsets, tables.transactions, tables.cleanings):
             self._delete_prefix(table, prefix)
         self._txn.delete(str(log).encode(), db=self._tables.logs)
         del self._records[log]
@@ -115,26 +120,132 @@ class LmdbWriter:
         record.replay_from = mark.replay_from
         self._changed.add(log)
 
-    def delete_before(self, log: LogId, offset: Offset) -> int:
+    def delete_before(self, log: LogId, offset: Offset, *, batches_max: int | None = None) -> int:
         record = self._record(log)
         if offset > record.next_offset:
             raise ValueError(f"data log {log} ends at {record.next_offset}, cannot start at {offset}")
-        if offset <= record.log_start:
-            return 0
         if log.kind != LogKind.TOPIC.value:
             raise ValueError(f"data log {log} is a table and has no batches to delete")
-        deleted_bytes = 0
+        if offset > record.log_start:
+            record.log_start = offset
+            self._changed.add(log)
+            if offset == record.next_offset:
+                record.forget_timestamps()
+            elif record.max_timestamp_at < offset:
+                record.index_behind = True
+        deleted_bytes = self._delete_batches(log, record, batches_max)
+        self._delete_entries_before(self._tables.time_index, record, batches_max)
+        self._delete_entries_before(self._tables.transactions, record, batches_max)
+        return deleted_bytes
+
+    def _delete_batches(self, log: LogId, record: LogRecord, batches_max: int | None) -> int:
+        """Delete batches that lie before the log's start; answer their bytes."""
+        deleted = deleted_bytes = 0
         with self._txn.cursor(db=self._database(log)) as cursor:
             remains = cursor.first()
-            while remains and layout.decode_batch_key(cursor.key()) < offset:
-                deleted_bytes += len(cursor.value())
+            while remains and deleted != batches_max:
+                key = layout.decode_batch_key(cursor.key())
+                if key >= record.log_start:
+                    break
+                size = len(cursor.value())
+                if key < record.cleaned_through:
+                    record.clean_bytes = max(0, record.clean_bytes - size)
                 cursor.delete()
+                deleted += 1
+                deleted_bytes += size
                 remains = bool(cursor.key())
-        record.log_start = offset
-        record.size_bytes -= deleted_bytes
-        self._changed.add(log)
-        self._cut_time_index(log, record)
+        if deleted:
+            record.size_bytes -= deleted_bytes
+            self._changed.add(log)
         return deleted_bytes
+
+    def _delete_entries_before(self, table: Database, record: LogRecord, entries_max: int | None) -> None:
+        """Delete what the log's start has passed: of the time index by value, of the transactions by key.
+
+        There is at most one entry per batch, so entries that exceed the limit go with the batches that did.
+        """
+        prefix = layout.encode_number(record.number)
+        by_value = table is self._tables.time_index
+        deleted = 0
+        with self._txn.cursor(db=table) as cursor:
+            remains = cursor.set_range(prefix)
+            while remains and deleted != entries_max and bytes(cursor.key()).startswith(prefix):
+                at = layout.decode_batch_key(cursor.value()) if by_value else layout.decode_end_key(cursor.key())
+                if at >= record.log_start:
+                    break
+                cursor.delete()
+                deleted += 1
+                remains = bool(cursor.key())
+
+    def bind(self, log: LogId, base_offset: Offset, last_offset: Offset) -> None:
+        key = layout.end_key(self._record(log).number, last_offset)
+        self._txn.put(key, layout.batch_key(base_offset), db=self._tables.transactions)
+
+    def unbind(self, log: LogId, last_offset: Offset) -> None:
+        key = layout.end_key(self._record(log).number, last_offset)
+        self._txn.delete(key, db=self._tables.transactions)
+
+    def replace(self, log: LogId, last_offset: Offset, data: bytes | bytearray | None) -> bool:
+        record = self._record(log)
+        assert last_offset + 1 < record.next_offset, f"the last batch of {log}, {last_offset}, is never touched"
+        key, database = layout.batch_key(last_offset), self._database(log)
+        found = self._txn.get(key, db=database)
+        if found is None:
+            return False
+        change_bytes = (0 if data is None else len(data)) - len(found)
+        if record.max_timestamp_at == last_offset and (
+            data is None or max_timestamp_of(data) < record.max_timestamp_ms
+        ):
+            record.index_behind = True
+        if data is None:
+            self._txn.delete(key, db=database)
+        else:
+            _assert_is_part_of(log, data, found)
+            self._txn.put(key, data, db=database)
+        record.size_bytes += change_bytes
+        if last_offset < record.cleaned_through:
+            record.clean_bytes = max(0, record.clean_bytes + change_bytes)
+        record.holes_before = max(record.holes_before, Offset(last_offset + 1))
+        self._changed.add(log)
+        return True
+
+    def put_cleaned(self, log: LogId, cleaned: Cleaned) -> None:
+        record = self._record(log)
+        record.cleaned_through, record.clean_bytes = cleaned.through, cleaned.clean_bytes
+        record.doubt_from = layout.NO_DOUBT if cleaned.doubt_from is None else cleaned.doubt_from
+        record.holes_before = max(record.holes_before, cleaned.through)
+        self._changed.add(log)
+        self._delete_prefix(self._tables.cleanings, layout.encode_number(record.number))
+        for cleaning in cleaned.history:
+            key = layout.end_key(record.number, cleaning.before)
+            self._txn.put(
+                key, layout.encode_cleaning(cleaning.ended_ms, cleaning.tombstones), db=self._tables.cleanings
+            )
+
+    def change_time_index(self, log: LogId, put: Iterable[tuple[int, Offset]], drop: Iterable[int]) -> None:
+        """Put entries (P, b), delete those with a P of `drop`. Which ones are right is for `reindexing` to know."""
+        number = self._record(log).number
+        for before_ms in drop:
+            self._txn.delete(layout.time_key(number, before_ms), db=self._tables.time_index)
+        for before_ms, last_offset in put:
+            self._put_time_entry(number, before_ms, last_offset)
+
+    def finish_time_index(self, log: LogId, through: Offset, scanned: LogRecord) -> None:
+        """Go on with the index from `scanned`, which has noted all batches up to the key `through`."""
+        record = self._record(log)
+        with self._txn.cursor(db=self._database(log)) as cursor:
+            remains = cursor.set_range(layout.batch_key(through + 1))
+            while remains:
+                key, batch = layout.decode_batch_key(cursor.key()), cursor.value()
+                before = time_index.note(scanned, key, max_timestamp_of(batch), len(batch))
+                if before is not None:
+                    self._put_time_entry(record.number, before, key)
+                remains = cursor.next()
+        record.max_timestamp_ms, record.max_timestamp_at = scanned.max_timestamp_ms, scanned.max_timestamp_at
+        record.unindexed_bytes = scanned.unindexed_bytes
+        # The batch with the max may have gone since it was seen: then the index is as far behind as it was.
+        record.index_behind = record.max_timestamp_at < record.log_start < record.next_offset
+        self._changed.add(log)
 
     def finish(self) -> None:
         """Write back the records that changed. The last call before the commit."""
@@ -166,28 +277,6 @@ class LmdbWriter:
         key = layout.time_key(number, before_ms)
         self._txn.put(key, layout.batch_key(last_offset), db=self._tables.time_index)
 
-    def _cut_time_index(self, log: LogId, record: LogRecord) -> None:
-        prefix = layout.encode_number(record.number)
-        if record.max_timestamp_at < record.log_start:
-            self._delete_prefix(self._tables.time_index, prefix)
-            for before, last_offset in time_index.rebuild(record, self._kept(log)):
-                self._put_time_entry(record.number, before, last_offset)
-            return
-        with self._txn.cursor(db=self._tables.time_index) as cursor:
-            remains = cursor.set_range(prefix)
-            while (
-                remains
-                and bytes(cursor.key()).startswith(prefix)
-                and layout.decode_batch_key(cursor.value()) < record.log_start
-            ):
-                cursor.delete()
-                remains = bool(cursor.key())
-
-    def _kept(self, log: LogId) -> Iterator[tuple[Offset, int, int]]:
-        with self._txn.cursor(db=self._database(log)) as cursor:
-            for key, batch in cursor:
-                yield layout.decode_batch_key(key), max_timestamp_of(batch), len(batch)
-
     def _delete_prefix(self, table: Database, prefix: bytes) -> None:
         with self._txn.cursor(db=table) as cursor:
             remains = cursor.set_range(prefix)
@@ -210,3 +299,13 @@ def _assert_header_agrees(
             f"data log {log}: asked to append {record_count} records at {base_offset}, max timestamp"
             f" {max_timestamp_ms} ms, {len(data)} bytes; the batch has {header}"
         )
+
+
+def _assert_is_part_of(log: LogId, data: bytes | bytearray, found: memoryview) -> None:
+    """Stop at a bug of ours before it is stored: `data` must be `found` with fewer records."""
+    new, old = parse_stored_header(data), parse_stored_header(found)
+    same = (new.base_offset, new.last_offset, new.producer_id, new.base_sequence, new.attributes)
+    if new.size_bytes != len(data) or new.record_count > old.record_count:
+        same = None
+    if same != (old.base_offset, old.last_offset, old.producer_id, old.base_sequence, old.attributes):
+        raise AssertionError(f"data log {log}: {new} cannot take the place of {old}")

@@ -361,6 +361,12 @@ def cleanup_policies(topic: Topic, settings: Settings) -> frozenset[CleanupPolic
     return frozenset(CleanupPolicy(item.strip()) for item in value_of(CLEANUP_POLICY, topic, settings).split(","))
 
 
+def is_compacted(topic: Topic) -> bool:
+    """Whether the topic keeps the latest record of each key: short for a look at `cleanup_policies`, for Produce."""
+    own = topic.configs.get(CLEANUP_POLICY)
+    return own is not None and CleanupPolicy.COMPACT.value in own
+
+
 def retention_ms(topic: Topic, settings: Settings) -> int | None:
     """For how long records are kept, in milliseconds, if the policy is to delete; None: there is no limit."""
     return _limit(value_of(RETENTION_MS, topic, settings))

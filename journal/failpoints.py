@@ -50,6 +50,11 @@ FAILPOINTS: Mapping[str, str] = {
     "copier.copy.between_logs": "inside it, between two logs",
     "copier.copy.before_commit": "inside it, all is written",
     "copier.copy.after_commit": "the chunk is copied, nobody has been told",
+    "retention.delete.before_commit": "inside the LMDB transaction that moves a log's start",
+    "retention.delete.after_commit": "a log starts later, and some of the batches before its start are gone",
+    "retention.clean.before_commit": "inside the LMDB transaction of a cleaning's step",
+    "retention.clean.after_commit": "a step of a cleaning is done, others are not",
+    "retention.clean.before_mark": "a log is swept, but how far is not written",
 }
 """Every point that `reach` may name, and what is true there."""
 

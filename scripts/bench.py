@@ -5,6 +5,7 @@
     produce       plain produce in requests of 1 MB and of 16 KB: MB/s, broker CPU-s per GB, bytes written per byte
     memory        resident memory with 1,000 partitions, then with 10,000 transactional ids that each committed once
     restart       from SIGKILL to ready, with 1 GB of journals to read again, and with none
+    retention     a soak: 20 times what is kept is produced, deleted and compacted; rate, file size and waits per pass
 
 Scenarios run in rounds, and what is compared takes turns within a round, so that a noisy machine is noisy for
 both. Every figure is a median over the rounds with its spread. A table is printed, and everything goes to
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import environment
 
-SCENARIOS = ("txn-latency", "produce", "memory", "restart")
+SCENARIOS = ("txn-latency", "produce", "memory", "restart", "retention")
 
 
 def main() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from datalog.batch import BadBatch, BatchHeader, Buffer, check_crc, parse_batch_header_untrusted
+from datalog.batch import BadBatch, BatchHeader, Buffer, check_crc, parse_stored_header
 from datalog.decoding import decode_records_untrusted
 from datalog.decompress import UnreadableRecords
 from fairlog.inspection.lines import Line
@@ -13,7 +13,7 @@ from fairlog.inspection.lines import Line
 def show_batch(data: Buffer, byte: int, *, records: bool, depth: int) -> Iterator[Line]:
     """The batch that begins at `byte` of its file."""
     try:
-        header = parse_batch_header_untrusted(data)
+        header = parse_stored_header(data)
     except BadBatch as error:
         yield Line("no batch", {"bytes": len(data)}, f"byte {byte}: {error}", depth)
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from datalog.batch import parse_batch_header_untrusted
+from datalog.batch import parse_stored_header
 from datalog.layout import LogRecord
 
 
@@ -23,10 +23,10 @@ class LogRules:
     """The batch with the largest timestamp is gone, and the log record has an upper bound of what is left."""
 
 
-def rules_of(record: LogRecord) -> LogRules:  # noqa: ARG001 - nothing is compacted yet
+def rules_of(record: LogRecord) -> LogRules:
     """The rules for the log of that record."""
-    return LogRules()
+    return LogRules(record.holes_before, record.index_behind)
 
 
-parse_kept_header = parse_batch_header_untrusted
-"""Reads the header of a batch in a data log. A producer's batch has as many records as offsets."""
+parse_kept_header = parse_stored_header
+"""Reads the header of a batch in a data log. A compacted one has fewer records than offsets."""

@@ -16,7 +16,7 @@ from node_process import ROOT
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import memory, produce, restart, txn_latency
+from benchmarks import memory, produce, restart, retention, txn_latency
 from benchmarks.measuring import Bench
 
 _SCENARIOS: dict[str, Callable[[Bench], None]] = {
@@ -24,6 +24,7 @@ _SCENARIOS: dict[str, Callable[[Bench], None]] = {
     produce.SCENARIO: produce.run,
     memory.SCENARIO: memory.run,
     restart.SCENARIO: restart.run,
+    retention.SCENARIO: retention.run,
 }
 OUT = ROOT / "bench-out"
 

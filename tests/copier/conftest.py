@@ -102,6 +102,8 @@ class LogContent:
 
     mark: Mark = field(default_factory=lambda: Mark(JournalPosition(0), JournalPosition(0), Offset(0)))
     batches: list[tuple[Offset, bytes]] = field(default_factory=list)
+    transactions: list[tuple[Offset, Offset]] = field(default_factory=list)
+    """First and last offset of those that have several batches."""
     windows: dict[ProducerId, bytes] = field(default_factory=dict)
     offsets: list[OffsetEntry] = field(default_factory=list)
 
@@ -154,6 +156,9 @@ class MemoryWriter:
         batches = self._log(log).batches
         assert struct.unpack_from(">q", data)[0] == base_offset
         batches.append((base_offset, bytes(data)))
+
+    def bind(self, log: LogId, base_offset: Offset, last_offset: Offset) -> None:
+        self._log(log).transactions.append((base_offset, last_offset))
 
     def put_offsets(self, log: LogId, entries: Sequence[OffsetEntry]) -> None:
         self._log(log).offsets += entries

@@ -63,6 +63,20 @@ async def test_transaction_waits_until_all_its_logs_are_durable(make_node: Any, 
     assert node.told == [{A: 2, B: 1}]
 
 
+async def test_transaction_of_several_batches_is_bound_together(make_node: Any, nursery: trio.Nursery) -> None:
+    """The data log is told where it begins and ends; of single batches, and of tables, there is nothing to say."""
+    offsets = LogId.of_offsets(0)
+    node = make_node([A, B, offsets])
+    nursery.start_soon(node.copier.run)
+    node.copier.submit((node.plain(A, b"plain"),))
+    entry = encode_offset_entries([])
+    node.copier.submit(node.transaction({A: [b"a1", b"a2", b"a3"], B: [b"b1"]}))
+    node.copier.submit((node.committed_offsets(offsets, entry),))
+    await node.copier.drain()
+    bound = {log: content.transactions for log, content in node.data_logs.content.items()}
+    assert bound == {A: [(1, 3)], B: [], offsets: []}
+
+
 async def test_queue_gathers_while_the_head_is_not_durable(make_node: Any, nursery: trio.Nursery) -> None:
     """What comes while the copier waits goes along in one chunk; windows are written once, the last one."""
     node = make_node([A])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import crc32c
 
@@ -49,3 +49,38 @@ def batch(
     return bytearray(
         struct.pack(">qiibI", base_offset, len(covered) + 9, leader_epoch, 2, crc32c.crc32c(covered)) + covered
     )
+
+
+def keyed_records(pairs: Sequence[tuple[bytes | None, bytes | None]], timestamp_deltas: Sequence[int]) -> bytes:
+    """Records with these keys and values; None stands for none."""
+    out = bytearray()
+    for index, ((key, value), delta) in enumerate(zip(pairs, timestamp_deltas, strict=True)):
+        body = b"\0" + varint(delta) + varint(index)
+        for field in (key, value):
+            body += varint(-1) if field is None else varint(len(field)) + field
+        body += varint(0)
+        out += varint(len(body)) + body
+    return bytes(out)
+
+
+def keyed_batch(
+    base_offset: int,
+    pairs: Sequence[tuple[bytes | None, bytes | None]],
+    *,
+    timestamp_ms: int = 0,
+    timestamp_deltas: Sequence[int] | None = None,
+    compress: Callable[[bytes], bytes] = lambda payload: payload,
+    attributes: int = 0,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    leader_epoch: int = 0,
+) -> bytearray:
+    """A whole batch with these (key, value) pairs. `attributes` has to name the codec that `compress` applies.
+
+    `timestamp_deltas` are counted from `timestamp_ms`; `producer` is id, epoch and base sequence.
+    """
+    deltas = [0] * len(pairs) if timestamp_deltas is None else timestamp_deltas
+    last_delta, largest = len(pairs) - 1, timestamp_ms + max(deltas)
+    covered = struct.pack(">hiqqqhii", attributes, last_delta, timestamp_ms, largest, *producer, len(pairs))
+    covered += compress(keyed_records(pairs, deltas))
+    head = struct.pack(">qiibI", base_offset, len(covered) + 9, leader_epoch, 2, crc32c.crc32c(covered))
+    return bytearray(head + covered)

@@ -1,4 +1,4 @@
-"""The golden data log environment: made once, by version 1 of the format, and kept.
+"""The golden data log environments: each made once, by one version of the format, and kept.
 
 python -m tests.datalog.golden_data_log      writes it anew, for a new version of the format only
 """
@@ -15,24 +15,52 @@ import lmdb
 
 from datalog import time_index
 from datalog.environment import LmdbDataLogs
-from datalog.interface import DataLogs, Mark
+from datalog.interface import Cleaned, Cleaning, DataLogs, Mark
+from datalog.keyed import open_batch, without
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
 from fairlog_types import JournalPosition, LogId, Offset, ProducerId
-from tests.datalog.batches import batch
+from tests.datalog.batches import batch, keyed_batch
 
-DIRECTORY = Path(__file__).parents[1] / "golden" / "data-log"
+DIRECTORY = Path(__file__).parents[1] / "golden" / "data-log-2"
+DIRECTORY_1 = Path(__file__).parents[1] / "golden" / "data-log"
+"""What version 1 has written: the same, without a compaction."""
 ENVIRONMENT = DIRECTORY / "data.mdb.gz"
+ENVIRONMENT_1 = DIRECTORY_1 / "data.mdb.gz"
 DUMP = DIRECTORY / "dump.txt"
 MAP_BYTES = 1 << 24
 
 TOPIC_LOG = LogId.of_topic(UUID("00112233-4455-6677-8899-aabbccddeeff"), 2)
 OFFSETS_LOG = LogId.of_offsets(5)
 TIMESTAMPS = ([1_700_000_000_000, 1_700_000_000_250], [1_700_000_000_100], [1_700_000_001_000])
+COMPACTED_LOG = LogId.of_topic(UUID("00112233-4455-6677-8899-aabbccddeeff"), 3)
+KEYED_MS = 1_700_000_000_000
+CLEANED = Cleaned(Offset(4), 70, None, (Cleaning(Offset(4), 1_700_000_003_000, 1),))
 COMMITTED = CommittedOffset(Offset(3), 1, "note", 1_700_000_002_000)
 
 
 def fill(logs: DataLogs) -> None:
-    """Write one of everything. An entry of the time index is due after 64 bytes here, not after a mebibyte."""
+    """Write one of everything, a compacted log last."""
+    fill_as_version_1(logs)
+    with logs.write() as writer:
+        writer.create(COMPACTED_LOG)
+        for offset, keys in ((0, b"ab"), (2, b"aa"), (4, b"c")):
+            writer.append(COMPACTED_LOG, Offset(offset), len(keys), KEYED_MS, compacted_batch(offset, keys))
+        writer.bind(COMPACTED_LOG, Offset(0), Offset(3))
+        writer.put_mark(COMPACTED_LOG, Mark(JournalPosition(512), JournalPosition(512), Offset(5)))
+        left = open_batch(bytes(compacted_batch(0, b"ab")))
+        writer.replace(COMPACTED_LOG, Offset(1), without(left, left.records[1:]))
+        writer.replace(COMPACTED_LOG, Offset(3), None)
+        writer.put_cleaned(COMPACTED_LOG, CLEANED)
+
+
+def compacted_batch(offset: int, keys: bytes) -> bytearray:
+    """A transaction's batch with a record for each letter of `keys`, tombstones but for the first."""
+    pairs = [(bytes([key]), None if index else b"v") for index, key in enumerate(keys)]
+    return keyed_batch(offset, pairs, timestamp_ms=KEYED_MS, attributes=0x10, producer=(4000, 0, offset))
+
+
+def fill_as_version_1(logs: DataLogs) -> None:
+    """What the golden file of version 1 has. An entry of the time index is due after 64 bytes here, not a mebibyte."""
     with mock.patch.object(time_index, "ENTRY_SPACING_BYTES", 64), logs.write() as writer:
         writer.create(TOPIC_LOG)
         writer.create(OFFSETS_LOG)

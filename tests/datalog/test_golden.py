@@ -1,4 +1,4 @@
-"""The format on disk does not change by accident: what version 1 wrote is read, and written, as ever."""
+"""The format on disk does not change by accident: what any version wrote is read, and this one is written as ever."""
 
 from __future__ import annotations
 
@@ -8,19 +8,25 @@ from pathlib import Path
 import pytest
 
 from datalog.environment import LmdbDataLogs
-from datalog.interface import Mark, TimestampOffset
+from datalog.interface import Cleaned, Mark, TimestampOffset, Unit
+from datalog.keyed import open_batch
 from datalog.offset_entries import OffsetKey
 from fairlog_types import JournalPosition, Offset, ProducerId
 from tests.datalog.batches import batch
 from tests.datalog.behaviour import read_one
 from tests.datalog.golden_data_log import (
+    CLEANED,
     COMMITTED,
+    COMPACTED_LOG,
     DUMP,
     ENVIRONMENT,
+    ENVIRONMENT_1,
+    KEYED_MS,
     MAP_BYTES,
     OFFSETS_LOG,
     TIMESTAMPS,
     TOPIC_LOG,
+    compacted_batch,
     dump,
     fill,
 )
@@ -28,10 +34,10 @@ from tests.datalog.golden_data_log import (
 FORMAT_PAGE = Path(__file__).parents[2] / "docs" / "formats" / "data-log.md"
 
 
-@pytest.fixture
-def golden(tmp_path: Path) -> Path:
-    """A copy of the environment that version 1 wrote."""
-    (tmp_path / "data.mdb").write_bytes(gzip.decompress(ENVIRONMENT.read_bytes()))
+@pytest.fixture(params=[ENVIRONMENT_1, ENVIRONMENT], ids=["version 1", "version 2"])
+def golden(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A copy of the environment that a version wrote."""
+    (tmp_path / "data.mdb").write_bytes(gzip.decompress(request.param.read_bytes()))
     return tmp_path
 
 
@@ -43,10 +49,10 @@ def test_environment_written_now_equals_the_golden_one(tmp_path: Path) -> None:
     assert dump(tmp_path) == DUMP.read_text()
 
 
-def test_environment_of_version_1_reads_as_it_was_written(golden: Path) -> None:
-    """Everything can still be asked of the file that version 1 left."""
+def test_environment_of_any_version_reads_as_it_was_written(golden: Path) -> None:
+    """Everything can still be asked of the file that an earlier version left."""
     logs = LmdbDataLogs.open(golden, map_bytes=MAP_BYTES)
-    assert logs.logs() == [OFFSETS_LOG, TOPIC_LOG]
+    assert [log for log in logs.logs() if log != COMPACTED_LOG] == [OFFSETS_LOG, TOPIC_LOG]
     assert logs.mark(TOPIC_LOG) == Mark(JournalPosition(1024), JournalPosition(512), Offset(4))
     assert logs.mark(OFFSETS_LOG) == Mark(JournalPosition(128), JournalPosition(128), Offset(1))
     offsets = (0, 2, 3)
@@ -56,6 +62,31 @@ def test_environment_of_version_1_reads_as_it_was_written(golden: Path) -> None:
     assert logs.offsets(OFFSETS_LOG) == [(OffsetKey("group", "topic", 2), COMMITTED)]
     assert logs.offset_for_timestamp(TOPIC_LOG, 1_700_000_000_101) == TimestampOffset(Offset(1), 1_700_000_000_250)
     assert logs.offset_for_timestamp(TOPIC_LOG, 1_700_000_000_251) == TimestampOffset(Offset(3), 1_700_000_001_000)
+    logs.close()
+
+
+def test_environment_of_version_1_becomes_version_2(tmp_path: Path) -> None:
+    """Opened once for writing, it has the new version's number and tables, and takes the new version's writes."""
+    (tmp_path / "data.mdb").write_bytes(gzip.decompress(ENVIRONMENT_1.read_bytes()))
+    logs = LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
+    assert logs.cleaned(TOPIC_LOG) == Cleaned(Offset(0), 0, None, ())
+    with logs.write() as writer:
+        assert writer.replace(TOPIC_LOG, Offset(2), None)
+        writer.put_cleaned(TOPIC_LOG, CLEANED)
+    assert logs.cleaned(TOPIC_LOG) == CLEANED
+    logs.close()
+    assert "666f726d6174  46414952444c4f4700000002" in dump(tmp_path)
+
+
+def test_compacted_log_reads_as_it_was_written(tmp_path: Path) -> None:
+    """What version 2 has added can be asked of the file that it left."""
+    (tmp_path / "data.mdb").write_bytes(gzip.decompress(ENVIRONMENT.read_bytes()))
+    logs = LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
+    assert logs.cleaned(COMPACTED_LOG) == CLEANED
+    left, last = read_one(logs, COMPACTED_LOG, 0)
+    assert [record.key for record in open_batch(left).records] == [b"b"]
+    assert last == compacted_batch(4, b"c")
+    assert logs.units(COMPACTED_LOG, Offset(0), batches_max=1) == [Unit(Offset(0), Offset(3), 1, len(left), KEYED_MS)]
     logs.close()
 
 

@@ -1,11 +1,14 @@
-"""Any run of writes, aborted writes, deletions, drops and restarts reads like a list of batches in memory."""
+"""Any run of writes, undone writes, deletions, compactions, drops, restarts reads like a list of batches in memory."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from random import Random
 from unittest import mock
 from uuid import UUID
 
@@ -14,15 +17,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from datalog import time_index
+from datalog import reindexing, time_index
+from datalog.batch import parse_stored_header
 from datalog.environment import LmdbDataLogs
 from datalog.interface import Bounds, LogMissing, OffsetOutOfRange, ReadRequest, ReadResult, TimestampOffset
+from datalog.keyed import open_batch, without
 from fairlog_types import LogId, Offset
 from tests.datalog.behaviour import append, interrupted_write, mark
 
 LOGS = [LogId.of_topic(UUID(int=number), 0) for number in (1, 2)]
 logs_drawn = st.sampled_from(LOGS)
-batches_drawn = st.lists(st.lists(st.integers(-1, 9), min_size=1, max_size=4), min_size=1, max_size=6)
+batches_drawn = st.lists(st.lists(st.integers(-1, 30), min_size=1, max_size=4), min_size=1, max_size=9)
 """Per batch its records' timestamps, counted from the batch's offset: they grow along the log, but not one by one."""
 SPACING_FOR_THE_TEST = 200
 
@@ -46,8 +51,10 @@ class DataLogsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.directory = Path(tempfile.mkdtemp())
-        self.spacing = mock.patch.object(time_index, "ENTRY_SPACING_BYTES", SPACING_FOR_THE_TEST)
-        self.spacing.start()
+        self.patches = ExitStack()
+        self.patches.enter_context(mock.patch.object(time_index, "ENTRY_SPACING_BYTES", SPACING_FOR_THE_TEST))
+        self.patches.enter_context(mock.patch.object(reindexing, "HEADERS_PER_STEP", 3))
+        self.patches.enter_context(mock.patch.object(reindexing, "ENTRIES_PER_STEP", 1))
         self.logs = self.open()
         self.model: dict[LogId, ModelLog] = {}
         self.create_all()
@@ -57,7 +64,7 @@ class DataLogsMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.logs.close()
-        self.spacing.stop()
+        self.patches.close()
         shutil.rmtree(self.directory)
 
     @rule()
@@ -70,11 +77,13 @@ class DataLogsMachine(RuleBasedStateMachine):
                 writer.create(log)
                 self.model.setdefault(log, ModelLog())
 
-    @rule(log=logs_drawn)
-    def drop(self, log: LogId) -> None:
+    @rule(log=logs_drawn, again=st.sampled_from([False, True, True]))
+    def drop(self, log: LogId, again: bool) -> None:
         with self.logs.write() as writer:
             writer.drop(log)
         self.model.pop(log, None)
+        if again:
+            self.create_all()
 
     @precondition(lambda self: self.model)
     @rule(batches=batches_drawn)
@@ -108,11 +117,49 @@ class DataLogsMachine(RuleBasedStateMachine):
         if model is None:
             return
         start = model.start + round(part * (model.end - model.start))
-        with self.logs.write() as writer:
-            writer.delete_before(log, Offset(start))
+        deleted = True
+        while deleted:
+            with self.logs.write() as writer:
+                deleted = bool(writer.delete_before(log, Offset(start), batches_max=3))
         model.start = start
         model.batches = [(last, data) for last, data in model.batches if last >= start]
         model.timestamps = [(offset, t) for offset, t in model.timestamps if offset >= start]
+
+    @rule(seed=st.integers(0, 1 << 16), share=st.sampled_from([0.3, 0.7, 0.95]))
+    def compact(self, seed: int, share: float) -> None:
+        """Take records out of some batches, but for the last."""
+        choice = Random(seed)
+        for log, model in self.model.items():
+            left: list[tuple[int, bytes]] = []
+            removed: set[int] = set()
+            with self.logs.write() as writer:
+                for last, data in model.batches[:-1]:
+                    opened = open_batch(data)
+                    kept = [record for record in opened.records if choice.random() < share]
+                    removed |= {record.offset for record in opened.records} - {record.offset for record in kept}
+                    if len(kept) < len(opened.records):
+                        data = bytes(without(opened, kept)) if kept else b""
+                        assert writer.replace(log, Offset(last), data or None)
+                    if data:
+                        left.append((last, data))
+            model.batches = left + model.batches[-1:]
+            model.timestamps = [(offset, t) for offset, t in model.timestamps if offset not in removed]
+
+    @rule(log=logs_drawn, steps=st.integers(0, 9))
+    def reindex_some(self, log: LogId, steps: int) -> None:
+        if log in self.model:
+            for _ in islice(self.logs.reindexing(log), steps):
+                pass
+
+    @rule()
+    def find_max_timestamp(self) -> None:
+        for log, model in self.model.items():
+            found = self.logs.max_timestamp(log)
+            if not model.batches:
+                assert found is None
+            elif model.timestamps[0][0] == parse_stored_header(model.batches[0][1]).base_offset:
+                largest = max(t for _, t in model.timestamps)
+                assert found == next(TimestampOffset(Offset(at), t) for at, t in model.timestamps if t == largest)
 
     @rule()
     def reopen(self) -> None:
@@ -151,5 +198,5 @@ class DataLogsMachine(RuleBasedStateMachine):
             assert self.logs.mark(log) == mark(model.position, model.end)
 
 
-DataLogsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+DataLogsMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestDataLogsAgainstModel = pytest.mark.slow(DataLogsMachine.TestCase)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datalog import time_index
-from datalog.layout import NO_TIMESTAMP, LogRecord
-from datalog.time_index import ENTRY_SPACING_BYTES, note, rebuild
+from datalog.layout import LogRecord
+from datalog.time_index import ENTRY_SPACING_BYTES, note, note_all
 from fairlog_types import Offset
 
 QUARTER = ENTRY_SPACING_BYTES // 4
@@ -17,7 +17,7 @@ QUARTER = ENTRY_SPACING_BYTES // 4
 def entries_of(timestamps_ms: list[int], size_bytes: int = QUARTER) -> list[tuple[int, int]]:
     """The entries of a log of one-record batches of a quarter of the spacing each."""
     kept = [(Offset(offset), timestamp, size_bytes) for offset, timestamp in enumerate(timestamps_ms)]
-    return [(before, int(at)) for before, at in rebuild(LogRecord(0), kept)]
+    return [(before, int(at)) for before, at in note_all(LogRecord(0), kept)]
 
 
 def test_note_growing_timestamps_gives_an_entry_per_spacing() -> None:
@@ -41,13 +41,6 @@ def test_note_remembers_the_first_batch_with_the_max() -> None:
     for offset, timestamp in enumerate([3, 8, 8, 2]):
         note(record, Offset(offset), timestamp, 10)
     assert (record.max_timestamp_ms, record.max_timestamp_at) == (8, 1)
-
-
-def test_rebuild_over_nothing_forgets_the_max() -> None:
-    """An emptied log has no max timestamp."""
-    record = LogRecord(0, max_timestamp_ms=5, max_timestamp_at=Offset(3))
-    assert rebuild(record, []) == []
-    assert record.max_timestamp_ms == NO_TIMESTAMP
 
 
 @given(st.lists(st.integers(0, 12), max_size=60), st.integers(0, 13))

@@ -16,6 +16,7 @@ from fairlog.kafka.api import Client, Deferred, HangUp
 from fairlog.kafka.errors import APPEND_REFUSALS, ErrorCode
 from fairlog.kafka.handlers import api_00_produce
 from fairlog_types import Offset, ProducerEpoch, ProducerId, StorageFailure
+from tests.datalog.batches import keyed_batch
 
 PRODUCE = 0
 TRANSACTIONAL = 0x10
@@ -162,6 +163,38 @@ async def test_acks_unheard_of_are_refused(ask, memory, batch, acks):
     answer = only(await ask(PRODUCE, 9, **request(batch(), acks=acks)))
     assert answer.error_code == ErrorCode.INVALID_REQUIRED_ACKS
     assert memory.leaders.logs[memory.log("t")] == []
+
+
+KEYED = [(b"k", b"v"), (b"", b"v"), (b"k", None)]
+
+
+@pytest.mark.parametrize(("pairs", "taken"), [(KEYED, True), ([(b"k", b"v"), (None, b"v")], False)])
+@pytest.mark.parametrize("attributes", [0, 1, TRANSACTIONAL])
+@pytest.mark.parametrize("value_bytes", [1, 5_000])
+async def test_compacted_topic_takes_records_with_keys_only(ask, memory, pairs, taken, attributes, value_bytes):
+    """Whatever the policy is besides, compressed or not, large or small; other topics take any record."""
+    padded = [(key, None if value is None else value * value_bytes) for key, value in pairs]
+    producer = (3, 0, 0) if attributes == TRANSACTIONAL else (-1, -1, -1)
+    compress = gzip.compress if attributes == 1 else bytes
+    data = bytes(keyed_batch(0, padded, attributes=attributes, compress=compress, producer=producer))
+    transactional_id = "tx" if attributes == TRANSACTIONAL else None
+    for name, policy in (("c", "compact"), ("cd", "compact, delete"), ("d", "delete")):
+        memory.topics.create_now(name, configs={"cleanup.policy": policy})
+        sent = request(data, topic=name, transactional_id=transactional_id)
+        answer = only(await ask(PRODUCE, 9, **sent))
+        refused = not taken and name != "d"
+        assert answer.error_code == (ErrorCode.INVALID_RECORD if refused else 0)
+        assert answer.error_message == ("a compacted topic does not take records without a key" if refused else None)
+        stored = len(memory.leaders.logs[memory.log(name)])
+        assert stored == (not refused and transactional_id is None), "the double keeps plain batches only"
+
+
+async def test_compacted_topic_refuses_what_it_could_not_compact(ask, memory, batch):
+    """Nonsense behind a good header is passed through elsewhere; here it would stay for ever."""
+    memory.topics.create_now("c", configs={"cleanup.policy": "compact"})
+    answer = only(await ask(PRODUCE, 9, **request(batch(attributes=1), topic="c")))
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert "readable" in answer.error_message
 
 
 async def test_acks_all_waits_until_the_batch_is_visible(ask, memory, batch, autojump_clock):

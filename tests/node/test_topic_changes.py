@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -10,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from datalog.interface import Bounds, DataLogWriter, EpochEnd
+from datalog.interface import Bounds, DataLogWriter, EpochEnd, NoRoom
 from fairlog import leaders as leaders_module
 from fairlog.broker import Appended, RefusedAppend
 from fairlog.cluster.interface import InvalidPartitions, UnknownTopic
@@ -298,30 +300,33 @@ async def test_records_deleted_are_gone_from_the_disk_when_it_is_answered(
 async def test_records_deleted_in_steps_let_others_write_between_them(
     open_run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No write of the data logs lasts as long as all of the deletion; the start moves with each step."""
-    monkeypatch.setattr(leaders_module, "DELETE_STEP_OFFSETS", 2)
+    """The start moves at once; no write of the data logs lasts as long as all of the deletion."""
+    monkeypatch.setattr(leaders_module, "DELETE_BATCHES_MAX", 2)
     async with open_run() as run:
         await run.start(A)
         for number in range(7):
             await run.plain(A, b"%d" % number)
         await run.leaders.drain()
-        starts: list[Offset] = []
+        size = run.data_logs.bounds(A).size_bytes // 7
+        left: list[int] = []
         delete = run.leaders._delete_before  # pyright: ignore[reportPrivateUsage]
 
-        def watched(log: LogId, start: Offset, last: bool) -> None:
-            starts.append(run.leaders.log_start(log))
-            delete(log, start, last)
+        def watched(log: LogId, offset: Offset) -> bool:
+            left.append(run.data_logs.bounds(log).size_bytes // size)
+            more = delete(log, offset)
+            assert run.data_logs.bounds(log).log_start == offset
+            return more
 
         monkeypatch.setattr(run.leaders, "_delete_before", watched)
         assert await run.leaders.delete_before(A, Offset(7)) == Offset(7)
-        assert starts == [0, 2, 4, 6]
+        assert left == [7, 5, 3, 1, 0]
 
 
 async def test_records_deleted_half_before_a_crash_are_deleted_by_asking_again(
     open_run, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cancelled, or killed, between two steps: the log begins somewhere on the way, whole batches and dense offsets."""
-    monkeypatch.setattr(leaders_module, "DELETE_STEP_OFFSETS", 2)
+    """Cancelled, or killed, between two steps: the log begins where it was told to, and its batches can still go."""
+    monkeypatch.setattr(leaders_module, "DELETE_BATCHES_MAX", 2)
     async with open_run() as run:
         await run.start(A)
         for number in range(6):
@@ -330,18 +335,20 @@ async def test_records_deleted_half_before_a_crash_are_deleted_by_asking_again(
         delete = run.leaders._delete_before  # pyright: ignore[reportPrivateUsage]
         with trio.CancelScope() as scope:
 
-            def once(log: LogId, start: Offset, last: bool) -> None:
-                delete(log, start, last)
+            def once(log: LogId, offset: Offset) -> bool:
+                more = delete(log, offset)
                 trio.from_thread.run_sync(scope.cancel)
+                return more
 
             monkeypatch.setattr(run.leaders, "_delete_before", once)
             await run.leaders.delete_before(A, Offset(6))
-        assert run.leaders.log_start(A) == Offset(2)
         left = run.crash(tmp_path / "crashed")
     async with open_run(left) as run:
         await run.start(A)
-        assert run.leaders.log_start(A) == Offset(2)
-        assert await run.leaders.delete_before(A, Offset(6)) == Offset(6)
+        assert run.leaders.log_start(A) == Offset(6)
+        assert (await bounds(run, A)).size_bytes > 0
+        assert await run.leaders.delete_before(A, Offset(0)) == Offset(6)
+        assert (await bounds(run, A)).size_bytes == 0
         assert await run.plain(A, b"more") == Appended(Offset(6), Offset(7))
 
 
@@ -361,7 +368,7 @@ async def test_records_that_the_disk_does_not_delete_stop_writes(open_run, monke
     """What a failed commit left is not known (invariant 12); records that were not deleted can still be read."""
 
     @contextmanager
-    def failing() -> Iterator[DataLogWriter]:
+    def failing(*, room_bytes: int = 0) -> Iterator[DataLogWriter]:
         raise StorageFailure("Input/output error")
         yield
 
@@ -378,6 +385,27 @@ async def test_records_that_the_disk_does_not_delete_stop_writes(open_run, monke
         assert await run.plain(A, b"v") is RefusedAppend.STORAGE
         with pytest.raises(StorageFailure):
             await run.leaders.delete_before(A, Offset(1))
+
+
+async def test_records_that_a_full_disk_does_not_delete_stop_no_writes(
+    open_run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was tried: the records can be read, others can be written, and the deletion is for another time."""
+
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with open_run() as run:
+        await run.start(A)
+        await run.plain(A, b"v")
+        await run.leaders.drain()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "posix_fallocate", full)
+            with pytest.raises(NoRoom, match="No space left"):
+                await run.leaders.delete_before(A, Offset(1))
+        assert run.leaders.log_start(A) == Offset(0)
+        assert await run.plain(A, b"w") == Appended(Offset(1), Offset(2))
+        assert await run.leaders.delete_before(A, Offset(1)) == Offset(1)
 
 
 async def test_leader_epochs_of_a_log_end_where_the_next_start_began(open_run) -> None:

@@ -1,7 +1,7 @@
 """Produce: record batches for the partitions that this node leads.
 
 Behaviour
-- One batch per partition, of message format 2, as it is: header and CRC are checked, records never decoded. With the
+- One batch per partition, of message format 2, as it is: header and CRC are checked, records not decoded. With the
   topic's message.timestamp.type LogAppendTime it is stamped with the time of its coming, which is also answered.
 - A topic that does not exist is made, if the node is so configured.
 - acks=all, plain: answered when the batch is on disk *and* readable, so that a client which reads its own
@@ -29,14 +29,15 @@ import structlog
 import trio
 
 from coordinator.states import IdState
-from datalog.batch import BadBatch, BatchHeader, check_crc, parse_batch_header_untrusted, stamped
+from datalog.batch import BadBatch, BatchHeader, Compression, check_crc, parse_batch_header_untrusted, stamped
+from datalog.keyed import why_not_keyed_untrusted
 from fairlog.broker import Appended, Broker, Buffer, DuplicateOf, RefusedAppend
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Client, Context, Deferred, HangUp, Reply, Versions
 from fairlog.kafka.errors import APPEND_REFUSALS, BAD_BATCHES, ErrorCode
 from fairlog.kafka.topic_lookup import find_or_create, log_of
 from fairlog.kafka.wire import Reader, Writer
-from fairlog.topic_configs import message_bytes_max, stamps_append_time
+from fairlog.topic_configs import is_compacted, message_bytes_max, stamps_append_time
 from fairlog_types import LogId, Offset, StorageFailure
 
 log = structlog.get_logger()
@@ -45,6 +46,9 @@ SERVED = Versions(3, 10)
 FLEXIBLE_FROM = 9
 
 _NO_OFFSET = -1
+
+_LOOKED_INTO_AT_ONCE_BYTES = 2048
+"""Some hundred records at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,10 @@ async def _append(
         )
     if _is_fenced_plain(broker, header):
         return result.fail(ErrorCode.INVALID_PRODUCER_EPOCH)
+    if is_compacted(topic):
+        problem = await _why_not_keyed(data, header)
+        if problem is not None:
+            return result.fail(ErrorCode.INVALID_RECORD, problem)
     stamps = stamps_append_time(topic)
     if stamps:
         data = stamped(data, time.time_ns() // 1_000_000)
@@ -197,6 +205,13 @@ def _checked_header(data: Buffer, *, bytes_max: int) -> BatchHeader:
         raise _Unacceptable(ErrorCode.INVALID_RECORD, "a client may not write control batches")
     check_crc(header, data)
     return header
+
+
+async def _why_not_keyed(data: memoryview, header: BatchHeader) -> str | None:
+    """Why a compacted topic does not take the batch. Large ones are looked into in a thread: a record costs 2 µs."""
+    if len(data) <= _LOOKED_INTO_AT_ONCE_BYTES and header.compression is Compression.NONE:
+        return why_not_keyed_untrusted(data)
+    return await trio.to_thread.run_sync(why_not_keyed_untrusted, data)
 
 
 def _is_fenced_plain(broker: Broker, header: BatchHeader) -> bool:

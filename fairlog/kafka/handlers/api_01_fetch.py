@@ -29,7 +29,7 @@ from uuid import UUID
 
 import trio
 
-from datalog.batch import parse_batch_header_untrusted
+from datalog.batch import parse_stored_header
 from datalog.interface import LogMissing, OffsetOutOfRange, ReadAnswer, ReadRequest
 from fairlog.broker import Broker
 from fairlog.kafka.answer_budget import AnswerRoom
@@ -247,7 +247,7 @@ def _take(partition: _Partition, answer: ReadAnswer, *, room: int, first: bool) 
         return 0
     partition.batches += answer.batches
     partition.bytes_left -= size
-    partition.position = parse_batch_header_untrusted(answer.batches[-1]).last_offset + 1
+    partition.position = parse_stored_header(answer.batches[-1]).last_offset + 1
     partition.full = partition.bytes_left <= 0 or partition.position < answer.next_offset
     return size
 

@@ -1,0 +1,42 @@
+"""Room on the disk, made sure of before it is needed: for writes that can be put off.
+
+A commit that meets a full disk fails half way, with an error that cannot be told from a broken disk's, and after that
+nothing more is written to the file (invariant 12). The copy has to run that risk. Compaction and retention have not:
+they let the file be made longer first, by as much as their write may take. That is refused cleanly (full, a quota, a
+limit), and then nothing has happened.
+
+An LMDB file may be longer than the pages in use. The caller holds the write lock: where a file system does not know
+fallocate, the C library writes a byte into each block behind the file's end.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import cast
+
+import lmdb
+
+from datalog.interface import NoRoom
+
+
+def make_room(directory: Path, env: lmdb.Environment, room_bytes: int) -> None:
+    """Let the file in `directory` reach `room_bytes` behind its last page in use, or to the map's end.
+
+    Raises NoRoom, also if the file cannot be opened (no descriptor is left).
+    """
+    info = cast("dict[str, int]", env.info())
+    page_bytes = cast("dict[str, int]", env.stat())["psize"]
+    end = min((info["last_pgno"] + 1) * page_bytes + room_bytes, info["map_size"])
+    path = directory / "data.mdb"
+    try:
+        if path.stat().st_size >= end:
+            return
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            os.posix_fallocate(descriptor, size, end - size)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise NoRoom(f"{path} cannot be made {end} bytes long: {error.strerror}") from error

@@ -1,0 +1,372 @@
+"""Compacting one log, in steps that are short enough to stand between two of the copier's.
+
+    look ──▶ due? ──▶ note keys ──▶ sweep: read units ─▶ judge ─▶ write ─▶ … ──▶ mark how far ──▶ time index
+                         ▲                                                            │
+                         └────────────── more keys than the buffer holds ─────────────┘
+
+Reading, unpacking and judging happen outside of write blocks, and the batches that come of it are put in place in one
+block per step, of some megabytes at most. That is safe because nothing else changes a batch that is there; retention
+may delete it meanwhile, and then it is not put back (`DataLogWriter.replace`).
+
+A transaction's batches in the log change in one block, so whoever reads finds them as they were or as they are to be,
+never some of each. Of a transaction that is too large for that (`REWRITTEN_BYTES_MAX`) only whole batches go.
+
+A crash anywhere loses nothing: each block leaves a log in which every key has its latest record, and how far the
+cleaning has come is written last. The next one does over what was not marked. Batches that cannot be read (a codec
+that is not installed, nonsense from a producer) are kept as they are, and so are tombstones behind them.
+
+Batches are judged in Python, which keeps the event loop from running meanwhile: `breathe` is called between two, and
+may sleep.
+
+Not here: what the rules are (`cleaning`), when it is done and who is told (`task`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from datalog.batch import BadBatch, check_crc, parse_stored_header
+from datalog.decompress import UnreadableRecords
+from datalog.interface import (
+    Bounds,
+    Cleaned,
+    Cleaning,
+    DataLogs,
+    LogMissing,
+    OffsetOutOfRange,
+    ReadRequest,
+    ReadResult,
+    Unit,
+    UnknownLog,
+)
+from datalog.keyed import KeyedRecord, open_batch, without
+from fairlog.retention.cleaning import (
+    Keys,
+    KeysExceeded,
+    News,
+    Rules,
+    history_after,
+    is_young,
+    left_of,
+    matured,
+    why_due,
+)
+from fairlog_types import CorruptStorage, LogId, Offset
+from journal.failpoints import reach
+
+READ_BYTES = 1 << 20
+"""Read at once, in one read transaction."""
+
+BATCHES_PER_LOOK = 256
+"""How many headers one look at a log's units takes in."""
+
+STEP_BYTES_MAX = 2 << 20
+STEP_BATCHES_MAX = 256
+"""Of one write block: it takes some 10 ms, of which the most is the wait for the disk."""
+
+REWRITTEN_BYTES_MAX = 64 << 20
+"""Of one transaction in one log: held in memory until it is written. Of a larger one only whole batches go."""
+
+Steps = Generator[None, None, None]
+
+_FIRST = Offset(0)
+
+_ROOM_BYTES = 1 << 20
+_ROOM_BYTES_PER_BATCH = 16 << 10
+"""A changed batch changes the page that it hangs on, and those above; all are written anew."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What a cleaning has done. Bytes are of batches as stored."""
+
+    reason: str | None = None
+    """Why it was due; None if it was not, and nothing was done."""
+    end: Offset = _FIRST
+    """E: what is new begins here."""
+    passes: int = 0
+    keys: int = 0
+    read_bytes: int = 0
+    removed_records: int = 0
+    removed_bytes: int = 0
+    unreadable: str | None = None
+    """Why the first of the batches that were kept as they are could not be read."""
+    stuck_at: Offset | None = None
+    """Here begins a transaction that has more keys than the buffer holds; the log is not cleaned any further."""
+
+
+class LogCleaner:
+    """One cleaning of one log: go through `steps`, then read `report`."""
+
+    def __init__(
+        self,
+        data_logs: DataLogs,
+        log: LogId,
+        rules: Rules,
+        *,
+        seen: Offset,
+        keys_max: int,
+        salt: bytes,
+        now_ms: Callable[[], int],
+        breathe: Callable[[], None],
+    ) -> None:
+        """`seen` is the `Report.end` of the last cleaning, 0 if there was none in this run of the node."""
+        self.report = Report()
+        self._data_logs = data_logs
+        self._log = log
+        self._rules = rules
+        self._seen = seen
+        self._keys_max = keys_max
+        self._salt = salt
+        self._now_ms = now_ms
+        self._breathe = breathe
+        self._doubt_from: Offset | None = None
+        """The first unit of which something superseded may be left."""
+
+    def steps(self) -> Iterator[None]:
+        """Clean the log, if it is due: a step for each `next`, which blocks for some milliseconds.
+
+        Any step raises StorageFailure (NoRoom if the disk is full: then nothing was tried) or CorruptStorage; what the
+        steps before it have done stands. A log that is dropped meanwhile ends the steps.
+        """
+        try:
+            yield from self._clean()
+        except UnknownLog:
+            return
+        except BadBatch as error:
+            raise CorruptStorage(f"data log {self._log}: a batch is not what was written: {error}") from error
+
+    def _clean(self) -> Steps:
+        cleaned, bounds = self._data_logs.cleaned(self._log), self._data_logs.bounds(self._log)
+        news = yield from self._news(cleaned, bounds)
+        self.report.end = news.end
+        self.report.reason = why_due(self._rules, cleaned, news, seen=self._seen, now_ms=self._now_ms())
+        if self.report.reason is None:
+            return
+        # The last unit is never touched: the log's end hangs on its last batch, and its batches go together.
+        last = self._data_logs.units(self._log, Offset(bounds.next_offset - 1), batches_max=1)
+        sweep_end = min([news.end, *(unit.base_offset for unit in last)])
+        at = Offset(max(bounds.log_start, min(cleaned.through, _or_end(cleaned.doubt_from, news.end))))
+        while True:
+            keys = Keys(self._salt, keys_max=self._keys_max)
+            noted = yield from self._note(keys, at, news.end)
+            if noted == at < news.end:
+                self.report.stuck_at = at
+                return
+            at = noted
+            ripe = matured(cleaned.history, self._rules, now_ms=self._now_ms())
+            sweep = _Sweep(
+                keys,
+                end=Offset(max(cleaned.through, min(at, sweep_end))),
+                tombstones_before=Offset(0) if ripe is None else ripe.before,
+                counted_before=cleaned.history[-1].before if cleaned.history else Offset(0),
+            )
+            yield from self._sweep(sweep)
+            self.report.passes += 1
+            self.report.keys += len(keys)
+            cleaned = self._mark(cleaned, sweep, complete=at == news.end)
+            yield
+            if at == news.end:
+                break
+        if self.report.removed_bytes or self._data_logs.time_index_is_behind(self._log):
+            yield from self._data_logs.reindexing(self._log)
+
+    def _news(self, cleaned: Cleaned, bounds: Bounds) -> Generator[None, None, News]:
+        """How far the log may be cleaned, and how much is new there."""
+        start = Offset(max(cleaned.through, bounds.log_start))
+        oldest_ms: int | None = None
+        size_bytes = 0
+        for unit in self._units(start, bounds.next_offset):
+            if unit is None:
+                yield
+                continue
+            if is_young(self._rules, unit.max_timestamp_ms, now_ms=self._now_ms()):
+                return News(unit.base_offset, size_bytes, oldest_ms)
+            oldest_ms = unit.max_timestamp_ms if oldest_ms is None else oldest_ms
+            size_bytes += unit.size_bytes
+            if self._rules.lag_min_ms == 0:
+                return News(bounds.next_offset, bounds.size_bytes - cleaned.clean_bytes, oldest_ms)
+        return News(bounds.next_offset, size_bytes, oldest_ms)
+
+    def _note(self, keys: Keys, start: Offset, end: Offset) -> Generator[None, None, Offset]:
+        """Note the keys of whole units from `start` on, as far as there is memory for them; answer how far."""
+        batches = _Stream(self._data_logs, self._log, start)
+        noted = start
+        for unit in self._units(start, end):
+            if unit is None:
+                yield
+                continue
+            try:
+                for batch in batches.through(unit.last_offset):
+                    self.report.read_bytes += len(batch)
+                    with suppress(UnreadableRecords):
+                        keys.note(open_batch(batch).records)
+                    self._breathe()
+            except KeysExceeded:
+                return noted
+            noted = Offset(unit.last_offset + 1)
+        return end
+
+    def _sweep(self, sweep: _Sweep) -> Steps:
+        """Take out of the log, from its start to the sweep's end, what need not stay."""
+        start = self._data_logs.bounds(self._log).log_start
+        batches = _Stream(self._data_logs, self._log, start)
+        for unit in self._units(start, sweep.end):
+            if unit is None:
+                yield
+                continue
+            left = 0
+            for batch in batches.through(unit.last_offset):
+                self.report.read_bytes += len(batch)
+                left += self._judge(sweep, unit, batch)
+                self._breathe()
+            if unit.batches > 1 >= left:
+                sweep.unbound.append(unit.last_offset)
+            if len(sweep.changes) >= STEP_BATCHES_MAX or sweep.changed_bytes >= STEP_BYTES_MAX:
+                self._write(sweep)
+                yield
+        self._write(sweep)
+
+    def _judge(self, sweep: _Sweep, unit: Unit, batch: bytes) -> bool:
+        """Note what is to be changed of the batch; answer whether anything of it stays."""
+        header = parse_stored_header(batch)
+        changed: bytes | bytearray | None = batch
+        try:
+            opened = open_batch(batch)
+            left = left_of(opened.records, sweep.keys, tombstones_before=sweep.tombstones_before)
+            removed = len(opened.records) - len(left)
+            if not left:
+                changed = None
+            elif removed and unit.size_bytes <= REWRITTEN_BYTES_MAX:
+                changed = without(opened, left)
+            elif removed:
+                removed = self._leave(unit, None)
+            sweep.count_tombstones(left, self._doubt_from)
+        except UnreadableRecords as error:
+            removed = self._leave(unit, f"offset {header.base_offset}: {error}")
+        sweep.kept_bytes += 0 if changed is None else len(changed)
+        if removed:
+            assert not isinstance(changed, bytes), "what was changed is a new buffer"
+            sweep.changes.append((header.last_offset, changed))
+            sweep.changed_bytes += 0 if changed is None else len(changed)
+            self.report.removed_records += removed
+            self.report.removed_bytes += len(batch) - (0 if changed is None else len(changed))
+        return changed is not None
+
+    def _leave(self, unit: Unit, unreadable: str | None) -> int:
+        """Leave a batch as it is, though something of it may be superseded: none of its records is removed."""
+        if self._doubt_from is None or unit.base_offset < self._doubt_from:
+            self._doubt_from = unit.base_offset
+        self.report.unreadable = self.report.unreadable or unreadable
+        return 0
+
+    def _write(self, sweep: _Sweep) -> None:
+        """Put the changes in place, in one write block."""
+        if not sweep.changes:
+            return
+        room_bytes = sweep.changed_bytes + _ROOM_BYTES + len(sweep.changes) * _ROOM_BYTES_PER_BATCH
+        with self._data_logs.write(room_bytes=room_bytes) as writer:
+            for last_offset, data in sweep.changes:
+                writer.replace(self._log, last_offset, data)
+            for last_offset in sweep.unbound:
+                writer.unbind(self._log, last_offset)
+            reach("retention.clean.before_commit")
+        reach("retention.clean.after_commit")
+        sweep.written()
+
+    def _mark(self, cleaned: Cleaned, sweep: _Sweep, *, complete: bool) -> Cleaned:
+        """Keep that the log is clean to the sweep's end. A pass that is not the last one dispels no doubt."""
+        doubts = [self._doubt_from, None if complete else cleaned.doubt_from]
+        doubt_from = min((doubt for doubt in doubts if doubt is not None), default=None)
+        done = Cleaning(Offset(min(sweep.end, _or_end(doubt_from, sweep.end))), self._now_ms(), sweep.tombstones)
+        history = history_after(cleaned.history, self._rules, done, tombstones_before=sweep.tombstones_before)
+        marked = Cleaned(sweep.end, sweep.kept_bytes, doubt_from, history)
+        reach("retention.clean.before_mark")
+        with self._data_logs.write(room_bytes=_ROOM_BYTES) as writer:
+            writer.put_cleaned(self._log, marked)
+        return marked
+
+    def _units(self, start: Offset, end: Offset) -> Iterator[Unit | None]:
+        """The log's units from the one with `start` on that begin before `end`; None where a step may end."""
+        while start < end:
+            units = self._data_logs.units(self._log, start, batches_max=BATCHES_PER_LOOK)
+            for unit in units:
+                if unit.base_offset >= end:
+                    return
+                yield unit
+            if not units:
+                return
+            start = Offset(units[-1].last_offset + 1)
+            yield None
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """One pass over the log from its start, and what of it is not written yet."""
+
+    keys: Keys
+    end: Offset
+    tombstones_before: Offset
+    """Those before this offset may go."""
+    counted_before: Offset
+    """Tombstones before this offset were counted by earlier cleanings."""
+    tombstones: int = 0
+    kept_bytes: int = 0
+    changes: list[tuple[Offset, bytearray | None]] = field(default_factory=list[tuple[Offset, bytearray | None]])
+    """The key of a batch, and what takes its place."""
+    changed_bytes: int = 0
+    unbound: list[Offset] = field(default_factory=list[Offset])
+
+    def count_tombstones(self, left: Sequence[KeyedRecord], doubt_from: Offset | None) -> None:
+        """Count those that a later cleaning may remove, which are none of those behind a doubt."""
+        if doubt_from is None and left and left[-1].offset >= self.counted_before:
+            self.tombstones += sum(record.tombstone and record.offset >= self.counted_before for record in left)
+
+    def written(self) -> None:
+        self.changes, self.changed_bytes, self.unbound = [], 0, []
+
+
+class _Stream:
+    """The batches of a log in order, some read ahead. Where retention takes some away, it goes on behind them.
+
+    CRCs are checked: what compaction writes anew gets a new one, which must not vouch for what a disk has changed.
+    """
+
+    def __init__(self, data_logs: DataLogs, log: LogId, start: Offset) -> None:
+        self._data_logs = data_logs
+        self._log = log
+        self._at = start
+        self._ahead: deque[bytes] = deque()
+
+    def through(self, last_offset: Offset) -> Iterator[bytes]:
+        """Those that end at or before `last_offset` and were not given yet."""
+        while True:
+            if not self._ahead and not self._read():
+                return
+            header = parse_stored_header(self._ahead[0])
+            if header.last_offset > last_offset:
+                return
+            batch = self._ahead.popleft()
+            check_crc(header, batch)
+            yield batch
+
+    def _read(self) -> bool:
+        request = ReadRequest(self._log, self._at, READ_BYTES)
+        (answer,) = self._data_logs.read([request], bytes_max=READ_BYTES)
+        if isinstance(answer, OffsetOutOfRange) and answer.log_start_offset > self._at:
+            self._at = answer.log_start_offset
+            return self._read()
+        if isinstance(answer, LogMissing):
+            raise UnknownLog(self._log)
+        if not isinstance(answer, ReadResult) or not answer.batches:
+            return False
+        self._ahead.extend(answer.batches)
+        self._at = Offset(parse_stored_header(answer.batches[-1]).last_offset + 1)
+        return True
+
+
+def _or_end(offset: Offset | None, end: Offset) -> Offset:
+    return end if offset is None else offset

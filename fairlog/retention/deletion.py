@@ -1,0 +1,61 @@
+"""Which records may go by age and by size: where a log should start. For topics with `cleanup.policy=delete`.
+
+A log loses what lies before some offset, never something from its middle. So this walks along the log's units (a
+batch, or all batches of one transaction: it goes whole) from the start, and stops at the first one that has to stay:
+
+    by size   it goes if without it, and all before it, there are still `bytes_max` or more
+    by age    it goes if its largest timestamp is before `expired_before_ms`
+
+Timestamps are the producers'. One that lies in the future keeps its unit, *and all behind it*, until that time has
+come; one that is too old takes its unit away at the next look, but only once all before it has gone. Batches without a
+timestamp (negative ones: "not set") have no age of their own. They go with the next unit that has one and goes.
+
+Kafka does the same with whole segments, which is coarser: it looks at a segment's largest timestamp, and keeps the
+segment that a limit of size falls into.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from datalog.interface import Unit
+from fairlog_types import Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a log keeps. None: as much as comes."""
+
+    expired_before_ms: int | None
+    """Unix time: what is older goes."""
+    bytes_max: int | None
+
+    @property
+    def any(self) -> bool:
+        return self.expired_before_ms is not None or self.bytes_max is not None
+
+
+def start_within(limits: Limits, units: Iterable[Unit], *, log_start: Offset, size_bytes: int) -> Offset:
+    """Where the log should start: `log_start`, or behind the last of the `units` that may go.
+
+    `units` are the log's first ones, from `log_start` on; `size_bytes` is what the whole log holds.
+    """
+    start = log_start
+    for unit in units:
+        size_bytes -= unit.size_bytes
+        if _is_too_much(limits, size_bytes) or _is_expired(limits, unit):
+            start = Offset(unit.last_offset + 1)
+        elif limits.expired_before_ms is None or unit.max_timestamp_ms >= 0:
+            break
+    return start
+
+
+def _is_too_much(limits: Limits, bytes_left: int) -> bool:
+    return limits.bytes_max is not None and bytes_left >= limits.bytes_max
+
+
+def _is_expired(limits: Limits, unit: Unit) -> bool:
+    return limits.expired_before_ms is not None and 0 <= unit.max_timestamp_ms < limits.expired_before_ms

@@ -1,0 +1,241 @@
+"""Retention in the background: at intervals, each topic's logs are looked at, and what need not be kept goes.
+
+    every check_interval_ms   topics with cleanup.policy=delete     `deletion` says where a log should start
+    every clean_interval_ms   topics with cleanup.policy=compact    `cleaner`, one log after the other
+
+Both work in steps in a worker thread, one at a time for the node, and give way between two steps and two batches: to
+the copier, which needs the same write lock, and to the event loop, which needs the same interpreter. Reads wait
+for neither.
+
+What goes wrong stays here. A full disk or a full map ends the round with a log line, and the next round tries again;
+nothing is lost by it, and the node goes on taking writes as long as the copy finds room. Should the disk itself fail
+under a step, the node refuses all further writes, as after any such failure (invariant 12).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import structlog
+import trio
+
+from datalog.interface import Bounds, DataLogs, NoRoom, Unit, UnknownLog
+from fairlog import topic_configs
+from fairlog.cluster.interface import ClusterStore, Topic
+from fairlog.config import Settings
+from fairlog.leaders import LocalLeaders
+from fairlog.retention.cleaner import LogCleaner, Report
+from fairlog.retention.cleaning import KEY_MEMORY_BYTES, SALT_BYTES, Rules
+from fairlog.retention.deletion import Limits, start_within
+from fairlog.retention.statistics import RetentionStatistics
+from fairlog.topic_configs import CleanupPolicy
+from fairlog_types import CorruptStorage, LogId, Offset, StorageFailure
+
+logger = structlog.get_logger("fairlog.retention")
+
+BATCHES_PER_LOOK = 10_000
+"""Headers that one look for old records takes in."""
+
+_WORK_S, _REST_S = 0.001, 0.0005
+"""How long a cleaning computes at a stretch, and then lets others: an answer waits a millisecond for it, not the five
+of the interpreter's own switching."""
+
+
+class Retention:
+    """The background task. `run` is its life; `delete_expired` and `clean` are one round each."""
+
+    def __init__(
+        self, cluster: ClusterStore, leaders: LocalLeaders, settings: Settings, now_ms: Callable[[], int]
+    ) -> None:
+        self.statistics = RetentionStatistics()
+        self._cluster = cluster
+        self._leaders = leaders
+        self._data_logs: DataLogs = leaders.data_logs
+        self._settings = settings
+        self._now_ms = now_ms
+        self._limiter = trio.CapacityLimiter(1)
+        self._swept_up: set[LogId] = set()
+        """Logs whose start a stop may have left with batches before it, and that have been looked at since."""
+        self._seen: dict[LogId, Offset] = {}
+        """How far the last cleaning of each log has looked."""
+        self._given_up: set[LogId] = set()
+        """Logs that are left alone in this run of the node: damaged ones, and those with too large a transaction."""
+        self._said: set[LogId] = set()
+        """Logs of which it was said that batches in them cannot be read."""
+
+    async def run(self) -> None:
+        """Make rounds until cancelled; a cancelled one leaves the rest to the next run."""
+        settings = self._settings.retention
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._every, settings.check_interval_ms, self.delete_expired)
+            nursery.start_soon(self._every, settings.clean_interval_ms, self.clean)
+
+    async def _every(self, interval_ms: int, make_round: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await trio.sleep(interval_ms / 1000)
+            if self._leaders.failure is None:
+                try:
+                    await make_round()
+                except (NoRoom, OSError) as failure:
+                    self.statistics.postponed_rounds += 1
+                    logger.warning("retention postponed", reason=str(failure))
+                except StorageFailure as failure:
+                    self._leaders.refuse_writes(str(failure))
+
+    # --- by age and size ------------------------------------------------------------------------
+
+    async def delete_expired(self) -> None:
+        """Let each log start where its topic's limits say. Raises StorageFailure; the logs before it are done then."""
+        for topic in self._cluster.topics():
+            limits = self._limits(topic)
+            for log in topic.logs():
+                await trio.lowlevel.checkpoint()
+                if log not in self._given_up:
+                    with self._corruption_reported(log):
+                        await self._delete_expired_of(topic.name, log, limits)
+
+    def _limits(self, topic: Topic) -> Limits:
+        if CleanupPolicy.DELETE not in topic_configs.cleanup_policies(topic, self._settings):
+            return Limits(None, None)
+        age_ms = topic_configs.retention_ms(topic, self._settings)
+        expired_before_ms = None if age_ms is None else self._now_ms() - age_ms
+        return Limits(expired_before_ms, topic_configs.retention_bytes(topic, self._settings))
+
+    async def _delete_expired_of(self, topic: str, log: LogId, limits: Limits) -> None:
+        if log not in self._swept_up:
+            # A stop in the middle of a deletion has left batches before the log's start.
+            await self._leaders.delete_before(log, Offset(0))
+            self._swept_up.add(log)
+        while limits.any:
+            looked = await trio.to_thread.run_sync(self._look, log, limiter=self._limiter)
+            if looked is None:
+                return
+            bounds, units = looked
+            start = start_within(limits, units, log_start=bounds.log_start, size_bytes=bounds.size_bytes)
+            if start <= bounds.log_start:
+                break
+            await self._leaders.delete_before(log, start)
+            deleted_bytes = sum(unit.size_bytes for unit in units if unit.last_offset < start)
+            self.statistics.deleted_bytes += deleted_bytes
+            logger.info("records deleted", topic=topic, partition=log.partition, start=start, bytes=deleted_bytes)
+
+        await self._go_through(self._reindexing(log))
+
+    def _reindexing(self, log: LogId) -> Iterator[None]:
+        """Searches by timestamp are long if the record with the largest one has gone, now or by DeleteRecords."""
+        try:
+            if self._data_logs.time_index_is_behind(log):
+                yield from self._data_logs.reindexing(log)
+        except UnknownLog:
+            return
+
+    def _look(self, log: LogId) -> tuple[Bounds, list[Unit]] | None:
+        """The log's bounds, and its first units; None if there is no such log. In a worker thread."""
+        try:
+            bounds = self._data_logs.bounds(log)
+            return bounds, self._data_logs.units(log, bounds.log_start, batches_max=BATCHES_PER_LOOK)
+        except UnknownLog:
+            return None
+
+    # --- by key ---------------------------------------------------------------------------------
+
+    async def clean(self) -> None:
+        """Clean each compacted log that is due. Raises StorageFailure; the logs before it are done then."""
+        for topic in self._cluster.topics():
+            if CleanupPolicy.COMPACT in topic_configs.cleanup_policies(topic, self._settings):
+                for log in topic.logs():
+                    await trio.lowlevel.checkpoint()
+                    if log not in self._given_up:
+                        with self._corruption_reported(log):
+                            await self._clean_log(topic, log)
+
+    async def _clean_log(self, topic: Topic, log: LogId) -> None:
+        cleaner = LogCleaner(
+            self._data_logs,
+            log,
+            Rules(
+                delete_retention_ms=topic_configs.delete_retention_ms(topic, self._settings),
+                lag_min_ms=topic_configs.compaction_lag_min_ms(topic, self._settings),
+                lag_max_ms=topic_configs.compaction_lag_max_ms(topic, self._settings),
+                dirty_ratio_min=topic_configs.dirty_ratio_min(topic, self._settings),
+            ),
+            seen=self._seen.get(log, Offset(0)),
+            keys_max=self._settings.retention.dedupe_buffer_bytes // KEY_MEMORY_BYTES,
+            salt=os.urandom(SALT_BYTES),
+            now_ms=self._now_ms,
+            breathe=_Pace().breathe,
+        )
+        started = trio.current_time()
+        await self._go_through(cleaner.steps())
+        if cleaner.report.reason is not None:
+            self._seen[log] = cleaner.report.end
+            self._account(topic.name, log, cleaner.report, seconds=trio.current_time() - started)
+
+    async def _go_through(self, steps: Iterator[None]) -> None:
+        step = partial(next, steps, _DONE)
+        while await trio.to_thread.run_sync(step, limiter=self._limiter) is not _DONE:
+            pass
+
+    def _account(self, topic: str, log: LogId, report: Report, *, seconds: float) -> None:
+        statistics = self.statistics
+        statistics.cleanings += 1
+        statistics.cleaned_read_bytes += report.read_bytes
+        statistics.cleaned_removed_records += report.removed_records
+        statistics.cleaned_removed_bytes += report.removed_bytes
+        logger.info(
+            "log compacted",
+            topic=topic,
+            partition=log.partition,
+            due=report.reason,
+            passes=report.passes,
+            keys=report.keys,
+            removed_records=report.removed_records,
+            removed_bytes=report.removed_bytes,
+            seconds=round(seconds, 3),
+        )
+        if report.unreadable is not None and log not in self._said:
+            self._said.add(log)
+            logger.warning(
+                "batches kept whole, for they cannot be read; tombstones behind them are kept, too",
+                topic=topic,
+                partition=log.partition,
+                first=report.unreadable,
+            )
+        if report.stuck_at is not None:
+            self._given_up.add(log)
+            logger.error(
+                "log not compacted: a transaction has more keys than retention.dedupe_buffer_bytes has room for; "
+                "restart with a larger one",
+                topic=topic,
+                partition=log.partition,
+                offset=report.stuck_at,
+            )
+
+    @contextmanager
+    def _corruption_reported(self, log: LogId) -> Generator[None]:
+        """Leave a log alone that is damaged: its readers meet the same, and other logs may be whole."""
+        try:
+            yield
+        except CorruptStorage as error:
+            self._given_up.add(log)
+            logger.warning("log left as it is", log=str(log), reason=str(error))
+
+
+_DONE = object()
+
+
+class _Pace:
+    """Lets other threads run, every now and then."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    def breathe(self) -> None:
+        """Called in a worker thread wherever it may rest."""
+        if time.perf_counter() - self._since > _WORK_S:
+            time.sleep(_REST_S)
+            self._since = time.perf_counter()

@@ -1,0 +1,344 @@
+"""The background task over real leaders: what it does to whole topics, when it fails, and when it is told to stop."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import lmdb
+import pytest
+import structlog.testing
+import trio
+import trio.testing
+
+from datalog.batch import parse_batch_header_untrusted
+from datalog.decompress import UnreadableRecords
+from datalog.environment import LmdbDataLogs
+from datalog.interface import OffsetOutOfRange, ReadRequest, ReadResult
+from fairlog import leaders
+from fairlog.cluster.interface import Topic
+from fairlog.config import RetentionSettings, Settings
+from fairlog.retention import cleaner, task
+from fairlog.retention.task import Retention
+from fairlog_types import LogId, Offset, StorageFailure
+from tests.datalog.batches import keyed_batch
+from tests.node.runs import MAP_BYTES, A, B, Run, open_run
+from tests.retention.cleaning_model import Pairs, map_of, values_of
+
+EAGER = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+
+
+class OneTopic:
+    """As much of a cluster store as retention asks for: one topic, of the logs A and B."""
+
+    def __init__(self, configs: Mapping[str, str]) -> None:
+        self.topic = Topic("t", UUID(int=1), 2, configs, 0)
+
+    def topics(self) -> list[Topic]:
+        return [self.topic]
+
+    def configure(self, **configs: str) -> None:
+        self.topic = replace(self.topic, configs={name.replace("_", "."): value for name, value in configs.items()})
+
+
+@asynccontextmanager
+async def retention_over(
+    directory: Path, configs: Mapping[str, str] = EAGER, *, timeout_s: float = 20, **retention: int
+) -> AsyncIterator[tuple[Run, Retention]]:
+    """Leaders of A and B, and the task over them, not running."""
+    settings = replace(Settings(), retention=RetentionSettings(**retention))
+    async with open_run(directory, leader_epoch=1, timeout_s=timeout_s) as run:
+        await run.start(A, B)
+        yield run, Retention(OneTopic(configs), run.leaders, settings, run.clock)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def patient_clock(mock_clock: trio.testing.MockClock) -> None:
+    """A clock that jumps when nothing has happened for a while: worker threads have ended by then."""
+    mock_clock.autojump_threshold = 0.02
+
+
+async def write(run: Run, log: LogId, *batches: Pairs, timestamp_ms: int | None = None) -> None:
+    """Plain batches, visible when this returns."""
+    at_ms = run.clock.ms if timestamp_ms is None else timestamp_ms
+    for pairs in batches:
+        marked = [(key, None if value is None else b"=" + value) for key, value in pairs]
+        data = keyed_batch(0, marked, timestamp_ms=at_ms)
+        await run.leaders.append(log, data, parse_batch_header_untrusted(data))
+    await run.leaders.drain()
+
+
+async def stored(run: Run, log: LogId, start: int = 0) -> list[Any]:
+    def read() -> list[Any]:
+        (answer,) = run.data_logs.read([ReadRequest(log, Offset(start), 1 << 30)], bytes_max=1 << 30)
+        assert isinstance(answer, ReadResult), answer
+        return [row for batch in answer.batches for row in values_of(batch) if row[0] >= start]
+
+    return await trio.to_thread.run_sync(read)
+
+
+async def test_records_that_are_too_old_go(tmp_path: Path) -> None:
+    """The log's start moves for all who ask: the leader, ListOffsets, and readers, who are told by "out of range"."""
+    async with retention_over(tmp_path, {"retention.ms": "1000"}) as (run, retention):
+        await write(run, A, [(b"a", b"1"), (b"b", b"2")], [(b"a", b"3")])
+        run.clock.ms += 700
+        await write(run, A, [(b"a", b"4")])
+        await write(run, B, [(b"a", b"1")])
+        await retention.delete_expired()
+        assert run.leaders.log_start(A) == 0
+        run.clock.ms += 301
+        await retention.delete_expired()
+        assert (run.leaders.log_start(A), run.leaders.log_start(B)) == (3, 0)
+        assert [row[0] for row in await stored(run, A, 3)] == [3]
+        request = [ReadRequest(A, Offset(2), 100)]
+        (answer,) = run.data_logs.read(request, bytes_max=100)
+        assert answer == OffsetOutOfRange(A, Offset(4), Offset(3))
+        run.clock.ms += 10_000
+        await retention.delete_expired()
+        assert (run.leaders.log_start(A), run.leaders.log_start(B)) == (4, 1)
+        await write(run, A, [(b"a", b"5")])
+        assert [row[0] for row in await stored(run, A, 4)] == [4]
+
+
+async def test_records_that_are_too_many_go_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that holds much more than it should is cut down, whatever the portions."""
+    monkeypatch.setattr(task, "BATCHES_PER_LOOK", 7)
+    monkeypatch.setattr(leaders, "DELETE_BATCHES_MAX", 3)
+    async with retention_over(tmp_path, {"retention.bytes": "500"}) as (run, retention):
+        await write(run, A, *[[(b"k", b"v" * 20)]] * 40)
+        size = run.data_logs.bounds(A).size_bytes // 40
+        await retention.delete_expired()
+        bounds = run.data_logs.bounds(A)
+        assert 500 <= bounds.size_bytes < 500 + size
+        assert bounds.log_start == run.leaders.log_start(A) == 40 - bounds.size_bytes // size
+        assert retention.statistics.deleted_bytes == 40 * size - bounds.size_bytes
+
+
+async def test_policy_compact_alone_keeps_what_is_old(tmp_path: Path) -> None:
+    """Limits of age and size are for the policy `delete`; both policies may be given."""
+    async with retention_over(tmp_path, {"retention.ms": "1", **EAGER}) as (run, retention):
+        await write(run, A, [(b"a", b"1")], [(b"a", b"2")], [(b"end", b"")])
+        run.clock.ms += 1_000
+        await retention.delete_expired()
+        await retention.clean()
+        assert [row[0] for row in await stored(run, A)] == [1, 2]
+        retention._cluster.configure(cleanup_policy="compact,delete", retention_ms="1")  # type: ignore[attr-defined]
+        await retention.delete_expired()
+        assert run.leaders.log_start(A) == 3
+
+
+async def test_transaction_is_not_halved_by_age_nor_by_size(tmp_path: Path) -> None:
+    """Its batches go together, when the youngest of them may go."""
+    async with retention_over(tmp_path, {"retention.bytes": "90"}) as (run, retention):
+        with run.data_logs.write() as writer:
+            for offset in range(4):
+                data = keyed_batch(
+                    offset, [(b"k", b"v" * 30)], timestamp_ms=1, attributes=0x10, producer=(1, 0, offset)
+                )
+                writer.append(A, Offset(offset), 1, 1, data)
+            writer.bind(A, Offset(0), Offset(2))
+        await retention.delete_expired()
+        assert run.data_logs.bounds(A).log_start == 3
+
+
+@pytest.mark.parametrize("nth", [2, 3, 4])
+async def test_deletion_that_was_cut_short_is_finished_by_the_next_run(
+    tmp_path: Path, arm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """The log starts where it was told to, and what is left before its start goes when the node is up again."""
+    monkeypatch.setattr(leaders, "DELETE_BATCHES_MAX", 3)
+    async with retention_over(tmp_path, {"retention.ms": "10"}) as (run, retention):
+        await write(run, A, *[[(b"k", b"v")]] * 20)
+        run.clock.ms += 1_000
+        await write(run, A, [(b"k", b"v")])
+        arm(f"retention.delete.after_commit:fail:{nth}")
+        with pytest.raises(OSError, match="failpoint"):
+            await retention.delete_expired()
+        assert run.data_logs.bounds(A).size_bytes > 10 * 70
+    async with retention_over(tmp_path, {}) as (run, retention):
+        assert run.leaders.log_start(A) == 20
+        assert [row[0] for row in await stored(run, A, 20)] == [20]
+        await retention.delete_expired()
+        assert run.data_logs.bounds(A).size_bytes < 100
+
+
+async def test_compacted_topic_is_cleaned_log_by_log(tmp_path: Path) -> None:
+    """Readers find each key's latest; what is done is counted and said in a line for each log."""
+    async with retention_over(tmp_path) as (run, retention):
+        for log in (A, B):
+            await write(run, log, *[[(b"%d" % (number % 3), b"%d" % number)] for number in range(30)])
+        with structlog.testing.capture_logs() as lines:
+            await retention.clean()
+            await retention.clean()
+        for log in (A, B):
+            assert map_of(await stored(run, log)) == {b"0": b"27", b"1": b"28", b"2": b"29"}
+        assert [(line["event"], line["partition"], line["removed_records"]) for line in lines] == [
+            ("log compacted", 0, 27),
+            ("log compacted", 1, 27),
+        ]
+        assert retention.statistics.cleanings == 2
+        assert retention.statistics.cleaned_removed_records == 54
+
+
+async def test_rounds_are_made_at_their_intervals(tmp_path: Path, patient_clock: None) -> None:
+    """`run` makes them until it is cancelled, each kind by its own clock."""
+    async with retention_over(tmp_path, timeout_s=1e6, check_interval_ms=1_000, clean_interval_ms=100) as (
+        _,
+        retention,
+    ):
+        made: list[str] = []
+
+        async def note(kind: str) -> None:
+            made.append(kind)
+            await trio.lowlevel.checkpoint()
+
+        retention.clean = lambda: note("clean")  # type: ignore[method-assign]
+        retention.delete_expired = lambda: note("delete")  # type: ignore[method-assign]
+        with trio.move_on_after(2.5):
+            await retention.run()
+        assert made.count("delete") == 2
+        assert 24 <= made.count("clean") <= 25
+
+
+async def test_full_disk_postpones_the_round_and_refuses_no_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patient_clock: None
+) -> None:
+    """A line says so; the node takes batches, and with room again the next round does what is left."""
+
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with retention_over(tmp_path, clean_interval_ms=100, timeout_s=1e6) as (run, retention):
+        await write(run, A, [(b"a", b"1")], [(b"a", b"2")], [(b"end", b"")])
+        with monkeypatch.context() as patch, structlog.testing.capture_logs() as lines:
+            patch.setattr(os, "posix_fallocate", full)
+            with trio.move_on_after(0.25):
+                await retention.run()
+        assert [line["event"] for line in lines] == ["retention postponed"] * 2
+        assert all("No space left" in line["reason"] for line in lines)
+        assert run.leaders.failure is None
+        assert retention.statistics.postponed_rounds == 2
+        await write(run, A, [(b"b", b"3")])
+        await retention.clean()
+        assert [row[0] for row in await stored(run, A)] == [1, 2, 3]
+
+
+async def test_disk_that_fails_under_a_cleaning_stops_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patient_clock: None
+) -> None:
+    """What a failed commit left is not known (invariant 12): the node says so, and is read from until a restart."""
+
+    def failing(_: LmdbDataLogs, *, room_bytes: int = 0) -> None:
+        raise StorageFailure("Input/output error")
+
+    async with retention_over(tmp_path, clean_interval_ms=100, timeout_s=1e6) as (run, retention):
+        await write(run, A, [(b"a", b"1")], [(b"a", b"2")], [(b"end", b"")])
+        with monkeypatch.context() as patch:
+            patch.setattr(LmdbDataLogs, "write", failing)
+            with trio.move_on_after(0.25):
+                await retention.run()
+        assert "Input/output" in str(run.leaders.failure)
+        assert len(await stored(run, A)) == 3
+
+
+async def test_searches_are_made_short_again_after_a_deletion(tmp_path: Path) -> None:
+    """Whoever has deleted the record with the largest timestamp, retention or a client."""
+    async with retention_over(tmp_path, {"retention.bytes": "1000000"}) as (run, retention):
+        for timestamp_ms in (9_000_000, 10, 20):
+            await write(run, A, [(b"k", b"v")], timestamp_ms=timestamp_ms)
+        await run.leaders.delete_before(A, Offset(1))
+        assert run.data_logs.time_index_is_behind(A)
+        await retention.delete_expired()
+        assert not run.data_logs.time_index_is_behind(A)
+
+
+async def test_node_whose_disk_has_failed_makes_no_rounds(tmp_path: Path, patient_clock: None) -> None:
+    """It refuses writes, retention's as well, and has said why already."""
+    async with retention_over(tmp_path, clean_interval_ms=100, timeout_s=1e6) as (run, retention):
+        await write(run, A, [(b"a", b"1")], [(b"a", b"2")], [(b"end", b"")])
+        run.leaders.refuse_writes("a test says so")
+        with structlog.testing.capture_logs() as lines, trio.move_on_after(1):
+            await retention.run()
+        assert lines == []
+        assert len(await stored(run, A)) == 3
+        with pytest.raises(StorageFailure):
+            await run.leaders.delete_before(A, Offset(1))
+
+
+async def test_damaged_log_is_left_alone_and_the_others_are_cleaned(tmp_path: Path) -> None:
+    """One line names it; its readers will find the same."""
+    async with retention_over(tmp_path) as (run, _):
+        for log in (A, B):
+            await write(run, log, [(b"a", b"1")], [(b"a", b"2")], [(b"end", b"")])
+    with lmdb.open(str(tmp_path / "datalog"), map_size=MAP_BYTES, max_dbs=20) as env, env.begin(write=True) as txn:
+        database = env.open_db(str(A).encode(), txn=txn)
+        key, value = next(iter(txn.cursor(db=database)))
+        txn.put(key, value[:-3] + b"rot", db=database)
+    async with retention_over(tmp_path) as (run, retention):
+        with structlog.testing.capture_logs() as lines:
+            await retention.clean()
+            await retention.clean()
+        assert [(line["event"], line.get("log")) for line in lines] == [
+            ("log left as it is", str(A)),
+            ("log compacted", None),
+        ]
+        assert len(await stored(run, B)) == 2
+
+
+async def test_transaction_too_large_for_the_buffer_is_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the setting that would help; the log is not tried again in this run."""
+    monkeypatch.setattr(task, "KEY_MEMORY_BYTES", 128 * 2**20 // 2)
+    async with retention_over(tmp_path) as (run, retention):
+        await write(run, A, [(b"a", b"1"), (b"b", b"1"), (b"c", b"1")], [(b"end", b"")])
+        with structlog.testing.capture_logs() as lines:
+            await retention.clean()
+            await retention.clean()
+        (line,) = [line for line in lines if line["log_level"] == "error"]
+        assert "retention.dedupe_buffer_bytes" in line["event"]
+        assert line["offset"] == 0
+
+
+async def test_batches_that_cannot_be_read_are_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which, and why; not again with every cleaning."""
+
+    def missing(batch: bytes) -> None:
+        raise UnreadableRecords("zstd: the package cramjam is not installed")
+
+    monkeypatch.setattr(cleaner, "open_batch", missing)
+    async with retention_over(tmp_path) as (run, retention):
+        with structlog.testing.capture_logs() as lines:
+            for _ in range(3):
+                await write(run, A, [(b"a", b"1")], [(b"a", b"2")])
+                await retention.clean()
+        warnings = [line for line in lines if line["log_level"] == "warning"]
+        assert [line["first"] for line in warnings] == ["offset 0: zstd: the package cramjam is not installed"]
+        assert len(await stored(run, A)) == 6
+
+
+async def test_topic_deleted_in_the_middle_ends_its_cleaning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the round goes on."""
+    async with retention_over(tmp_path) as (run, retention):
+        for log in (A, B):
+            await write(run, log, *[[(b"a", b"1")]] * 20)
+        monkeypatch.setattr(cleaner, "BATCHES_PER_LOOK", 4)
+        look, looks = LmdbDataLogs.units, 0
+
+        def drop_at_third(logs: LmdbDataLogs, log: LogId, offset: Offset, *, batches_max: int) -> Any:
+            nonlocal looks
+            looks += log == A
+            if looks == 3 and log == A:
+                with logs.write() as writer:
+                    writer.drop(A)
+            return look(logs, log, offset, batches_max=batches_max)
+
+        monkeypatch.setattr(LmdbDataLogs, "units", drop_at_third)
+        await retention.clean()
+        assert len(await stored(run, B)) == 1
