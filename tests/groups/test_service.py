@@ -236,6 +236,17 @@ async def test_group_without_members_is_remembered_for_a_while(autojump_clock, g
     assert groups.empty_since_ms("g") is None
 
 
+async def test_moment_since_which_a_group_is_empty_stays_the_same(autojump_clock):
+    """Whoever judged its offsets by that moment takes another one for a sign that somebody has been there since."""
+    ticks = itertools.count(STARTED_MS)
+    groups = LocalGroups(
+        GroupSettings(initial_rebalance_delay_ms=0), now_ms=lambda: next(ticks), new_suffix=lambda: "only"
+    )
+    member_id = await settle(groups)
+    groups.leave("g", [Leaving(member_id, None)])
+    assert len({groups.empty_since_ms("g") for _ in range(5)}) == 1
+
+
 async def test_groups_with_offsets_are_shown_without_members(autojump_clock, groups, offsets):
     """As Empty; each group once."""
     await settle(groups)
