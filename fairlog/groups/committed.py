@@ -290,7 +290,7 @@ class CommittedOffsets:
 
     # --- forgetting ---------------------------------------------------------------------------
 
-    async def delete(self, group: str, partitions: None = None) -> GroupRefusal | None:  # noqa: ARG002 (see GroupOffsets)
+    async def delete(self, group: str) -> GroupRefusal | None:
         """Forget all offsets of a group without members; None also if there were none.
 
         Durable and seen when this returns. What is pending in an open transaction is not touched: if that is

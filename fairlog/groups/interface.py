@@ -137,7 +137,7 @@ class GroupOffsets(Protocol):
         """The groups that have committed offsets."""
         ...
 
-    async def delete(self, group: str, partitions: None = None) -> GroupRefusal | None:
+    async def delete(self, group: str) -> GroupRefusal | None:
         """Forget all offsets of a group; durable when this returns. None also if there were none.
 
         Raises StorageFailure.

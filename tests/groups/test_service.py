@@ -30,7 +30,7 @@ class Offsets:
     def groups(self):
         return self.of
 
-    async def delete(self, group, partitions=None):
+    async def delete(self, group):
         await trio.sleep(1)
         if self.refusal is None:
             self.of.discard(group)
