@@ -125,7 +125,7 @@ class MadeUp:
         checks: list[LogCheck] = [
             DensityCheck("log", **bounds, rules=rules),
             CountersCheck("log", record, rules=rules),
-            TimeIndexCheck("log", self.entries, rules=rules),
+            TimeIndexCheck("log", self.entries, log_start=record.log_start, rules=rules),
             ProducersCheck("log", self.windows, log_start=record.log_start, copied_through=0, rules=rules),
             PlacementsCheck("log", self.places, **bounds, rules=rules, summary=summary),
         ]
