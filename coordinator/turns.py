@@ -404,24 +404,29 @@ class Turns:
             outcome="committed",
             partitions=len(copying.logs),
             records=copying.records,
-            open_ms=_ms_between(copying.began_s, copying.decided_s),
-            prepare_ms=_ms_between(copying.prepared_s, copying.decided_s),
             apply_ms=ms_since(copying.decided_s),
+            **_known(
+                open_ms=_ms_between(copying.began_s, copying.decided_s),
+                prepare_ms=_ms_between(copying.prepared_s, copying.decided_s),
+            ),
         )
 
     def _note_aborted(self, slot: Slot, message: DiscardTransaction, kind: EventKind) -> None:
         cause = kind.name.lower()
         self.tally.aborted[cause] = self.tally.aborted.get(cause, 0) + 1
-        now_s = trio.current_time()
+        now_s, now_ms = trio.current_time(), self.now_ms()
         began_here = kind not in (EventKind.RESTARTED, EventKind.WITHDRAWN)
         began_s, prepared_s = (slot.opened_s, slot.prepared_s) if began_here else (None, None)
+        open_ms = _ms_between(began_s, now_s)
+        if not began_here and slot.began_ms is not None:
+            open_ms = max(0, now_ms - slot.began_ms)  # from one run to the next there is the wall clock only
         steps = [(Step.BEGIN, began_s), (Step.PREPARE_COMMIT, prepared_s), (Step.ABORTED, now_s)]
         self.history.add(
             Ended(
                 slot.producer.transactional_id,
                 message.txid,
                 slot.began_ms,
-                self.now_ms(),
+                now_ms,
                 cause,
                 [(step, at_s) for step, at_s in steps if at_s is not None],
                 message.logs,
@@ -436,7 +441,7 @@ class Turns:
             outcome="aborted",
             cause=cause,
             partitions=len(message.logs),
-            open_ms=_ms_between(began_s, now_s),
+            **_known(open_ms=open_ms),
         )
 
     # ---------------------------------------------------------------------------------------------- failures
@@ -464,6 +469,11 @@ class Turns:
 def words(refused: Mapping[LogId, str]) -> dict[str, str]:
     """For a line in the log."""
     return {str(log): why for log, why in refused.items()}
+
+
+def _known(**fields: float | None) -> dict[str, float]:
+    """Those that have a value: what is not known is left out of a line, and not given as nothing."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _ms_between(since_s: float | None, until_s: float) -> float | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import lmdb
 
+from datalog.interface import NoRoom
 from datalog.layout import DamagedValue
 from datalog.offset_entries import MalformedEntries
 from fairlog_types import CorruptStorage, StorageFailure
@@ -37,7 +38,7 @@ def explain(error: lmdb.Error, directory: Path, doing: str) -> StorageFailure | 
     if isinstance(error, _DAMAGE):
         return damaged(error, directory, doing)
     if isinstance(error, lmdb.MapFullError):
-        return StorageFailure(f"{where}: the map is full. Open with a larger map (map_bytes), or shorten retention.")
+        return NoRoom(f"{where}: the map is full. Open with a larger map (map_bytes), or shorten retention.")
     if isinstance(error, lmdb.DiskError):
         return StorageFailure(f"{where}: the disk is full. Free space, then restart.")
     if isinstance(error, lmdb.DbsFullError):

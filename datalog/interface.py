@@ -159,7 +159,10 @@ class Cleaned:
 
 
 class NoRoom(StorageFailure):
-    """The disk has not the room that a write block asked for. Nothing was tried; other writes may find enough."""
+    """The map is full, or the disk has not the room that a write block asked for.
+
+    Nothing was written that anybody could see, and nothing is damaged by it: other writes may find enough.
+    """
 
 
 class DataLogWriter(Protocol):
@@ -244,9 +247,9 @@ class DataLogs(Protocol):
         With `room_bytes`, so much room is made sure of on the disk before, and NoRoom raised if there is not. Whoever
         can do without the write (compaction) asks for it, lest a full disk fail the commit.
 
-        Raises StorageFailure inside or at its end if the map is full, and at its end if it could not be committed
-        (nothing of it is visible then); once the disk has failed a commit or a sync, all further blocks are refused
-        at their beginning.
+        Raises NoRoom inside or at its end if the map is full, and StorageFailure at its end if it could not be
+        committed (nothing of it is visible then); once the disk has failed a commit or a sync, all further blocks are
+        refused at their beginning.
         """
         ...
 

@@ -123,7 +123,7 @@ class Leaders(Protocol):
         """Let the log begin at `offset`, durably; answers where it begins then, None if it is not led here.
 
         `offset` is at most the high watermark. A log that begins there or later stays as it is. Cancelled: the log
-        begins somewhere up to `offset`. Raises StorageFailure.
+        begins there, or where it did. Raises StorageFailure.
         """
         ...
 

@@ -95,6 +95,12 @@ class Ready:
 # --- readers: an outside value (TOML: typed; environment and flags: text) to ours, or ValueError ---
 
 
+class _Untyped(str):
+    """A value from where there is text only. In TOML a number in quotes is a text, and no number."""
+
+    __slots__ = ()
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("a text that is not empty is needed")
@@ -110,7 +116,7 @@ def _address(value: object) -> Address:
 
 
 def _address_or_off(value: object) -> Address | None:
-    return None if value == "off" else _address(value)
+    return None if isinstance(value, str) and value.lower() == "off" else _address(value)
 
 
 def _secret(value: object) -> Secret:
@@ -133,30 +139,34 @@ def _names(value: object) -> tuple[str, ...]:
 def _switch(value: object) -> bool:
     if isinstance(value, bool):
         return value
-    if value in ("true", "false"):
-        return value == "true"
-    raise ValueError("true or false is needed")
+    if isinstance(value, _Untyped) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise ValueError(f"true or false is needed{_unquoted(value)}")
 
 
 def _whole(least: int, most: int | None = None) -> Callable[[object], int]:
     bounds = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
 
     def read(value: object) -> int:
-        if isinstance(value, str) and re.fullmatch(r"-?[0-9]+", value):
+        if isinstance(value, _Untyped) and re.fullmatch(r"-?[0-9]+", value):
             value = int(value)
         # TOML's true is an int to Python, but not a number to its writer.
         if isinstance(value, int) and not isinstance(value, bool) and least <= value <= (most or value):
             return value
-        raise ValueError(f"{bounds} is needed")
+        raise ValueError(f"{bounds} is needed{_unquoted(value)}")
 
     return read
 
 
+def _unquoted(value: object) -> str:
+    return ", without quotes" if isinstance(value, str) and not isinstance(value, _Untyped) else ""
+
+
 def _one_of(*words: str) -> Callable[[object], str]:
     def read(value: object) -> str:
-        if not isinstance(value, str) or value not in words:
+        if not isinstance(value, str) or value.lower() not in words:
             raise ValueError(f"one of {', '.join(words)} is needed")
-        return value
+        return value.lower()
 
     return read
 
@@ -562,7 +572,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
         name = _VARIABLES.get(variable)
         if name is None:
             _unknown(variable, "the environment", _VARIABLES)
-        values[name] = _read(name, text, f"the environment variable {variable}")
+        values[name] = _read(name, _Untyped(text), f"the environment variable {variable}")
     return values
 
 

@@ -1,8 +1,12 @@
-"""One node at a time in a data directory.
+"""One node at a time in a data directory, and no node in a directory of something else.
 
 `DATA/lock` is locked with flock(2) for as long as the node lives. The system lets go of it when the process
 ends, however it ends, so there is no stale lock to remove by hand; the process id inside is for the message
 only. flock and not fcntl's record locks: those are lost as soon as anybody in the process closes the file.
+
+A directory that has files, and nothing among them that only a node or a backup makes, is somebody else's: a mistyped
+path. It is refused before anything is made in it. Missing parts of a node's own data are not judged here: the node
+knows what it needs, and says so.
 """
 
 from __future__ import annotations
@@ -13,13 +17,21 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fairlog.backup.manifest import MANIFEST, RESTORING, UNFINISHED
+
+_SIGNS = frozenset({"cluster", "datalog", "journals", MANIFEST, RESTORING, UNFINISHED})
+"""One of these is there as soon as there is anything to lose."""
+
+_NO_SIGNS = frozenset({"lock", "last-run", "last-run.new", "admin-token", "admin-token.new", "lost+found"})
+"""What a node's first start makes before its data, and may have left alone; and what mkfs makes."""
+
 
 class DirectoryInUse(Exception):
     """Another process has the data directory. The message names both."""
 
 
 class DirectoryUnusable(Exception):
-    """The data directory cannot be made or written. The message says why."""
+    """The data directory cannot be made or written, or is not one. The message says why."""
 
 
 @contextmanager
@@ -27,6 +39,7 @@ def locked_directory(directory: Path) -> Generator[None]:
     """Hold `directory`, making it if need be. Raises DirectoryInUse, DirectoryUnusable."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        _refuse_foreign(directory)
         descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except FileExistsError as error:
         raise DirectoryUnusable(f"cannot use the data directory {directory}: Not a directory") from error
@@ -71,6 +84,16 @@ def is_in_use(directory: Path) -> bool:
             return False
     except DirectoryInUse:
         return True
+
+
+def _refuse_foreign(directory: Path) -> None:
+    names = set(os.listdir(directory))
+    foreign = sorted(names - _NO_SIGNS)
+    if foreign and not names & _SIGNS:
+        raise DirectoryUnusable(
+            f"{directory} is not a data directory, and not empty (it has {foreign[0]!r}): choose an empty "
+            "directory, or a new one, with data_dir (--data-dir)"
+        )
 
 
 def _lock(directory: Path, descriptor: int, how: int) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from coordinator.watching import CoordinatorStatistics
 from copier.copier import CopierStatistics
 from datalog.interface import Space
+from fairlog.retention.statistics import RetentionStatistics
 from fairlog_histogram import Durations
 
 OLDEST_SHOWN = 5
@@ -80,6 +81,7 @@ class RunningFigures:
     appended_bytes: int
     coordinator: CoordinatorStatistics
     copier: CopierStatistics
+    retention: RetentionStatistics
     edge: EdgeFigures
     journals: JournalFigures
     space: Space

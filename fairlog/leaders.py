@@ -14,11 +14,13 @@ them visible in one LMDB transaction (invariant 7) and in the group's order (inv
 
 A storage failure is final for the run: from then on every write is refused, reads go on (invariant 12).
 
-Not here: what a Kafka request looks like, which error code an outcome has, when a transaction ends.
+Not here: what a Kafka request looks like, which error code an outcome has, when a transaction ends, and which batches
+are taken (`fairlog.produce_decisions`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -41,7 +43,8 @@ from copier.copier import BACKLOG_BYTES_MAX, Copier, CopierStatistics
 from copier.reclaim import Reclaimer
 from copier.visibility import LogForgotten
 from datalog.batch import BatchHeader
-from datalog.interface import DataLogs, Mark, UnknownLog
+from datalog.interface import DataLogs, Mark, NoRoom, UnknownLog
+from fairlog import produce_decisions
 from fairlog.broker import ActiveProducer, Appended, Buffer, DuplicateOf, RefusedAppend
 from fairlog.led_logs import LedLog, LedLogStore, steps
 from fairlog_types import (
@@ -57,34 +60,28 @@ from fairlog_types import (
     StorageFailure,
     TxId,
 )
-from journal import producer_window
 from journal.failpoints import planted, reach
 from journal.flush import Flusher
 from journal.journal import Journal, JournalSettings, NoFiles
 from journal.local_journal import encode_local
-from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
+from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord
 from journal.local_state import LocalState
 from journal.placing import Placed
-from journal.producer_window import BatchRefusal
 
 logger = structlog.get_logger("fairlog.leaders")
 
 EXPIRY_CHECK_MS = 600_000
 """How often idle producers are looked for: Kafka's producer.id.expiration.check.interval.ms."""
 
-DELETE_BATCHES_MAX = 1000
-"""Deleted in one write block: some 10 ms."""
+DELETE_BATCHES_MAX = 500
+"""Deleted in one write block: some 5 ms, and 30 of batches of 1 MB."""
 
 DELETE_ROOM_BYTES = 1 << 20
 """What such a block may need on the disk before it gives room back: the pages that the batches hang on."""
 
-_REFUSALS: Mapping[BatchRefusal, RefusedAppend] = {
-    BatchRefusal.FENCED: RefusedAppend.FENCED,
-    BatchRefusal.UNKNOWN_PRODUCER: RefusedAppend.UNKNOWN_PRODUCER,
-    BatchRefusal.OUT_OF_ORDER: RefusedAppend.OUT_OF_ORDER,
-    BatchRefusal.NOT_OPEN: RefusedAppend.NOT_IN_TRANSACTION,
-    BatchRefusal.SEALED: RefusedAppend.NOT_IN_TRANSACTION,
-}
+
+REFUSED_SAID_EVERY_S = 60
+"""A process without file descriptors may refuse thousands of writes in a second."""
 
 
 class AppendedCounts:
@@ -154,6 +151,9 @@ class LocalLeaders:
         )
         self._backlog_bytes_max = backlog_bytes_max
         self._failure: StorageFailure | None = None
+        self._refused_without_files = 0
+        """For want of file descriptors, since the log last said so."""
+        self._refused_said_s = -math.inf
         self.appended = AppendedCounts()
 
     @property
@@ -283,23 +283,28 @@ class LocalLeaders:
             leader = await self._leader_with_place(log, len(data))
             if leader is None:
                 return RefusedAppend.UNKNOWN_LOG
-            if header.transactional:
-                return self._append_transactional(leader, data, header)
-            return self._append_plain(leader, data, header)
+            decision = self._decide(leader.state, header)
+            if isinstance(decision, DuplicateOf | RefusedAppend):
+                return decision
+            self._write(leader, decision, data)
         except StorageFailure:
             return self._answered_before(log, header) or RefusedAppend.STORAGE
+        self.appended.note(header)
+        return produce_decisions.appended(decision)
+
+    def _decide(self, state: LocalState, header: BatchHeader) -> produce_decisions.Decision:
+        producer_id = header.producer_id
+        if header.transactional:
+            txid = self.open_transaction(producer_id, header.producer_epoch)
+            return txid if isinstance(txid, RefusedAppend) else produce_decisions.transactional(state, header, txid)
+        return produce_decisions.plain(
+            state, header, current_epoch=self._epoch_of(producer_id), open_transaction=self._open.get(producer_id)
+        )
 
     def _answered_before(self, log: LogId, header: BatchHeader) -> DuplicateOf | None:
         """The batch's first result, if it is in the journal: then "nothing was written" would be untrue."""
         leader = self._leaders.get(log)
-        if leader is None or header.transactional:
-            return None
-        decision = leader.state.check_plain(
-            header.producer_id, header.producer_epoch, header.base_sequence, header.record_count
-        )
-        if isinstance(decision, producer_window.DuplicateOf) and decision.base_offset is not None:
-            return DuplicateOf(decision.base_offset, Offset(decision.base_offset + header.record_count))
-        return None
+        return None if leader is None else produce_decisions.answered_before(leader.state, header)
 
     async def _leader_with_room(self, log: LogId, payload_bytes: int) -> LedLog | None:
         """The leader of `log`, in a step in which its journal has room for a frame with so many bytes.
@@ -311,7 +316,8 @@ class LocalLeaders:
         while leader is not None and self._failure is None and not leader.journal.has_room(payload_bytes):
             try:
                 await leader.journal.make_room(payload_bytes)
-            except NoFiles:
+            except NoFiles as refusal:
+                self._say_refused(refusal)
                 raise  # this write is refused; the next may find a file descriptor free again
             except StorageFailure as failure:
                 if self._leaders.get(log) is leader:  # else it was the deletion that closed the journal
@@ -321,65 +327,14 @@ class LocalLeaders:
             self._raise_if_failed()
         return leader
 
-    def _append_plain(
-        self, leader: LedLog, data: Buffer, header: BatchHeader
-    ) -> Appended | DuplicateOf | RefusedAppend:
-        producer_id, epoch = header.producer_id, header.producer_epoch
-        current = self._epoch_of(producer_id)
-        if current is not None and epoch != current:
-            # A larger one was never granted; taking it would fence the rightful producer out of this partition.
-            return RefusedAppend.FENCED
-        state = leader.state
-        txid = self._open.get(producer_id)
-        if txid is not None and txid.epoch <= epoch and txid in state.open_transactions:
-            return RefusedAppend.IN_TRANSACTION
-        decision = state.check_plain(producer_id, epoch, header.base_sequence, header.record_count)
-        match decision:
-            case producer_window.Refused(reason):
-                return _REFUSALS[reason]
-            case producer_window.DuplicateOf(base_offset, remembered):
-                if not remembered:
-                    return RefusedAppend.DUPLICATE_FORGOTTEN
-                visible_at = None if base_offset is None else Offset(base_offset + header.record_count)
-                return DuplicateOf(base_offset, visible_at)
-            case producer_window.Accept():
-                pass
-        base_offset = state.next_offset
-        record = PlainBatch(
-            base_offset=base_offset,
-            record_count=header.record_count,
-            max_timestamp_ms=header.max_timestamp,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            first_sequence=header.base_sequence,
-        )
-        self._write(leader, record, data)
-        self.appended.note(header)
-        return Appended(base_offset, Offset(base_offset + header.record_count))
-
-    def _append_transactional(
-        self, leader: LedLog, data: Buffer, header: BatchHeader
-    ) -> Appended | DuplicateOf | RefusedAppend:
-        txid = self.open_transaction(header.producer_id, header.producer_epoch)
-        if isinstance(txid, RefusedAppend):
-            return txid
-        decision = leader.state.check_transactional(txid, header.base_sequence, header.record_count)
-        match decision:
-            case producer_window.Refused(reason):
-                return _REFUSALS[reason]
-            case producer_window.DuplicateOf(_, remembered):
-                return DuplicateOf(None, None) if remembered else RefusedAppend.DUPLICATE_FORGOTTEN
-            case producer_window.Accept():
-                pass
-        record = TransactionalBatch(
-            txid=txid,
-            record_count=header.record_count,
-            max_timestamp_ms=header.max_timestamp,
-            first_sequence=header.base_sequence,
-        )
-        self._write(leader, record, data)
-        self.appended.note(header)
-        return Appended(None, None)
+    def _say_refused(self, refusal: NoFiles) -> None:
+        self._refused_without_files += 1
+        now_s = trio.current_time()
+        if now_s - self._refused_said_s >= REFUSED_SAID_EVERY_S:
+            logger.warning(
+                "refused for want of file descriptors", refused=self._refused_without_files, reason=str(refusal)
+            )
+            self._refused_without_files, self._refused_said_s = 0, now_s
 
     def open_transaction(self, producer_id: ProducerId, epoch: ProducerEpoch) -> TxId | RefusedAppend:
         """The transaction that the producer has open on this node, or why there is none for it."""
@@ -625,11 +580,10 @@ class LocalLeaders:
                 leader.watchers.discard(event)
 
     async def delete_before(self, log: LogId, offset: Offset) -> Offset | None:
-        """Let `log` start at `offset`, at most its high watermark; the new start, None if the log is not led here.
+        """See `fairlog.broker.Leaders`. Retention and DeleteRecords use it.
 
-        An offset at or before the start moves nothing. The start moves at once, and the batches before it go in steps,
-        between which others write. On disk when it returns. Cancelled: the start has moved or not, and batches may be
-        left before it, which a later call removes. Raises StorageFailure; that alone refuses no other writes.
+        The start moves at once, and the batches before it go in steps, between which others write; a later call removes
+        what is left. Raises NoRoom if the disk or the map is full: that alone refuses no other writes.
         """
         leader = self._leaders.get(log)
         if leader is None:
@@ -646,6 +600,11 @@ class LocalLeaders:
                 await trio.to_thread.run_sync(self._data_logs.sync)
         except UnknownLog:
             return None  # dropped meanwhile, with all its records
+        except NoRoom:
+            raise
+        except StorageFailure as failure:
+            self._on_failure(failure)
+            raise
         return leader.log_start
 
     def _delete_before(self, log: LogId, offset: Offset) -> bool:

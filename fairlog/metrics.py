@@ -31,6 +31,7 @@ from prometheus_client.registry import Collector
 from coordinator.watching import CoordinatorStatistics
 from copier.copier import CopierStatistics
 from fairlog.figures import OLDEST_SHOWN, EdgeFigures, Figures, GroupLag, JournalFigures, RunningFigures
+from fairlog.retention.statistics import RetentionStatistics
 from fairlog_histogram import BOUNDS_S, Durations
 
 GROUP_TOPICS_SHOWN = 500
@@ -79,6 +80,7 @@ def _running(figures: RunningFigures) -> Iterator[Metric]:
     yield from _transactions(figures.coordinator)
     yield from _journals(figures.journals)
     yield from _copy(figures.copier)
+    yield from _retention(figures.retention)
     yield _gauge("datalog_used_bytes", "The data logs' file, to the last page ever used", figures.space.used_bytes)
     yield _gauge("datalog_map_bytes", "What it may grow to (datalog.map_bytes)", figures.space.bytes_max)
     yield from _edge(figures.edge)
@@ -155,6 +157,19 @@ def _copy(figures: CopierStatistics) -> Iterator[Metric]:
     yield _counter("copied_records", "Records copied into the data logs", figures.copied_records)
     yield _counter("copied_bytes", "Bytes of record batches copied into the data logs", figures.copied_payload_bytes)
     yield _counter("copied_chunks", "Write transactions of the data logs that copied something", figures.copied_chunks)
+
+
+def _retention(figures: RetentionStatistics) -> Iterator[Metric]:
+    yield _counter("retention_deleted_bytes", "Bytes of batches that were too old or too many", figures.deleted_bytes)
+    yield _counter("compactions", "Compactions of a partition that have done something", figures.cleanings)
+    yield _counter("compaction_read_bytes", "Bytes of batches that compaction has read", figures.cleaned_read_bytes)
+    yield _counter("compaction_removed_records", "Records that compaction has removed", figures.cleaned_removed_records)
+    yield _counter("compaction_removed_bytes", "Bytes that it has removed", figures.cleaned_removed_bytes)
+    yield _counter(
+        "retention_postponed_rounds",
+        "Rounds of retention or compaction that ended early because the disk or the map was full",
+        figures.postponed_rounds,
+    )
 
 
 def _edge(figures: EdgeFigures) -> Iterator[Metric]:

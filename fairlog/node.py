@@ -27,6 +27,7 @@ import trio
 
 from coordinator.service import Coordinator, CoordinatorSettings
 from datalog.environment import LmdbDataLogs
+from fairlog import __version__
 from fairlog.backup.taking_over import take_over
 from fairlog.broker import Broker
 from fairlog.cluster.embedded import EmbeddedStore
@@ -85,7 +86,9 @@ def _raise_open_files_limit() -> None:
     except (OSError, ValueError) as error:
         log.warning("the limit of open files stays as it is", limit=soft, reason=str(error))
     else:
-        log.info("limit of open files", limit="none" if hard == resource.RLIM_INFINITY else hard, was=soft)
+        if soft != hard:
+            limit = "none" if hard == resource.RLIM_INFINITY else hard
+            log.info("limit of open files raised", limit=limit, was=soft)
 
 
 async def _set_when_cancelled(stop: trio.Event) -> None:
@@ -132,12 +135,14 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 background.start_soon(topics.run)
                 background.start_soon(groups.run)
                 background.start_soon(offsets.run)
-                background.start_soon(Retention(cluster, leaders, settings, _now_ms).run)
+                retention = Retention(cluster, leaders, settings, _now_ms)
+                background.start_soon(retention.run)
                 broker = Broker(
                     cluster, topics, leaders, leaders.data_logs, coordinator, settings, advertised, offsets, groups
                 )
                 log.info(
                     "ready",
+                    version=__version__,
                     address=str(advertised),
                     start=cluster.leader_epoch,
                     topics=len(cluster.topics()),
@@ -147,7 +152,14 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 async with trio.open_nursery() as serving:
                     server = Server(broker)
                     parts = Parts(
-                        cluster, leaders, leaders.data_logs, coordinator, server.statistics, advertised, groups
+                        cluster,
+                        leaders,
+                        leaders.data_logs,
+                        coordinator,
+                        server.statistics,
+                        advertised,
+                        groups,
+                        retention,
                     )
                     view.serves(parts)
                     await serving.start(server.serve, listeners)

@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from uuid import UUID
 
 import trio
@@ -24,6 +23,7 @@ from coordinator.answers import Description, Refusal
 from coordinator.service import Coordinator
 from coordinator.watching import Ended, Step, UnderWay
 from datalog.interface import DataLogs, UnknownLog
+from fairlog import __version__
 from fairlog.admin_http.cached import Cached
 from fairlog.admin_http.view import (
     PARTS_SHOWN,
@@ -57,17 +57,8 @@ from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.statistics import ApiStatistics, EdgeStatistics
 from fairlog.leaders import LocalLeaders
 from fairlog.led_logs import LedLog
+from fairlog.retention.task import Retention
 from fairlog_types import LogId, LogKind, TxId
-
-
-def _version() -> str:
-    try:
-        return metadata.version("fairlog")
-    except metadata.PackageNotFoundError:
-        return "not installed"  # a checkout may run without being a distribution
-
-
-VERSION = _version()
 
 LIVE_SHOWN = 100
 """Open transactions that are shown, the oldest, and as many that are being copied."""
@@ -95,6 +86,7 @@ class Parts:
     edge: EdgeStatistics
     advertised: Address
     members: Members
+    retention: Retention
 
 
 class NodeView:
@@ -145,7 +137,7 @@ class NodeView:
         return ClusterView(
             cluster_id=parts.cluster.cluster_id,
             node_id=parts.cluster.node_id,
-            version=VERSION,
+            version=__version__,
             start=parts.cluster.leader_epoch,
             address=str(parts.advertised),
             uptime_s=trio.current_time() - self._started_s,
@@ -277,7 +269,7 @@ class NodeView:
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         figures = Figures(
-            version=VERSION,
+            version=__version__,
             serving=self._phase is Phase.SERVING,
             refusing_writes=self.refusing_because is not None,
             running=None if self._parts is None else await self._running(self._parts),
@@ -298,6 +290,7 @@ class NodeView:
             appended_bytes=appended.size_bytes,
             coordinator=coordinator,
             copier=parts.leaders.copier_statistics(),
+            retention=parts.retention.statistics,
             edge=_edge(parts.edge),
             journals=await _journals(parts, coordinator.failed_journals),
             space=await trio.to_thread.run_sync(parts.data_logs.space),

@@ -10,11 +10,14 @@ code 1 (wrong usage: 2; interrupted: 130). Anything else is a mistake of ours an
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from fairlog import __version__
 from fairlog.cli import backup, consume, group, inspect, produce, serve, topic, txn, verify
 from fairlog.cli.errors import ClientError
+from fairlog.cli.output import say
 from fairlog.config import ConfigError
 
 EXAMPLES = """
@@ -47,6 +50,21 @@ app.command("backup", epilog=backup.EXAMPLES)(backup.backup)
 app.add_typer(topic.app)
 app.add_typer(group.app)
 app.add_typer(txn.app)
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        say(f"fairlog {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """What the program itself can be asked, without a command."""
 
 
 def main() -> None:

@@ -96,7 +96,7 @@ COORDINATOR_REFUSALS: dict[Refusal, ErrorCode] = {
     Refusal.MUST_ABORT: ErrorCode.TRANSACTION_ABORTABLE,
     # Nobody waits for the answer to a late request; whoever does all the same has to stop.
     Refusal.LATE: ErrorCode.INVALID_TXN_STATE,
-    Refusal.UNKNOWN_LOG: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    Refusal.UNKNOWN_LOG: ErrorCode.TRANSACTION_ABORTABLE,
     Refusal.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,
     # Fatal to every client, where an abortable code would make it produce the same records again.
     Refusal.OUTCOME_LOST: ErrorCode.INVALID_TXN_STATE,

@@ -53,7 +53,9 @@ def read_lines(reader: Reader, *, has_leader_epoch: bool) -> OffsetLines:
     return reader.array(topic)
 
 
-async def check_lines(broker: Broker, lines: OffsetLines) -> tuple[list[NewOffset], dict[tuple[str, int], ErrorCode]]:
+async def check_lines(
+    broker: Broker, lines: OffsetLines, *, unknown_partition: ErrorCode
+) -> tuple[list[NewOffset], dict[tuple[str, int], ErrorCode]]:
     """What may be committed, and for each other (topic, partition) why not. Others run between one and the next."""
     offsets: list[NewOffset] = []
     refused: dict[tuple[str, int], ErrorCode] = {}
@@ -66,7 +68,7 @@ async def check_lines(broker: Broker, lines: OffsetLines) -> tuple[list[NewOffse
                 await trio.lowlevel.checkpoint()
             metadata = line.metadata or ""
             if topic is None or not 0 <= line.partition < topic.partitions:
-                refused[name, line.partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                refused[name, line.partition] = unknown_partition
             elif len(metadata.encode()) > broker.settings.offsets.metadata_bytes_max:
                 refused[name, line.partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:

@@ -9,7 +9,7 @@ for neither.
 
 What goes wrong stays here. A full disk or a full map ends the round with a log line, and the next round tries again;
 nothing is lost by it, and the node goes on taking writes as long as the copy finds room. Should the disk itself fail
-under a step, the data logs refuse all further writes, and the node with them, as after any such failure (invariant 12).
+under a step, the node refuses all further writes, as after any such failure (invariant 12).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 import structlog
@@ -32,6 +31,7 @@ from fairlog.leaders import LocalLeaders
 from fairlog.retention.cleaner import LogCleaner, Report
 from fairlog.retention.cleaning import KEY_MEMORY_BYTES, SALT_BYTES, Rules
 from fairlog.retention.deletion import Limits, start_within
+from fairlog.retention.statistics import RetentionStatistics
 from fairlog.topic_configs import CleanupPolicy
 from fairlog_types import CorruptStorage, LogId, Offset, StorageFailure
 
@@ -43,20 +43,6 @@ BATCHES_PER_LOOK = 10_000
 _WORK_S, _REST_S = 0.001, 0.0005
 """How long a cleaning computes at a stretch, and then lets others: an answer waits a millisecond for it, not the five
 of the interpreter's own switching."""
-
-
-@dataclass(slots=True)
-class RetentionStatistics:
-    """What retention has done since the node's start."""
-
-    deleted_bytes: int = 0
-    """Of batches that were too old or too many, about."""
-    cleanings: int = 0
-    cleaned_read_bytes: int = 0
-    cleaned_removed_records: int = 0
-    cleaned_removed_bytes: int = 0
-    postponed_rounds: int = 0
-    """Ended early, because the disk or the map was full."""
 
 
 class Retention:
@@ -94,10 +80,11 @@ class Retention:
             if self._leaders.failure is None:
                 try:
                     await make_round()
-                except (StorageFailure, OSError) as failure:
-                    # A disk that has failed says so itself, in the next write of the copier.
+                except (NoRoom, OSError) as failure:
                     self.statistics.postponed_rounds += 1
-                    logger.warning("retention postponed", full=isinstance(failure, NoRoom), reason=str(failure))
+                    logger.warning("retention postponed", reason=str(failure))
+                except StorageFailure as failure:
+                    self._leaders.refuse_writes(str(failure))
 
     # --- by age and size ------------------------------------------------------------------------
 
@@ -130,11 +117,21 @@ class Retention:
             bounds, units = looked
             start = start_within(limits, units, log_start=bounds.log_start, size_bytes=bounds.size_bytes)
             if start <= bounds.log_start:
-                return
+                break
             await self._leaders.delete_before(log, start)
             deleted_bytes = sum(unit.size_bytes for unit in units if unit.last_offset < start)
             self.statistics.deleted_bytes += deleted_bytes
             logger.info("records deleted", topic=topic, partition=log.partition, start=start, bytes=deleted_bytes)
+
+        await self._go_through(self._reindexing(log))
+
+    def _reindexing(self, log: LogId) -> Iterator[None]:
+        """Searches by timestamp are long if the record with the largest one has gone, now or by DeleteRecords."""
+        try:
+            if self._data_logs.time_index_is_behind(log):
+                yield from self._data_logs.reindexing(log)
+        except UnknownLog:
+            return
 
     def _look(self, log: LogId) -> tuple[Bounds, list[Unit]] | None:
         """The log's bounds, and its first units; None if there is no such log. In a worker thread."""

@@ -28,6 +28,8 @@ class CountersCheck:
 
     def feed(self, batch: KeptBatch) -> Iterator[Violation]:
         self._size_bytes += batch.size_bytes
+        if batch.last_offset < self._record.log_start:
+            return iter(())  # it waits to be removed, and has no part in what can be found
         if batch.header.max_timestamp > self._max_timestamp_ms:
             self._max_timestamp_ms = batch.header.max_timestamp
             self._max_timestamp_at = batch.last_offset

@@ -22,6 +22,7 @@ from fairlog.figures import (
     RunningFigures,
 )
 from fairlog.metrics import GROUP_TOPICS_SHOWN, LABEL_CHARACTERS_MAX, exposition
+from fairlog.retention.statistics import RetentionStatistics
 from fairlog_histogram import BOUNDS_S, Durations, Histogram
 
 
@@ -54,6 +55,7 @@ RUNNING = RunningFigures(
     appended_bytes=3000,
     coordinator=COORDINATOR,
     copier=CopierStatistics(1, 20, 2000, 512, 0.25, 0, 1.5),
+    retention=RetentionStatistics(500, 2, 900, 40, 600, 3),
     edge=EdgeFigures(
         [
             ApiFigures("Produce", 7, 1, {"NOT_LEADER": 2}, 700, 70, durations(0.02)),
@@ -111,6 +113,12 @@ def read(
         ("fairlog_connections", {}, 3),
         ("fairlog_connections_refused_total", {}, 1),
         ("fairlog_produced_records_total", {}, 30),
+        ("fairlog_retention_deleted_bytes_total", {}, 500),
+        ("fairlog_compactions_total", {}, 2),
+        ("fairlog_compaction_read_bytes_total", {}, 900),
+        ("fairlog_compaction_removed_records_total", {}, 40),
+        ("fairlog_compaction_removed_bytes_total", {}, 600),
+        ("fairlog_retention_postponed_rounds_total", {}, 3),
         ("fairlog_datalog_used_bytes", {}, 8192),
         ("fairlog_datalog_map_bytes", {}, 1 << 30),
     ],

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
+from fairlog import __version__
 from fairlog.cli import app
 from tests.cli.processes import FAIRLOG
 
@@ -98,6 +99,11 @@ def test_section_of_a_command_has_examples_that_it_takes(name: str) -> None:
     """Every example on the page is a command line that the program reads; each command has one of its own."""
     calls = [call for block in _SHELL.findall(SECTIONS[name]) for call in commands_in(block)]
     assert name in {parse(call) for call in calls}
+
+
+def test_version_of_the_program_is_told(fairlog: Callable[..., tuple[int, str, str]]) -> None:
+    """`fairlog --version` needs no command."""
+    assert fairlog("--version") == (0, f"fairlog {__version__}\n", "")
 
 
 def test_examples_that_are_wrong_are_found() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import warnings
 from typing import Any
@@ -29,6 +30,8 @@ BATCH_RECORDS = 200
 SESSION_MS = 3_000
 TRANSACTION_MS = 10_000
 WAIT_S = 30.0
+LIVENESS_S = 15
+"""A worker that makes no step for so long ends itself."""
 
 
 def transform(departure: bytes) -> bytes:
@@ -74,6 +77,9 @@ def confluent(address: str, slot: str) -> None:
     producer.init_transactions(WAIT_S)
     consumer.subscribe([INPUT], on_revoke=moved, on_lost=moved)
     while True:
+        # librdkafka#5456: send_offsets_to_transaction may wait without end, whatever its time-out, if the node is
+        # restarted in that moment. SIGALRM is left to its default: it ends the process, whichever call it is in.
+        signal.alarm(LIVENESS_S)
         messages = consumer.consume(BATCH_RECORDS, 0.2)
         if rebalanced:
             # Some of these may belong to another worker by now: every partition goes on where its commit is.

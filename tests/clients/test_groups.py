@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import subprocess
 import sys
@@ -77,7 +76,6 @@ def member(node: NodeProcess, topic: str, group: str) -> Iterator[MakeMember]:
     for each in made:
         each._thread.join(WAIT_S)
     made.clear()
-    gc.collect()  # the sockets that kafka-python leaves: here their warnings are expected
 
 
 def fill(address: str, topic: str, partitions: int = PARTITIONS) -> None:

@@ -73,6 +73,15 @@ def test_variables_of_the_keys_are_all_different() -> None:
             "journal.fsync = 'always' in the config file {file}: one of commit, interval, never",
         ),
         ("node_id = '1x'\n", "node_id = '1x' in the config file {file}: a whole number from 0"),
+        (
+            "[journal]\nfsync_interval_ms = '100'\n",
+            "journal.fsync_interval_ms = '100' in the config file {file}: a whole number of at least 1 is needed, "
+            "without quotes",
+        ),
+        (
+            "[topics]\nauto_create = 'true'\n",
+            "topics.auto_create = 'true' in the config file {file}: true or false is needed, without quotes",
+        ),
         ("node_id = true\n", "node_id = 'True' in the config file {file}: a whole number from 0"),
         ("node_id = 1.5\n", "node_id = '1.5' in the config file {file}: a whole number from 0"),
         ("node_id = -1\n", "node_id = '-1' in the config file {file}: a whole number from 0"),
@@ -113,6 +122,21 @@ def test_environment_with_a_bad_value_is_refused_naming_the_variable() -> None:
         ConfigError, match="stop_grace_ms = 'soon' in the environment variable FAIRLOG_STOP_GRACE_MS: a whole"
     ):
         load(environment={"FAIRLOG_STOP_GRACE_MS": "soon"})
+
+
+def test_words_of_a_key_are_taken_in_any_case(tmp_path: Path) -> None:
+    """INFO, info and Info are one word, wherever they stand; what is kept is the word of the table."""
+    environment = {"FAIRLOG_LOG_LEVEL": "DEBUG", "FAIRLOG_TOPICS_AUTO_CREATE": "False"}
+    file = written(tmp_path, "[journal]\nfsync = 'Never'\n")
+    settings = load(flags={"admin.listen": "OFF"}, environment=environment, file=file)
+    assert (settings.log.level, settings.topics.auto_create) == ("debug", False)
+    assert (settings.journal.fsync, settings.admin.listen) == ("never", None)
+
+
+def test_environment_with_a_bad_number_does_not_speak_of_quotes() -> None:
+    """Those are TOML's."""
+    with pytest.raises(ConfigError, match=r"is needed$"):
+        load(environment={"FAIRLOG_NODE_ID": "one"})
 
 
 def test_flag_with_a_bad_value_is_refused_naming_the_flag() -> None:

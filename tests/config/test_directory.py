@@ -45,6 +45,42 @@ def test_directory_of_a_killed_process_is_free(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("name", ["thesis.tex", ".bashrc", "cluster.txt", "restored-from.json"])
+def test_directory_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path, name: str) -> None:
+    """A mistyped path is told before anything is mixed in, not even a lock."""
+    (tmp_path / name).write_text("")
+    (tmp_path / "lost+found").mkdir()
+    with (
+        pytest.raises(DirectoryUnusable, match=rf"is not a data directory, and not empty \(it has '{name}'\): choose"),
+        locked_directory(tmp_path),
+    ):
+        pass
+    assert sorted(os.listdir(tmp_path)) == sorted([name, "lost+found"])
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["lost+found"],
+        ["lock"],
+        ["lock", "admin-token.new"],
+        ["lock", "admin-token", "last-run", "lost+found"],
+        ["lock", "admin-token", "cluster", "notes.txt"],
+        ["backup.json", "cluster", "datalog"],
+        ["backup.json.new"],
+        ["restoring.json", "cluster", "datalog", "journals"],
+        ["datalog"],
+    ],
+    ids=" ".join,
+)
+def test_directory_that_may_be_a_nodes_is_accepted(tmp_path: Path, names: list[str]) -> None:
+    """New file systems, first starts that were cut short, backups; and data of which a part is missing."""
+    for name in names:
+        (tmp_path / name).write_text("")
+    with locked_directory(tmp_path):
+        pass
+
+
 def test_directory_that_cannot_be_made_is_refused_saying_why(tmp_path: Path) -> None:
     """A file in the way is named."""
     (tmp_path / "file").write_text("")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from coordinator.answers import Refusal
 from coordinator.recovery import snapshot_records
@@ -203,6 +204,34 @@ async def test_restart_does_not_trap_a_client_that_aborts_without_saying_so(runn
     assert await after.add(granted, logs[0], connection=2) is Refusal.MUST_ABORT
     assert await after.add(granted, logs[0], connection=3) is Refusal.MUST_ABORT
     assert await after.transaction(granted, logs[0], connection=3) is None
+
+
+async def test_restart_says_how_long_a_transaction_that_it_aborts_was_open(running, logs, nursery, autojump_clock):
+    """From its beginning in the run before, as the journal has it; a clock that was set back makes it no riddle."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    await trio.sleep(30)
+    with capture_logs() as lines:
+        await restart(running, nursery)
+    assert [line["open_ms"] for line in lines if line["event"] == "transaction"] == [30_000]
+    after = running.restarted()
+    after.clock_step_ms = -(10**9)
+    with capture_logs() as lines:
+        await after.coordinator.recover(tail_kept=True)
+    assert [line["open_ms"] for line in lines if line["event"] == "transaction"] == [0]
+
+
+async def test_restart_leaves_out_of_the_log_what_it_does_not_know(running, logs, nursery, autojump_clock):
+    """PREPARE_COMMIT does not say when its transaction began: no figure is better than one that counts from here."""
+    running.participants.copying = trio.Event()
+    granted = await running.init()
+    await running.transaction(granted, logs[0])
+    with capture_logs() as lines:
+        await restart(running, nursery)
+        await settle()
+    (line,) = (line for line in lines if line["event"] == "transaction")
+    assert (line["outcome"], line["apply_ms"]) == ("committed", 0.0)
+    assert not {"open_ms", "prepare_ms"} & set(line)
 
 
 async def test_second_restart_still_remembers_who_must_abort(running, logs, nursery, autojump_clock):

@@ -308,7 +308,7 @@ async def test_offsets_log_of_impossible_names_is_not_added(ask, memory):
 async def test_txn_commit_reaches_the_group_with_producer_and_sender(ask, memory, topic, version):
     """Who it is in the group is known from version 3 on, the leader epoch from 2 on."""
     answer = await ask(TXN_COMMIT, version, **txn_commit(("t", 1, 12, 4, "meta"), ("u", 0, 1, -1, None)))
-    assert errors(answer) == {("t", 1): 0, ("u", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert errors(answer) == {("t", 1): 0, ("u", 0): ErrorCode.TRANSACTION_ABORTABLE}
     sender = Sender("m", "i", 3) if version >= 3 else Sender()
     new = NewOffset((topic, 1), 12, 4 if version >= 2 else -1, "meta")
     producer = TransactionalProducer("tx", 41, 2, 11)

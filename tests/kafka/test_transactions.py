@@ -136,7 +136,7 @@ async def test_partitions_are_added_all_or_none(ask, memory):
     """One that does not exist keeps the others out, and nothing has begun; but the coordinator has heard of it."""
     memory.topics.create_now("t", partitions=1)
     errors = added(await ask(ADD, 3, **add(0, 5)))
-    assert errors == {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED, ("t", 5): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    assert errors == {("t", 0): ErrorCode.OPERATION_NOT_ATTEMPTED, ("t", 5): ErrorCode.TRANSACTION_ABORTABLE}
     assert memory.coordinator.calls == [("add", "tx", 41, 2, (), 11)]
 
 

@@ -8,11 +8,13 @@ from uuid import UUID
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from coordinator.messages import Begin
+from fairlog import leaders
 from fairlog.broker import Appended, DuplicateOf, RefusedAppend
 from fairlog_types import LogId, Offset, ProducerEpoch, StorageFailure
-from journal.journal import Fsync, JournalKind
+from journal.journal import Fsync, Journal, JournalKind, NoFiles
 from journal.reopen import reopen
 from tests.node.runs import JOURNALS, A, B, is_waiting, transaction
 
@@ -88,6 +90,29 @@ async def test_leader_repeated_batch_after_a_failure_is_not_denied(open_run) -> 
         again = await run.plain(A, b"v", producer_id=3, epoch=0, sequence=0)
         assert again == DuplicateOf(Offset(0), Offset(1))
         assert await run.plain(A, b"w", producer_id=3, epoch=0, sequence=1) is RefusedAppend.STORAGE
+
+
+async def test_leader_without_file_descriptors_says_so_and_says_it_seldom(
+    open_run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch is refused; the log has a line at the first one, and later one with how many there were."""
+
+    async def no_file(*_: object) -> None:
+        raise NoFiles("Raise the limit of open files")
+
+    async with open_run() as run:
+        await run.start(A)
+        monkeypatch.setattr(Journal, "make_room", no_file)
+        with capture_logs() as lines:
+            for _ in range(4):
+                assert await run.plain(A, b"v") is RefusedAppend.STORAGE
+            monkeypatch.setattr(leaders, "REFUSED_SAID_EVERY_S", 0)
+            assert await run.plain(A, b"v") is RefusedAppend.STORAGE
+        assert [(line["refused"], line["reason"]) for line in lines if "descriptors" in line["event"]] == [
+            (1, "Raise the limit of open files"),
+            (4, "Raise the limit of open files"),
+        ]
+        assert run.leaders.failure is None
 
 
 async def test_leader_of_another_log_is_unknown(open_run) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -56,6 +58,13 @@ def read(client: RawClient, topic: str, start: int = 0) -> list[Row]:
             return rows
 
 
+def verify(node: NodeProcess) -> None:
+    """The files of the node, which has stopped, keep all invariants."""
+    command = [sys.executable, "-m", "fairlog.cli", "verify", str(node.data_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + WAIT_S
     while not condition():
@@ -95,6 +104,8 @@ def test_kill_in_the_middle_of_a_compaction_loses_nothing(new_node: NewNode, poi
         written += produce(client, "t", (b"end", b"e"))
         wait_until(lambda: len(read(client, "t")) <= 30, "the next cleaning has not ended it")
         assert map_of(read(client, "t")) == map_of(written)
+    assert node.stop() == 0
+    verify(node)
 
 
 @pytest.mark.parametrize(("point", "nth"), [("before_commit", 2), ("after_commit", 2)])
@@ -122,8 +133,14 @@ def test_kill_in_the_middle_of_a_deletion_leaves_a_log_that_starts_somewhere(
             return {value for _, _, value in read(client, "t", client.list_offset("t", 0, -2)[1])}
 
         wait_until(lambda: values() == {b"young"}, "the old records are still there")
+    node.kill()
+    node.start()
+    with RawClient(node.address) as client:
+        assert values() == {b"young"}
         if old:
             assert client.fetch("t", 0, 0, wait_ms=0).error_code == raw.OFFSET_OUT_OF_RANGE
+    assert node.stop() == 0
+    verify(node)
 
 
 def test_full_disk_in_compaction_refuses_no_writes_and_passes(new_node: NewNode) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import struct
@@ -16,6 +17,7 @@ import lmdb
 import pytest
 
 from datalog import layout
+from fairlog import __version__
 from fairlog.cluster import records
 from scripts.node_process import NodeProcess
 from tests.clients.raw_client import RawClient, batch
@@ -44,11 +46,43 @@ def test_start_in_a_directory_in_use_is_refused(new_node: NewNode) -> None:
     produce(first, b"undisturbed")
 
 
+def test_start_in_a_directory_of_something_else_is_refused(new_node: NewNode) -> None:
+    """Nothing is mixed in. What a first start makes before its data is not taken for something else."""
+    node = new_node(FAIRLOG_ADMIN_LISTEN="127.0.0.1:0")
+    node.data_dir.mkdir()
+    (node.data_dir / "thesis.tex").write_text("")
+    assert refusal(node).startswith(f"{node.data_dir} is not a data directory, and not empty")
+    assert os.listdir(node.data_dir) == ["thesis.tex"]
+    (node.data_dir / "thesis.tex").unlink()
+    node.start()
+    node.stop()
+    for kept in ("cluster", "datalog", "journals"):
+        shutil.rmtree(node.data_dir / kept)
+    node.start()
+
+
 def test_start_with_an_unknown_key_is_refused(new_node: NewNode) -> None:
     """A misspelt variable is not passed over."""
     node = new_node(FAIRLOG_JOURNAL_FSNYC="never")
     assert refusal(node).startswith("unknown key FAIRLOG_JOURNAL_FSNYC in the environment")
     assert not node.data_dir.exists()
+
+
+def test_start_says_which_program_serves_and_what_it_has_changed(new_node: NewNode) -> None:
+    """The log names the version; and the limit of open files, if it was raised and is not as it was found."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    node = new_node()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        node.start()
+        assert f"version={__version__}" in node.log_tail()
+        assert "limit of open files" not in node.log_tail()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        node.restart()
+        assert "limit of open files raised" in node.log_tail()
+        assert "was=256" in node.log_tail()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # --- a format of tomorrow --------------------------------------------------------------------------

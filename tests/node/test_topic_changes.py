@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -10,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from datalog.interface import Bounds, DataLogWriter, EpochEnd
+from datalog.interface import Bounds, DataLogWriter, EpochEnd, NoRoom
 from fairlog import leaders as leaders_module
 from fairlog.broker import Appended, RefusedAppend
 from fairlog.cluster.interface import InvalidPartitions, UnknownTopic
@@ -298,31 +300,32 @@ async def test_records_deleted_are_gone_from_the_disk_when_it_is_answered(
 async def test_records_deleted_in_steps_let_others_write_between_them(
     open_run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No write of the data logs takes more batches than it may; the start moves with the first of them."""
+    """The start moves at once; no write of the data logs lasts as long as all of the deletion."""
     monkeypatch.setattr(leaders_module, "DELETE_BATCHES_MAX", 2)
     async with open_run() as run:
         await run.start(A)
         for number in range(7):
             await run.plain(A, b"%d" % number)
         await run.leaders.drain()
-        sizes: list[int] = []
+        size = run.data_logs.bounds(A).size_bytes // 7
+        left: list[int] = []
         delete = run.leaders._delete_before  # pyright: ignore[reportPrivateUsage]
 
         def watched(log: LogId, offset: Offset) -> bool:
+            left.append(run.data_logs.bounds(log).size_bytes // size)
             more = delete(log, offset)
-            sizes.append(run.data_logs.bounds(log).size_bytes)
+            assert run.data_logs.bounds(log).log_start == offset
             return more
 
         monkeypatch.setattr(run.leaders, "_delete_before", watched)
         assert await run.leaders.delete_before(A, Offset(7)) == Offset(7)
-        batch_bytes = sizes[0] // 5
-        assert sizes[:4] == [5 * batch_bytes, 3 * batch_bytes, batch_bytes, 0]
+        assert left == [7, 5, 3, 1, 0]
 
 
 async def test_records_deleted_half_before_a_crash_are_deleted_by_asking_again(
     open_run, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cancelled, or killed, between two steps: the log begins where it was told to, and the rest goes later."""
+    """Cancelled, or killed, between two steps: the log begins where it was told to, and its batches can still go."""
     monkeypatch.setattr(leaders_module, "DELETE_BATCHES_MAX", 2)
     async with open_run() as run:
         await run.start(A)
@@ -343,9 +346,9 @@ async def test_records_deleted_half_before_a_crash_are_deleted_by_asking_again(
     async with open_run(left) as run:
         await run.start(A)
         assert run.leaders.log_start(A) == Offset(6)
-        assert run.data_logs.bounds(A).size_bytes > 0
-        assert await run.leaders.delete_before(A, Offset(6)) == Offset(6)
-        assert run.data_logs.bounds(A).size_bytes == 0
+        assert (await bounds(run, A)).size_bytes > 0
+        assert await run.leaders.delete_before(A, Offset(0)) == Offset(6)
+        assert (await bounds(run, A)).size_bytes == 0
         assert await run.plain(A, b"more") == Appended(Offset(6), Offset(7))
 
 
@@ -361,14 +364,12 @@ async def test_records_of_a_log_that_is_dropped_meanwhile_need_no_deleting(open_
         assert await run.leaders.delete_before(A, Offset(1)) is None
 
 
-async def test_records_that_the_disk_does_not_delete_can_still_be_read(
-    open_run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A write that the disk had no room for was not tried: it is refused alone, and asking again helps."""
+async def test_records_that_the_disk_does_not_delete_stop_writes(open_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a failed commit left is not known (invariant 12); records that were not deleted can still be read."""
 
     @contextmanager
-    def failing(**_: int) -> Iterator[DataLogWriter]:
-        raise StorageFailure("No space left on device")
+    def failing(*, room_bytes: int = 0) -> Iterator[DataLogWriter]:
+        raise StorageFailure("Input/output error")
         yield
 
     async with open_run() as run:
@@ -377,10 +378,33 @@ async def test_records_that_the_disk_does_not_delete_can_still_be_read(
         await run.leaders.drain()
         with monkeypatch.context() as patch:
             patch.setattr(run.data_logs, "write", failing)
-            with pytest.raises(StorageFailure, match="No space left"):
+            with pytest.raises(StorageFailure, match="Input/output"):
                 await run.leaders.delete_before(A, Offset(1))
         assert run.leaders.log_start(A) == Offset(0)
         assert await run.values(A) == [b"v"]
+        assert await run.plain(A, b"v") is RefusedAppend.STORAGE
+        with pytest.raises(StorageFailure):
+            await run.leaders.delete_before(A, Offset(1))
+
+
+async def test_records_that_a_full_disk_does_not_delete_stop_no_writes(
+    open_run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was tried: the records can be read, others can be written, and the deletion is for another time."""
+
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async with open_run() as run:
+        await run.start(A)
+        await run.plain(A, b"v")
+        await run.leaders.drain()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "posix_fallocate", full)
+            with pytest.raises(NoRoom, match="No space left"):
+                await run.leaders.delete_before(A, Offset(1))
+        assert run.leaders.log_start(A) == Offset(0)
+        assert await run.plain(A, b"w") == Appended(Offset(1), Offset(2))
         assert await run.leaders.delete_before(A, Offset(1)) == Offset(1)
 
 

@@ -221,12 +221,41 @@ async def test_full_disk_postpones_the_round_and_refuses_no_writes(
             with trio.move_on_after(0.25):
                 await retention.run()
         assert [line["event"] for line in lines] == ["retention postponed"] * 2
-        assert all(line["full"] and "No space left" in line["reason"] for line in lines)
+        assert all("No space left" in line["reason"] for line in lines)
         assert run.leaders.failure is None
         assert retention.statistics.postponed_rounds == 2
         await write(run, A, [(b"b", b"3")])
         await retention.clean()
         assert [row[0] for row in await stored(run, A)] == [1, 2, 3]
+
+
+async def test_disk_that_fails_under_a_cleaning_stops_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patient_clock: None
+) -> None:
+    """What a failed commit left is not known (invariant 12): the node says so, and is read from until a restart."""
+
+    def failing(_: LmdbDataLogs, *, room_bytes: int = 0) -> None:
+        raise StorageFailure("Input/output error")
+
+    async with retention_over(tmp_path, clean_interval_ms=100, timeout_s=1e6) as (run, retention):
+        await write(run, A, [(b"a", b"1")], [(b"a", b"2")], [(b"end", b"")])
+        with monkeypatch.context() as patch:
+            patch.setattr(LmdbDataLogs, "write", failing)
+            with trio.move_on_after(0.25):
+                await retention.run()
+        assert "Input/output" in str(run.leaders.failure)
+        assert len(await stored(run, A)) == 3
+
+
+async def test_searches_are_made_short_again_after_a_deletion(tmp_path: Path) -> None:
+    """Whoever has deleted the record with the largest timestamp, retention or a client."""
+    async with retention_over(tmp_path, {"retention.bytes": "1000000"}) as (run, retention):
+        for timestamp_ms in (9_000_000, 10, 20):
+            await write(run, A, [(b"k", b"v")], timestamp_ms=timestamp_ms)
+        await run.leaders.delete_before(A, Offset(1))
+        assert run.data_logs.time_index_is_behind(A)
+        await retention.delete_expired()
+        assert not run.data_logs.time_index_is_behind(A)
 
 
 async def test_node_whose_disk_has_failed_makes_no_rounds(tmp_path: Path, patient_clock: None) -> None:

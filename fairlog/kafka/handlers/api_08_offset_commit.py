@@ -52,7 +52,9 @@ def decode(reader: Reader, version: int) -> OffsetCommitRequest:
 async def handle(context: Context, request: OffsetCommitRequest) -> Reply:
     if not is_group_id(request.group):
         return encode(context, request, {}, ErrorCode.INVALID_GROUP_ID)
-    offsets, refused = await check_lines(context.broker, request.lines)
+    offsets, refused = await check_lines(
+        context.broker, request.lines, unknown_partition=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
     if not offsets:
         return encode(context, request, refused, ErrorCode.NONE)
     outcome = await context.broker.offsets.commit(request.group, request.sender, offsets)

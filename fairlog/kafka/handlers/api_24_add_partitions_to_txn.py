@@ -4,6 +4,8 @@ Behaviour
 - What the coordinator refuses (who is fenced, above all) is told so, whatever the partitions are.
 - All or none: if one partition does not exist, the others are OPERATION_NOT_ATTEMPTED and nothing has
   begun. Only a partition that is deleted in that very moment is refused alone.
+- A partition that does not exist is TRANSACTION_ABORTABLE, where Kafka says UNKNOWN_TOPIC_OR_PARTITION: clients
+  repeat that without end (docs/decisions/0003-deleted-topics.md).
 - After a transaction that the broker has aborted, and before the client has: TRANSACTION_ABORTABLE.
 
 Version notes
@@ -69,12 +71,12 @@ async def _errors(context: Context, request: AddPartitionsToTxnRequest) -> dict[
     found = {partition: log for partition, log in logs.items() if log is not None}
     if len(found) == len(logs):
         return await _add(context, request, logs=found, asked=logs)
-    # Asked for nothing, the coordinator still says who is fenced: clients ask again for an unknown partition until
-    # their time is up. And it learns that the sender knows of its last commit: an abort that follows is of the next.
+    # Asked for nothing, the coordinator still says who is fenced. And it learns that the sender knows of its last
+    # commit: an abort that follows is of the next.
     errors = await _add(context, request, logs={}, asked=logs)
     return {
         partition: error
-        or (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition not in found else ErrorCode.OPERATION_NOT_ATTEMPTED)
+        or (ErrorCode.TRANSACTION_ABORTABLE if partition not in found else ErrorCode.OPERATION_NOT_ATTEMPTED)
         for partition, error in errors.items()
     }
 

@@ -7,7 +7,9 @@ Behaviour
   (INVALID_PRODUCER_ID_MAPPING), a group that was not added to an open transaction, or a request that came late on an
   earlier connection (INVALID_TXN_STATE), a transaction that the broker has aborted (TRANSACTION_ABORTABLE), and whom
   the group refuses: a member that is gone or of an older generation (KIP-447), or whose instance id is taken.
-- A partition that does not exist, or whose metadata string is too long, is refused alone.
+- A partition that does not exist, or whose metadata string is too long, is refused alone. The former is
+  TRANSACTION_ABORTABLE, where Kafka says UNKNOWN_TOPIC_OR_PARTITION: clients repeat that without end
+  (docs/decisions/0003-deleted-topics.md).
 
 Version notes
 - 2 adds the leader epoch; 3 is flexible and says who the sender is in the group, so that it can be refused. Before
@@ -59,7 +61,9 @@ async def handle(context: Context, request: TxnOffsetCommitRequest) -> Answer:
         return encode(context, request, {}, ErrorCode.INVALID_REQUEST)
     if not is_group_id(request.group):
         return encode(context, request, {}, ErrorCode.INVALID_GROUP_ID)
-    offsets, refused = await check_lines(context.broker, request.lines)
+    offsets, refused = await check_lines(
+        context.broker, request.lines, unknown_partition=ErrorCode.TRANSACTION_ABORTABLE
+    )
     if not offsets:
         return encode(context, request, refused, ErrorCode.NONE)
     producer = TransactionalProducer(

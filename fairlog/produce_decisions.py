@@ -1,0 +1,100 @@
+"""Whether a partition's leader takes a batch, and as which record of its journal. Pure.
+
+    header of the batch ─┐
+    state of the log  ───┼──▶ plain, transactional ──▶ the record to write │ the result it had before │ a refusal
+    what else is known ──┘
+
+A leader asks in the very step in which it writes: between the decision and the frame nobody else has a turn, so that
+what was decided still holds. What the log itself remembers (sequences, epochs, open transactions) decides
+`journal.local_state`; here stand the rules that need more than one log (invariant 9 among them), and the translation
+into what `fairlog.broker.Leaders.append` answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from datalog.batch import BatchHeader
+from fairlog.broker import Appended, DuplicateOf, RefusedAppend
+from fairlog_types import Offset, ProducerEpoch, TxId
+from journal import producer_window
+from journal.local_records import PlainBatch, TransactionalBatch
+from journal.local_state import LocalState
+from journal.producer_window import BatchRefusal
+
+Decision = PlainBatch | TransactionalBatch | DuplicateOf | RefusedAppend
+
+_REFUSALS: Mapping[BatchRefusal, RefusedAppend] = {
+    BatchRefusal.FENCED: RefusedAppend.FENCED,
+    BatchRefusal.UNKNOWN_PRODUCER: RefusedAppend.UNKNOWN_PRODUCER,
+    BatchRefusal.OUT_OF_ORDER: RefusedAppend.OUT_OF_ORDER,
+    BatchRefusal.NOT_OPEN: RefusedAppend.NOT_IN_TRANSACTION,
+    BatchRefusal.SEALED: RefusedAppend.NOT_IN_TRANSACTION,
+}
+
+
+def plain(
+    state: LocalState, header: BatchHeader, *, current_epoch: ProducerEpoch | None, open_transaction: TxId | None
+) -> Decision:
+    """Decide on a batch that is outside of transactions.
+
+    `current_epoch` is the coordinator's word on this producer (None: it is no transactional one); `open_transaction` is
+    what the producer has open on this node.
+    """
+    producer_id, epoch = header.producer_id, header.producer_epoch
+    if current_epoch is not None and epoch != current_epoch:
+        # A larger one was never granted; taking it would fence the rightful producer out of this partition.
+        return RefusedAppend.FENCED
+    if open_transaction is not None and open_transaction.epoch <= epoch and open_transaction in state.open_transactions:
+        return RefusedAppend.IN_TRANSACTION
+    match state.check_plain(producer_id, epoch, header.base_sequence, header.record_count):
+        case producer_window.Refused(reason):
+            return _REFUSALS[reason]
+        case producer_window.DuplicateOf(base_offset, remembered):
+            return _first_result(base_offset, header) if remembered else RefusedAppend.DUPLICATE_FORGOTTEN
+        case producer_window.Accept():
+            return PlainBatch(
+                base_offset=state.next_offset,
+                record_count=header.record_count,
+                max_timestamp_ms=header.max_timestamp,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                first_sequence=header.base_sequence,
+            )
+
+
+def transactional(state: LocalState, header: BatchHeader, txid: TxId) -> Decision:
+    """Decide on a batch of the transaction `txid`."""
+    match state.check_transactional(txid, header.base_sequence, header.record_count):
+        case producer_window.Refused(reason):
+            return _REFUSALS[reason]
+        case producer_window.DuplicateOf(_, remembered):
+            return DuplicateOf(None, None) if remembered else RefusedAppend.DUPLICATE_FORGOTTEN
+        case producer_window.Accept():
+            return TransactionalBatch(
+                txid=txid,
+                record_count=header.record_count,
+                max_timestamp_ms=header.max_timestamp,
+                first_sequence=header.base_sequence,
+            )
+
+
+def answered_before(state: LocalState, header: BatchHeader) -> DuplicateOf | None:
+    """What a plain batch was answered the first time; None if the log does not remember it, or it is transactional."""
+    if header.transactional:
+        return None
+    decision = state.check_plain(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
+    if isinstance(decision, producer_window.DuplicateOf) and decision.base_offset is not None:
+        return _first_result(decision.base_offset, header)
+    return None
+
+
+def appended(record: PlainBatch | TransactionalBatch) -> Appended:
+    """What is answered once `record` is written. The offsets of a transaction are known when it is placed."""
+    if isinstance(record, TransactionalBatch):
+        return Appended(None, None)
+    return Appended(record.base_offset, Offset(record.base_offset + record.record_count))
+
+
+def _first_result(base_offset: Offset | None, header: BatchHeader) -> DuplicateOf:
+    return DuplicateOf(base_offset, None if base_offset is None else Offset(base_offset + header.record_count))
