@@ -73,7 +73,11 @@ class GroupReader:
             if count % _PARTITIONS_PER_STEP == 0:
                 await trio.lowlevel.checkpoint()
             found[key.group].append(self._partition(key, committed))
-        return [self._view(group, found.get(group, [])) for group in sorted({*found, *self._members.known()})]
+        views: list[GroupView] = []
+        for group in sorted({*found, *self._members.known()}):
+            views.append(self._view(group, found.get(group, [])))
+            await trio.lowlevel.checkpoint()
+        return views
 
     def _read(self, logs: Sequence[LogId]) -> list[tuple[OffsetKey, CommittedOffset]]:
         return [entry for log in logs for entry in self._data_logs.offsets(log)]

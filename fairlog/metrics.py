@@ -46,7 +46,10 @@ def exposition(figures: Figures, accept: str) -> tuple[bytes, str]:
     registry.register(_PROCESS)
     registry.register(GC_COLLECTOR)
     registry.register(PLATFORM_COLLECTOR)
-    encode, content_type = choose_encoder(accept)
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is no number: what any scraper can read is better than nothing
+        encode, content_type = choose_encoder("")
     return encode(registry), content_type
 
 

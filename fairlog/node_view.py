@@ -294,7 +294,7 @@ class NodeView:
             edge=_edge(parts.edge),
             journals=await _journals(parts, coordinator.failed_journals),
             space=await trio.to_thread.run_sync(parts.data_logs.space),
-            group_lags=_group_lags(await self.groups()),
+            group_lags=await _group_lags(await self.groups()),
         )
 
 
@@ -373,9 +373,10 @@ def _api(api: ApiStatistics) -> ApiFigures:
     return ApiFigures(api.name, api.answered, api.failed, errors, api.bytes_in, api.bytes_out, api.latency.read())
 
 
-def _group_lags(groups: Sequence[GroupView]) -> list[GroupLag]:
+async def _group_lags(groups: Sequence[GroupView]) -> list[GroupLag]:
     lags: defaultdict[tuple[str, str], int] = defaultdict(int)
     for group in groups:
+        await trio.lowlevel.checkpoint()
         for partition in group.partitions:
             if not partition.place.deleted:
                 lags[group.group, partition.place.topic] += partition.lag

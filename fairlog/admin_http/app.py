@@ -140,7 +140,12 @@ class _Api:
         return _encode(documents.cluster(await self._node.cluster(), health(self._node)[1]))
 
     async def _make_groups(self) -> bytes:
-        return _encode(documents.groups(await self._node.groups()))
+        # One by one: all in one step would hold up every producer for as long as it takes.
+        encoded: list[bytes] = []
+        for group in await self._node.groups():
+            encoded.append(_encode(documents.group(group)))
+            await trio.lowlevel.checkpoint()
+        return b'{"groups":[' + b",".join(encoded) + b"]}"
 
     async def _make_transactions(self) -> bytes:
         await trio.lowlevel.checkpoint()

@@ -6,7 +6,7 @@ by a clock that does not jump. Whoever reads may meet new fields, and new words 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from coordinator.answers import Description
@@ -69,26 +69,21 @@ def topics(page: TopicPage) -> Document:
     }
 
 
-def groups(found: Sequence[GroupView]) -> Document:
+def group(view: GroupView) -> Document:
     return {
-        "groups": [
+        "group": view.group,
+        "state": view.state,
+        "members": view.members,
+        "lag": sum(each.lag for each in view.partitions),
+        "partitions": [
             {
-                "group": group.group,
-                "state": group.state,
-                "members": group.members,
-                "lag": sum(each.lag for each in group.partitions),
-                "partitions": [
-                    {
-                        **_place(each.place),
-                        "committed": each.committed,
-                        "high_watermark": each.high_watermark,
-                        "lag": each.lag,
-                    }
-                    for each in group.partitions
-                ],
+                **_place(each.place),
+                "committed": each.committed,
+                "high_watermark": each.high_watermark,
+                "lag": each.lag,
             }
-            for group in found
-        ]
+            for each in view.partitions
+        ],
     }
 
 

@@ -406,7 +406,7 @@ class Group:
             if member.sync_ticket is not None:
                 self._answers.append(Answer(member.sync_ticket, GroupRefusal.REBALANCE_IN_PROGRESS))
                 member.sync_ticket = None
-                self._expect(member, now_ms + member.session_timeout_ms)
+                self._heard_of(member, now_ms)
 
     def _complete_if_gathered(self, now_ms: int) -> None:
         preparing = self.state is GroupState.PREPARING_REBALANCE

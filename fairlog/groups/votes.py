@@ -25,7 +25,10 @@ class Votes:
 
     def leave(self, names: Collection[str]) -> None:
         """A member goes that came with these."""
-        self._knowing -= Counter(tuple(names))
+        for name in names:  # what the others know is not looked at: it may be much, and all may leave at once
+            self._knowing[name] -= 1
+            if not self._knowing[name]:
+                del self._knowing[name]
         self._members -= 1
 
     def agrees(self, names: Iterable[str], *, instead_of: Collection[str] | None = None) -> bool:
@@ -38,9 +41,8 @@ class Votes:
 
     def choose(self, preferences: Iterable[Iterable[str]]) -> str:
         """The strategy, given each member's in the order of its preference. A draw goes to who comes first."""
-        common = {name for name, count in self._knowing.items() if count == self._members}
-        assert common, "whoever came agreed with the others on one at least"
         votes: Counter[str] = Counter()
         for preference in preferences:
-            votes[next(name for name in preference if name in common)] += 1
+            # There is one: whoever came agreed with the others on one at least.
+            votes[next(name for name in preference if self._knowing[name] == self._members)] += 1
         return votes.most_common(1)[0][0]

@@ -34,8 +34,12 @@ ELEMENTS_MAX = 100_000
 Kafka's own limit of partitions in one request is 2,000 (`max.request.partition.size.limit`); this one only keeps a
 100 MB frame from becoming 10 GB of objects, or seconds of skipping."""
 
+STRING_BYTES_MAX = 32_767
+"""What a legacy string can hold. Kafka takes no more in flexible versions either: what one client may say there, a
+group's member id for one, is told to others in versions that could not carry it."""
+
 MESSAGE_CHARACTERS_MAX = 1000
-"""Of an error message in an answer; a legacy string holds 32,767 bytes."""
+"""Of an error message in an answer."""
 
 INLINE_BYTES_MAX = 4_096
 """Byte strings up to this size are copied into the answer: cheaper than one more buffer to send."""
@@ -99,6 +103,8 @@ class Reader:
 
     def nullable_string(self) -> str | None:
         length = self._unsigned_varint() - 1 if self.flexible else self._number(_INT16)
+        if length > STRING_BYTES_MAX:
+            raise Malformed(f"a string of {length} bytes; at most {STRING_BYTES_MAX} are taken")
         return self._text(length)
 
     def legacy_nullable_string(self) -> str | None:

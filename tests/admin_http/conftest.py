@@ -51,6 +51,7 @@ class FakeNode:
     aborted: list[tuple[str, TxId]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     topic_names: list[str] = field(default_factory=lambda: ["orders"])
+    group_names: list[str] = field(default_factory=lambda: ["readers"])
     transactional_ids: dict[str, Description] = field(default_factory=dict)
     live: list[LiveTransaction] = field(default_factory=list)
 
@@ -78,7 +79,8 @@ class FakeNode:
         await trio.lowlevel.checkpoint()
         self._ask("groups")
         orders, gone = Place("orders", 0), Place("ab" * 16, 1, deleted=True)
-        return [GroupView("readers", "Stable", 2, (GroupPartition(orders, 4, 10), GroupPartition(gone, 4, None)))]
+        partitions = GroupPartition(orders, 4, 10), GroupPartition(gone, 4, None)
+        return [GroupView(name, "Stable", 2, partitions) for name in self.group_names]
 
     def transactions(self) -> Transactions:
         self._ask("transactions")

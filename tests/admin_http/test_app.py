@@ -65,6 +65,25 @@ async def test_groups_document_has_the_lag(ask: Ask) -> None:
     assert group["partitions"][1]["deleted"] is True
 
 
+async def test_groups_in_a_long_document_let_others_run(ask: Ask, node: FakeNode) -> None:
+    """Ten thousand groups are no reason for a producer to wait until all of them are written."""
+    node.group_names = [f"group-{number}" for number in range(1_000)]
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        document = (await ask("/api/groups")).document
+        nursery.cancel_scope.cancel()
+    assert [group["group"] for group in document["groups"]] == node.group_names
+    assert turns >= 1_000
+
+
 async def test_transactions_document_has_steps_and_places(ask: Ask, node: FakeNode) -> None:
     """Live ones with how long ago, ended ones with how long after; a committed one with where its records are."""
     node.live = [a_live()]

@@ -49,6 +49,7 @@ def test_change_by_our_own_page_or_by_a_tool_may_go_on() -> None:
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
         ({"origin": "http://127.0.0.1:8080"}, 403),
+        ({"origin": "http://[::1"}, 403),
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"sec-fetch-site": "same-site"}, 403),
         ({"content-type": "text/plain"}, 415),

@@ -182,6 +182,14 @@ def test_metrics_speak_openmetrics_to_who_asks_for_it() -> None:
     assert text.endswith(b"# EOF\n")
 
 
+@pytest.mark.parametrize("version", ["abc", "1.x.0"])
+def test_metrics_are_plain_text_for_who_asks_for_a_version_that_is_none(version: str) -> None:
+    """What the header says is the scraper's; it is no fault of the node."""
+    figures = Figures("9.9", serving=True, refusing_writes=False, running=RUNNING)
+    _, content_type = exposition(figures, f"application/openmetrics-text; version={version}; escaping=dots")
+    assert content_type.startswith("text/plain")
+
+
 def test_documentation_lists_exactly_what_there_is() -> None:
     """docs/admin-http.md has every metric of ours, by the name that a query uses, and no other."""
     page = (Path(__file__).parents[2] / "docs" / "admin-http.md").read_text(encoding="utf-8")

@@ -130,7 +130,11 @@ def _back_to_commits(consumer: confluent_kafka.Consumer) -> None:
 
 
 class _Moved(kafka.ConsumerRebalanceListener):  # type: ignore[misc, valid-type]
-    """Tells that what was polled may belong to another worker by now."""
+    """Tells that what was polled may belong to another worker by now.
+
+    Told by both calls: between the two nothing is assigned, so nothing can be sought, and a partition that comes back
+    goes on where this consumer has read to, and not where the group has committed.
+    """
 
     def __init__(self) -> None:
         self.moved = False
@@ -139,7 +143,7 @@ class _Moved(kafka.ConsumerRebalanceListener):  # type: ignore[misc, valid-type]
         self.moved = True
 
     def on_partitions_assigned(self, assigned: object) -> None:
-        pass
+        self.moved = True
 
 
 def kafka_python(address: str, slot: str) -> None:
@@ -148,6 +152,8 @@ def kafka_python(address: str, slot: str) -> None:
         bootstrap_servers=address,
         group_id=GROUP,
         enable_auto_commit=False,
+        # Whoever takes a partition over waits for offsets that are pending (KIP-447).
+        isolation_level="read_committed",
         auto_offset_reset="earliest",
         session_timeout_ms=SESSION_MS,
         heartbeat_interval_ms=500,

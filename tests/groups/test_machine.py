@@ -230,6 +230,18 @@ def test_member_that_joins_while_others_sync_sends_them_back(stage):
     assert (stage.state, stage.members) == ("Stable", ["a", "b", "c"])
 
 
+def test_member_that_joins_again_while_it_syncs_is_not_expected_to_be_heard_of(stage):
+    """Its SyncGroup is refused by the rebalance that it begins; its JoinGroup waits for the others, however long."""
+    stage.settle("a", "b")
+    stage.join("a", known=True)
+    stage.join("b", known=True)
+    stage.sync("b")
+    ticket = stage.join("b", known=True, protocols=(("range", wish("u")),))
+    stage.live(2 * SESSION_MS, "a")
+    assert stage.parked(ticket)
+    assert stage.members == ["a", "b"]
+
+
 def test_join_that_is_sent_twice_is_answered_to_the_second(stage):
     """The first was given up by its client, on a connection that may still be open."""
     stage.settle("a", "b")

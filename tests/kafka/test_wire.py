@@ -129,12 +129,13 @@ def test_tagged_fields_count_as_elements():
         (struct.pack(">h", 2) + b"\xff\xff", False),
         (struct.pack(">h", 9) + b"short", False),
         (b"\xff\xff\xff\xff\xff\xff", True),
+        (b"\x81\x80\x02" + bytes(32_768), True),
         (b"\x00", True),
         (b"", True),
     ],
 )
 def test_string_that_is_none_is_refused(data, flexible):
-    """Negative lengths, bad UTF-8, ends in the middle, endless varints and nulls are not strings."""
+    """Negative lengths, bad UTF-8, ends in the middle, endless varints, nulls and over 32,767 bytes are no strings."""
     with pytest.raises(Malformed):
         Reader(data, flexible=flexible).string()
 

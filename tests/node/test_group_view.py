@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import trio
 
 from datalog.environment import LmdbDataLogs
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
@@ -87,3 +88,24 @@ async def test_lag_is_what_lies_between_the_committed_offset_and_the_end(data_lo
     ]  # fmt: skip
     (gone,) = groups[1].partitions
     assert (gone.place.deleted, gone.high_watermark, gone.lag) == (True, None, 0)
+
+
+async def test_groups_that_are_many_let_others_run(data_logs: LmdbDataLogs) -> None:
+    """Who looks at ten thousand groups must not hold up the producers."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        # What the threads take is a turn for each; so are the groups.
+        few = await reader(data_logs, MemoryMembers({}))()
+        before = turns
+        many = await reader(data_logs, MemoryMembers({f"m{number}": 1 for number in range(1_000)}))()
+        nursery.cancel_scope.cancel()
+    assert len(many) == len(few) + 1_000
+    assert turns - before >= 1_000
