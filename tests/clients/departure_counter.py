@@ -182,8 +182,9 @@ def kafka_python(address: str, slot: str) -> None:
         except (kafka.errors.ProducerFencedError, kafka.errors.InvalidProducerEpochError):
             raise
         except kafka.errors.KafkaError:
-            # kafka-python 3.0.12 keeps offsets that were refused, and sends them along with those of the next transaction,
-            # past records that nobody has done. A new producer knows nothing of them, and aborts what is open.
+            # kafka-python 3.0.12 keeps offsets that were refused, and sends them along with those of the next
+            # transaction, past records that nobody has done. A new producer knows nothing of them, and aborts what is
+            # open.
             producer.close(timeout=0)
             producer = _kafka_python_producer(address, slot)
             _back_to_kafka_python_commits(consumer)
