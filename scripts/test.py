@@ -1,8 +1,8 @@
 """Run the tests in an environment of their own: `python3 scripts/test.py [pytest arguments]`.
 
 The first run makes .venv and installs what requirements-test.lock says; later runs start at once. The console is tested
-in Chromium, and the wire also with kcat: on CI (the variable CI is set) they are installed if they are missing; elsewhere
-those tests are skipped without them, and say what is missing.
+in Chromium, and the wire also with kcat: on CI (the variable CI is set) they are installed if they are missing;
+elsewhere those tests are skipped without them, and say what is missing.
 """
 
 from __future__ import annotations

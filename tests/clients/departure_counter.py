@@ -160,15 +160,7 @@ def kafka_python(address: str, slot: str) -> None:
         max_poll_records=BATCH_RECORDS,
         reconnect_backoff_max_ms=200,
     )
-    producer = kafka.KafkaProducer(
-        bootstrap_servers=address,
-        transactional_id=f"kafka-python-{slot}",
-        transaction_timeout_ms=TRANSACTION_MS,
-        reconnect_backoff_max_ms=200,
-        linger_ms=5,
-        max_block_ms=WAIT_S * 1000,
-    )
-    producer.init_transactions()
+    producer = _kafka_python_producer(address, slot)
     consumer.subscribe([INPUT], listener=listener)
     while True:
         polled = consumer.poll(timeout_ms=200)
@@ -190,8 +182,24 @@ def kafka_python(address: str, slot: str) -> None:
         except (kafka.errors.ProducerFencedError, kafka.errors.InvalidProducerEpochError):
             raise
         except kafka.errors.KafkaError:
-            producer.abort_transaction()
+            # kafka-python 3.0.12 keeps offsets that were refused, and sends them along with those of the next transaction,
+            # past records that nobody has done. A new producer knows nothing of them, and aborts what is open.
+            producer.close(timeout=0)
+            producer = _kafka_python_producer(address, slot)
             _back_to_kafka_python_commits(consumer)
+
+
+def _kafka_python_producer(address: str, slot: str) -> Any:
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=address,
+        transactional_id=f"kafka-python-{slot}",
+        transaction_timeout_ms=TRANSACTION_MS,
+        reconnect_backoff_max_ms=200,
+        linger_ms=5,
+        max_block_ms=WAIT_S * 1000,
+    )
+    producer.init_transactions()
+    return producer
 
 
 def _back_to_kafka_python_commits(consumer: Any) -> None:
