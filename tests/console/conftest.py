@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -212,6 +213,27 @@ class Clients:
         producer.begin_transaction()
         self.write(producer, topic, values, partitions)
         return producer
+
+    @contextmanager
+    def member(self, group: str, topic: str, *, records: int) -> Iterator[None]:
+        """A member of a group that reads so many records, commits them, and leaves at the end."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.address,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "log_level": 0,
+            }
+        )
+        try:
+            consumer.subscribe([topic])
+            for message in consumer.consume(records, WAIT_S):
+                assert message.error() is None, message.error()
+                consumer.commit(message, asynchronous=False)
+            yield
+        finally:
+            consumer.close()
 
     def write(self, producer: Producer, topic: str, values: list[str], partitions: int) -> None:
         for index, value in enumerate(values):

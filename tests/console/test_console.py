@@ -358,6 +358,24 @@ def test_topics_are_searched_and_folded_out(clients: Clients, console: Console) 
     until(lambda: "No topic has this in its name" in console.text("#view-topics"))
 
 
+def test_group_shows_its_members_and_how_far_it_is_behind(clients: Clients, console: Console) -> None:
+    """A real consumer has committed two of three records, and leaves: the group is empty, and as far behind."""
+    clients.make_topic("orders", 1)
+    clients.commit(clients.producer("t"), "orders", ["a", "b", "c"])
+    console.open("groups")
+    with clients.member("readers", "orders", records=2):
+        until(lambda: _line(console) == ["readers", "Stable", "1", "1"])
+        console.find("#groups-rows .fold").click()
+        until(lambda: console.text("#groups-rows .details tbody").split()[-3:] == ["2", "3", "1"])
+    until(lambda: _line(console) == ["readers", "Empty", "0", "1"])
+
+
+def _line(console: Console) -> list[str]:
+    """What stands in the line of the first group."""
+    lines = console.all("#groups-rows .line")
+    return lines[0].text.split("\n")[:4] if lines else []
+
+
 def test_page_that_nobody_looks_at_asks_nothing(console: Console) -> None:
     """A console left open in another tab costs the node nothing."""
     console.open()
