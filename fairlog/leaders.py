@@ -74,7 +74,7 @@ EXPIRY_CHECK_MS = 600_000
 """How often idle producers are looked for: Kafka's producer.id.expiration.check.interval.ms."""
 
 DELETE_BATCHES_MAX = 500
-"""Deleted in one write block: some 5 ms, and 30 of batches of 1 MB."""
+"""Deleted in one write block: 1 ms, and 9 of batches of 1 MB."""
 
 DELETE_ROOM_BYTES = 1 << 20
 """What such a block may need on the disk before it gives room back: the pages that the batches hang on."""

@@ -7,7 +7,7 @@ A crash test starts a node with
 
 and the nth time (from 1) that the point is reached the process kills itself with SIGKILL, or the call raises
 OSError(EIO) as a broken disk would. The names form one vocabulary, shared by unit tests and crash tests;
-an unknown name stops the process at its start rather than test nothing.
+an unknown name ends the process at its start, with a sentence, rather than test nothing.
 
 `FAIRLOG_PLANTED_FAULT=<name>` switches on one deliberate bug (`planted`), with which the crash test must be
 seen to go red. There is no other way to arm either.
@@ -126,4 +126,8 @@ def planted(name: str) -> bool:
     return _planted == name
 
 
-arm(os.environ)
+try:
+    arm(os.environ)
+except ValueError as error:
+    # Whichever program this is, it must not go on; and whoever set the variable needs no traceback.
+    raise SystemExit(f"fairlog: {error}") from error

@@ -1,17 +1,11 @@
-"""The browser that the console is tested in: Debian's Chromium and its driver, found or installed.
+"""The browser that the console is tested in: Debian's Chromium and its driver.
 
-    python3 scripts/browser.py        says where they are; installs them with apt-get if they are missing
-
-Only here, and in scripts/test.py on CI, is anything installed outside .venv, and only where apt-get may: as root. The
-downloads that Selenium and Playwright would make by themselves are not used.
+The downloads that Selenium and Playwright would make by themselves are not used.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -35,7 +29,7 @@ FLAGS = (
 
 MISSING = (
     "the console is tested in Chromium, and there is no chromium with its chromedriver on the path: "
-    f"`apt-get install {' '.join(PACKAGES)}` (Debian), or `python3 scripts/browser.py` as root"
+    f"`apt-get install {' '.join(PACKAGES)}` (Debian), or `python3 scripts/debian.py` as root"
 )
 
 
@@ -52,32 +46,3 @@ def find() -> Browser | None:
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     driver = next(filter(None, map(shutil.which, DRIVERS)), None)
     return None if browser is None or driver is None else Browser(browser, driver)
-
-
-def ensure() -> Browser:
-    """Find them, or install them. Exits with a sentence if that cannot be done."""
-    found = find()
-    if found is not None:
-        return found
-    if shutil.which("apt-get") is None or os.geteuid() != 0:
-        sys.exit(MISSING)
-    print(f"installing {' and '.join(PACKAGES)} …", flush=True)
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update"], ["install", "--yes", "--no-install-recommends", *PACKAGES]):
-        done = subprocess.run(
-            ["apt-get", "--quiet", "--quiet", *command],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            sys.exit(f"{done.stdout[-2000:]}\napt-get {command[0]} failed: see above; {MISSING}")
-    found = find()
-    return found or sys.exit(MISSING)
-
-
-if __name__ == "__main__":
-    programs = ensure()
-    print(f"{programs.browser}\n{programs.driver}")

@@ -128,7 +128,7 @@ def take_pictures(url: str, directory: Path) -> None:
     from selenium.webdriver import Chrome, ChromeOptions
     from selenium.webdriver.chrome.service import Service
 
-    found = browser.ensure()
+    found = browser.find() or sys.exit(browser.MISSING)
     options = ChromeOptions()
     options.binary_location = found.browser
     for flag in (*browser.FLAGS, f"--user-data-dir={directory / 'browser'}"):

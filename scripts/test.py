@@ -1,8 +1,8 @@
 """Run the tests in an environment of their own: `python3 scripts/test.py [pytest arguments]`.
 
 The first run makes .venv and installs what requirements-test.lock says; later runs start at once. The console is tested
-in Chromium: on CI (the variable CI is set) it is installed if it is missing; elsewhere those tests are skipped without
-it, and say what is missing.
+in Chromium, and the wire also with kcat: on CI (the variable CI is set) they are installed if they are missing;
+elsewhere those tests are skipped without them, and say what is missing.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import sys
 
-import browser
+import debian
 import environment
 
 
 def main() -> None:
     python = environment.ensure("test")
     if os.environ.get("CI"):
-        browser.ensure()
+        debian.ensure()
     os.chdir(environment.ROOT)
     sys.stdout.flush()
     # In place of this process: pytest's exit code is ours, and its closing line is the last one.

@@ -82,7 +82,10 @@ class GroupPartition:
 
     @property
     def lag(self) -> int:
-        """Records between what is committed and the end. Offsets are dense, so this is their number; 0 is reached."""
+        """From what is committed to the end, as in Kafka; 0 is reached.
+
+        So many records, unless retention or compaction has taken some of them.
+        """
         return 0 if self.high_watermark is None else max(0, self.high_watermark - self.committed)
 
 

@@ -121,26 +121,27 @@ def _copy(source: Path, target: Path, told: Callable[[Progress], None]) -> None:
     """LMDB's copy in a thread, while its growth is looked at. Raises lmdb.Error, OSError."""
     estimate = source.stat().st_size
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+    outcome: list[Exception] = []
+
+    def work() -> None:
+        try:
+            _copy_to(descriptor, source.parent)
+            os.fsync(descriptor)
+        except Exception as error:  # noqa: BLE001 - carried over to the thread that waits
+            outcome.append(error)
+
+    # A daemon: nothing calls LMDB back, and an interrupted backup must not wait for it.
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
     try:
-        outcome: list[Exception] = []
-
-        def work() -> None:
-            try:
-                _copy_to(descriptor, source.parent)
-                os.fsync(descriptor)
-            except Exception as error:  # noqa: BLE001 - carried over to the thread that waits
-                outcome.append(error)
-
-        # A daemon: nothing calls LMDB back, and an interrupted backup must not wait for it.
-        thread = threading.Thread(target=work, daemon=True)
-        thread.start()
         while thread.is_alive():
             thread.join(_LOOK_S)
             told(Progress(f"copying {source.parent.name}", os.fstat(descriptor).st_size, estimate))
         if outcome:
             raise outcome[0]
     finally:
-        os.close(descriptor)
+        if not thread.is_alive():  # else it goes on writing there, and the number must not become another file's
+            os.close(descriptor)
 
 
 def _copy_to(descriptor: int, directory: Path) -> None:

@@ -23,11 +23,17 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
+_EXTRA_ARGUMENTS = {"allow_extra_args": True}
+"""Of commands that know better than the parser what is wrong with them: `_refuse_extra_arguments`."""
+
 
 @app.command(
-    "create", epilog="\b\nExample:\n  fairlog topic create orders --partitions 3 --config max.message.bytes=2000000"
+    "create",
+    epilog="\b\nExample:\n  fairlog topic create orders --partitions 3 --config max.message.bytes=2000000",
+    context_settings=_EXTRA_ARGUMENTS,
 )
 def create(
+    context: typer.Context,
     name: Name,
     bootstrap: Bootstrap,
     partitions: Annotated[
@@ -42,6 +48,7 @@ def create(
     from fairlog.cli import topics_admin
     from fairlog.cli.client import connect
 
+    _refuse_extra_arguments(context)
     configs = dict(_pair(each, "--config") for each in config or ())
     with connect(bootstrap) as connection:
         made = topics_admin.create_topic(connection, name, partitions, configs)
@@ -84,14 +91,16 @@ def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
 @app.command(
     "config",
     epilog="\b\nExamples:\n  fairlog topic config orders\n"
-    "  fairlog topic config orders --set retention.ms=3600000 --set cleanup.policy=compact\n"
+    "  fairlog topic config orders --config retention.ms=3600000 --config cleanup.policy=compact\n"
     "  fairlog topic config orders --delete retention.ms",
+    context_settings=_EXTRA_ARGUMENTS,
 )
 def config(
+    context: typer.Context,
     name: Name,
     bootstrap: Bootstrap,
     to_set: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Give a config a value; may be repeated.")
+        list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="Give a config a value; may be repeated.")
     ] = None,
     to_delete: Annotated[
         list[str] | None,
@@ -106,7 +115,8 @@ def config(
     from fairlog.cli import topic_changes
     from fairlog.cli.client import connect
 
-    values = dict(_pair(each, "--set") for each in to_set or ())
+    _refuse_extra_arguments(context)
+    values = dict(_pair(each, "--config") for each in to_set or ())
     with connect(bootstrap) as connection:
         if values or to_delete:
             topic_changes.alter_topic_configs(connection, name, values, to_delete or ())
@@ -175,6 +185,14 @@ def delete(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
         show_json({"topic": name, "deleted": True})
     else:
         say(f"deleted topic {name}")
+
+
+def _refuse_extra_arguments(context: typer.Context) -> None:
+    """Mostly a config without its option: `topic config orders retention.ms=5`."""
+    if context.args:
+        extra = context.args[0]
+        hint = f"; to set it, write --config {extra}" if "=" in extra else ""
+        raise typer.BadParameter(f"unexpected extra argument {extra}{hint}")
 
 
 def _offset(text: str) -> int:

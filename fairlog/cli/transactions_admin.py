@@ -22,6 +22,7 @@ from kio.static.primitive import i32Timedelta
 from fairlog.cli.client import TIMEOUT_S, Connection, check
 from fairlog.cli.describe_transactions import TransactionState, decode_answer_untrusted
 from fairlog.cli.errors import ClientError
+from fairlog.kafka.transaction_states import KAFKA_STATES
 from fairlog.kafka.wire import Malformed
 
 _OPEN = "Ongoing"
@@ -38,12 +39,20 @@ class Listed:
 
 
 def list_transactions(connection: Connection, states: Sequence[str]) -> Sequence[Listed]:
-    """All transactional ids in one of `states` (all of them without any), by id."""
-    request = ListTransactionsRequest(state_filters=tuple(states), producer_id_filters=())
+    """All transactional ids in one of `states` (all of them without any), by id.
+
+    The states are Kafka's, in any case; others are passed on as they are, for a broker may know more of them.
+    """
+    known = {state.lower(): state for state in KAFKA_STATES}
+    wanted = tuple(known.get(state.lower(), state) for state in states)
+    request = ListTransactionsRequest(state_filters=wanted, producer_id_filters=())
     answer = connection.request(request, ListTransactionsResponse)
     check("listing transactions", answer.error_code)
     if answer.unknown_state_filters:
-        raise ClientError(f"the broker knows no transaction state {', '.join(answer.unknown_state_filters)}")
+        raise ClientError(
+            f"the broker knows no transaction state {', '.join(answer.unknown_state_filters)}; Kafka's are "
+            f"{', '.join(sorted(KAFKA_STATES))}"
+        )
     listed = [
         Listed(str(each.transactional_id), int(each.producer_id), each.transaction_state)
         for each in answer.transaction_states

@@ -290,7 +290,7 @@ class CommittedOffsets:
 
     # --- forgetting ---------------------------------------------------------------------------
 
-    async def delete(self, group: str, partitions: None = None) -> GroupRefusal | None:  # noqa: ARG002 (see GroupOffsets)
+    async def delete(self, group: str) -> GroupRefusal | None:
         """Forget all offsets of a group without members; None also if there were none.
 
         Durable and seen when this returns. What is pending in an open transaction is not touched: if that is
@@ -379,13 +379,20 @@ class CommittedOffsets:
         self._topic_is_gone.set()
 
     async def run(self) -> None:
-        """Forget offsets that have had their time or whose topic is gone; until cancelled, or a disk has failed."""
+        """Forget offsets that have had their time or whose topic is gone; until cancelled.
+
+        What the disk refuses is tried again with the next look: a want of file descriptors, for one, passes.
+        """
+        refused = False
         while True:
             try:
                 await self._sweep()
             except StorageFailure as failure:
-                logger.warning("expired offsets stay until the next start", reason=str(failure))
-                return
+                if not refused:  # once, not for each look
+                    logger.warning("expired offsets stay for now", reason=str(failure))
+                refused = True
+            else:
+                refused = False
             self._forget_connections()
             pause_s = min(SWEEP_PAUSE_S, self._check_interval_ms / 1000)
             await trio.sleep(pause_s)

@@ -107,7 +107,10 @@ class Membership(Protocol):
         ...
 
     def empty_since_ms(self, group: str) -> int | None:
-        """When (Unix ms) the last member left; None if the group has members, or none since the node's start."""
+        """When (Unix ms) the last member left; None if the group has members, or none since the node's start.
+
+        The same each time, for as long as nobody joins: by it the offsets' half tells whether somebody has.
+        """
         ...
 
     def subscribed(self, group: str) -> frozenset[str] | None:
@@ -134,7 +137,7 @@ class GroupOffsets(Protocol):
         """The groups that have committed offsets."""
         ...
 
-    async def delete(self, group: str, partitions: None = None) -> GroupRefusal | None:
+    async def delete(self, group: str) -> GroupRefusal | None:
         """Forget all offsets of a group; durable when this returns. None also if there were none.
 
         Raises StorageFailure.

@@ -69,6 +69,8 @@ class _Entry:
     """When the rebalance began that is under way, or the last one."""
     scheduled_ms: float = math.inf
     """When it is in the heap for; infinite if it is not."""
+    empty_since_ms: int = 0
+    """When (Unix ms) it last lost its last member."""
 
 
 class ParkedRequest(Generic[A]):
@@ -216,10 +218,10 @@ class LocalGroups:
 
     def empty_since_ms(self, group: str) -> int | None:
         """See `interface.Membership`."""
-        known = self._group(group)
-        if known is None or not known.is_empty or known.generation == 0:
+        entry = self._entries.get(group)
+        if entry is None or not entry.group.is_empty or entry.group.generation == 0:
             return None
-        return self._unix_ms() - (_clock_ms() - known.empty_since_ms)
+        return entry.empty_since_ms
 
     def subscribed(self, group: str) -> frozenset[str] | None:
         """See `interface.Membership`."""
@@ -296,6 +298,9 @@ class LocalGroups:
         entry.size_bytes = group.size_bytes
         if group.state is not entry.state:
             self._log_move(entry)
+            if group.state is GroupState.EMPTY:
+                # Noted once: taken from two clocks at each question, the answer would not stay the same.
+                entry.empty_since_ms = self._unix_ms()
             entry.state = group.state
         if group.state is GroupState.DEAD or group.never_was:
             self._size_bytes -= group.size_bytes

@@ -27,7 +27,8 @@ async def find_or_create(broker: Broker, name: str, *, may_create: bool) -> Topi
     if not (may_create and broker.settings.topics.auto_create):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
-        topic = await broker.topics.create(name, partitions=broker.settings.topics.partitions_default, configs={})
+        with structlog.contextvars.bound_contextvars(on_first_use=True):  # in the line of the topic's creation
+            return await broker.topics.create(name, partitions=broker.settings.topics.partitions_default, configs={})
     except InvalidTopic:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     except TopicExists:  # another client's request was faster
@@ -35,8 +36,6 @@ async def find_or_create(broker: Broker, name: str, *, may_create: bool) -> Topi
     except StorageFailure as failure:
         log.warning("a topic could not be made", topic=name, reason=str(failure))
         return ErrorCode.KAFKA_STORAGE_ERROR
-    log.info("topic made on first use", topic=name, partitions=topic.partitions)
-    return topic
 
 
 def log_of(topic: Topic | None, partition: int) -> LogId | None:

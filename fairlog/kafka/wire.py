@@ -214,6 +214,11 @@ class Writer:
         self._errors = errors
         self.flexible = flexible
 
+    @property
+    def size_bytes(self) -> int:
+        """What is written so far."""
+        return sum(map(len, self._parts)) + len(self._bytes)
+
     def int8(self, value: int) -> None:
         self._bytes += _INT8.pack(value)
 

@@ -65,7 +65,7 @@ BATCHES_PER_LOOK = 256
 
 STEP_BYTES_MAX = 2 << 20
 STEP_BATCHES_MAX = 256
-"""Of one write block: it takes some 10 ms, of which the most is the wait for the disk."""
+"""Of one write block: it takes 2 to 4 ms, of which the most is the wait for the disk."""
 
 REWRITTEN_BYTES_MAX = 64 << 20
 """Of one transaction in one log: held in memory until it is written. Of a larger one only whole batches go."""

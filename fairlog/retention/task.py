@@ -118,7 +118,8 @@ class Retention:
             start = start_within(limits, units, log_start=bounds.log_start, size_bytes=bounds.size_bytes)
             if start <= bounds.log_start:
                 break
-            await self._leaders.delete_before(log, start)
+            if await self._leaders.delete_before(log, start) is None:
+                return  # its topic was deleted meanwhile, and what it holds is about to go
             deleted_bytes = sum(unit.size_bytes for unit in units if unit.last_offset < start)
             self.statistics.deleted_bytes += deleted_bytes
             logger.info("records deleted", topic=topic, partition=log.partition, start=start, bytes=deleted_bytes)

@@ -1,4 +1,7 @@
-"""The table of committed offsets of one offsets log. Pure. An entry's key is made from what its value names."""
+"""The table of committed offsets of one offsets log. Pure. An entry's key is made from what its value names.
+
+Which offset a group commits is its own business: the node takes any, be it -1 or one behind the end.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,5 @@ def check_committed_offset(log_name: str, number: int, item: Item, summary: Summ
     summary.counts["committed offsets"] += 1
     if entry.value is None:
         yield Violation(where, f"the entry of {entry.key} is a deletion, which is not kept")
-    elif entry.value.offset < 0:
-        yield Violation(where, f"group {entry.key.group!r} has committed offset {entry.value.offset}")
     if layout.offset_key(number, entry.key) != item.key:
         yield Violation(where, f"the entry of {entry.key} stands under another's key")

@@ -48,12 +48,14 @@ class CopiesCheck:
             if batch.base_offset >= rules.holes_before and batch.base_offset + batch.record_count > log_start
         }
         self._complete_from = max(complete_from, rules.holes_before)
+        self._log_start = log_start
         self._summary = summary
 
     def feed(self, batch: KeptBatch) -> Iterator[Violation]:
         due = self._due.pop(batch.base_offset, None)
         if due is None:
-            if batch.base_offset >= self._complete_from:
+            waits_to_be_removed = batch.last_offset < self._log_start
+            if batch.base_offset >= self._complete_from and not waits_to_be_removed:
                 yield Violation(batch.where, f"the journal has placed no batch at {batch.base_offset}", 4)
             return
         header = batch.header

@@ -54,17 +54,20 @@ class CountersCheck:
 class TimeIndexCheck:
     """The time index of one log."""
 
-    def __init__(self, log_name: str, entries: Sequence[tuple[int, int]], *, rules: LogRules) -> None:
+    def __init__(self, log_name: str, entries: Sequence[tuple[int, int]], *, log_start: int, rules: LogRules) -> None:
         """`entries` are (P in ms, key of b), in the order of their keys."""
         self._log_name = log_name
+        self._log_start = log_start
         self._holes_before = rules.holes_before
-        self._entries = list(reversed(entries))
+        self._entries = [entry for entry in reversed(entries) if entry[1] >= log_start]
         self._largest_ms = NO_TIMESTAMP
         self._entries_ordered = all(
             before[0] < after[0] and before[1] < after[1] for before, after in pairwise(entries)
         )
 
     def feed(self, batch: KeptBatch) -> Iterator[Violation]:
+        if batch.last_offset < self._log_start:
+            return
         while self._entries and self._entries[-1][1] <= batch.last_offset:
             before_ms, at = self._entries.pop()
             where = f"{self._log_name}, offset {at}"

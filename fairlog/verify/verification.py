@@ -226,7 +226,7 @@ class Verification:
         checks: list[LogCheck] = [
             DensityCheck(name, **bounds, rules=rules),
             CountersCheck(name, record, rules=rules),
-            TimeIndexCheck(name, tables.time_entries.get(record.number, ()), rules=rules),
+            TimeIndexCheck(name, tables.time_entries.get(record.number, ()), log_start=record.log_start, rules=rules),
             ProducersCheck(
                 name, windows, log_start=record.log_start, copied_through=record.copied_through, rules=rules
             ),

@@ -3,8 +3,8 @@
 The size of the data logs' file, the producer's rate, and how long one small record waits that another producer sends
 all the while, acks=all: its copy needs the write lock that retention takes, too.
 
-    deletion     four partitions keep KEPT_BYTES together; each pass produces as much again, in requests of 1 MB and of
-                 16 KB in turns, which is what breaks the free space up
+    deletion     four partitions keep KEPT_BYTES together; each pass produces as much again, nine tenths in requests of
+                 1 MB and the rest in requests of 16 KB: large values in a space that small ones have broken up
     compaction   one partition of KEYS keys; each pass produces every key once
 """
 
@@ -25,6 +25,7 @@ from benchmarks.produce import PARTITIONS, SHAPES, produce
 
 SCENARIO = "retention"
 KEPT_BYTES = 500_000_000
+SHARES = {"1 MB": 0.9, "16 KB": 0.1}
 KEYS, VALUE_BYTES = 100_000, 200
 PASSES_PER_ROUND = 4
 PROBE_PAUSE_S = 0.005
@@ -38,12 +39,11 @@ def run(bench: Bench) -> None:
     kept = bench.amount(KEPT_BYTES)
     with bench.node(**INTERVALS) as node:
         _make_topic(node.address, "expiring", PARTITIONS, **{"retention.bytes": str(kept // PARTITIONS)})
-        shapes = list(SHAPES.values())
         soak = _Soak(node, "deletion")
-        for number in range(passes):
-            batch_bytes, record_bytes = shapes[number % len(shapes)]
+        for _ in range(passes):
             with soak.one_pass(kept / 1e6):
-                produce(node.address, "expiring", kept, batch_bytes, record_bytes)
+                for shape, share in SHARES.items():
+                    produce(node.address, "expiring", int(kept * share), *SHAPES[shape])
         soak.note(bench)
     keys = bench.amount(KEYS)
     with bench.node(**INTERVALS) as node:

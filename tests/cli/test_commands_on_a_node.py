@@ -86,11 +86,11 @@ def test_topic_deleted_stays_deleted_over_a_restart(node: NodeProcess, fairlog: 
 def test_topic_is_changed_from_the_command_line(node: NodeProcess, fairlog: Fairlog) -> None:
     """Configs, partitions and the first offset; what is shown is what the node says, and it refuses by name."""
     assert fairlog("topic", "create", "orders")[0] == 0
-    shown = json.loads(fairlog("topic", "config", "orders", "--set", "retention.ms=9", "--json")[1])["configs"]
+    shown = json.loads(fairlog("topic", "config", "orders", "--config", "retention.ms=9", "--json")[1])["configs"]
     assert {"name": "retention.ms", "value": "9", "source": "topic"} in shown
     shown = json.loads(fairlog("topic", "config", "orders", "--delete", "retention.ms", "--json")[1])["configs"]
     assert {"name": "retention.ms", "value": "604800000", "source": "default"} in shown
-    assert "unknown topic config retention" in fairlog("topic", "config", "orders", "--set", "retention=9")[2]
+    assert "unknown topic config retention" in fairlog("topic", "config", "orders", "--config", "retention=9")[2]
     assert fairlog("topic", "partitions", "orders", "2")[0] == 0
     assert "has 2 partitions already" in fairlog("topic", "partitions", "orders", "1")[2]
     producer = Producer({"bootstrap.servers": node.address, "acks": "all", "linger.ms": 0})

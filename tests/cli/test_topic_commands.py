@@ -169,6 +169,17 @@ def test_topic_create_with_a_config_that_is_no_pair_is_refused_unasked(fairlog: 
     assert "'retention' is not KEY=VALUE" in err
 
 
+@pytest.mark.parametrize("command", ["create", "config"])
+def test_topic_command_with_a_config_that_lacks_its_option_is_refused_with_the_option(
+    fairlog: Fairlog, command: str
+) -> None:
+    """`KEY=VALUE` behind the topic says what is meant, so the refusal says how to write it."""
+    code, _, err = fairlog("topic", command, "orders", "retention.ms=5", "--bootstrap", "127.0.0.1:1")
+    assert code == 2
+    assert "unexpected extra argument retention.ms=5; to set it, write --config retention.ms=5" in err
+    assert fairlog("topic", command, "orders", "more")[2].endswith("unexpected extra argument more\n")
+
+
 def test_topic_describe_shows_leader_and_offsets_of_each_partition(fake_broker: StartBroker, fairlog: Fairlog) -> None:
     """Partitions come in order, with start, end and number of records."""
     broker = fake_broker({METADATA: metadata(orders=2), LIST_OFFSETS: offsets})
@@ -323,7 +334,17 @@ def test_topic_config_changes_all_that_is_asked_for_in_one_request(fake_broker: 
     """Values are set as they stand behind the first =, names deleted; then what holds is shown."""
     broker = fake_broker({INCREMENTAL_ALTER: altered(), DESCRIBE_CONFIGS: configs(a=("b=c", 1))})
     code, out, _ = fairlog(
-        "topic", "config", "orders", "--set", "a=b=c", "--delete", "d", "--set", "e=", "--bootstrap", broker.address
+        "topic",
+        "config",
+        "orders",
+        "--config",
+        "a=b=c",
+        "--delete",
+        "d",
+        "--config",
+        "e=",
+        "--bootstrap",
+        broker.address,
     )
     assert (code, out.splitlines()[1].split()) == (0, ["a", "b=c", "topic"])
     ((resource,),) = (each.resources for each in broker.requests if hasattr(each, "validate_only"))
@@ -340,7 +361,7 @@ def test_topic_config_that_is_refused_shows_the_brokers_reason(fake_broker: Star
             DESCRIBE_CONFIGS: configs(ErrorCode.unknown_topic_or_partition),
         }
     )
-    assert fairlog("topic", "config", "orders", "--set", "a=1", "--bootstrap", broker.address) == (
+    assert fairlog("topic", "config", "orders", "--config", "a=1", "--bootstrap", broker.address) == (
         1,
         "",
         "fairlog: changing the configs of topic orders: INVALID_CONFIG (unknown topic config a)\n",
@@ -350,7 +371,7 @@ def test_topic_config_that_is_refused_shows_the_brokers_reason(fake_broker: Star
         "",
         "fairlog: asking the configs of topic orders: UNKNOWN_TOPIC_OR_PARTITION (no such topic)\n",
     )
-    code, _, err = fairlog("topic", "config", "orders", "--set", "retention", "--bootstrap", "127.0.0.1:1")
+    code, _, err = fairlog("topic", "config", "orders", "--config", "retention", "--bootstrap", "127.0.0.1:1")
     assert code == 2
     assert "'retention' is not KEY=VALUE" in err
 

@@ -118,7 +118,7 @@ def start(fake_broker: StartBroker) -> StartBroker:
 
 
 def test_txn_list_shows_ids_and_passes_the_states_on(start: StartBroker, fairlog: Fairlog) -> None:
-    """The states are the broker's to filter by; ids come sorted."""
+    """The states are the broker's to filter by, in its own spelling; ids come sorted."""
     listed = ListTransactionsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
@@ -131,7 +131,7 @@ def test_txn_list_shows_ids_and_passes_the_states_on(start: StartBroker, fairlog
         ),
     )
     broker = start({LIST_TRANSACTIONS: lambda _request: listed})
-    code, out, _ = fairlog("txn", "list", "--state", "Ongoing", "--json", "--bootstrap", broker.address)
+    code, out, _ = fairlog("txn", "list", "--state", "ongoing", "--json", "--bootstrap", broker.address)
     assert (code, json.loads(out)) == (
         0,
         [
@@ -152,7 +152,12 @@ def test_txn_list_with_a_state_that_the_broker_does_not_know_is_refused(start: S
     )
     broker = start({LIST_TRANSACTIONS: lambda _request: answer})
     code, _, err = fairlog("txn", "list", "--state", "Onging", "--bootstrap", broker.address)
-    assert (code, err) == (1, "fairlog: the broker knows no transaction state Onging\n")
+    assert (code, err) == (
+        1,
+        "fairlog: the broker knows no transaction state Onging; Kafka's are CompleteAbort, CompleteCommit, Dead, "
+        "Empty, Ongoing, PrepareAbort, PrepareCommit, PrepareEpochFence\n",
+    )
+    assert broker.requests[-1].state_filters == ("Onging",)
 
 
 @pytest.mark.parametrize("answer", [state(), as_kafka_writes])

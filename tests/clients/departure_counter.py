@@ -130,7 +130,11 @@ def _back_to_commits(consumer: confluent_kafka.Consumer) -> None:
 
 
 class _Moved(kafka.ConsumerRebalanceListener):  # type: ignore[misc, valid-type]
-    """Tells that what was polled may belong to another worker by now."""
+    """Tells that what was polled may belong to another worker by now.
+
+    Told by both calls: between the two nothing is assigned, so nothing can be sought, and a partition that comes back
+    goes on where this consumer has read to, and not where the group has committed.
+    """
 
     def __init__(self) -> None:
         self.moved = False
@@ -139,7 +143,7 @@ class _Moved(kafka.ConsumerRebalanceListener):  # type: ignore[misc, valid-type]
         self.moved = True
 
     def on_partitions_assigned(self, assigned: object) -> None:
-        pass
+        self.moved = True
 
 
 def kafka_python(address: str, slot: str) -> None:
@@ -148,21 +152,15 @@ def kafka_python(address: str, slot: str) -> None:
         bootstrap_servers=address,
         group_id=GROUP,
         enable_auto_commit=False,
+        # Whoever takes a partition over waits for offsets that are pending (KIP-447).
+        isolation_level="read_committed",
         auto_offset_reset="earliest",
         session_timeout_ms=SESSION_MS,
         heartbeat_interval_ms=500,
         max_poll_records=BATCH_RECORDS,
         reconnect_backoff_max_ms=200,
     )
-    producer = kafka.KafkaProducer(
-        bootstrap_servers=address,
-        transactional_id=f"kafka-python-{slot}",
-        transaction_timeout_ms=TRANSACTION_MS,
-        reconnect_backoff_max_ms=200,
-        linger_ms=5,
-        max_block_ms=WAIT_S * 1000,
-    )
-    producer.init_transactions()
+    producer = _kafka_python_producer(address, slot)
     consumer.subscribe([INPUT], listener=listener)
     while True:
         polled = consumer.poll(timeout_ms=200)
@@ -184,8 +182,24 @@ def kafka_python(address: str, slot: str) -> None:
         except (kafka.errors.ProducerFencedError, kafka.errors.InvalidProducerEpochError):
             raise
         except kafka.errors.KafkaError:
-            producer.abort_transaction()
+            # kafka-python 3.0.12 keeps offsets that were refused, and sends them along with those of the next transaction,
+            # past records that nobody has done. A new producer knows nothing of them, and aborts what is open.
+            producer.close(timeout=0)
+            producer = _kafka_python_producer(address, slot)
             _back_to_kafka_python_commits(consumer)
+
+
+def _kafka_python_producer(address: str, slot: str) -> Any:
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=address,
+        transactional_id=f"kafka-python-{slot}",
+        transaction_timeout_ms=TRANSACTION_MS,
+        reconnect_backoff_max_ms=200,
+        linger_ms=5,
+        max_block_ms=WAIT_S * 1000,
+    )
+    producer.init_transactions()
+    return producer
 
 
 def _back_to_kafka_python_commits(consumer: Any) -> None:

@@ -17,7 +17,14 @@ from typing import Any
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its message schemas with importlib.resources.read_text, deprecated since Python 3.11.
     warnings.simplefilter("ignore", DeprecationWarning)
-    from kafka.protocol.admin import DescribeTransactionsRequest, DescribeTransactionsResponse
+    from kafka.protocol.admin import (
+        DescribeProducersRequest,
+        DescribeProducersResponse,
+        DescribeTransactionsRequest,
+        DescribeTransactionsResponse,
+        ListTransactionsRequest,
+        ListTransactionsResponse,
+    )
     from kafka.protocol.consumer import (
         FetchRequest,
         FetchResponse,
@@ -60,6 +67,7 @@ INVALID_TRANSACTION_TIMEOUT = 50
 UNKNOWN_PRODUCER_ID = 59
 UNSTABLE_OFFSET_COMMIT = 88
 PRODUCER_FENCED = 90
+TRANSACTION_ABORTABLE = 120
 FENCED = (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED)
 
 
@@ -274,6 +282,21 @@ class RawClient:
         """DescribeTransactions' row: error_code, transaction_state, transaction_timeout_ms, producer_id, …"""
         request = DescribeTransactionsRequest[0](transactional_ids=[transactional_id])
         return self.call(request, DescribeTransactionsResponse).transaction_states[0]
+
+    def list_transactional_ids(self) -> list[str]:
+        """Of all ids that the coordinator knows."""
+        request = ListTransactionsRequest[0](state_filters=[], producer_id_filters=[])
+        answer = self.call(request, ListTransactionsResponse)
+        assert answer.error_code == NONE
+        return [row.transactional_id for row in answer.transaction_states]
+
+    def active_producers(self, topic: str, partition: int) -> list[int]:
+        """Ids of the producers that the partition remembers."""
+        asked = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[partition])
+        answer = self.call(DescribeProducersRequest[0](topics=[asked]), DescribeProducersResponse)
+        row = answer.topics[0].partitions[0]
+        assert row.error_code == NONE
+        return [each.producer_id for each in row.active_producers]
 
     def fetch(self, topic: str, partition: int, offset: int, *, isolation: int = 0, wait_ms: int = 500) -> Any:
         """The partition's row: error_code, high_watermark, last_stable_offset, aborted_transactions, records."""

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from itertools import chain
 from typing import Any, TypeVar
 
 import aiokafka.errors
@@ -21,7 +22,7 @@ from aiokafka.admin.config_resource import ConfigResource as AioConfigResource
 from aiokafka.admin.config_resource import ConfigResourceType as AioConfigResourceType
 from aiokafka.admin.new_partitions import NewPartitions as AioNewPartitions
 from aiokafka.admin.records_to_delete import RecordsToDelete
-from confluent_kafka import KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AclBindingFilter,
     AclOperation,
@@ -207,6 +208,18 @@ def test_confluent_deletes_records(confluent: AdminClient, node: NodeProcess, ne
             done(confluent.delete_records([partition(name, 0, offset)]))
 
 
+def test_confluent_sets_and_sees_a_groups_offsets(
+    confluent: AdminClient, new_topic: MakeTopic, new_id: Callable[[], str]
+) -> None:
+    """Of a group without members; of one that nobody knows there are none."""
+    topic, group = new_topic(2), new_id()
+    places = [TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 4)]
+    done(confluent.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]))
+    for name, offsets in ((group, {0: 3, 1: 4}), (f"{group}-unknown", {})):
+        answer = done(confluent.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)]))
+        assert {each.partition: each.offset for each in answer.topic_partitions or ()} == offsets
+
+
 def test_records_get_the_nodes_time_if_their_topic_says_so(
     node: NodeProcess, client: ClientKind, new_topic: MakeTopic, new_id: Callable[[], str]
 ) -> None:
@@ -315,6 +328,49 @@ def test_kafka_python_adds_partitions_and_deletes_records(
         python.create_partitions({"never-made": 3})
     with pytest.raises(kafka.errors.OffsetOutOfRangeError):
         python.delete_records({partition(topic, 0): 6})
+
+
+def test_kafka_python_sets_sees_and_deletes_a_groups_offsets(
+    python: KafkaAdminClient, node: NodeProcess, new_topic: MakeTopic, new_id: Callable[[], str]
+) -> None:
+    """One partition after the other, and beyond the end never: it asks for that first."""
+    topic, group = new_topic(2), new_id()
+    fill(node.address, topic, partitions=2)
+    places = [kafka.TopicPartition(topic, index) for index in range(2)]
+    python.alter_group_offsets(group, {place: kafka.OffsetAndMetadata(3, "note", -1) for place in places})
+    python.reset_group_offsets(group, {places[1]: 100})
+
+    def offsets() -> dict[int, tuple[int, str]]:
+        return {
+            place.partition: (found.offset, found.metadata)
+            for place, found in python.list_group_offsets({group: None})[group].items()
+        }
+
+    assert offsets() == {0: (3, "note"), 1: (5, "note")}
+    deleted = python.delete_group_offsets(group, [places[0]])
+    assert "NoError" in str(deleted[places[0]])
+    assert offsets() == {1: (5, "note")}
+
+
+def test_kafka_python_sees_transactions_and_where_they_stand(
+    python: KafkaAdminClient, node: NodeProcess, new_topic: MakeTopic, new_id: Callable[[], str]
+) -> None:
+    """While one is open; and no longer among the open ones when it has ended."""
+    topic, transactional_id = new_topic(), new_id()
+
+    def open_ids() -> list[str]:
+        listed = python.list_transactions(state_filters=["Ongoing"])
+        return [each.transactional_id for each in chain.from_iterable(listed.values())]
+
+    with CONFLUENT.producer(node.address, transactional_id) as producer:
+        producer.begin()
+        producer.send(topic, 0, b"v")
+        producer.flush()
+        assert transactional_id in open_ids()
+        described = python.describe_transactions([transactional_id])[transactional_id]
+        assert set(described.topic_partitions) == {kafka.TopicPartition(topic, 0)}
+        producer.commit()
+        assert transactional_id not in open_ids()
 
 
 def test_kafka_python_finds_what_hangs_and_cannot_end_it_in_one_partition(

@@ -30,7 +30,7 @@ class Offsets:
     def groups(self):
         return self.of
 
-    async def delete(self, group, partitions=None):
+    async def delete(self, group):
         await trio.sleep(1)
         if self.refusal is None:
             self.of.discard(group)
@@ -234,6 +234,17 @@ async def test_group_without_members_is_remembered_for_a_while(autojump_clock, g
     await trio.sleep(IDLE_MS_MAX / 1000)
     assert groups.describe("g") is None
     assert groups.empty_since_ms("g") is None
+
+
+async def test_moment_since_which_a_group_is_empty_stays_the_same(autojump_clock):
+    """Whoever judged its offsets by that moment takes another one for a sign that somebody has been there since."""
+    ticks = itertools.count(STARTED_MS)
+    groups = LocalGroups(
+        GroupSettings(initial_rebalance_delay_ms=0), now_ms=lambda: next(ticks), new_suffix=lambda: "only"
+    )
+    member_id = await settle(groups)
+    groups.leave("g", [Leaving(member_id, None)])
+    assert len({groups.empty_since_ms("g") for _ in range(5)}) == 1
 
 
 async def test_groups_with_offsets_are_shown_without_members(autojump_clock, groups, offsets):

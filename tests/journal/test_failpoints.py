@@ -66,6 +66,19 @@ def test_failpoint_specification_that_is_wrong_is_refused(text: str) -> None:
         failpoints.arm({"FAIRLOG_FAILPOINT": text})
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("variable", ["FAIRLOG_FAILPOINT", "FAIRLOG_PLANTED_FAULT"])
+def test_process_with_a_wrong_failpoint_ends_with_a_sentence(variable: str) -> None:
+    """The names are listed, and nothing is run."""
+    command = [sys.executable, "-c", "import journal.failpoints; print('alive')"]
+    done = subprocess.run(
+        command, env={variable: "bogus", "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"fairlog: {variable}='bogus' is ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_failpoint_unregistered_name_is_our_bug() -> None:
     """While any point is armed, reaching one that is not in the table stops."""
     failpoints.arm({"FAIRLOG_FAILPOINT": "journal.flush.before:fail:1"})

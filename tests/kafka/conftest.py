@@ -361,7 +361,7 @@ class MemoryKept:
     def groups(self) -> set[str]:
         return self.of
 
-    async def delete(self, group: str, partitions: None = None) -> GroupRefusal | None:
+    async def delete(self, group: str) -> GroupRefusal | None:
         await trio.lowlevel.checkpoint()
         if self.failure is not None:
             raise self.failure

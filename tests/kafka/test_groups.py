@@ -100,6 +100,15 @@ async def test_join_of_a_static_member_needs_no_second_request(ask, version):
     assert [member.group_instance_id for member in first.members] == ["i"]
 
 
+@pytest.mark.parametrize("version", [5, 6])
+async def test_join_of_a_static_member_with_an_endless_name_is_answered(ask, version):
+    """Its member id is made of its instance id, and is a string that every version can carry."""
+    name = "i" * 32_760
+    first = await ask(JOIN, version, **join(instance=name))
+    assert (first.error_code, len(first.member_id) < 1000) == (0, True)
+    assert [member.group_instance_id for member in first.members] == [name]
+
+
 @versions(api_14_sync_group)
 async def test_sync_of_the_leader_brings_its_assignment(ask, version):
     """Its own, as it wrote it; from version 5 on with the protocol."""

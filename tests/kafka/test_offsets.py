@@ -22,6 +22,7 @@ from fairlog.kafka.handlers import (
     api_25_add_offsets_to_txn,
     api_28_txn_offset_commit,
 )
+from fairlog.kafka.wire import Reader, Writer
 from fairlog_types import LogId, Offset, StorageFailure
 
 COMMIT, FETCH, ADD, TXN_COMMIT, DELETE = 8, 9, 25, 28, 47
@@ -270,6 +271,45 @@ async def test_fetch_answers_are_bounded_while_nobody_reads_them(ask, memory, to
     held.release()
     refused.release()
     assert budget.free == size
+
+
+async def test_fetch_answers_what_is_named_twice_once(ask, memory, topic):
+    """A partition whose metadata has 4 KiB may be named in 4 bytes, and its group in 3."""
+    keep(memory)
+    context = Context(memory.broker, ask.client, 8, True, {})
+    writer = Writer(flexible=True)
+    groups = [("g", [("t", [0, 0]), ("t", [0, 1])])] * 3 + [("h", [("t", [0])]), ("h", None)]
+    writer.array_length(len(groups))
+    for group, topics in groups:
+        writer.string(group)
+        if topics is None:
+            writer.null_array()
+        else:
+            writer.array_length(len(topics))
+            for name, indexes in topics:
+                writer.string(name)
+                writer.int32_array(indexes)
+                writer.end_of_fields()
+        writer.end_of_fields()
+    writer.boolean(False)
+    writer.end_of_fields()
+    asked = api_09_offset_fetch.GroupRequest("g", (("t", (0, 1)),)), api_09_offset_fetch.GroupRequest("h", None)
+    decoded = api_09_offset_fetch.decode(Reader(b"".join(writer.parts()), flexible=True), context.version)
+    assert decoded == api_09_offset_fetch.OffsetFetchRequest(asked, False)
+
+
+async def test_fetch_of_many_groups_ends_with_the_room_for_answers(ask, memory, topic):
+    """The groups behind are to be asked for again; what the answer holds is what there was room for."""
+    keep(memory)
+    kept = memory.broker.offsets.groups["g"]
+    memory.broker.offsets.groups |= {f"g{number}": kept for number in range(50)}
+    budget = AnswerBudget(500)
+    context = Context(memory.broker, ask.client, 8, True, {}, answers=budget)
+    groups = tuple(api_09_offset_fetch.GroupRequest(f"g{number}", None) for number in range(50))
+    reply = await api_09_offset_fetch.handle(context, api_09_offset_fetch.OffsetFetchRequest(groups, False))
+    answer = b"".join(await reply.finish())
+    assert 500 < len(answer) < 1500
+    assert context.errors[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] > 30
 
 
 # --- AddOffsetsToTxn and TxnOffsetCommit -----------------------------------------------------------

@@ -99,7 +99,7 @@ def data_logs_of_tomorrow(node: NodeProcess) -> str:
         meta = env.open_db(layout.META, create=False)
         with env.begin(write=True) as txn:
             txn.put(layout.FORMAT_KEY, layout.encode_format(layout.VERSION + 1), db=meta)
-    return f"data logs in {node.data_dir / 'datalog'} have the format version 2"
+    return f"data logs in {node.data_dir / 'datalog'} have the format version {layout.VERSION + 1}"
 
 
 def journal_of_tomorrow(node: NodeProcess) -> str:

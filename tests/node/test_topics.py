@@ -7,16 +7,20 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
 import trio.testing
+from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
 from datalog.interface import DataLogWriter
 from fairlog.broker import Appended, RefusedAppend
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists, UnknownTopic
+from fairlog.config import Settings
+from fairlog.kafka.topic_lookup import find_or_create
 from fairlog.topics import LocalTopics
 from fairlog_types import LogId, Offset, StorageFailure
 from tests.node.runs import DATA_LOGS, JOURNALS, A, B, Run
@@ -81,6 +85,20 @@ async def test_topic_created_takes_batches_at_once(open_run) -> None:
                 topic = store.store.topic("t") or await store.create()
                 for log in topic.logs():
                     assert await run.plain(log, b"v") == Appended(Offset(start), Offset(start + 1))
+
+
+async def test_topic_made_on_first_use_has_one_line_in_the_log(open_run) -> None:
+    """And the line tells it from one that was asked for."""
+    async with open_run() as run:
+        with Store(run) as store, capture_logs([merge_contextvars]) as lines:
+            await store.start()
+            broker = SimpleNamespace(cluster=store.store, topics=store.topics, settings=Settings())
+            for _ in range(2):
+                found = await find_or_create(broker, "used", may_create=True)  # type: ignore[arg-type]
+                assert found == store.store.topic("used")
+            await store.create("made")
+    said = [(line["event"], line["topic"], line.get("on_first_use")) for line in lines if "topic" in line]
+    assert said == [("topic created", "used", True), ("topic created", "made", None)]
 
 
 async def test_topic_created_by_many_at_once_is_made_once(open_run) -> None:

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 from threading import Event
+from typing import Any
 
 import pytest
+import structlog.testing
 import trio
 import trio.testing
 
@@ -19,6 +21,7 @@ from datalog.offset_entries import OffsetKey, decode_offset_entry
 from fairlog.broker import RefusedAppend
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.offset_values import CommitUnderWay, OffsetRefusal, Sender
+from fairlog.offset_leaders import OffsetLeaders
 from fairlog_types import LogId, Offset
 from tests.clients.raw_client import records_of
 from tests.node.runs import A, Clock, is_waiting, transaction
@@ -557,14 +560,38 @@ async def test_offsets_of_a_deleted_topic_go_with_it(open_desk) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_expiry_on_a_failed_disk_stops_and_says_so(open_desk) -> None:
-    """Nothing is lost by it: the next start looks again."""
-    async with open_desk() as desk:
+async def test_expiry_on_a_failed_disk_says_so_once(open_desk) -> None:
+    """However often it looks. Nothing is lost by it: the next start looks again."""
+    async with open_desk() as desk, trio.open_nursery() as nursery:
         await desk.commit("g", new(1))
         desk.run.clock.ms += HOUR_MS
         desk.run.leaders.refuse_writes("a disk has failed")
-        await desk.offsets.run()
+        with structlog.testing.capture_logs() as lines:
+            nursery.start_soon(desk.offsets.run)
+            await several_sweeps(desk)
+        assert [line["event"] for line in lines] == ["expired offsets stay for now"]
         assert await desk.of_t() == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_expiry_that_was_refused_is_made_up_for(open_desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stood in the way may pass, such as a want of file descriptors."""
+    append, refusals = OffsetLeaders.append_offsets, 3
+
+    async def append_at_last(leaders: OffsetLeaders, *args: Any, **kwargs: Any) -> object:
+        nonlocal refusals
+        refusals -= 1
+        if refusals >= 0:
+            return RefusedAppend.STORAGE
+        return await append(leaders, *args, **kwargs)
+
+    async with open_desk() as desk, trio.open_nursery() as nursery:
+        await desk.commit("g", new(1))
+        desk.run.clock.ms += HOUR_MS
+        monkeypatch.setattr(OffsetLeaders, "append_offsets", append_at_last)
+        nursery.start_soon(desk.offsets.run)
+        await until(lambda: not desk.offsets.groups())
+        nursery.cancel_scope.cancel()
 
 
 async def test_latest_connections_are_forgotten_with_their_producers(open_desk) -> None:

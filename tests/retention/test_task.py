@@ -24,6 +24,7 @@ from datalog.interface import OffsetOutOfRange, ReadRequest, ReadResult
 from fairlog import leaders
 from fairlog.cluster.interface import Topic
 from fairlog.config import RetentionSettings, Settings
+from fairlog.led_logs import LedLogStore
 from fairlog.retention import cleaner, task
 from fairlog.retention.task import Retention
 from fairlog_types import LogId, Offset, StorageFailure
@@ -166,6 +167,27 @@ async def test_deletion_that_was_cut_short_is_finished_by_the_next_run(
         assert [row[0] for row in await stored(run, A, 20)] == [20]
         await retention.delete_expired()
         assert run.data_logs.bounds(A).size_bytes < 100
+
+
+async def test_log_of_a_deleted_topic_that_cannot_be_removed_yet_does_not_hold_up_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no longer led, so its start stays where it is; it is left for whoever removes it."""
+
+    async def no_files(store: LedLogStore, logs: object) -> None:
+        raise StorageFailure("no file can be opened")
+
+    async with retention_over(tmp_path, {"retention.ms": "10"}) as (run, retention):
+        for log in (A, B):
+            await write(run, log, [(b"k", b"v")])
+        await retention.delete_expired()
+        run.clock.ms += 1_000
+        monkeypatch.setattr(LedLogStore, "remove", no_files)
+        with pytest.raises(StorageFailure):
+            await run.leaders.drop([A])
+        with trio.fail_after(5):
+            await retention.delete_expired()
+        assert (run.data_logs.bounds(A).log_start, run.leaders.log_start(B)) == (0, 1)
 
 
 async def test_compacted_topic_is_cleaned_log_by_log(tmp_path: Path) -> None:

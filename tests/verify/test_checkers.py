@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datalog import time_index
+from datalog import layout, time_index
 from datalog.batch import BatchHeader
 from datalog.interface import Mark
 from datalog.layout import LogRecord
+from datalog.lmdb_pages import Item
+from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey, encode_offset_entry
 from fairlog.verify.batches import DensityCheck, KeptBatch, LogCheck
+from fairlog.verify.committed_offsets import check_committed_offset
 from fairlog.verify.copies import CopiedBatch, CopiesCheck
 from fairlog.verify.counters import CountersCheck, TimeIndexCheck
 from fairlog.verify.findings import Summary, Violation
@@ -125,7 +128,7 @@ class MadeUp:
         checks: list[LogCheck] = [
             DensityCheck("log", **bounds, rules=rules),
             CountersCheck("log", record, rules=rules),
-            TimeIndexCheck("log", self.entries, rules=rules),
+            TimeIndexCheck("log", self.entries, log_start=record.log_start, rules=rules),
             ProducersCheck("log", self.windows, log_start=record.log_start, copied_through=0, rules=rules),
             PlacementsCheck("log", self.places, **bounds, rules=rules, summary=summary),
         ]
@@ -250,6 +253,16 @@ def test_log_that_starts_inside_a_batch_is_right() -> None:
         assert list(past([check], kept)) == []
         late = DensityCheck("log", log_start=log_start, next_offset=9, rules=LogRules())
         assert list(past([late], kept[1:]))
+
+
+@pytest.mark.parametrize("offset", [-1, 0, 1 << 62])
+def test_committed_offset_is_right_whatever_the_client_has_committed(offset: int) -> None:
+    """The node takes it as it comes."""
+    key = OffsetKey("g", "0" * 32, 0)
+    entry = encode_offset_entry(OffsetEntry(key, CommittedOffset(Offset(offset), -1, "", 0)))
+    item = Item(layout.offset_key(7, key), memoryview(entry), 0)
+    assert list(check_committed_offset("log", 7, item, Summary())) == []
+    assert list(check_committed_offset("log", 8, item, Summary()))
 
 
 # --- journals -------------------------------------------------------------------------------------

@@ -13,11 +13,12 @@ import pytest
 
 from datalog import layout
 from datalog.batch import parse_batch_header_untrusted
+from datalog.environment import LmdbDataLogs
 from datalog.layout import LogRecord
 from fairlog.cluster import records
 from fairlog.cluster.interface import Topic
 from fairlog.directory import locked_directory
-from fairlog_types import JournalPosition, LogId
+from fairlog_types import JournalPosition, LogId, Offset
 from journal.group_journal import decode_frame, read_history
 from journal.group_records import ProducerRecord
 from journal.local_journal import APPLY
@@ -54,6 +55,20 @@ def test_directory_of_a_killed_node_is_found_whole(
 ) -> None:
     """What waits in the journals for the next start is no violation."""
     code, out, _ = fairlog("verify", killed_and_stopped[0], "--all")
+    assert code == 0, out
+
+
+@pytest.mark.parametrize("behind_start", [0, 5])
+def test_deletion_that_was_cut_short_is_no_violation(
+    fairlog: FairlogCommand, planted: Planted, behind_start: int
+) -> None:
+    """The log starts where it was told to, and what is left before its start waits for the next run to remove it."""
+    logs = LmdbDataLogs.open(planted.data_logs.parent, map_bytes=1 << 30)
+    end = logs.bounds(planted.log()).next_offset
+    with logs.write() as writer:
+        assert writer.delete_before(planted.log(), Offset(end - behind_start), batches_max=1)
+    logs.close()
+    code, out, _ = fairlog("verify", planted.directory, "--all")
     assert code == 0, out
 
 

@@ -6,6 +6,8 @@ Behaviour
 - `require_stable` (what read_committed consumers ask): a partition with offsets in a transaction that is still open is
   UNSTABLE_OFFSET_COMMIT, and the client asks again. The transaction's time-out bounds that. Asked for all
   partitions, those are named too that have no other offset yet: Kafka leaves them out, and they look uncommitted.
+- A group, or a partition of it, that is named more than once is answered once, for all that was asked: else a small
+  request could ask for an answer without bounds.
 - While a disk has failed, so that what is decided cannot be read, and while answers that nobody reads hold all
   the room there is: COORDINATOR_LOAD_IN_PROGRESS, which clients repeat.
 
@@ -17,7 +19,7 @@ Version notes
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -51,13 +53,13 @@ Topics = tuple[tuple[str, tuple[int, ...]], ...]
 class GroupRequest:
     group: str
     topics: Topics | None
-    """None: all partitions that have offsets."""
+    """None: all partitions that have offsets. No topic, and no partition of one, stands twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetchRequest:
     groups: tuple[GroupRequest, ...]
-    """Exactly one before version 8."""
+    """Exactly one before version 8. None stands twice."""
     require_stable: bool
 
 
@@ -84,9 +86,25 @@ def decode(reader: Reader, version: int) -> OffsetFetchRequest:
         return entry
 
     groups = reader.array(group_of_many) if version >= _MANY_GROUPS_FROM else (group(),)
-    request = OffsetFetchRequest(groups, reader.boolean() if version >= 7 else False)
+    request = OffsetFetchRequest(_each_once(groups), reader.boolean() if version >= 7 else False)
     reader.end_of_fields()
     return request
+
+
+def _each_once(groups: Sequence[GroupRequest]) -> tuple[GroupRequest, ...]:
+    """The same question, with nothing in it twice."""
+    asked: dict[str, dict[str, dict[int, None]] | None] = {}
+    for group in groups:
+        topics = asked.setdefault(group.group, {})
+        if group.topics is None or topics is None:
+            asked[group.group] = None
+            continue
+        for name, indexes in group.topics:
+            topics.setdefault(name, {}).update(dict.fromkeys(indexes))
+    return tuple(
+        GroupRequest(name, None if topics is None else tuple((topic, tuple(found)) for topic, found in topics.items()))
+        for name, topics in asked.items()
+    )
 
 
 async def handle(context: Context, request: OffsetFetchRequest) -> Reply:
@@ -106,15 +124,15 @@ async def _finish(context: Context, request: OffsetFetchRequest, room: AnswerRoo
             await _write_topics(writer, context.version, answer)
             writer.int16(answer.error)
             writer.end_of_fields()
+            room.keep(writer.size_bytes)  # the next group is refused if that was the last of it
     else:
         answer = await _fetch(context, request.groups[0], require_stable=request.require_stable)
         await _write_topics(writer, context.version, answer)
         if context.version >= 2:
             writer.int16(answer.error)
     writer.end_of_fields()
-    parts = writer.parts()
-    room.keep(sum(map(len, parts)))
-    return parts
+    room.keep(writer.size_bytes)
+    return writer.parts()
 
 
 async def _fetch(context: Context, request: GroupRequest, *, require_stable: bool) -> _GroupAnswer:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from fairlog.broker import Parked
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.messages import NO_GENERATION, NO_MEMBER_ID, Joined, JoinedMember, Joining, JoinRefused
-from fairlog.kafka.api import Answer, Api, Context, Deferred, Versions
+from fairlog.kafka.api import CLIENT_NAME_MAX, Answer, Api, Context, Deferred, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
 from fairlog.kafka.wire import Reader
 
@@ -71,7 +71,8 @@ async def handle(context: Context, request: JoinGroupRequest) -> Deferred:
     joining = Joining(
         request.member_id,
         request.instance_id,
-        groups.new_member_id(client.client_id if request.instance_id is None else request.instance_id),
+        # Cut: an instance id may be as long as a string can be, and what is made of it must still be one.
+        groups.new_member_id((request.instance_id or client.client_id)[:CLIENT_NAME_MAX]),
         id_required=context.version >= 4,
         knows_skipping=context.version >= 9,
         client_id=client.client_id,

@@ -9,8 +9,8 @@ Behaviour
 - A topic that is compacted and not deleted from is POLICY_VIOLATION, as in Kafka: its records are not there by age.
 - A batch that reaches over the offset is kept whole, and its first records are not given to clients that ask for the
   right offset.
-- Much is deleted in steps, between which others write. What is not done when the request's time-out is over is
-  REQUEST_TIMED_OUT: a part may be gone, and asking again goes on from there.
+- Much is deleted in steps, between which others write; the partition begins later from the first one on. What is not
+  done when the request's time-out is over is REQUEST_TIMED_OUT: the rest goes in the background.
 
 Version notes
 - 2 is flexible.

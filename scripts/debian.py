@@ -1,0 +1,48 @@
+"""What tests need and pip has not: found on the path, or installed from Debian's packages.
+
+    python3 scripts/debian.py        installs with apt-get what is missing
+
+Only here, and in scripts/test.py on CI, is anything installed outside .venv, and only where apt-get may: as root.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import browser
+import kcat
+
+
+def ensure() -> None:
+    """Find all of it, or install it. Exits with a sentence if that cannot be done."""
+    for program in (browser, kcat):
+        if program.find() is None:
+            _install(program.PACKAGES, program.MISSING)
+        if program.find() is None:
+            sys.exit(program.MISSING)
+
+
+def _install(packages: Sequence[str], missing: str) -> None:
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        sys.exit(missing)
+    print(f"installing {' and '.join(packages)} …", flush=True)
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update"], ["install", "--yes", "--no-install-recommends", *packages]):
+        done = subprocess.run(
+            ["apt-get", "--quiet", "--quiet", *command],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            sys.exit(f"{done.stdout[-2000:]}\napt-get {command[0]} failed: see above; {missing}")
+
+
+if __name__ == "__main__":
+    ensure()
