@@ -91,7 +91,7 @@ def decode_manifest_untrusted(data: bytes) -> Manifest:
     """Read what `encode_manifest` wrote. Raises BadManifest."""
     try:
         document: object = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadManifest(f"is not JSON: {error}") from error
     fields = _fields(document, "it")
     if fields.get("format") != FORMAT:

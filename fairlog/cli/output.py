@@ -1,4 +1,8 @@
-"""How commands show what they found: rich tables for people, one JSON document for programs. Only to stdout."""
+"""How commands show what they found: rich tables for people, one JSON document for programs. Only to stdout.
+
+Names in tables are what clients have chosen. As with records, what would move the cursor, begin a line or change
+colours is escaped: whoever may name a group does not own the screen of who lists them.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,8 @@ from datetime import UTC, datetime
 
 from rich.console import Console
 from rich.table import Table
+
+from fairlog.cli.record_forms import shown_text
 
 
 def show_json(document: object) -> None:
@@ -28,7 +34,7 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empt
         numeric = all(isinstance(row[index], int) for row in shown)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in shown:
-        table.add_row(*("-" if cell is None else str(cell) for cell in row))
+        table.add_row(*map(_cell, row))
     _console().print(table)
 
 
@@ -38,7 +44,7 @@ def show_fields(fields: Mapping[str, object]) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in fields.items():
-        table.add_row(name, "-" if value is None else str(value))
+        table.add_row(name, _cell(value))
     _console().print(table)
 
 
@@ -50,6 +56,10 @@ def say(sentence: str) -> None:
 def time_text(unix_ms: int | None) -> str | None:
     """A time in ms since 1970 as people read it, in UTC."""
     return None if unix_ms is None else f"{datetime.fromtimestamp(unix_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None else shown_text(str(value))
 
 
 def _console() -> Console:

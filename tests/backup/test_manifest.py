@@ -60,6 +60,7 @@ def changed(**fields: object) -> bytes:
     [
         (b"", "is not JSON"),
         (b"\xff", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
         (b"[]", "should have an object for it"),
         (b"{}", "does not say that it is of the format"),
         (changed(version=2), "has version 2, and this program reads 1"),

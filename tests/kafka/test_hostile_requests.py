@@ -27,7 +27,7 @@ from fairlog.kafka.handlers import ALL
 from fairlog.kafka.wire import Malformed
 
 LEGACY_STRING_BYTES_MAX = 2**15 - 1
-"""Flexible versions have no such limit."""
+"""Flexible versions can say longer ones, and nobody may."""
 
 
 def integers(bits):

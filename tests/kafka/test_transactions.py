@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+import trio
 from kafka.protocol.admin import DescribeProducersRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest
 
@@ -68,7 +69,7 @@ async def test_versions_served_are_listed(ask, version):
 
 async def test_names_of_a_client_are_cut(ask):
     """They stand in log lines, and in memory as long as the connection."""
-    await ask(VERSIONS, 3, client_software_name="n" * 70_000, client_software_version="v" * 70_000)
+    await ask(VERSIONS, 3, client_software_name="n" * 32_767, client_software_version="v" * 32_767)
     assert (len(ask.client.software_name), len(ask.client.software_version)) == (255, 255)
 
 
@@ -157,9 +158,9 @@ async def test_partition_unknown_does_not_hide_what_the_coordinator_refuses(ask,
         ("x" * 1025, ErrorCode.INVALID_REQUEST),
         ("\u00e9" * 512, 0),
         ("\u00e9" * 513, ErrorCode.INVALID_REQUEST),
-        ("x" * 70_000, ErrorCode.INVALID_REQUEST),
+        ("x" * 32_767, ErrorCode.INVALID_REQUEST),
     ],
-    ids=["empty", "1024", "1025", "512 of two bytes", "513 of two bytes", "70,000"],
+    ids=["empty", "1024", "1025", "512 of two bytes", "513 of two bytes", "32,767"],
 )
 async def test_transactional_id_is_bounded_in_bytes(ask, memory, transactional_id, error):
     """It has to fit a frame of the group journal; one that does not never reaches the coordinator."""
@@ -312,6 +313,24 @@ async def test_states_have_kafkas_names(ask, memory, description, state, changes
     memory.coordinator.descriptions["tx"] = description(state=state, **changes)
     (told,) = (await ask(LIST, 0, state_filters=[], producer_id_filters=[])).transaction_states
     assert told.transaction_state == name
+
+
+async def test_transactional_ids_in_a_long_list_let_others_run(ask, memory, description, autojump_clock):
+    """Ten thousand ids are looked through, and written, in several turns of the loop."""
+    memory.coordinator.descriptions = {f"id-{number}": description(f"id-{number}") for number in range(10_000)}
+    turns = 0
+
+    async def count():
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        await ask.start(LIST, 0, state_filters=[], producer_id_filters=[])
+        nursery.cancel_scope.cancel()
+    assert turns >= 20
 
 
 @versions(api_66_list_transactions)

@@ -4,6 +4,7 @@ Behaviour
 - Filters by state, producer id and duration are combined by "and"; an empty filter lets everything pass. A
   state that Kafka does not have is answered among the unknown filters, and matches nothing.
 - The duration filter lets open transactions pass that began longer ago than so many milliseconds.
+- Other clients run while a long list is looked through and written.
 
 Version notes
 - 1 adds the duration filter.
@@ -14,6 +15,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import trio
+
 from coordinator.answers import Description
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
@@ -22,6 +25,9 @@ from fairlog.kafka.wire import Reader
 
 SERVED = Versions(0, 1)
 FLEXIBLE_FROM = 0
+
+_IDS_PER_TURN = 500
+"""Looked at, or written, before others run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +49,23 @@ def decode(reader: Reader, version: int) -> ListTransactionsRequest:
 async def handle(context: Context, request: ListTransactionsRequest) -> Answer:
     now_ms = time.time_ns() // 1_000_000
     writer = context.writer()
-
-    def transaction(description: Description) -> None:
+    passing: list[Description] = []
+    for count, description in enumerate(context.broker.coordinator.describe_all(), 1):
+        if _passes(description, request, now_ms):
+            passing.append(description)
+        if count % _IDS_PER_TURN == 0:
+            await trio.lowlevel.checkpoint()
+    writer.int32(0)  # throttle time
+    writer.int16(ErrorCode.NONE)
+    writer.array([state for state in request.states if state not in KAFKA_STATES], writer.string)
+    writer.array_length(len(passing))
+    for count, description in enumerate(passing, 1):
         writer.string(description.transactional_id)
         writer.int64(description.producer_id)
         writer.string(kafka_state(description))
         writer.end_of_fields()
-
-    writer.int32(0)  # throttle time
-    writer.int16(ErrorCode.NONE)
-    writer.array([state for state in request.states if state not in KAFKA_STATES], writer.string)
-    passing = (
-        description
-        for description in context.broker.coordinator.describe_all()
-        if _passes(description, request, now_ms)
-    )
-    writer.array(passing, transaction)
+        if count % _IDS_PER_TURN == 0:
+            await trio.lowlevel.checkpoint()
     writer.end_of_fields()
     return writer.parts()
 
