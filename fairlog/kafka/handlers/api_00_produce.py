@@ -50,6 +50,9 @@ _NO_OFFSET = -1
 _LOOKED_INTO_AT_ONCE_BYTES = 2048
 """Some hundred records at most."""
 
+_LOOKING_INTO = trio.CapacityLimiter(2)
+"""Batches that are unpacked at a time: each takes up to what its records take, and Fetch shall find threads free."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProduceRequest:
@@ -211,7 +214,7 @@ async def _why_not_keyed(data: memoryview, header: BatchHeader) -> str | None:
     """Why a compacted topic does not take the batch. Large ones are looked into in a thread: a record costs 2 µs."""
     if len(data) <= _LOOKED_INTO_AT_ONCE_BYTES and header.compression is Compression.NONE:
         return why_not_keyed_untrusted(data)
-    return await trio.to_thread.run_sync(why_not_keyed_untrusted, data)
+    return await trio.to_thread.run_sync(why_not_keyed_untrusted, data, limiter=_LOOKING_INTO)
 
 
 def _is_fenced_plain(broker: Broker, header: BatchHeader) -> bool:
