@@ -293,15 +293,19 @@ async def test_node_whose_disk_has_failed_makes_no_rounds(tmp_path: Path, patien
             await run.leaders.delete_before(A, Offset(1))
 
 
+def _let_the_first_batch_rot(directory: Path, log: LogId) -> None:
+    with lmdb.open(str(directory), map_size=MAP_BYTES, max_dbs=20) as env, env.begin(write=True) as txn:
+        database = env.open_db(str(log).encode(), txn=txn)
+        key, value = next(iter(txn.cursor(db=database)))
+        txn.put(key, value[:-3] + b"rot", db=database)
+
+
 async def test_damaged_log_is_left_alone_and_the_others_are_cleaned(tmp_path: Path) -> None:
     """One line names it; its readers will find the same."""
     async with retention_over(tmp_path) as (run, _):
         for log in (A, B):
             await write(run, log, [(b"a", b"1")], [(b"a", b"2")], [(b"end", b"")])
-    with lmdb.open(str(tmp_path / "datalog"), map_size=MAP_BYTES, max_dbs=20) as env, env.begin(write=True) as txn:
-        database = env.open_db(str(A).encode(), txn=txn)
-        key, value = next(iter(txn.cursor(db=database)))
-        txn.put(key, value[:-3] + b"rot", db=database)
+    _let_the_first_batch_rot(tmp_path / "datalog", A)
     async with retention_over(tmp_path) as (run, retention):
         with structlog.testing.capture_logs() as lines:
             await retention.clean()
