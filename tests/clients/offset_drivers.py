@@ -69,7 +69,7 @@ class OffsetsDriver(ABC):
 class ConfluentOffsets(OffsetsDriver):
     def __init__(self, address: str, topic: str, group: str, transactional_id: str) -> None:
         super().__init__(topic, group)
-        common = {"bootstrap.servers": address, "log_level": 2}
+        common = {"bootstrap.servers": address, "log_level": 2, "reconnect.backoff.max.ms": 100}
         self._consumer = confluent_kafka.Consumer(
             common
             | {"group.id": group, "isolation.level": "read_committed", "enable.auto.commit": False}

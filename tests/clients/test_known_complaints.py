@@ -13,7 +13,6 @@ import signal
 import time
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import aiokafka
@@ -23,7 +22,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, ClientError, ClientKind
-from tests.clients.offset_drivers import offsets_of
 from tests.clients.raw_client import NONE, TRANSACTION_ABORTABLE, RawClient, batch, end_request
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
 from tests.clients.test_timeouts import wait_until_ended
@@ -398,50 +396,54 @@ def test_topic_deleted_before_a_transaction_ends_it_at_once(
 
 
 @pytest.mark.parametrize(
-    "point",
+    ("point", "nth"),
     [
-        "group.prepare_commit.appended",
-        "coordinator.prepared",
-        "coordinator.place.between_logs",
-        "coordinator.place.after",
-        "copier.copy.before_commit",
-        "group.committed.appended",
+        ("group.prepare_commit.appended", 2),
+        ("coordinator.prepared", 2),
+        ("coordinator.place.between_logs", 3),  # the first transaction passes it twice
+        ("group.committed.appended", 2),
     ],
 )
 def test_transaction_is_not_left_in_prepare_commit_by_a_crash(
-    fresh_node: Callable[..., NodeProcess], point: str, new_id: Callable[[], str]
+    fresh_node: Callable[..., NodeProcess], point: str, nth: int
 ) -> None:
     """redpanda#17827: PrepareCommit for ever, and with it an id that nobody can use again: the coordinator has decided,
     and a partition, or the group's offsets, know nothing of it any more. One topic is deleted before, for good measure.
     """
-    node = fresh_node()
-    with RawClient(node.address) as raw:
-        for topic in ("in", "out", "doomed"):
-            raw.metadata(topic, create=True)
-        assert raw.produce("in", 0, batch([b"v"] * 10))[0] == NONE
-    node.stop()
-    node.environment["FAIRLOG_FAILPOINT"] = f"{point}:kill:2"
-    node.start()
-    admin = AdminClient({"bootstrap.servers": node.address})
-    with offsets_of(CONFLUENT, node.address, "in", "g", "t") as driver:
-        driver.begin()
-        driver.send("out", b"1")
-        driver.send_offsets(0, 1)
-        driver.end(commit=True)
-        driver.begin()
-        driver.send("out", b"2")
-        driver.send("doomed", b"2")
-        driver.send_offsets(0, 2)
+    node = fresh_node(FAIRLOG_FAILPOINT=f"{point}:kill:{nth}")
+    for topic in ("in", "out", "doomed"):
+        with RawClient(node.address) as client:
+            client.metadata(topic, create=True)
+    with RawClient(node.address) as client:
+        granted = client.init_producer_id("t")
+        mine = "t", granted.producer_id, granted.producer_epoch
+
+        def write(*topics: str, number: int) -> None:
+            for topic in topics:
+                assert client.add_partitions(*mine, topic, [0]) == {0: NONE}
+                sequence = 0 if topic == "doomed" else number - 1
+                record = batch(
+                    [b"%d" % number], producer_id=mine[1], epoch=mine[2], sequence=sequence, transactional=True
+                )
+                assert client.produce(topic, 0, record, transactional_id="t")[0] == NONE
+            assert client.add_offsets(*mine, "g") == NONE
+            assert client.commit_offset_in_transaction(*mine, "g", "in", 0, number) == NONE
+
+        write("out", number=1)
+        assert client.end(*mine, commit=True) == NONE
+        with Reader(node.address, "out", 1) as reader:
+            reader.wait_for(1)
+        write("out", "doomed", number=2)
+        admin = AdminClient({"bootstrap.servers": node.address})
         admin.delete_topics(["doomed"])["doomed"].result(timeout=WAIT_S)
-        del node.environment["FAIRLOG_FAILPOINT"]
-        with ThreadPoolExecutor(1) as pool:
-            ending = pool.submit(driver.end, commit=True)
-            assert node.wait_end(WAIT_S) == -signal.SIGKILL
-            node.start()
-            ending.result(2 * WAIT_S)
-        with RawClient(node.address) as raw:
-            assert raw.transaction_state("t").transaction_state == "CompleteCommit"
-            assert raw.committed_offset("g", "in", 0) == (NONE, 2)
+        client.send(end_request(*mine, commit=True))
+        assert node.wait_end(WAIT_S) == -signal.SIGKILL
+    del node.environment["FAIRLOG_FAILPOINT"]
+    node.start()
+    with RawClient(node.address) as client:
+        assert client.end(*mine, commit=True) == NONE
+        assert client.transaction_state("t").transaction_state == "CompleteCommit"
+        assert client.committed_offset("g", "in", 0) == (NONE, 2)
     with CONFLUENT.producer(node.address, "t") as successor:
         successor.begin()
         successor.send("out", 0, b"3")
