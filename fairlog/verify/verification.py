@@ -22,6 +22,7 @@ from datalog import layout
 from datalog.batch import HEADER_BYTES, claimed_crc
 from datalog.interface import Mark
 from datalog.layout import DamagedValue, LogRecord
+from datalog.lmdb_file import check_length
 from datalog.lmdb_pages import DamagedPage, Item
 from datalog.snapshot import mapped_lmdb
 from datalog.stored import StoredLogs, parse_log_untrusted
@@ -90,8 +91,10 @@ class Verification:
     def violations(self) -> Iterator[Violation]:
         """All that is wrong, in the order in which it is found. At the iterator's end `summary` is complete."""
         try:
-            store = data_directory.read_cluster_store(self._directory)
             path = self._directory / data_directory.DATA_LOGS
+            for each in (self._directory / data_directory.CLUSTER_STORE, path):
+                check_length(each)  # pages behind the last one that is read here may be gone: a node would not start
+            store = data_directory.read_cluster_store(self._directory)
             file = mapped_lmdb(path)
             if file is None:
                 raise CorruptStorage(f"{path} is empty")

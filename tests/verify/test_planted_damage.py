@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -15,10 +17,11 @@ from datalog import layout
 from datalog.batch import parse_batch_header_untrusted
 from datalog.environment import LmdbDataLogs
 from datalog.layout import LogRecord
+from datalog.lmdb_file import check_length
 from fairlog.cluster import records
 from fairlog.cluster.interface import Topic
 from fairlog.directory import locked_directory
-from fairlog_types import JournalPosition, LogId, Offset
+from fairlog_types import CorruptStorage, JournalPosition, LogId, Offset
 from journal.group_journal import decode_frame, read_history
 from journal.group_records import ProducerRecord
 from journal.local_journal import APPLY
@@ -414,6 +417,18 @@ def test_planted_damage_is_among_all_violations(
 
 
 # --- when there is nothing to verify --------------------------------------------------------------------
+
+
+def test_cluster_store_that_was_cut_is_a_violation(fairlog: FairlogCommand, planted: Planted) -> None:
+    """Even if the pages that are gone hold no topic: a node would not start with it."""
+    store = planted.directory / "cluster" / "data.mdb"
+    with suppress(CorruptStorage):
+        while True:
+            check_length(store)
+            os.truncate(store, store.stat().st_size - 4096)
+    code, out, _ = fairlog("verify", planted.directory)
+    assert code == 1
+    assert "it was cut" in out
 
 
 def test_directory_of_a_running_node_is_refused(fairlog: FairlogCommand, planted: Planted) -> None:
