@@ -123,7 +123,6 @@ class Retention:
             deleted_bytes = sum(unit.size_bytes for unit in units if unit.last_offset < start)
             self.statistics.deleted_bytes += deleted_bytes
             logger.info("records deleted", topic=topic, partition=log.partition, start=start, bytes=deleted_bytes)
-
         await self._go_through(self._reindexing(log))
 
     def _reindexing(self, log: LogId) -> Iterator[None]:

@@ -81,7 +81,9 @@ _PASSES_MAX = {
 }
 _PASSES_MAX_USUALLY = 40
 
-QUICK_POINTS = tuple(name for name in FAILPOINTS if not name.startswith(("journal.reclaim", "group.snapshot")))
+POINTS = tuple(name for name in FAILPOINTS if not name.startswith("retention."))
+"""All but those of deletion and compaction, which `tests/node/test_node_retention.py` has: here nothing may ever go."""
+QUICK_POINTS = tuple(name for name in POINTS if not name.startswith(("journal.reclaim", "group.snapshot")))
 """All but those that only a node reaches which has lived for a while."""
 LONG_LIFE_S = 12.0
 """Space is given back every ten seconds."""

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from journal.failpoints import FAILPOINTS
-from tests.crash.harness import CrashRun, CrashTestFailed
+from tests.crash.harness import POINTS, CrashRun, CrashTestFailed
 
 pytestmark = pytest.mark.slow
 
@@ -70,9 +69,9 @@ def test_crash_test_sees_an_apply_before_all_have_prepared(tmp_path: Path, seed:
 @pytest.mark.parametrize("seed", seeds(401))
 def test_crash_at_every_point_that_the_runs_above_have_missed(tmp_path: Path, seed: int) -> None:
     """No failpoint stays without its kill: the rare ones, and what luck left out. (Run alone: all of them.)"""
-    missed = [name for name in FAILPOINTS if _kills[name] == 0]
+    missed = [name for name in POINTS if _kills[name] == 0]
     run = CrashRun(tmp_path, seed)
     run.kill_at_each(missed)
     print(run.report())  # noqa: T201
     _kills.update(run.kills)
-    assert all(_kills[name] for name in FAILPOINTS), f"never killed at {[n for n in missed if not _kills[n]]}"
+    assert all(_kills[name] for name in POINTS), f"never killed at {[n for n in missed if not _kills[n]]}"

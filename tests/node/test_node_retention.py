@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from journal.failpoints import FAILPOINTS
 from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient
@@ -72,10 +73,18 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(
-    ("point", "nth"),
-    [("before_commit", 1), ("after_commit", 1), ("before_mark", 1), ("before_commit", 2), ("before_mark", 3)],
-)
+CLEANING = [("before_commit", 1), ("after_commit", 1), ("before_mark", 1), ("before_mark", 3)]
+DELETION = [("before_commit", 2), ("after_commit", 2)]
+
+
+def test_every_point_of_retention_has_its_kill() -> None:
+    """The crash test leaves them to this module."""
+    killed = {f"retention.clean.{point}" for point, _ in CLEANING}
+    killed |= {f"retention.delete.{point}" for point, _ in DELETION}
+    assert killed == {name for name in FAILPOINTS if name.startswith("retention.")}
+
+
+@pytest.mark.parametrize(("point", "nth"), CLEANING)
 def test_kill_in_the_middle_of_a_compaction_loses_nothing(new_node: NewNode, point: str, nth: int) -> None:
     """Whatever step it falls into: the map that a reader makes is that of all that was answered, then and later."""
     node = new_node(**OFTEN, FAIRLOG_FAILPOINT=f"retention.clean.{point}:kill:{nth}")
@@ -108,7 +117,7 @@ def test_kill_in_the_middle_of_a_compaction_loses_nothing(new_node: NewNode, poi
     verify(node)
 
 
-@pytest.mark.parametrize(("point", "nth"), [("before_commit", 2), ("after_commit", 2)])
+@pytest.mark.parametrize(("point", "nth"), DELETION)
 def test_kill_in_the_middle_of_a_deletion_leaves_a_log_that_starts_somewhere(
     new_node: NewNode, point: str, nth: int
 ) -> None:

@@ -209,5 +209,5 @@ class CleaningMachine(RuleBasedStateMachine):
             assert map_of(after) == map_of([row for row in written if row[0] >= start])
 
 
-CleaningMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+CleaningMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 TestCleaning = pytest.mark.slow(CleaningMachine.TestCase)
