@@ -172,8 +172,10 @@ def test_full_disk_in_compaction_refuses_no_writes_and_passes(new_node: NewNode)
         data_file = node.data_dir / "datalog" / "data.mdb"
         forbid_growth(node, data_file.stat().st_size)
         written = read(client, "t")
-        for number in range(1_000):
-            written += produce(client, "t", (b"%d" % (number % 5), b"%d" % number))
+        for number in range(100):
+            # Less and less is left behind the last page in use: soon not the mebibyte that a cleaning asks for.
+            produce(client, "ballast0", (b"k", bytes(50_000)))
+            written += produce(client, "t", *[(b"%d" % key, b"%d" % number) for key in range(5)])
             if "retention postponed" in node.log_path.read_text(encoding="utf-8"):
                 break
         for number in range(20):
