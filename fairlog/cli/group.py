@@ -6,7 +6,7 @@ passes through here, has no use for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +19,7 @@ from fairlog.cli.output import say, show_fields, show_json, show_table
 
 if TYPE_CHECKING:
     from fairlog.cli.client import Connection
-    from fairlog.cli.group_offsets import Target
+    from fairlog.cli.group_offsets import Standing, Target
     from fairlog.cli.groups_admin import Place
 
 app = typer.Typer(
@@ -87,19 +87,27 @@ def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
             }
         )
         return
-    lags = [each.lag for each in lines if each.lag is not None]
     show_fields(
         {
             "group": name,
             "state": group.state,
             "assigned by": group.protocol or None,
             "members": ", ".join(f"{each.client_id} at {each.host}" for each in group.members) or None,
-            "lag": sum(lags) if lags else None,
+            "lag": _total_lag(lines),
         }
     )
     rows = [(o.topic, o.partition, o.committed, o.end, o.lag, o.client_id, o.member_id) for o in lines]
     columns = ("topic", "partition", "committed", "end", "lag", "client id", "member id")
     show_table(columns, rows, empty=f"group {name} has no committed offsets")
+
+
+def _total_lag(lines: Sequence[Standing]) -> str | None:
+    """The sum, which must not look small because of partitions of which it knows nothing."""
+    lags = [each.lag for each in lines if each.lag is not None]
+    untouched = sum(each.committed is None for each in lines)
+    if not untouched:
+        return str(sum(lags)) if lags else None
+    return f"{sum(lags)}, without {untouched} of {len(lines)} partitions: nothing is committed there"
 
 
 RESET_EXAMPLES = """
