@@ -30,7 +30,7 @@ from datalog.lmdb_pages import DamagedPage
 from datalog.snapshot import mapped_lmdb
 from datalog.stored import StoredLogs, parse_log_untrusted
 from fairlog.backup.manifest import MANIFEST, UNFINISHED, CopiedFile, CopiedLog, Manifest, encode_manifest
-from fairlog.backup.source import BackupRefused, require_source
+from fairlog.backup.source import BackupRefused, require_same_run, require_source, run_of
 from fairlog.cluster.content import StoreContent
 from fairlog.data_directory import CLUSTER_STORE, DATA_LOGS, read_cluster_store
 from fairlog_types import CorruptStorage, LogId, LogKind, StorageFailure
@@ -66,6 +66,7 @@ def make_backup(
     Raises BackupRefused (nothing was written), BackupFailed (nothing is left), DirectoryUnusable. A KeyboardInterrupt
     passes, and leaves an unfinished backup, which says that it is one.
     """
+    run = run_of(source)
     require_source(source)
     _make_empty(source, target)
     made_ms = now_ms()
@@ -75,6 +76,7 @@ def make_backup(
         for name in FILES:
             (target / name).parent.mkdir()
             _copy(source / name, target / name, told)
+        require_same_run(source, run)
         files = {name: _checked(target / name, told) for name in FILES}
         content = read_cluster_store(target)
         manifest = Manifest(

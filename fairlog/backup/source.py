@@ -6,7 +6,8 @@
     nobody has it, it was killed         no: its journals hold answered records that are in no data log yet
 
 That a node serves shows in two files: it writes its number into `lock` when it takes the directory, and `open` into
-`last-run` when it has recovered.
+`last-run` when it has recovered. `require_same_run` tells whether it is still the run that was asked about: a node that
+was killed and started again while the copy began may have been recovering just then.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from pathlib import Path
 from fairlog.backup import manifest
 from fairlog.data_directory import CLUSTER_STORE, DATA_LOGS, LAST_RUN, last_run_ended
 from fairlog.directory import is_in_use
+from fairlog_types import StorageFailure
+
+_LOCK = "lock"
 
 
 class BackupRefused(Exception):
@@ -44,5 +48,19 @@ def require_source(directory: Path) -> None:
         )
 
 
+def run_of(directory: Path) -> int:
+    """Another number as soon as a node has taken the directory again. Raises OSError."""
+    lock = directory / _LOCK
+    return lock.stat().st_mtime_ns if lock.exists() else 0
+
+
+def require_same_run(directory: Path, run: int) -> None:
+    """Raises StorageFailure if a node has taken the directory since `run_of` answered `run`; OSError."""
+    if run_of(directory) != run:
+        raise StorageFailure(
+            f"a node was started in {directory} meanwhile, and what was copied may be of its recovery; try again"
+        )
+
+
 def _is_of_this_run(directory: Path) -> bool:
-    return (directory / LAST_RUN).stat().st_mtime_ns >= (directory / "lock").stat().st_mtime_ns
+    return (directory / LAST_RUN).stat().st_mtime_ns >= run_of(directory)

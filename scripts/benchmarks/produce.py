@@ -41,7 +41,7 @@ def run(bench: Bench) -> None:
     for name in SHAPES:
         bench.note(SCENARIO, f"{name} requests", "MB/s", rates[name])
         bench.note(SCENARIO, f"{name} requests, broker CPU", "CPU-s/GB", cpu[name])
-        bench.note(SCENARIO, f"{name} requests, written to disk", "GB/GB", written[name])
+        bench.note(SCENARIO, f"{name} requests, written", "GB/GB", written[name])
 
 
 def produce(address: str, topic: str, total_bytes: int, batch_bytes: int, record_bytes: int) -> float:

@@ -141,6 +141,22 @@ def test_node_that_has_not_recovered_is_not_backed_up(source: Path, note: str, o
             require_source(source)
 
 
+def test_backup_of_a_node_that_was_started_again_meanwhile_is_taken_away(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed and started between the look at the directory and the copy: what was copied may be of its recovery."""
+    copy = making._copy
+
+    def copy_from_another_run(source_file: Path, target_file: Path, told: Callable[[object], None]) -> None:
+        (source / "lock").write_text("1\n")
+        copy(source_file, target_file, told)
+
+    monkeypatch.setattr(making, "_copy", copy_from_another_run)
+    with pytest.raises(BackupFailed, match=r"a node was started in .* meanwhile"):
+        make_backup(source, tmp_path / "target", now_ms=now_ms)
+    assert list((tmp_path / "target").iterdir()) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("at", ["the first file", "the second file", "the manifest"])
 def test_backup_that_fails_is_taken_away(
