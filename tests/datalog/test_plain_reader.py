@@ -59,7 +59,7 @@ def test_cut_stays_as_it_is_while_the_writer_goes_on(directory: Path, writer: St
             writer.tell("append(1, 2, times=50)")
             writer.tell("delete_before(1, 40)")
             writer.tell("sync()")
-            assert cut.bounds(A) == cut.bounds(B) == Bounds(Offset(0), Offset(4), 2 * 77)
+            assert cut.bounds(A) == cut.bounds(B) == Bounds(Offset(0), Offset(4), 2 * 77, Offset(4))
             assert offsets(cut, A) == offsets(cut, B) == [0, 1, 2, 3]
         with reader.cut() as later:
             assert later.number > cut.number
