@@ -553,7 +553,7 @@ class LocalLeaders:
     def last_stable_offset(self, log: LogId) -> Offset | None:
         """See `fairlog.broker.Leaders`."""
         leader = self._leaders.get(log)
-        return None if leader is None else leader.last_stable
+        return None if leader is None else max(leader.last_stable, leader.log_start)
 
     def log_start(self, log: LogId) -> Offset:
         """The first offset that can be read. Only for logs that are led here."""
