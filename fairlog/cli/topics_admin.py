@@ -22,6 +22,7 @@ from fairlog.cli.client import TIMEOUT_S, Connection, check
 
 _EARLIEST, _LATEST = -2, -1
 """ListOffsets' timestamps that are none."""
+_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +73,14 @@ def partition_count(connection: Connection, name: str) -> int | None:
     return len(topic.partitions)
 
 
-def describe_topic(connection: Connection, name: str) -> Sequence[Partition]:
-    """A topic's partitions, in order."""
+def describe_topic(connection: Connection, name: str, *, committed_only: bool = False) -> Sequence[Partition]:
+    """A topic's partitions, in order; with `committed_only` they end at their last stable offsets."""
     (topic,) = _metadata(connection, name).topics
     check(f"describing topic {name}", topic.error_code)
     found = sorted(topic.partitions, key=lambda each: each.partition_index)
     numbers = [int(each.partition_index) for each in found]
     starts = offsets_at(connection, name, numbers, _EARLIEST)
-    ends = offsets_at(connection, name, numbers, _LATEST)
+    ends = offsets_at(connection, name, numbers, _LATEST, committed_only=committed_only)
     return [
         Partition(
             int(each.partition_index),
@@ -92,11 +93,13 @@ def describe_topic(connection: Connection, name: str) -> Sequence[Partition]:
     ]
 
 
-def offsets_at(connection: Connection, name: str, partitions: Sequence[int], timestamp_ms: int) -> Mapping[int, int]:
+def offsets_at(
+    connection: Connection, name: str, partitions: Sequence[int], timestamp_ms: int, *, committed_only: bool = False
+) -> Mapping[int, int]:
     """In each partition, the offset of the first record of that time or later; -1 if there is none."""
     request = ListOffsetsRequest(
         replica_id=BrokerId(-1),
-        isolation_level=i8(0),
+        isolation_level=i8(_READ_COMMITTED if committed_only else _READ_UNCOMMITTED),
         topics=(
             ListOffsetsTopic(
                 name=TopicName(name),
