@@ -550,6 +550,11 @@ class LocalLeaders:
         leader = self._leaders.get(log)
         return None if leader is None else leader.high_watermark
 
+    def last_stable_offset(self, log: LogId) -> Offset | None:
+        """See `fairlog.broker.Leaders`."""
+        leader = self._leaders.get(log)
+        return None if leader is None else leader.last_stable
+
     def log_start(self, log: LogId) -> Offset:
         """The first offset that can be read. Only for logs that are led here."""
         return self._leaders[log].log_start
@@ -574,22 +579,22 @@ class LocalLeaders:
                 self._on_failure(failure)
                 raise
 
-    async def wait_for_more(self, ends: Mapping[LogId, Offset]) -> None:
-        """Return as soon as any of these high watermarks is above the given offset, or its log is gone."""
+    async def wait_for_more(self, ends: Mapping[LogId, Offset], *, committed_only: bool = False) -> None:
+        """See `fairlog.broker.Leaders`."""
         leaders: list[LedLog] = []
         for log, end in ends.items():
             leader = self._leaders.get(log)
-            if leader is None or leader.high_watermark > end:
+            if leader is None or leader.readable_end(committed_only=committed_only) > end:
                 return
             leaders.append(leader)
         event = trio.Event()
         for leader in leaders:
-            leader.watchers.add(event)
+            leader.waiting(committed_only=committed_only).add(event)
         try:
             await event.wait()
         finally:
             for leader in leaders:
-                leader.watchers.discard(event)
+                leader.waiting(committed_only=committed_only).discard(event)
 
     async def delete_before(self, log: LogId, offset: Offset) -> Offset | None:
         """See `fairlog.broker.Leaders`. Retention and DeleteRecords use it.
@@ -656,8 +661,7 @@ class LocalLeaders:
         for log, high_watermark in high_watermarks.items():
             leader = self._leaders.get(log)
             if leader is not None:
-                leader.high_watermark = high_watermark
-                leader.wake()
+                leader.advance(high_watermark, last_stable=high_watermark)
 
     # --- in the background, and when the disk fails ---------------------------------------------
 

@@ -23,7 +23,7 @@ import structlog
 import trio
 
 from datalog.interface import Bounds, DataLogs, Mark
-from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, ProducerId, StorageFailure
+from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, Offset, ProducerId, StorageFailure
 from journal.flush import Flusher
 from journal.journal import Fsync, Journal, JournalKind, JournalSettings
 from journal.local_journal import replay_local
@@ -41,20 +41,47 @@ each one that it opens."""
 class LedLog:
     """One log that this node leads: the fold over its journal, and how far its data log can be read."""
 
-    __slots__ = ("high_watermark", "journal", "log_start", "state", "watchers")
+    __slots__ = ("_waiting", "_waiting_for_committed", "high_watermark", "journal", "last_stable", "log_start", "state")
 
     def __init__(self, state: LocalState, journal: Journal, bounds: Bounds) -> None:
         self.state = state
         self.journal = journal
         self.high_watermark = bounds.next_offset
+        self.last_stable = bounds.last_stable_offset
         self.log_start = bounds.log_start
-        self.watchers: set[trio.Event] = set()
+        self._waiting: set[trio.Event] = set()
+        self._waiting_for_committed: set[trio.Event] = set()
+
+    def readable_end(self, *, committed_only: bool) -> Offset:
+        """The first offset that a reader cannot read yet."""
+        return self.last_stable if committed_only else self.high_watermark
+
+    def waiting(self, *, committed_only: bool) -> set[trio.Event]:
+        """Events to be set, and taken out, when that end moves or the log goes; for whoever waits to enter one.
+
+        Readers of committed records are not woken by what they may not read yet.
+        """
+        return self._waiting_for_committed if committed_only else self._waiting
+
+    def advance(self, high_watermark: Offset, last_stable: Offset) -> None:
+        """The data log can be read up to here: wake those who have waited for that."""
+        if high_watermark != self.high_watermark:
+            self.high_watermark = high_watermark
+            _set_all(self._waiting)
+        if last_stable != self.last_stable:
+            self.last_stable = last_stable
+            _set_all(self._waiting_for_committed)
 
     def wake(self) -> None:
         """Tell everybody who waits for this log that there is something to look at."""
-        for event in self.watchers:
-            event.set()
-        self.watchers.clear()
+        _set_all(self._waiting)
+        _set_all(self._waiting_for_committed)
+
+
+def _set_all(events: set[trio.Event]) -> None:
+    for event in events:
+        event.set()
+    events.clear()
 
 
 @dataclass(frozen=True, slots=True)

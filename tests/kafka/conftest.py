@@ -161,6 +161,8 @@ class MemoryLeaders:
         self.starts: dict[LogId, Offset] = {}
         self.producers: dict[LogId, list[ActiveProducer]] = {}
         self.visible_before_hold: dict[LogId, Offset] = {}
+        self.undecided: dict[LogId, Offset] = {}
+        """Where the oldest open transaction of a log begins, of logs that have one."""
         self._moved = trio.Event()
 
     async def append(
@@ -190,6 +192,11 @@ class MemoryLeaders:
         self.visible_before_hold.clear()
         self._wake()
 
+    def decide(self, log: LogId) -> None:
+        """The log's open transactions have ended."""
+        del self.undecided[log]
+        self._wake()
+
     def _wake(self) -> None:
         self._moved.set()
         self._moved = trio.Event()
@@ -213,11 +220,14 @@ class MemoryLeaders:
     def log_start(self, log: LogId) -> Offset:
         return self.starts.get(log, Offset(0))
 
-    async def wait_for_more(self, ends: Mapping[LogId, Offset]) -> None:
+    def last_stable_offset(self, log: LogId) -> Offset | None:
+        high_watermark = self.high_watermark(log)
+        return None if high_watermark is None else min(self.undecided.get(log, high_watermark), high_watermark)
+
+    async def wait_for_more(self, ends: Mapping[LogId, Offset], *, committed_only: bool = False) -> None:
         await trio.lowlevel.checkpoint()
-        while all(
-            self.high_watermark(log) is not None and self.high_watermark(log) <= end for log, end in ends.items()
-        ):
+        readable_end = self.last_stable_offset if committed_only else self.high_watermark
+        while all(readable_end(log) is not None and readable_end(log) <= end for log, end in ends.items()):
             await self._moved.wait()
 
     def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]:
@@ -250,10 +260,10 @@ class MemoryDataLogs:
         answers: list[ReadAnswer] = []
         left = bytes_max
         for request in requests:
-            end = self._leaders.high_watermark(request.log)
+            end, stable = self._leaders.high_watermark(request.log), self._leaders.last_stable_offset(request.log)
             if end is not None and self.ahead:
-                end = self._leaders.end(request.log)
-            if end is None:
+                end = stable = self._leaders.end(request.log)
+            if end is None or stable is None:
                 answers.append(LogMissing(request.log))
                 continue
             start = self._leaders.log_start(request.log)
@@ -263,14 +273,14 @@ class MemoryDataLogs:
             taken: list[bytes] = []
             for batch in self._leaders.logs[request.log]:
                 header = parse_batch_header_untrusted(batch)
-                if not request.offset <= header.last_offset < end:
+                if not request.offset <= header.last_offset < (stable if request.committed_only else end):
                     continue
                 size = sum(map(len, taken)) + len(batch)
                 if size > min(left, request.bytes_max) and not (left == bytes_max and not taken):
                     break
                 taken.append(batch)
             left -= sum(map(len, taken))
-            answers.append(ReadResult(request.log, taken, end, start))
+            answers.append(ReadResult(request.log, taken, end, start, stable))
         return answers
 
     def offset_for_timestamp(self, log: LogId, timestamp_ms: int) -> TimestampOffset | None:
