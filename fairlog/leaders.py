@@ -657,11 +657,11 @@ class LocalLeaders:
         """See `fairlog.broker.Leaders`."""
         return AbortRefusal.NO_MARKERS if log in self._leaders else AbortRefusal.UNKNOWN_LOG
 
-    def _on_copied(self, high_watermarks: Mapping[LogId, Offset]) -> None:
+    def _on_copied(self, high_watermarks: Mapping[LogId, Offset], last_stable: Mapping[LogId, Offset]) -> None:
         for log, high_watermark in high_watermarks.items():
             leader = self._leaders.get(log)
             if leader is not None:
-                leader.advance(high_watermark, last_stable=high_watermark)
+                leader.advance(high_watermark, last_stable[log])
 
     # --- in the background, and when the disk fails ---------------------------------------------
 
