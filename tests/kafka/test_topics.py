@@ -72,11 +72,12 @@ async def test_metadata_of_all_topics_or_of_none(ask, memory, version):
     ids=["allowed", "before clients could forbid it", "forbidden by the client", "forbidden by the operator"],
 )
 async def test_topic_missing_is_made_if_both_sides_allow_it(ask, memory, version, may_create, configured, error):
-    """Auto-creation needs the client's and the operator's consent, and takes the default partitions."""
-    memory.configure(auto_create=configured, partitions_default=4)
+    """Auto-creation needs the client's and the operator's consent, and takes the node's defaults."""
+    memory.configure(auto_create=configured, partitions_default=4, transactions="markers")
     (told,) = (await ask(METADATA, version, **wanted("new", may_create=may_create))).topics
     assert (told.error_code, len(told.partitions)) == (error, 0 if error else 4)
-    assert (memory.cluster.topic("new") is None) == bool(error)
+    made = memory.cluster.topic("new")
+    assert (made and dict(made.configs)) == (None if error else {"fairlog.transactions": "markers"})
 
 
 @pytest.mark.parametrize(
