@@ -45,7 +45,7 @@ from copier.visibility import LogForgotten
 from datalog.batch import BatchHeader
 from datalog.interface import DataLogs, Mark, NoRoom, UnknownLog
 from fairlog import produce_decisions
-from fairlog.broker import ActiveProducer, Appended, Buffer, DuplicateOf, RefusedAppend
+from fairlog.broker import AbortRefusal, ActiveProducer, Appended, Buffer, DuplicateOf, RefusedAppend
 from fairlog.led_logs import LedLog, LedLogStore, steps
 from fairlog_types import (
     ApplyNumber,
@@ -562,6 +562,18 @@ class LocalLeaders:
         with suppress(LogForgotten):
             await self._copier.copied(log, offset)
 
+    async def durable(self, log: LogId, through: JournalPosition) -> None:
+        """See `fairlog.broker.Leaders`."""
+        leader = self._leaders.get(log)
+        if leader is None:
+            return
+        try:
+            await leader.journal.flush(through)
+        except StorageFailure as failure:
+            if self._leaders.get(log) is leader:  # else it was the deletion that closed the journal
+                self._on_failure(failure)
+                raise
+
     async def wait_for_more(self, ends: Mapping[LogId, Offset]) -> None:
         """Return as soon as any of these high watermarks is above the given offset, or its log is gone."""
         leaders: list[LedLog] = []
@@ -629,6 +641,16 @@ class LocalLeaders:
             )
             for producer_id, window in sorted(state.windows.items())
         ]
+
+    async def abort_by_hand(
+        self,
+        log: LogId,
+        producer_id: ProducerId,  # noqa: ARG002 (all logs are of journal mode)
+        producer_epoch: ProducerEpoch,  # noqa: ARG002
+        coordinator_epoch: int,  # noqa: ARG002
+    ) -> AbortRefusal | None:
+        """See `fairlog.broker.Leaders`."""
+        return AbortRefusal.NO_MARKERS if log in self._leaders else AbortRefusal.UNKNOWN_LOG
 
     def _on_copied(self, high_watermarks: Mapping[LogId, Offset]) -> None:
         for log, high_watermark in high_watermarks.items():
