@@ -273,6 +273,14 @@ class LocalState:
         transaction = self.open_transactions.get(txid)
         return None if transaction is None else Held(transaction.leader_epoch, transaction.records)
 
+    def written_through(self, txid: TxId) -> JournalPosition | None:
+        """The journal position behind the last batch of an open transaction; None if it is not open.
+
+        0 if all its batches were copied before this run, and so were on disk.
+        """
+        transaction = self.open_transactions.get(txid)
+        return None if transaction is None else transaction.written_through
+
     def holds(self, txid: TxId, leader_epoch: LeaderEpoch, records: int) -> str | None:
         """None if the transaction can be committed here with so many records, or was; else why not, in words.
 
