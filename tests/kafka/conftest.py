@@ -25,6 +25,7 @@ from kio.static.constants import EntityType
 from coordinator.answers import CommittedTransaction, Description, Granted, Refusal
 from datalog.batch import BatchHeader, parse_batch_header_untrusted, patch
 from datalog.interface import (
+    AbortedTransaction,
     EpochEnd,
     LogMissing,
     OffsetOutOfRange,
@@ -178,6 +179,7 @@ class MemoryLeaders:
         self.visible_before_hold: dict[LogId, Offset] = {}
         self.undecided: dict[LogId, Offset] = {}
         """Where the oldest open transaction of a log begins, of logs that have one."""
+        self.aborted: dict[LogId, list[AbortedTransaction]] = {}
         self._moved = trio.Event()
 
     async def append(
@@ -307,7 +309,8 @@ class MemoryDataLogs:
                     break
                 taken.append(batch)
             left -= sum(map(len, taken))
-            answers.append(ReadResult(request.log, taken, end, start, stable))
+            aborted = tuple(self._leaders.aborted.get(request.log, ())) if request.committed_only and taken else ()
+            answers.append(ReadResult(request.log, taken, end, start, stable, aborted))
         return answers
 
     def offset_for_timestamp(self, log: LogId, timestamp_ms: int) -> TimestampOffset | None:
