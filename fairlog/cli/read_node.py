@@ -242,8 +242,10 @@ def open_node(bootstrap: Address, selection: Selection, group: str | None) -> Ge
 def _held(connection: Connection, topic: str, selection: Selection) -> dict[int, Range]:
     if partition_count(connection, topic) is None:
         raise ClientError(f"there is no topic {topic}")
-    found = describe_topic(connection, topic, committed_only=selection.committed_only)
-    return {each.partition: Range(each.start, each.end) for each in found}
+    return {
+        each.partition: Range(each.start, each.stable if selection.committed_only else each.end)
+        for each in describe_topic(connection, topic)
+    }
 
 
 def _record(message: Message, place: _Place, offset: int, no_timestamp: int) -> ReadRecord:

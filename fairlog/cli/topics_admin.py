@@ -22,7 +22,6 @@ from fairlog.cli.client import TIMEOUT_S, Connection, check
 
 _EARLIEST, _LATEST = -2, -1
 """ListOffsets' timestamps that are none."""
-_READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,8 @@ class Partition:
     leader_epoch: int
     start: int
     end: int
+    stable: int
+    """Where readers of committed records stand still: before `end` while a transaction of marker mode is open."""
 
 
 def topic_partitions(connection: Connection) -> Mapping[str, int]:
@@ -73,14 +74,15 @@ def partition_count(connection: Connection, name: str) -> int | None:
     return len(topic.partitions)
 
 
-def describe_topic(connection: Connection, name: str, *, committed_only: bool = False) -> Sequence[Partition]:
-    """A topic's partitions, in order; with `committed_only` they end at their last stable offsets."""
+def describe_topic(connection: Connection, name: str) -> Sequence[Partition]:
+    """A topic's partitions, in order."""
     (topic,) = _metadata(connection, name).topics
     check(f"describing topic {name}", topic.error_code)
     found = sorted(topic.partitions, key=lambda each: each.partition_index)
     numbers = [int(each.partition_index) for each in found]
     starts = offsets_at(connection, name, numbers, _EARLIEST)
-    ends = offsets_at(connection, name, numbers, _LATEST, committed_only=committed_only)
+    ends = offsets_at(connection, name, numbers, _LATEST)
+    stable = offsets_at(connection, name, numbers, _LATEST, committed_only=True)
     return [
         Partition(
             int(each.partition_index),
@@ -88,6 +90,7 @@ def describe_topic(connection: Connection, name: str, *, committed_only: bool = 
             int(each.leader_epoch),
             starts[each.partition_index],
             ends[each.partition_index],
+            stable[each.partition_index],
         )
         for each in found
     ]
@@ -96,10 +99,13 @@ def describe_topic(connection: Connection, name: str, *, committed_only: bool = 
 def offsets_at(
     connection: Connection, name: str, partitions: Sequence[int], timestamp_ms: int, *, committed_only: bool = False
 ) -> Mapping[int, int]:
-    """In each partition, the offset of the first record of that time or later; -1 if there is none."""
+    """In each partition, the offset of the first record of that time or later; -1 if there is none.
+
+    With `committed_only` as a reader of committed records is told.
+    """
     request = ListOffsetsRequest(
         replica_id=BrokerId(-1),
-        isolation_level=i8(_READ_COMMITTED if committed_only else _READ_UNCOMMITTED),
+        isolation_level=i8(int(committed_only)),
         topics=(
             ListOffsetsTopic(
                 name=TopicName(name),

@@ -36,7 +36,7 @@ from datalog.interface import (
     UnknownLog,
 )
 from datalog.offset_entries import CommittedOffset
-from fairlog.broker import ActiveProducer, Appended, Broker, CommitRefusal, DuplicateOf, RefusedAppend
+from fairlog.broker import AbortRefusal, ActiveProducer, Appended, Broker, CommitRefusal, DuplicateOf, RefusedAppend
 from fairlog.cluster.interface import Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
 from fairlog.config import Address, Settings
@@ -48,7 +48,17 @@ from fairlog.groups.settings import GroupSettings
 from fairlog.kafka.api import Client, Deferred
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.router import Router
-from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, StorageFailure, TxId
+from fairlog_types import (
+    JournalPosition,
+    LeaderEpoch,
+    LogId,
+    Offset,
+    Placement,
+    ProducerEpoch,
+    ProducerId,
+    StorageFailure,
+    TxId,
+)
 
 with warnings.catch_warnings():
     # It reads its schemas with importlib.resources.read_text.
@@ -161,6 +171,11 @@ class MemoryLeaders:
         self.duplicate: DuplicateOf | None = None
         self.starts: dict[LogId, Offset] = {}
         self.producers: dict[LogId, list[ActiveProducer]] = {}
+        self.marker_logs: set[LogId] = set()
+        """The logs of marker mode: what is appended in a transaction is there at once, and waited for on disk."""
+        self.abort_refusal: AbortRefusal | None = AbortRefusal.NO_MARKERS
+        self.aborts: list[tuple[LogId, int, int, int]] = []
+        """Abort markers asked for: log, producer id and epoch, coordinator epoch."""
         self.visible_before_hold: dict[LogId, Offset] = {}
         self.undecided: dict[LogId, Offset] = {}
         """Where the oldest open transaction of a log begins, of logs that have one."""
@@ -178,7 +193,7 @@ class MemoryLeaders:
             return self.refusal
         if self.duplicate is not None:
             return self.duplicate
-        if header.transactional:
+        if header.transactional and log not in self.marker_logs:
             return Appended(None, None)
         base = self.end(log)
         batch = bytearray(data)
@@ -187,6 +202,8 @@ class MemoryLeaders:
             self.visible_before_hold.setdefault(log, base)
         self.logs[log].append(bytes(batch))
         self._wake()
+        if header.transactional:
+            return Appended(base, None, durable_at=JournalPosition(base + header.record_count))
         return Appended(base, Offset(base + header.record_count))
 
     def release(self) -> None:
@@ -213,6 +230,16 @@ class MemoryLeaders:
             if self.failure is not None:
                 raise self.failure
             await self._moved.wait()
+
+    async def durable(self, log: LogId, through: JournalPosition) -> None:
+        await self.visible(log, Offset(through))
+
+    async def abort_by_hand(
+        self, log: LogId, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int
+    ) -> AbortRefusal | None:
+        await trio.lowlevel.checkpoint()
+        self.aborts.append((log, producer_id, producer_epoch, coordinator_epoch))
+        return self.abort_refusal
 
     def high_watermark(self, log: LogId) -> Offset | None:
         if log not in self.logs:

@@ -72,11 +72,12 @@ async def test_metadata_of_all_topics_or_of_none(ask, memory, version):
     ids=["allowed", "before clients could forbid it", "forbidden by the client", "forbidden by the operator"],
 )
 async def test_topic_missing_is_made_if_both_sides_allow_it(ask, memory, version, may_create, configured, error):
-    """Auto-creation needs the client's and the operator's consent, and takes the default partitions."""
-    memory.configure(auto_create=configured, partitions_default=4)
+    """Auto-creation needs the client's and the operator's consent, and takes the node's defaults."""
+    memory.configure(auto_create=configured, partitions_default=4, transactions="markers")
     (told,) = (await ask(METADATA, version, **wanted("new", may_create=may_create))).topics
     assert (told.error_code, len(told.partitions)) == (error, 0 if error else 4)
-    assert (memory.cluster.topic("new") is None) == bool(error)
+    made = memory.cluster.topic("new")
+    assert (made and dict(made.configs)) == (None if error else {"fairlog.transactions": "markers"})
 
 
 @pytest.mark.parametrize(
@@ -285,10 +286,11 @@ async def test_topic_is_created(ask, memory, version):
     (told,) = (await ask(CREATE, version, **asked)).topics
     assert (told.name, told.error_code, told.error_message) == ("t", 0, None)
     made = memory.cluster.by_name["t"]
-    assert (made.partitions, dict(made.configs)) == (2, {"retention.ms": "1000"})
+    configs = {"fairlog.transactions": "journal", "retention.ms": "1000"}
+    assert (made.partitions, dict(made.configs)) == (2, configs)
     if version >= 5:
         assert (told.num_partitions, told.replication_factor) == (2, 1)
-        assert [(config.name, config.value) for config in told.configs] == [("retention.ms", "1000")]
+        assert [(config.name, config.value) for config in told.configs] == list(configs.items())
     if version >= 7:
         assert told.topic_id == made.topic_id
 
@@ -306,7 +308,7 @@ async def test_topic_is_created(ask, memory, version):
         (new(partitions=-1, replicas=-1, assignments={0: []}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (new(retention_msec="1"), ErrorCode.INVALID_CONFIG),
         (new(retention_ms="soon"), ErrorCode.INVALID_CONFIG),
-        (new(fairlog_transactions="markers"), ErrorCode.INVALID_CONFIG),
+        (new(fairlog_transactions="marker"), ErrorCode.INVALID_CONFIG),
     ],
 )
 async def test_topic_that_may_not_be_created_is_refused(ask, memory, topic, error):
@@ -316,6 +318,17 @@ async def test_topic_that_may_not_be_created_is_refused(ask, memory, topic, erro
     assert told.error_code == error
     assert told.error_message
     assert list(memory.cluster.by_name) == ["there"]
+
+
+@pytest.mark.parametrize("asked", ["journal", "markers", None])
+@pytest.mark.parametrize("default", ["journal", "markers"])
+async def test_topic_is_made_with_the_mode_asked_for_or_the_nodes(ask, memory, asked, default):
+    """It stands among the topic's own configs, so that it stays when the node's setting changes."""
+    memory.configure(transactions=default)
+    asked_for = {} if asked is None else {"fairlog_transactions": asked}
+    (told,) = (await ask(CREATE, 7, **create(new(**asked_for)))).topics
+    assert [(config.name, config.value) for config in told.configs] == [("fairlog.transactions", asked or default)]
+    assert memory.cluster.topic("t").configs["fairlog.transactions"] == (asked or default)
 
 
 async def test_topic_with_defaults(ask, memory):
