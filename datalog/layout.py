@@ -235,10 +235,11 @@ def encode_open(transaction: OpenInLog) -> bytes:
 def decode_open(key: bytes | memoryview, data: bytes | memoryview) -> OpenInLog:
     """Raises DamagedValue."""
     try:
+        producer_id = decode_producer_key(key)
         epoch, number, leader_epoch, first_offset, records = _OPEN.unpack(data)
     except struct.error as error:
-        raise DamagedValue(f"an open transaction has {_OPEN.size} bytes, this one {len(data)}") from error
-    return OpenInLog(TxId(decode_producer_key(key), epoch, number), leader_epoch, first_offset, records)
+        raise DamagedValue(f"an open transaction has {_OPEN.size} bytes, not {len(data)}: {error}") from error
+    return OpenInLog(TxId(producer_id, epoch, number), leader_epoch, first_offset, records)
 
 
 def encode_aborted(aborted: AbortedTransaction) -> bytes:
@@ -248,10 +249,13 @@ def encode_aborted(aborted: AbortedTransaction) -> bytes:
 def decode_aborted(key: bytes | memoryview, data: bytes | memoryview) -> AbortedTransaction:
     """Raises DamagedValue."""
     try:
+        marker = decode_end_key(key)
         producer_id, first_offset, last_stable_offset = _ABORTED.unpack(data)
     except struct.error as error:
-        raise DamagedValue(f"an aborted transaction has {_ABORTED.size} bytes, this one {len(data)}") from error
-    return AbortedTransaction(producer_id, first_offset, decode_end_key(key), last_stable_offset)
+        raise DamagedValue(
+            f"an aborted transaction has {_ABORTED.size} bytes, this one {len(data)}: {error}"
+        ) from error
+    return AbortedTransaction(producer_id, first_offset, marker, last_stable_offset)
 
 
 def producer_key(number: int, producer_id: ProducerId) -> bytes:
