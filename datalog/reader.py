@@ -62,7 +62,8 @@ def read_requests(
         end = last_stable_offset if request.committed_only else record.next_offset
         if request.offset < end:
             limit = min(left, request.bytes_max)
-            batches, size = _read_batches(txn, database, request.offset, end, limit, at_least_one=not any_found)
+            stop = None if end == record.next_offset else layout.batch_key(end)
+            batches, size = _read_batches(txn, database, request.offset, stop, limit, at_least_one=not any_found)
             left -= size
             any_found = any_found or bool(batches)
         aborted: tuple[AbortedTransaction, ...] = ()
@@ -76,15 +77,14 @@ def read_requests(
 
 
 def _read_batches(
-    txn: Transaction, database: Database, offset: Offset, end: Offset, bytes_max: int, *, at_least_one: bool
+    txn: Transaction, database: Database, offset: Offset, stop: bytes | None, bytes_max: int, *, at_least_one: bool
 ) -> tuple[list[bytes], int]:
-    """The batches from the one that contains `offset` up to, and without, the one that does not end before `end`."""
-    end_key = layout.batch_key(end)
+    """The batches from the one that contains `offset` on, those with keys before `stop` if that is given."""
     batches: list[bytes] = []
     size = 0
     with txn.cursor(db=database) as cursor:
         found = cursor.set_range(layout.batch_key(offset))
-        while found and bytes(cursor.key()) < end_key:
+        while found and (stop is None or bytes(cursor.key()) < stop):
             batch = cursor.value()
             if size + len(batch) > bytes_max and (batches or not at_least_one):
                 break
