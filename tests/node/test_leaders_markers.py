@@ -463,6 +463,29 @@ async def test_restart_knows_repetitions_of_batches_of_an_open_transaction(open_
         assert (await again.prepare(T0, A))[A] == Expected(LeaderEpoch(1), 1)
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["in one copy", "in several"])
+async def test_restart_knows_how_many_records_an_open_transaction_has(open_run, tmp_path: Path, apart: bool) -> None:
+    """Else it could not prepare what was answered: the data log has the count of all batches that are copied."""
+    async with open_run() as run:
+        await run.start(A, mode=MARKERS)
+        await run.begin(T0, A)
+        run.disk.hold()
+        for sequence in range(3):
+            if apart:
+                run.disk.let_go()
+            await run.write(T0, A, b"v", sequence=sequence)
+            if apart:
+                await run.leaders.drain()
+        run.disk.let_go()
+        await run.leaders.drain()
+        assert run.data_logs.open_transactions(A) == [OpenInLog(T0, LeaderEpoch(1), Offset(0), 3)]
+        crashed = run.crash(tmp_path / "crashed")
+    async with open_run(crashed) as again:
+        await again.leaders.lead([A], MARKERS)
+        expected = {A: Expected(LeaderEpoch(1), 3)}
+        assert not (await again.leaders.participants.prepare(Prepare(T0, expected))).refused
+
+
 async def test_restart_with_some_markers_lost_places_the_others_under_their_number(open_run, tmp_path: Path) -> None:
     """Invariants 6 and 7: what survived in A decides the order in which B gets what it has lost."""
     async with open_run() as run:
