@@ -15,7 +15,17 @@ from datalog.control_batch import decode_control_batch
 from datalog.interface import AbortedTransaction, OpenInLog, ReadRequest, ReadResult
 from fairlog.broker import AbortRefusal, ActiveProducer, Appended, DuplicateOf, RefusedAppend
 from fairlog.transaction_modes import JOURNAL, MARKERS
-from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
+from fairlog_types import (
+    JournalPosition,
+    LeaderEpoch,
+    LogId,
+    Offset,
+    Placement,
+    ProducerEpoch,
+    ProducerId,
+    StorageFailure,
+    TxId,
+)
 from tests.node.runs import DATA_LOGS, A, B, C, Run, is_waiting, transaction
 
 T0, T1 = transaction(7), transaction(8)
@@ -206,6 +216,70 @@ async def test_durable_of_a_log_that_is_deleted_meanwhile_returns(open_run) -> N
         await run.leaders.durable(A, JournalPosition(0))
 
 
+async def test_marker_batch_whose_flush_fails_is_not_answered_and_the_node_refuses_writes(open_run) -> None:
+    """Invariant 12; and a repetition is not told that nothing was written: it is in the journal."""
+    async with open_run() as run:
+        await run.start(A, mode=MARKERS)
+        await run.plain(A, b"so that the journal has its first segment")
+        await run.leaders.drain()
+        await run.begin(T0, A)
+        run.disk.failing = str(A)
+        appended = await run.write(T0, A, b"v")
+        assert isinstance(appended, Appended)
+        through = appended.durable_at
+        assert through is not None
+        with pytest.raises(StorageFailure):
+            await run.leaders.durable(A, through)
+        assert run.leaders.failure is not None
+        repeated = await run.write(T0, A, b"v")
+        assert isinstance(repeated, DuplicateOf)
+        assert repeated.base_offset == 1
+        assert await run.write(T0, A, b"next", sequence=1) is RefusedAppend.STORAGE
+
+
+async def test_marker_written_to_some_logs_only_is_copied_to_none_in_this_run(
+    open_run, arm: Callable[[str], None]
+) -> None:
+    """If the disk fails between two markers nobody sees the first; a restart writes the rest."""
+    async with open_run() as run:
+        await run.start(A, B, mode=MARKERS)
+        await write(run)
+        await run.prepare(T0, A, B)
+        await run.leaders.drain()
+        arm("coordinator.place.between_logs:fail:1")
+        with pytest.raises(OSError, match="failpoint"):
+            run.place(T0, A, B)
+        run.discard(T0, A, B)
+        await run.leaders.drain()
+        assert await run.committed(A, B) == {A: [], B: []}
+    async with open_run() as again:
+        await again.leaders.lead((A, B), MARKERS)
+        assert not (await again.leaders.participants.prepare(Prepare(T0, EXPECTED))).refused
+        again.place(T0, A, B)
+        await again.serve()
+        assert await again.committed(A, B) == {A: [(0, b"v")], B: [(0, b"v")]}
+        assert [await markers(again, log) for log in (A, B)] == [[(1, True, 1)], [(1, True, 2)]]
+
+
+async def test_records_deleted_from_under_an_open_transaction_leave_the_rest_to_its_marker(open_run) -> None:
+    """DeleteRecords may take a transaction's beginning; what is left is not stable, and then aborted."""
+    async with open_run() as run:
+        await run.start(A, mode=MARKERS)
+        await run.begin(T0, A)
+        await written(run, T0, A, b"deleted")
+        await run.plain(A, b"deleted, too")
+        await written(run, T0, A, b"left", sequence=1)
+        await run.leaders.drain()
+        assert await run.leaders.delete_before(A, Offset(2)) == 2
+        assert run.leaders.last_stable_offset(A) == 2
+        run.discard(T0, A)
+        await run.leaders.drain()
+        assert (run.leaders.last_stable_offset(A), run.leaders.high_watermark(A)) == (4, 4)
+        assert run.data_logs.aborted_transactions(A, Offset(2), Offset(4)) == [
+            AbortedTransaction(T0.producer_id, Offset(0), Offset(3), Offset(4))
+        ]
+
+
 # --- a transaction's end by hand ----------------------------------------------------------------------
 
 
@@ -387,6 +461,29 @@ async def test_restart_knows_repetitions_of_batches_of_an_open_transaction(open_
         assert isinstance(repeated, DuplicateOf)
         assert repeated.base_offset == 0
         assert (await again.prepare(T0, A))[A] == Expected(LeaderEpoch(1), 1)
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["in one copy", "in several"])
+async def test_restart_knows_how_many_records_an_open_transaction_has(open_run, tmp_path: Path, apart: bool) -> None:
+    """Else it could not prepare what was answered: the data log has the count of all batches that are copied."""
+    async with open_run() as run:
+        await run.start(A, mode=MARKERS)
+        await run.begin(T0, A)
+        run.disk.hold()
+        for sequence in range(3):
+            if apart:
+                run.disk.let_go()
+            await run.write(T0, A, b"v", sequence=sequence)
+            if apart:
+                await run.leaders.drain()
+        run.disk.let_go()
+        await run.leaders.drain()
+        assert run.data_logs.open_transactions(A) == [OpenInLog(T0, LeaderEpoch(1), Offset(0), 3)]
+        crashed = run.crash(tmp_path / "crashed")
+    async with open_run(crashed) as again:
+        await again.leaders.lead([A], MARKERS)
+        expected = {A: Expected(LeaderEpoch(1), 3)}
+        assert not (await again.leaders.participants.prepare(Prepare(T0, expected))).refused
 
 
 async def test_restart_with_some_markers_lost_places_the_others_under_their_number(open_run, tmp_path: Path) -> None:
