@@ -89,7 +89,7 @@ class Cut:
         """What can be read: offsets from `log_start` up to, and without, `next_offset`. Raises UnknownLog."""
         with self._reading("reading bounds"):
             record = self._record(log)
-        return Bounds(record.log_start, record.next_offset, record.size_bytes)
+        return Bounds(record.log_start, record.next_offset, record.size_bytes, record.last_stable_offset)
 
     def records(self, log: LogId, from_offset: int, *, before: int | None = None) -> Iterator[Record]:
         """The records from `from_offset` on, in order; up to, and without, `before` if that is given.

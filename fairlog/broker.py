@@ -128,15 +128,25 @@ class Leaders(Protocol):
         ...
 
     def high_watermark(self, log: LogId) -> Offset | None:
-        """The first offset that cannot be read yet (also the last stable offset); None if the log is not led here."""
+        """The first offset that cannot be read yet; None if the log is not led here."""
+        ...
+
+    def last_stable_offset(self, log: LogId) -> Offset | None:
+        """The first offset that a reader of committed records cannot read yet; None if the log is not led here.
+
+        The high watermark, unless a transaction is open in a log of the marker mode: then where that one begins.
+        """
         ...
 
     def log_start(self, log: LogId) -> Offset:
         """The first offset that can be read. Only for logs that are led here."""
         ...
 
-    async def wait_for_more(self, ends: Mapping[LogId, Offset]) -> None:
-        """Return as soon as any of these high watermarks is above the given offset, or its log is gone."""
+    async def wait_for_more(self, ends: Mapping[LogId, Offset], *, committed_only: bool = False) -> None:
+        """Return as soon as any of these high watermarks is above the given offset, or its log is gone.
+
+        With `committed_only` the last stable offsets count, and not the high watermarks.
+        """
         ...
 
     def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]: ...

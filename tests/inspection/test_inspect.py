@@ -103,7 +103,7 @@ def test_segment_of_a_local_journal_is_shown_frame_by_frame() -> None:
     lines = show(content)
     assert [line.what for line in lines] == [
         "segment of a local journal", "fence", "plain batch", "batch", "transactional batch", "batch",
-        "apply", "discard", "forget", "close",
+        "apply", "discard", "forget", "open batch", "batch", "marker", "marker", "close",
     ]  # fmt: skip
     assert [line.fields["position"] for line in lines if "position" in line.fields] == positions
     assert not any(line.damage for line in lines)

@@ -183,12 +183,36 @@ def three_batches(memory, batch):
     ids=["latest", "earliest", "by time", "from the beginning of time", "after the end"],
 )
 async def test_offsets_are_listed(ask, three_batches, version, isolation_level, timestamp, found):
-    """The same answers at both isolation levels, in every version."""
+    """The same answers at both isolation levels where nothing is open, in every version."""
     answer = await ask(LIST_OFFSETS, version, **query(timestamp, isolation_level=isolation_level))
     ((told,),) = [topic.partitions for topic in answer.topics]
     assert (told.error_code, (told.timestamp, told.offset)) == (0, found)
     if version >= 4:
         assert told.leader_epoch == (3 if told.offset >= 0 else -1)
+
+
+@versions(api_02_list_offsets)
+@pytest.mark.parametrize(
+    ("timestamp", "committed", "every"),
+    [(-1, (-1, 4), (-1, 6)), (-2, (-1, 2), (-1, 2)), (2500, (3000, 2), (3000, 2)), (1500, (3000, 2), (3000, 2))],
+    ids=["latest", "earliest", "by time", "by an earlier time"],
+)
+async def test_offsets_are_listed_by_isolation_level(ask, three_batches, version, timestamp, committed, every):
+    """While a transaction is open from offset 4 on, the end differs; version 1 knows no isolation levels."""
+    three_batches.leaders.undecided[three_batches.log("t")] = Offset(4)
+    for isolation_level, found in ((0, every), (1, committed if version >= 2 else every)):
+        answer = await ask(LIST_OFFSETS, version, **query(timestamp, isolation_level=isolation_level))
+        ((told,),) = [topic.partitions for topic in answer.topics]
+        assert (told.error_code, (told.timestamp, told.offset)) == (0, found)
+
+
+async def test_offset_by_time_of_what_cannot_be_read_yet_is_none(ask, three_batches):
+    """As in Kafka: a record behind the last stable offset is none for readers of committed records."""
+    three_batches.leaders.undecided[three_batches.log("t")] = Offset(2)
+    for isolation_level, offset in ((0, 2), (1, -1)):
+        answer = await ask(LIST_OFFSETS, 7, **query(1500, isolation_level=isolation_level))
+        ((told,),) = [topic.partitions for topic in answer.topics]
+        assert (told.error_code, told.offset) == (0, offset)
 
 
 @pytest.mark.parametrize(

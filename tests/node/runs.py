@@ -156,24 +156,24 @@ class Run:
         return await self.leaders.append(log, data, parse_batch_header_untrusted(data))
 
     async def begin(self, txid: TxId, *logs: LogId) -> None:
-        begun = await self.leaders.begin(Begin(txid, logs))
+        begun = await self.leaders.participants.begin(Begin(txid, logs))
         assert not begun.refused, begun
 
     async def prepare(self, txid: TxId, *logs: LogId) -> Mapping[LogId, Expected]:
         """Seal and prepare; what PREPARE_COMMIT would say of it."""
-        expected = self.leaders.seal(txid, logs)
-        prepared = await self.leaders.prepare(Prepare(txid, expected))
+        expected = self.leaders.participants.seal(txid, logs)
+        prepared = await self.leaders.participants.prepare(Prepare(txid, expected))
         assert not prepared.refused, prepared
         return expected
 
     def place(self, txid: TxId, *logs: LogId) -> None:
-        self.leaders.place(ApplyCommit(txid, logs, self.clock()))
+        self.leaders.participants.place(ApplyCommit(txid, logs, self.clock()))
 
     async def applied(self, txid: TxId, *logs: LogId) -> Sequence[Placement]:
-        return (await self.leaders.applied(ApplyCommit(txid, logs, self.clock()))).placements
+        return (await self.leaders.participants.applied(ApplyCommit(txid, logs, self.clock()))).placements
 
     def discard(self, txid: TxId, *logs: LogId) -> None:
-        self.leaders.discard(DiscardTransaction(txid, logs))
+        self.leaders.participants.discard(DiscardTransaction(txid, logs))
 
     async def commit(self, txid: TxId, contents: Mapping[LogId, bytes], *, sequence: int = 0) -> Sequence[Placement]:
         """A whole transaction of one record per log."""
