@@ -80,9 +80,7 @@ def transactional(state: LocalState, header: BatchHeader, txid: TxId, mode: Tran
 
 
 def answered_before(state: LocalState, header: BatchHeader) -> DuplicateOf | None:
-    """What a plain batch was answered the first time; None if the log does not remember it, or it is transactional."""
-    if header.transactional:
-        return None
+    """What a batch was answered the first time; None if the log does not remember it, or it has no offset yet."""
     decision = state.check_plain(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
     if isinstance(decision, producer_window.DuplicateOf) and decision.base_offset is not None:
         return _first_result(decision.base_offset, header)
