@@ -1,26 +1,24 @@
-"""What is so in marker mode only: KIP-98 on the wire, as consumers of the three stock clients see it, and its repairs.
+"""What is so in marker mode only: KIP-98 on the wire, who waits for whom, and how what hangs is ended.
 
-The tests that hold in both modes stand where they always were, with `BOTH_MODES`. All but the last section have been
-run against Apache Kafka 4.4 as well, by hand.
+The tests that hold in both modes stand where they always were, with `BOTH_MODES`; consumers of committed records are
+in test_read_committed.py. The first two sections hold against Apache Kafka 4.4 as well.
 """
 
 from __future__ import annotations
 
-import asyncio
 import struct
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 
-import aiokafka
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
-from tests.clients.drivers import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, ClientKind
+from tests.clients.drivers import ClientKind
 from tests.clients.modes import MODE_CONFIG, Mode
 from tests.clients.raw_client import RawClient, batch, records_of
 from tests.clients.raw_transaction import RawTransaction
@@ -29,7 +27,6 @@ from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its message schemas with importlib.resources.read_text, deprecated since Python 3.11.
     warnings.simplefilter("ignore", DeprecationWarning)
-    import kafka
 
 pytestmark = [
     pytest.mark.slow,
@@ -53,80 +50,7 @@ def wire(node: NodeProcess) -> Iterator[RawClient]:
         yield client
 
 
-# --- consumers -------------------------------------------------------------------------------------
-
-
-def confluent_reads(address: str, topic: str, count: int) -> list[bytes | None]:
-    with Reader(address, topic, 1, isolation="read_committed") as reader:
-        reader.wait_for(count)
-        return [record.value for record in reader.read_to_end()]
-
-
-def kafka_python_reads(address: str, topic: str, count: int) -> list[bytes | None]:
-    partition = kafka.TopicPartition(topic, 0)
-    consumer = kafka.KafkaConsumer(bootstrap_servers=address, isolation_level="read_committed", group_id=None)
-    values: list[bytes | None] = []
-    deadline = time.monotonic() + WAIT_S
-    try:
-        consumer.assign([partition])
-        consumer.seek_to_beginning(partition)
-        while len(values) < count or consumer.position(partition) < consumer.end_offsets([partition])[partition]:
-            assert time.monotonic() < deadline, values
-            values += [record.value for rows in consumer.poll(timeout_ms=100).values() for record in rows]
-        return values
-    finally:
-        consumer.close()
-
-
-def aiokafka_reads(address: str, topic: str, count: int) -> list[bytes | None]:
-    """Until nothing comes for a moment: aiokafka's position stays before a marker (aiokafka#911)."""
-
-    async def read() -> list[bytes | None]:
-        consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=address, isolation_level="read_committed")
-        await consumer.start()
-        try:
-            partition = aiokafka.TopicPartition(topic, 0)
-            consumer.assign([partition])
-            await consumer.seek_to_beginning(partition)
-            values: list[bytes | None] = []
-            while found := await consumer.getmany(timeout_ms=300 if len(values) >= count else 5_000):
-                values += [record.value for rows in found.values() for record in rows]
-            return values
-        finally:
-            await consumer.stop()
-
-    async def bounded() -> list[bytes | None]:
-        return await asyncio.wait_for(read(), WAIT_S)
-
-    return asyncio.run(bounded())
-
-
-READS_COMMITTED: dict[ClientKind, Callable[[str, str, int], list[bytes | None]]] = {
-    CONFLUENT: confluent_reads,
-    KAFKA_PYTHON: kafka_python_reads,
-    AIOKAFKA: aiokafka_reads,
-}
-
-
-def test_aborted_records_are_fetched_and_filtered_by_every_client(
-    node: NodeProcess, wire: RawClient, client: ClientKind, new_topic: NewTopic, new_id: NewId
-) -> None:
-    """Aborted ones before, between and behind committed ones, of producers whose transactions overlap."""
-    topic = new_topic()
-    first, second = RawTransaction(wire, new_id(), topic), RawTransaction(wire, new_id(), topic)
-    kept: list[bytes] = []
-    for number in range(12):
-        for producer, outcome in ((first, number % 3 == 0), (second, number % 2 == 0)):
-            value = b"%d of %d" % (number, producer.producer_id)
-            producer.write(value + b", early")
-            producer.write(value + b", late")
-            if outcome:
-                kept += [value + b", early", value + b", late"]
-        for producer, outcome in ((second, number % 2 == 0), (first, number % 3 == 0)):
-            assert producer.end(commit=outcome) == raw.NONE
-    assert READS_COMMITTED[client](node.address, topic, len(kept)) == kept
-    with Reader(node.address, topic, 1) as plain:
-        assert len(plain.wait_for(48)) == 48
+# --- who waits for whom ----------------------------------------------------------------------------
 
 
 def test_hung_transaction_stops_readers_of_committed_records_and_no_commit(
