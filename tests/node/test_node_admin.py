@@ -149,7 +149,7 @@ def test_hung_transaction_of_marker_mode_shows_who_waits_for_it(new_node: NewNod
         samples = metrics(node)
         assert samples["fairlog_topics_of_mode", ("markers",)] == 1
         assert (samples["fairlog_unstable_partitions", ()], samples["fairlog_unstable_records", ()]) == (1, 2)
-        assert samples["fairlog_partition_unstable_records", (TOPIC, "0")] == 2
+        assert samples["fairlog_partition_unstable_records", ("0", TOPIC)] == 2
         meant = {"transactional_id": "hangs", "transaction": shown["transaction"]}
         assert call(node, "/api/transactions/abort", meant, token=TOKEN)[0] == 200
         until(lambda: ends() == (4, 4, 0))
