@@ -12,39 +12,10 @@ from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
 from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.raw_client import RawClient, batch, end_request, produce_request, records_of
+from tests.clients.raw_transaction import RawTransaction
 from tests.clients.reading import Reader, assert_topic_holds
 
 pytestmark = pytest.mark.slow
-
-
-class RawTransaction:
-    """A transactional producer of one partition, by hand: ids, epoch and sequence numbers are in the open."""
-
-    def __init__(self, client: RawClient, transactional_id: str, topic: str) -> None:
-        granted = client.init_producer_id(transactional_id)
-        assert granted.error_code == raw.NONE
-        self.client, self.transactional_id, self.topic = client, transactional_id, topic
-        self.producer_id, self.epoch, self.sequence = granted.producer_id, granted.producer_epoch, 0
-
-    def write(self, value: bytes) -> None:
-        added = self.client.add_partitions(self.transactional_id, self.producer_id, self.epoch, self.topic, [0])
-        assert added == {0: raw.NONE}
-        code, _base = self.produce(value)
-        assert code == raw.NONE
-
-    def produce(self, value: bytes, *, epoch: int | None = None) -> tuple[int, int]:
-        records = batch(
-            [value],
-            producer_id=self.producer_id,
-            epoch=self.epoch if epoch is None else epoch,
-            sequence=self.sequence,
-            transactional=True,
-        )
-        self.sequence += 1
-        return self.client.produce(self.topic, 0, records, transactional_id=self.transactional_id)
-
-    def end(self, *, commit: bool, by: RawClient | None = None) -> int:
-        return (by or self.client).end(self.transactional_id, self.producer_id, self.epoch, commit=commit)
 
 
 # --- invariant 10 --------------------------------------------------------------------------------
