@@ -70,9 +70,8 @@ class ClientProcess:
         finally:
             watchdog.cancel()
         if not line:
-            raise ClientFailed(
-                f"{self._target} has ended with status {self._process.wait()}, or took {timeout_s:.0f} s"
-            )
+            status = self._process.wait()
+            raise ClientFailed(f"{self._target} has ended with status {status}, or was killed after {timeout_s:.0f} s")
         message = json.loads(line)
         if "failed" in message:
             raise ClientFailed(f"{self._target}:\n{message['failed']}")

@@ -1,7 +1,7 @@
 """What a scenario is: cases, and a way to measure one of them once on one peer. The runner does the rest.
 
-The runner (runner.py) takes the peers in turns: for each case, for each round, every peer once, and in each round another
-peer first. So drift of the machine hits all alike, and a scenario must not care who was measured before it.
+The runner (runner.py) takes the peers in turns: for each case, for each round, every peer once, and in each round
+another peer first. So drift of the machine hits all alike, and a scenario must not care who was measured before it.
 
 A scenario's client work runs in processes of its own (client.py), never in the runner's: one client process per peer,
 kept warm between rounds (`bench.client`), or a fresh one where a fresh one is what is measured.
@@ -17,7 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from peers.interface import Peer
+from peers.interface import Peer, Tuning
 
 from benchmarks.client import ClientProcess
 from benchmarks.rows import Measurements
@@ -58,6 +58,11 @@ class Scenario(Protocol):
     @property
     def lifetime(self) -> Lifetime: ...
 
+    @property
+    def tuning(self) -> Tuning:
+        """What every peer is set to beyond its defaults; `Tuning()` for nothing."""
+        ...
+
     def cases(self, quick: bool) -> Sequence[Case]: ...
 
     def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:
@@ -70,7 +75,7 @@ class Scenario(Protocol):
 
 @dataclass(slots=True)
 class Bench:
-    """What a scenario gets from the runner. One for each scenario and run, so names need to be unique within it only."""
+    """What a scenario gets from the runner. One for each scenario, so names are unique if they are within it."""
 
     quick: bool
     """A tenth of the work: for trying things out. The report says that its figures are not for quoting."""

@@ -1,7 +1,7 @@
 """The child of client.py: `python -m benchmarks.worker MODULE:CLASS ARGUMENTS`.
 
-Makes one object of the class with ARGUMENTS (JSON), then reads calls, a line of JSON each, and answers each with a line.
-Nothing else may write to standard output; the class may write to standard error. Ends with its input.
+Makes one object of the class with ARGUMENTS (JSON), then reads calls, a line of JSON each, and answers each with a
+line. Nothing else may write to standard output; the class may write to standard error. Ends with its input.
 """
 
 from __future__ import annotations
