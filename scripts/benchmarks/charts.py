@@ -4,9 +4,9 @@ One chart for each metric of a scenario. What it looks like follows from the par
 
     one number        lines over it
     two numbers       lines over the first, a panel for each value of the second
-    anything else     bars, a group for each case
+    anything else     bars, a group for each case; dots where the axis is logarithmic and a bar's length says nothing
 
-A point is a median; its whisker goes from the lowest round to the highest. Axes are logarithmic where values span more
+A figure is a median; its whisker goes from the lowest round to the highest. Axes are logarithmic where values span more
 than a factor of twenty.
 """
 
@@ -22,6 +22,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from benchmarks.document import Picture
 from benchmarks.results import Results, ScenarioRun
@@ -88,7 +89,7 @@ _Panels = dict[float | None, dict[str, float]]
 
 
 def _numbers(run: ScenarioRun) -> tuple[Sequence[str], _Panels] | None:
-    """What the cases' parameters are called, and where each case stands; None unless all are one or two numbers."""
+    """What the parameters are called, and where each case stands; None if there is nothing to draw a line over."""
     cases = run.cases.items()
     names = list(next(iter(run.cases.values()), {}))
     if len(run.cases) < 2 or len(names) not in (1, 2) or any(list(parameters) != names for _, parameters in cases):
@@ -100,6 +101,8 @@ def _numbers(run: ScenarioRun) -> tuple[Sequence[str], _Panels] | None:
             return None
         panel = float(values[1]) if len(values) == 2 else None
         panels.setdefault(panel, {})[case] = float(values[0])
+    if any(len(places) < 2 for places in panels.values()):
+        return None
     return names, panels
 
 
@@ -138,13 +141,18 @@ def _bars(run: ScenarioRun, rows: Sequence[Row]) -> Figure:
     peers = list(dict.fromkeys(row.peer for row in rows))
     cases = [case for case in run.cases if any(row.case == case for row in rows)]
     width = 0.8 / len(peers)
+    logarithmic = _spans([row.median for row in rows])
     for number, peer in enumerate(peers):
         own = [row for row in rows if row.peer == peer]
         places = [cases.index(row.case) + (number - (len(peers) - 1) / 2) * width for row in own]
-        colour, _ = LOOKS.get(peer, ("black", "."))
-        heights = [row.median for row in own]
-        panel.bar(places, heights, width * 0.9, yerr=_whiskers(own), capsize=2, label=peer, color=colour)
+        colour, marker = LOOKS.get(peer, ("black", "."))
+        heights, whiskers = [row.median for row in own], _whiskers(own)
+        if logarithmic:
+            panel.errorbar(places, heights, whiskers, label=peer, color=colour, fmt=marker, capsize=2)
+        else:
+            panel.bar(places, heights, width * 0.9, yerr=whiskers, capsize=2, label=peer, color=colour)
     panel.set_xticks(range(len(cases)), [textwrap.fill(case, 24) for case in cases])
+    panel.set_xlim(-0.5, len(cases) - 0.5)
     panel.grid(visible=False, axis="x")
     _scale(panel, rows)
     _legend(drawing, panel)
@@ -158,6 +166,7 @@ def _whiskers(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
 def _scale(panel: Axes, rows: Sequence[Row]) -> None:
     if _spans([row.median for row in rows]):
         panel.set_yscale("log")
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     elif all(row.low >= 0 for row in rows):
         panel.set_ylim(bottom=0)
 

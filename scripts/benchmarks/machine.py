@@ -14,7 +14,9 @@ from pathlib import Path
 import confluent_kafka
 from node_process import ROOT
 
-PACKAGES = ("fairlog", "confluent-kafka", "lmdb", "trio")
+import fairlog
+
+PACKAGES = ("confluent-kafka", "lmdb", "trio")
 FLUSHES = 200
 
 
@@ -31,7 +33,8 @@ def machine(directory: Path) -> dict[str, str | int | float]:
 
 def versions() -> dict[str, str]:
     packages = {name: importlib.metadata.version(name) for name in PACKAGES}
-    return {"python": platform.python_version(), **packages, "librdkafka": confluent_kafka.libversion()[0]}
+    own = {"fairlog": fairlog.__version__, "python": platform.python_version()}
+    return {**own, **packages, "librdkafka": confluent_kafka.libversion()[0]}
 
 
 def commit() -> str:

@@ -12,13 +12,13 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
 from peers.catalogue import available
-from peers.interface import Missing, Peer, PeerDidNotStart
+from peers.interface import Missing, Peer, PeerDidNotStart, Tuning
 from rich.console import Console
 
 from benchmarks import machine
@@ -47,7 +47,7 @@ def run(names: Sequence[str], peers: Sequence[str], out: Path, *, quick: bool, r
         scenario: Scenario = import_module(f"benchmarks.{name.replace('-', '_')}").SCENARIO
         # On the disk that `out` is on: /tmp may be memory, and then fsync costs nothing.
         with tempfile.TemporaryDirectory(dir=out, prefix="data-", ignore_cleanup_errors=True) as directory:
-            measuring = _Measuring(scenario, peers, Path(directory), quick=quick, rounds=rounds)
+            measuring = Measuring(scenario, peers, Path(directory), quick=quick, rounds=rounds)
             done, rows = measuring.run()
         results.put(done, rows)
         results.peers.update(measuring.setups)
@@ -73,10 +73,20 @@ def load(out: Path) -> Results | None:
     return results_from_json(json.loads(path.read_text())) if path.exists() else None
 
 
-class _Measuring:
-    """One scenario's run."""
+class Measuring:
+    """One scenario's run on these peers, in an empty directory. `obtain` finds a peer by its name."""
 
-    def __init__(self, scenario: Scenario, peers: Sequence[str], directory: Path, *, quick: bool, rounds: int) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        peers: Sequence[str],
+        directory: Path,
+        *,
+        quick: bool,
+        rounds: int,
+        obtain: Callable[[str, Path, Tuning], Peer | Missing] = available,
+    ) -> None:
+        self._obtain_peer = obtain
         self._scenario = scenario
         self._directory = directory
         self._quick = quick
@@ -98,7 +108,7 @@ class _Measuring:
                 self.setups[name] = PeerSetup(peer.description, dict(peer.settings))
 
     def _obtain(self, name: str, directory: Path) -> Peer | Missing:
-        return available(name, directory, self._scenario.tuning)
+        return self._obtain_peer(name, directory, self._scenario.tuning)
 
     def run(self) -> tuple[ScenarioRun, list[Row]]:
         load_before, flush_us = machine.load(), machine.flush_us(self._directory)
@@ -163,12 +173,12 @@ class _Measuring:
     def _measure(self, peer: Peer, case: Case, round_number: int) -> Measurements:
         if self._scenario.lifetime is Lifetime.OWN:
             return self._measure_alone(peer.name, case, round_number)
-        others = [other for other in self._peers if other is not peer and other.name not in self._out]
+        others = [other for other in self._peers if other is not peer and other.running]
         before = {other.name: other.cpu_s() for other in others}
         started = time.monotonic()
         one = self._scenario.measure(self._bench, peer, case, round_number)
         seconds = time.monotonic() - started
-        for other in others:
+        for other in (other for other in others if other.running):
             self._used_idle_s[other.name] = self._used_idle_s.get(other.name, 0.0) + other.cpu_s() - before[other.name]
             self._idle_s[other.name] = self._idle_s.get(other.name, 0.0) + seconds
         return one
