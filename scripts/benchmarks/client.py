@@ -40,7 +40,11 @@ class ClientProcess:
             text=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPTS), str(SCRIPTS.parent)])},
         )
-        self.answer()
+        try:
+            self.answer()
+        except ClientFailed:
+            self.kill()
+            raise
 
     @property
     def pid(self) -> int:

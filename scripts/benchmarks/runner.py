@@ -111,7 +111,7 @@ class Measuring:
         return self._obtain_peer(name, directory, self._scenario.tuning)
 
     def run(self) -> tuple[ScenarioRun, list[Row]]:
-        load_before, flush_us = machine.load(), machine.flush_us(self._directory)
+        commit, load_before, flush_us = machine.commit(), machine.load(), machine.flush_us(self._directory)
         began, started = time.gmtime(), time.monotonic()
         cases = self._scenario.cases(self._quick)
         rows: list[Row] = []
@@ -132,7 +132,7 @@ class Measuring:
             quick=self._quick,
             rounds=self._rounds,
             begun=time.strftime("%Y-%m-%dT%H:%M:%SZ", began),
-            commit=machine.commit(),
+            commit=commit,
             seconds=round(time.monotonic() - started, 1),
             load_before=round(load_before, 2),
             flush_us=round(flush_us, 1),
