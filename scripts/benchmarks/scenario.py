@@ -6,7 +6,7 @@ another peer first. So drift of the machine hits all alike, and a scenario must 
 A scenario's client work runs in processes of its own (client.py), never in the runner's: one client process per peer,
 kept warm between rounds (`bench.client`), or a fresh one where a fresh one is what is measured.
 
-A module of a scenario has, besides its class, the line `SCENARIO: Scenario = TheClass()`; runner.py names all modules.
+The module of a scenario is named as the scenario is (`txn-latency`: txn_latency.py); in it, SCENARIO is the scenario.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ class TxnLatency:
         return {
             "transaction": sampled("ms", totals),
             "commit alone": sampled("ms", commits),
-            "broker CPU": counted("CPU-ms per transaction", cpu_ms / len(totals)),
-            "transactions measured": counted("per round", len(totals)),
+            "broker CPU": counted("CPU-ms/transaction", cpu_ms / len(totals)),
+            "transactions measured": counted("transactions", len(totals)),
         }
 
 

@@ -130,7 +130,7 @@ class TxnThroughput:
             cpu_s = peer.cpu_s() - cpu_before
             halves[half] = {
                 half: counted("MB/s", megabytes / taken),
-                f"{half}, broker CPU": counted("CPU-s per GB", cpu_s / (megabytes / 1e3)),
+                f"{half}, broker CPU": counted("CPU-s/GB", cpu_s / (megabytes / 1e3)),
                 **more,
             }
         loss = 1 - halves["transactional"]["transactional"].value / halves["plain"]["plain"].value
