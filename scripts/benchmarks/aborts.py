@@ -38,14 +38,13 @@ class Aborts:
     lifetime = Lifetime.SCENARIO
     tuning = Tuning()
 
-    def cases(self, quick: bool) -> Sequence[Case]:
-        committed = COMMITTED // 10 if quick else COMMITTED
-        return [Case(f"{percent} % aborted", {"percent": percent, "committed": committed}) for percent in PERCENT]
+    def cases(self, quick: bool) -> Sequence[Case]:  # noqa: ARG002
+        return [Case(f"{percent} % aborted", {"percent_aborted": percent}) for percent in PERCENT]
 
     def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:  # noqa: ARG002
         if not peer.durable:
             raise NotMeasured("the mock keeps only the last 5 MB of a partition, and knows no aborted records")
-        percent, committed = int(case.parameters["percent"]), int(case.parameters["committed"])
+        percent, committed = int(case.parameters["percent_aborted"]), bench.amount(COMMITTED)
         topic = f"aborts-{percent}"
         first = bench.first_time(peer, case.name)
         if first:

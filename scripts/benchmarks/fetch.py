@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from peers.interface import Peer, Tuning
 
-from benchmarks.plain_load import LARGE_REQUEST_BYTES, PARTITIONS, SHAPES, Shape, cases_of, records_of, shape_of
+from benchmarks.plain_load import LARGE_REQUEST_BYTES, PARTITIONS, Shape, cases, records_of, shape_of
 from benchmarks.rows import Measurements, counted
 from benchmarks.scenario import Bench, Case, Lifetime, NotMeasured, Scenario
 
@@ -34,13 +34,13 @@ class Fetch:
     lifetime = Lifetime.SCENARIO
     tuning = Tuning()
 
-    def cases(self, quick: bool) -> Sequence[Case]:
-        return cases_of(SHAPES, quick)
+    def cases(self, quick: bool) -> Sequence[Case]:  # noqa: ARG002
+        return cases()
 
     def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:  # noqa: ARG002
         if not peer.durable:
             raise NotMeasured("the mock keeps only the last 5 MB of a partition")
-        shape = shape_of(case)
+        shape = shape_of(case, bench.quick)
         topic = f"fetch-{shape.record_bytes}-{shape.request_bytes}"
         first = bench.first_time(peer, case.name)
         if first:

@@ -29,7 +29,7 @@ HUNG_S, QUICK_HUNG_S = 30, 5
 UNDISTURBED_S, QUICK_UNDISTURBED_S = 5.0, 1.0
 BLOCK = 20
 DRAINED_S = 1.0
-TOPIC = "hung"
+TOPIC, CASE = "hung", "one transaction left open"
 
 # Numbers tell what a record is: plain ones count from 0, those of transactions from here, and one ends the round.
 TRANSACTIONS_FROM, LAST = 1 << 40, 1 << 50
@@ -121,7 +121,7 @@ class Hung:
 
     def cases(self, quick: bool) -> Sequence[Case]:
         hung_s = QUICK_HUNG_S if quick else HUNG_S
-        return [Case(f"left open for {hung_s} s", {"hung_s": hung_s})]
+        return [Case(CASE, {"hung_s": hung_s})]
 
     def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:  # noqa: ARG002
         if not peer.durable:

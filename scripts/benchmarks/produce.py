@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 
 from peers.interface import Peer, Tuning
 
-from benchmarks.plain_load import LINGER_MS, PARTITIONS, SHAPES, cases_of, shape_of
+from benchmarks.plain_load import LINGER_MS, PARTITIONS, SHAPES, cases, shape_of
 from benchmarks.rows import Measurements, counted
 from benchmarks.scenario import Bench, Case, Lifetime, Scenario
 
@@ -39,11 +39,11 @@ class Produce:
     lifetime = Lifetime.SCENARIO
     tuning = Tuning()
 
-    def cases(self, quick: bool) -> Sequence[Case]:
-        return cases_of(SHAPES, quick)
+    def cases(self, quick: bool) -> Sequence[Case]:  # noqa: ARG002
+        return cases()
 
     def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:
-        shape = shape_of(case)
+        shape = shape_of(case, bench.quick)
         topic = f"produce-{shape.record_bytes}-{shape.request_bytes}-{round_number}"
         peer.create_topics([topic], PARTITIONS)
         sender = bench.client(peer, "benchmarks.plain_load:PlainSender")
