@@ -29,7 +29,8 @@ class Mock:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.description = f"the mock cluster of librdkafka {confluent_kafka.libversion()[0]}: in memory, stores nothing, answers at once"
+        version, _number = confluent_kafka.libversion()
+        self.description = f"the mock cluster of librdkafka {version}: in memory, stores nothing, answers at once"
         self._child: subprocess.Popen[str] | None = None
         self._address: str | None = None
 

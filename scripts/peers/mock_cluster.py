@@ -21,6 +21,10 @@ _NO_ERROR = 0
 
 def main() -> int:
     library = ctypes.CDLL(confluent_kafka.cimpl.__file__)
+    library.rd_kafka_conf_new.restype = ctypes.c_void_p
+    library.rd_kafka_conf_set.argtypes = [
+        ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t
+    ]  # fmt: skip
     library.rd_kafka_new.restype = ctypes.c_void_p
     library.rd_kafka_new.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t]
     library.rd_kafka_mock_cluster_new.restype = ctypes.c_void_p
@@ -31,8 +35,10 @@ def main() -> int:
     library.rd_kafka_mock_topic_create.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
 
     error = ctypes.create_string_buffer(512)
+    configuration = library.rd_kafka_conf_new()
+    library.rd_kafka_conf_set(configuration, b"log_level", b"0", error, len(error))
     # A cluster belongs to a client; this one has no broker to go to, and sleeps.
-    client = library.rd_kafka_new(_PRODUCER, None, error, len(error))
+    client = library.rd_kafka_new(_PRODUCER, configuration, error, len(error))
     cluster = library.rd_kafka_mock_cluster_new(client, 1) if client else None
     if not cluster:
         sys.exit(f"librdkafka made no mock cluster: {error.value.decode() or 'it does not say why'}")
