@@ -125,11 +125,11 @@ def _lines(rows: Sequence[Row], names: Sequence[str], panels: _Panels) -> Figure
             )
         panel.set_xlabel(_words(names[0]))
         if value is not None:
-            panel.set_title(f"{value:g} {_words(names[1])}")
+            panel.set_title(f"{_plain(value)} {_words(names[1])}")
         _scale(panel, rows)
         if _spans(list(places.values())):
             panel.set_xscale("log")
-            panel.set_xticks(sorted(places.values()), [f"{place:g}" for place in sorted(places.values())])
+            panel.set_xticks(sorted(places.values()), [_plain(place) for place in sorted(places.values())])
             panel.minorticks_off()
     _legend(drawing, axes[0])
     return drawing
@@ -166,7 +166,7 @@ def _whiskers(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
 def _scale(panel: Axes, rows: Sequence[Row]) -> None:
     if _spans([row.median for row in rows]):
         panel.set_yscale("log")
-        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _plain(value)))
     elif all(row.low >= 0 for row in rows):
         panel.set_ylim(bottom=0)
 
@@ -178,6 +178,11 @@ def _spans(values: Sequence[float]) -> bool:
 def _legend(drawing: Figure, panel: Axes) -> None:
     handles, labels = panel.get_legend_handles_labels()
     drawing.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+
+
+def _plain(value: float) -> str:
+    """A number as people write it: 0.05, 2.5, 1,000,000."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
 
 
 def _words(name: str) -> str:

@@ -66,11 +66,6 @@ def _itself(values: Sequence[float]) -> float:
     return values[0]
 
 
-def _off_percent(values: Sequence[float]) -> float:
-    """How far the first is from the second, in percent, either way."""
-    return abs(_ratio(values) - 1) * 100
-
-
 def verdict(mark: Mark, results: Results) -> Verdict:
     """What the mark's rows say."""
     rows: list[Row] = []
@@ -93,7 +88,29 @@ def _ratio_at_most(scenario: str, other: str, case: str, metric: str, bound: flo
     return Mark(scenario, text, _both("journal", other, case, metric), _ratio, AT_MOST, bound)
 
 
-_SMALL, _EVERY_100_MS = "10 × 2", "commit every 100 ms"
+def _produce(records: str) -> tuple[Mark, Mark]:
+    """Plain produce with large requests: no slower than Kafka, and no dearer."""
+    case = f"{records} records, 1 MB requests"
+    text = f"{case}, journal ÷ kafka"
+    return (
+        Mark("produce", f"rate, {text}", _both("journal", "kafka", case, "rate"), _ratio, AT_LEAST, 1.0),
+        Mark("produce", f"broker CPU, {text}", _both("journal", "kafka", case, "broker CPU"), _ratio, AT_MOST, 1.0),
+    )
+
+
+def _undisturbed(kind: str) -> Mark:
+    """What a transaction that hangs beside it does to the journal mode's readers."""
+    metric = f"{kind}, beside it / undisturbed"
+    return Mark("hung", f"{metric}, journal", [Figure("journal", _HUNG, metric)], _itself, AT_MOST, 1.05)
+
+
+def _stalled(peer: str) -> Mark:
+    """What it does to readers of an order in which records were sent: they wait until it ends."""
+    text = f"longest stall of {peer} while a transaction hangs for 30 s"
+    return Mark("hung", text, [Figure(peer, _HUNG, "longest stall")], _itself, AT_LEAST, 30.0, "s")
+
+
+_SMALL, _EVERY_100_MS, _HUNG = "10 × 2", "commit every 100 ms", "one transaction left open"
 _SEEN = "transaction of 10 × 1 KB to 2 partitions"
 
 MARKS: tuple[Mark, ...] = (
@@ -107,6 +124,18 @@ MARKS: tuple[Mark, ...] = (
     Mark(
         "txn-throughput", f"loss, {_EVERY_100_MS}, journal",
         [Figure("journal", _EVERY_100_MS, "loss")], _itself, AT_MOST, 3.0, "%",
+    ),
+    *_produce("100 B"),
+    *_produce("1 KB"),
+    *_produce("16 KB"),
+    _undisturbed("plain record"),
+    _undisturbed("transaction"),
+    _stalled("markers"),
+    _stalled("kafka"),
+    Mark(
+        "aborts", "fetched per record, journal, 50 % aborted ÷ 0 %",
+        [Figure("journal", f"{percent} % aborted", "fetched per record") for percent in (50, 0)],
+        _ratio, AT_MOST, 1.01,
     ),
     _ratio_at_most("visible", "kafka", _SEEN, "produced to seen", 1.0),
 )  # fmt: skip

@@ -44,7 +44,8 @@ def _reading() -> Iterator[Block]:
         "A figure is the median over the rounds, with the lowest and the highest round in brackets. Of what is sampled"
         " many times within a round, the round's figure is the median, and *p99* is the median of the rounds' 99th"
         f" percentiles. A ratio is {OURS} ÷ the other peer, of medians; it is bold where {OURS} is worse by more than"
-        " 2 %. Peers were measured in turns within each round. Between machines, compare ratios."
+        " 2 %. Peers were measured in turns within each round, after what the one before had left to be written was on"
+        " the disk. Between machines, compare ratios."
     )
 
 

@@ -2,12 +2,14 @@
 
 For each case, for each round, every peer is measured once, and each round begins with another peer. All peers of a
 scenario are up meanwhile, on directories of their own, and only one of them has work; what the others use meanwhile is
-measured and reported. A peer that cannot be had, or that breaks, is named in the results, and the others go on.
+measured and reported. What one has left to be written to the disk is written before the next has its turn. A peer that
+cannot be had, or that breaks, is named in the results, and the others go on.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -174,6 +176,8 @@ class Measuring:
         if self._scenario.lifetime is Lifetime.OWN:
             return self._measure_alone(peer.name, case, round_number)
         others = [other for other in self._peers if other is not peer and other.running]
+        # Nobody pays for pages that another has left to be written.
+        os.sync()
         before = {other.name: other.cpu_s() for other in others}
         started = time.monotonic()
         one = self._scenario.measure(self._bench, peer, case, round_number)

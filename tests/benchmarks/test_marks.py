@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 from benchmarks.marks import AT_LEAST, AT_MOST, MARKS, Figure, Mark, verdict
 from benchmarks.results import Results
@@ -44,3 +46,12 @@ def test_marks_of_the_latency_scenario_are_found(results: Results) -> None:
         "transaction, 10 × 2, journal ÷ kafka": 1.75,
         "transaction, 10 × 2, journal − mock": pytest.approx(2.1),
     }
+
+
+@pytest.mark.parametrize("promise", MARKS, ids=lambda promise: f"{promise.scenario}, {promise.text}")
+def test_mark_looks_at_cases_that_are_measured(promise: Mark) -> None:
+    """A mark names cases of its scenario as the scenario does; and no two marks say the same."""
+    module = import_module(f"benchmarks.{promise.scenario.replace('-', '_')}")
+    names = {case.name for case in module.SCENARIO.cases(quick=False)}
+    assert {figure.case for figure in promise.figures} <= names
+    assert sum(other.text == promise.text for other in MARKS) == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import runner
+from benchmarks.marks import MARKS, verdict
 from benchmarks.results import Results
 
 PEERS = ("journal", "mock")
@@ -50,6 +51,13 @@ def test_quick_run_latencies_are_plausible(results: Results) -> None:
     cpu = results.find("txn-latency", "journal", "10 × 2", "broker CPU")
     assert cpu is not None
     assert 0 < cpu.median < 1000
+
+
+def test_quick_run_has_the_figures_of_its_marks(results: Results) -> None:
+    """Marks of these scenarios that need no other peer have a value: they name metrics as the scenarios do."""
+    for mark in MARKS:
+        if mark.scenario in SCENARIOS and {figure.peer for figure in mark.figures} <= set(PEERS):
+            assert verdict(mark, results).value is not None, mark.text
 
 
 def test_quick_run_sees_records_after_they_were_produced(results: Results) -> None:
