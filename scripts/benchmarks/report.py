@@ -15,6 +15,7 @@ from benchmarks.document import Block, Heading, Paragraph, Picture, Points, Tabl
 from benchmarks.marks import MARKS, Verdict, verdict
 from benchmarks.results import Results, ScenarioRun
 from benchmarks.rows import Row
+from benchmarks.warming import WARM_UP_S
 
 TITLE = "Benchmark report"
 NOT_FOR_QUOTING = "**A quick run: not for quoting.** The amounts are a tenth, and the warm-up is too short."
@@ -45,7 +46,8 @@ def _reading() -> Iterator[Block]:
         " many times within a round, the round's figure is the median, and *p99* is the median of the rounds' 99th"
         f" percentiles. A ratio is {OURS} ÷ the other peer, of medians; it is bold where {OURS} is worse by more than"
         " 2 %. Peers were measured in turns within each round, after what the one before had left to be written was on"
-        " the disk. Between machines, compare ratios."
+        f" the disk; each had {WARM_UP_S:.0f} s of transactions and a consumer before its first, unless the scenario"
+        " says otherwise. Between machines, compare ratios."
     )
 
 
