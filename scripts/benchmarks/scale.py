@@ -21,6 +21,7 @@ from benchmarks.scenario import Bench, Case, Lifetime, NotMeasured
 RECORDS, RECORD_BYTES, TOUCHED = 10, 1024, 2
 BASE_IDS, BASE_PARTITIONS = 10, 10
 PRODUCERS_MAX = 16
+PIECE = 10_000  # ids made by one call, which has some minutes of time
 ROUND_S, WARM_UP_S, CASE_WARM_UP_S, SETTLE_S = 2.0, 5.0, 0.3, 2.0
 WAIT_S = 120.0
 TOPIC = "scale"
@@ -172,7 +173,8 @@ class Scale:
         half = had + (ids - had) // 2
         memory = [_settled_bytes(peer)]
         for first, last in ((had, half), (half, ids)):
-            _crowd(bench, peer).call("commit_once", first=first, count=last - first)
+            for piece in range(first, last, PIECE):
+                _crowd(bench, peer).call("commit_once", first=piece, count=min(PIECE, last - piece))
             memory.append(_settled_bytes(peer))
         self._ids[peer.name] = ids
         return {
