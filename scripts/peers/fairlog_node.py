@@ -37,6 +37,8 @@ class FairlogNode:
             self.settings |= {"FAIRLOG_TOPICS_TRANSACTIONS": "markers"}
         if tuning.retention_check_ms is not None:
             self.settings |= {"FAIRLOG_RETENTION_CHECK_INTERVAL_MS": str(tuning.retention_check_ms)}
+        if tuning.clean_check_ms is not None:
+            self.settings |= {"FAIRLOG_RETENTION_CLEAN_INTERVAL_MS": str(tuning.clean_check_ms)}
         self._node = NodeProcess(directory / "data", dict(self.settings))
 
     @property

@@ -40,7 +40,9 @@ class Tuning:
     """What a scenario asks of every broker alike, beyond each one's defaults. None leaves the broker's own default."""
 
     retention_check_ms: int | None = None
-    """Milliseconds between two looks for records that need not be kept."""
+    """Milliseconds between two looks for records that are too old or too many."""
+    clean_check_ms: int | None = None
+    """Milliseconds between two looks for what to compact."""
 
 
 class PeerDidNotStart(Exception):
@@ -48,7 +50,7 @@ class PeerDidNotStart(Exception):
 
 
 class Peer(Protocol):
-    """One broker. What it has stored outlives `stop` and `kill`, if it is `durable`; the address does, too."""
+    """One broker. What it has stored outlives `stop` and `kill`, if it is `durable`."""
 
     @property
     def name(self) -> str:
@@ -82,7 +84,7 @@ class Peer(Protocol):
 
     @property
     def address(self) -> str:
-        """HOST:PORT for clients; the same over restarts. Only after the first `start`."""
+        """HOST:PORT for clients, the same over restarts if it is `durable`. Only after the first `start`."""
         ...
 
     @property

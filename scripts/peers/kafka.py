@@ -70,6 +70,10 @@ class Kafka:
             self._settings["log.flush.interval.messages"] = "1"
         if tuning.retention_check_ms is not None:
             self._settings["log.retention.check.interval.ms"] = str(tuning.retention_check_ms)
+            # The first look comes after this, by default after 30 s.
+            self._settings["log.initial.task.delay.ms"] = str(tuning.retention_check_ms)
+        if tuning.clean_check_ms is not None:
+            self._settings["log.cleaner.backoff.ms"] = str(tuning.clean_check_ms)
         self._java = [artifacts.java, *_JVM, "-cp", f"{artifacts.jars}/*"]
         self._program = processes.Program([*self._java, "kafka.Kafka", str(self._properties)], directory / "kafka.log")
         self._port: int | None = None
