@@ -7,7 +7,6 @@ broker's.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
@@ -30,12 +29,10 @@ class Produce:
         f"values of 100 B, 1 KB and 16 KB without compression to {PARTITIONS} partitions, in requests of 16 KB and of "
         f"1 MB (one batch each): {_AMOUNTS}. Before the first measurement each peer gets one {WARM_UP_SHARE}th of all "
         f"of these; before each measurement one {WARM_UP_SHARE}th as much goes to the same topic, from the same "
-        "producer, and what the system had still to write to the disk is written (sync), so that no peer pays for "
-        "another's pages. MB are millions of bytes of values. *broker CPU* is that of the whole process, from the "
-        "first record to the last answer; what it does later is not in it. *written* is what the broker's process "
-        "gave to write calls, per byte of values (not the system's write_bytes: where the page cache keeps large "
-        "folios, that counts 2 MB for a changed page); changes through mapped memory, as of Kafka's indexes, are not "
-        "in it."
+        "producer. MB are millions of bytes of values. *broker CPU* is that of the whole process, from the first "
+        "record to the last answer; what it does later is not in it. *written* is what the broker's process gave to "
+        "write calls, per byte of values (not the system's write_bytes: where the page cache keeps large folios, that "
+        "counts 2 MB for a changed page); changes through mapped memory, as of Kafka's indexes, are not in it."
     )
     lifetime = Lifetime.SCENARIO
     tuning = Tuning()
@@ -55,7 +52,6 @@ class Produce:
         sender.call("open", shape=asdict(shape))
         sender.call("send", topic=topic, shape=asdict(_warm_up(shape)))
         sender.call("requests")
-        os.sync()
         cpu_before, written_before = peer.cpu_s(), peer.written_bytes()
         sent = sender.call("send", topic=topic, shape=asdict(shape))
         cpu_s, written = peer.cpu_s() - cpu_before, peer.written_bytes() - written_before
