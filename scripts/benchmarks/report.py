@@ -15,6 +15,7 @@ from benchmarks.document import Block, Heading, Paragraph, Picture, Points, Tabl
 from benchmarks.marks import MARKS, Verdict, verdict
 from benchmarks.results import Results, ScenarioRun
 from benchmarks.rows import Row
+from benchmarks.series import unrolled
 from benchmarks.warming import WARM_UP_S
 
 TITLE = "Benchmark report"
@@ -23,8 +24,7 @@ NOT_FOR_QUOTING = "**A quick run: not for quoting.** The amounts are a tenth, an
 
 def write_report(results: Results, out: Path) -> None:
     """Write report.md, report.html and a PNG for each chart into `out`."""
-    pictures = charts.draw(results, out)
-    blocks = blocks_of(results, pictures)
+    blocks = blocks_of(results, charts.draw(unrolled(results), out))
     (out / "report.md").write_text(as_markdown(blocks), encoding="utf-8")
     (out / "report.html").write_text(as_html(TITLE, blocks), encoding="utf-8")
 
@@ -34,7 +34,9 @@ def blocks_of(results: Results, pictures: Sequence[charts.Chart]) -> list[Block]
     blocks: list[Block] = [Heading(1, TITLE)]
     if results.quick:
         blocks.append(Paragraph(NOT_FOR_QUOTING))
-    blocks += [*_reading(), *_setup(results), *_marks(results), *_losses(results)]
+    blocks += [*_reading(), *_setup(results), *_marks(results)]
+    results = unrolled(results)
+    blocks += _losses(results)
     for run in results.scenarios.values():
         blocks += _scenario(results, run, [chart.picture for chart in pictures if chart.scenario == run.name])
     return blocks

@@ -20,7 +20,7 @@ from benchmarks.scenario import Bench, Case, Lifetime
 RECORDS = (1, 10, 100, 1000)
 PARTITIONS = (1, 2, 10, 50)
 RECORD_BYTES = 1024
-ROUND_S, WARM_UP_S = 1.0, 0.2
+ROUND_S, WARM_UP_S = 0.8, 0.2
 TRANSACTIONS_MIN = 5
 WAIT_S = 120.0
 
@@ -71,7 +71,7 @@ class TxnLatency:
     question = (
         "One producer commits transactions one after the other; a case is records (1 KB each) × partitions, the records"
         " in turns over the partitions, linger.ms 0. With fewer records than partitions, a transaction touches as many"
-        f" partitions as it has records, others each time. {ROUND_S:.0f} s per round, at least {TRANSACTIONS_MIN}"
+        f" partitions as it has records, others each time. {ROUND_S} s per round, at least {TRANSACTIONS_MIN}"
         f" transactions, after {WARM_UP_S} s that are not measured. A broker that is still busy with the last"
         " transaction may ask the client to try again; that is in the figure. *broker CPU* is the CPU time of the"
         " broker's whole process over the round, by transaction: the same measure for every peer."
