@@ -7,9 +7,10 @@
     aborts           bytes fetched per record delivered when 0, 10, 50, 90 % of the transactions abort
     produce, fetch   plain writing and catching up, by record and request size
     scale            latency and memory by transactional ids, partitions, producers and open transactions
-    soak             fill and expire until ten times what is retained has passed
+    soak             fill and expire, or compact, until ten times what is retained has passed
     recovery         from SIGKILL under load to the first answer, and to all being visible
     offsets          transactions that commit consumer offsets, too
+    recovery-full    the same with up to a million finished transactions and 5 GB: hours, so only if it is named
     report           measures nothing: writes the report of what is in DIR again
 
 Without a SCENARIO, all of them. The peers take turns within each round, so that a noisy machine is noisy for all of
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -32,6 +34,7 @@ SCENARIOS = (
     "txn-latency", "txn-throughput", "visible", "hung", "aborts", "produce", "fetch", "scale", "soak", "recovery",
     "offsets",
 )  # fmt: skip
+ONLY_BY_NAME = ("recovery-full",)
 REPORT = "report"
 
 
@@ -47,14 +50,15 @@ def main() -> int:
     arguments = parser.parse_args()
     scenarios: list[str] = arguments.scenarios
     peers: list[str] = [name for name in arguments.peers.split(",") if name]
-    for given, known in ((scenarios, (*SCENARIOS, REPORT)), (peers, NAMES)):
+    for given, known in ((scenarios, (*SCENARIOS, *ONLY_BY_NAME, REPORT)), (peers, NAMES)):
         if strange := [name for name in given if name not in known]:
             parser.error(f"there is no {', '.join(strange)}; there are {', '.join(known)}")
     python = environment.ensure("bench")
     if Path(sys.prefix) != environment.ENVIRONMENT:
         sys.stdout.flush()
         os.execv(python, [str(python), str(Path(__file__).resolve()), *sys.argv[1:]])
-    # Inside .venv from here on.
+    # Inside .venv from here on. What ends this in order ends the brokers, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     from benchmarks import runner
 
     if scenarios == [REPORT]:

@@ -112,6 +112,7 @@ def _stalled(peer: str) -> Mark:
 
 _SMALL, _EVERY_100_MS, _HUNG = "10 × 2", "commit every 100 ms", "one transaction left open"
 _SEEN = "transaction of 10 × 1 KB to 2 partitions"
+_BASE, _MANY_IDS = "base", "100,000 ids"
 
 MARKS: tuple[Mark, ...] = (
     _ratio_at_most("txn-latency", "markers", _SMALL, "transaction", 0.8),
@@ -138,5 +139,21 @@ MARKS: tuple[Mark, ...] = (
         _ratio, AT_MOST, 1.01,
     ),
     _ratio_at_most("visible", "kafka", _SEEN, "produced to seen", 1.0),
+    *(
+        Mark(
+            "soak", f"rate, {case}, journal, last tenth ÷ first",
+            [Figure("journal", case, f"rate, tenth {tenth}") for tenth in (10, 1)], _ratio, AT_LEAST, 0.9,
+        )
+        for case in ("deletion", "compaction")
+    ),
+    Mark(
+        "scale", f"transaction, journal, {_MANY_IDS} ÷ 10 ids",
+        [Figure("journal", case, "transaction") for case in (_MANY_IDS, _BASE)], _ratio, AT_MOST, 1.2,
+    ),
+    Mark(
+        "scale", f"memory per id, journal, {_MANY_IDS}, second half ÷ first half",
+        [Figure("journal", _MANY_IDS, f"memory per id, {half} half") for half in ("second", "first")],
+        _ratio, AT_MOST, 1.2,
+    ),
 )  # fmt: skip
 """In the order of the report. The names of cases and metrics are the scenarios' own."""
