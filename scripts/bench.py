@@ -7,13 +7,13 @@
     aborts           bytes fetched per record delivered when 0, 10, 50, 90 % of the transactions abort
     produce, fetch   plain writing and catching up, by record and request size
     scale            latency and memory by transactional ids, partitions, producers and open transactions
-    soak             fill and expire, or compact, until ten times what is retained has passed
+    soak             fill and expire until ten times what is retained has passed
     recovery         from SIGKILL under load to the first answer, and to all being visible
+    recovery-full    the same with up to a million transactions and 5 GB of journals; only if it is named
     offsets          transactions that commit consumer offsets, too
-    recovery-full    the same with up to a million finished transactions and 5 GB: hours, so only if it is named
     report           measures nothing: writes the report of what is in DIR again
 
-Without a SCENARIO, all of them. The peers take turns within each round, so that a noisy machine is noisy for all of
+Without a SCENARIO, all others. The peers take turns within each round, so that a noisy machine is noisy for all of
 them. DIR gets results.json, report.md, report.html and the charts; scenarios that were measured into it before stay
 there. The disk that is measured is the one that DIR is on. Nothing here is a test: figures are for people to judge, on
 a machine they know. See docs/benchmarks.md.
@@ -34,15 +34,14 @@ SCENARIOS = (
     "txn-latency", "txn-throughput", "visible", "hung", "aborts", "produce", "fetch", "scale", "soak", "recovery",
     "offsets",
 )  # fmt: skip
-ONLY_BY_NAME = ("recovery-full",)
-REPORT = "report"
+ONLY_NAMED, REPORT = "recovery-full", "report"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS
     )
-    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="what to measure (default: everything)")
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="what to measure")
     parser.add_argument("--peers", default=",".join(NAMES), help="which brokers (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=environment.ROOT / "bench-out", help="default: bench-out")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work: for trying it out, not for quoting")
@@ -50,7 +49,7 @@ def main() -> int:
     arguments = parser.parse_args()
     scenarios: list[str] = arguments.scenarios
     peers: list[str] = [name for name in arguments.peers.split(",") if name]
-    for given, known in ((scenarios, (*SCENARIOS, *ONLY_BY_NAME, REPORT)), (peers, NAMES)):
+    for given, known in ((scenarios, (*SCENARIOS, ONLY_NAMED, REPORT)), (peers, NAMES)):
         if strange := [name for name in given if name not in known]:
             parser.error(f"there is no {', '.join(strange)}; there are {', '.join(known)}")
     python = environment.ensure("bench")

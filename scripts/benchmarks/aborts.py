@@ -16,7 +16,7 @@ from benchmarks.rows import Measurements, counted
 from benchmarks.scenario import Bench, Case, Lifetime, NotMeasured, Scenario
 
 PERCENT = (0, 10, 50, 90)
-COMMITTED, RECORDS, RECORD_BYTES = 450, 100, 1024
+COMMITTED, RECORDS, RECORD_BYTES = 180, 250, 1024
 FETCH_BYTES = 1_048_576
 READING_S = 1.0
 ANSWER_WAIT_S = 60.0
@@ -31,7 +31,7 @@ class Aborts:
         f"{RECORD_BYTES // 1024} KB commit, in one partition, from one producer; between them, evenly, as many abort "
         "as make 0, 10, 50 or 90 percent of all (all their records have reached the broker by then). A consumer that "
         "sees committed records only reads the log from its beginning to its last record, whole passes until "
-        f"{READING_S:.0f} s have gone; before the first round, one pass to warm up. Fetched are all bytes of all "
+        f"{READING_S:.0f} s have gone; before the first round, as much to warm up. Fetched are all bytes of all "
         "answers that its client library received (rxbytes of librdkafka's statistics). The logs are in the page "
         "cache."
     )
@@ -54,10 +54,11 @@ class Aborts:
         reader = bench.client(peer, "benchmarks.catch_up:CatchUpReader")
         reader.call("open", isolation=peer.transactional_isolation, fetch_bytes=FETCH_BYTES)
         what = {"topic": topic, "partitions": 1, "records": committed * RECORDS}
+        seconds = READING_S / 10 if bench.quick else READING_S
         if first:
-            reader.call("read", **what, seconds_min=0.0)
+            reader.call("read", **what, seconds_min=seconds)
             reader.call("fetched")
-        read = reader.call("read", **what, seconds_min=READING_S / 10 if bench.quick else READING_S)
+        read = reader.call("read", **what, seconds_min=seconds)
         fetched = reader.call("fetched")
         reader.call("close")
         if read["bytes"] != read["records"] * RECORD_BYTES:

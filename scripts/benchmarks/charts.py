@@ -3,7 +3,7 @@
 One chart for each metric of a scenario. What it looks like follows from the parameters of the cases:
 
     one number        lines over it
-    two numbers       lines over the first, a panel for each value of the second
+    and a second      lines over the first, a panel for each value of the second
     anything else     bars, a group for each case; dots where the axis is logarithmic and a bar's length says nothing
 
 A figure is a median; its whisker goes from the lowest round to the highest. Axes are logarithmic where values span more
@@ -74,8 +74,8 @@ def draw(results: Results, out: Path) -> list[Chart]:
 def _chart(run: ScenarioRun, rows: Sequence[Row], out: Path) -> Chart:
     """One metric of one scenario."""
     metric, unit = rows[0].metric, rows[0].unit
-    numbers = _numbers(run)
-    drawing = _bars(run, rows) if numbers is None else _lines(rows, *numbers)
+    panels = _panels(run, rows)
+    drawing = _bars(run, rows) if panels is None else _lines(rows, *panels)
     drawing.suptitle(f"{run.name}: {metric}, {unit}" + (" (quick run: not for quoting)" if run.quick else ""))
     name = f"{run.name}.{re.sub(r'[^a-z0-9]+', '-', metric.lower()).strip('-')}"
     drawing.savefig(out / f"{name}.png", dpi=150, metadata={"Software": None})
@@ -84,32 +84,35 @@ def _chart(run: ScenarioRun, rows: Sequence[Row], out: Path) -> Chart:
     return Chart(run.name, Picture(name, f"{run.name}: {metric}, {unit}", svg.getvalue()))
 
 
-_Panels = dict[float | None, dict[str, float]]
-"""By panel (the second number, or None): the place of each case on the axis."""
+_Panels = dict[str, dict[str, float]]
+"""By panel, what its title says: the place of each case on the axis."""
 
 
-def _numbers(run: ScenarioRun) -> tuple[Sequence[str], _Panels] | None:
-    """What the parameters are called, and where each case stands; None if there is nothing to draw a line over."""
-    cases = run.cases.items()
-    names = list(next(iter(run.cases.values()), {}))
-    if len(run.cases) < 2 or len(names) not in (1, 2) or any(list(parameters) != names for _, parameters in cases):
+def _panels(run: ScenarioRun, rows: Sequence[Row]) -> tuple[str, _Panels] | None:
+    """What the axis is, and where each case stands; None if there is nothing to draw a line over."""
+    found = {row.case for row in rows}
+    cases = {name: parameters for name, parameters in run.cases.items() if name in found}
+    names = list(next(iter(cases.values()), {}))
+    if len(names) not in (1, 2) or any(list(parameters) != names for parameters in cases.values()):
         return None
     panels: _Panels = {}
-    for case, parameters in cases:
-        values = [parameters[name] for name in names]
-        if any(isinstance(value, str | bool) for value in values):
+    for case, parameters in cases.items():
+        place, *rest = parameters.values()
+        if isinstance(place, str | bool):
             return None
-        panel = float(values[1]) if len(values) == 2 else None
-        panels.setdefault(panel, {})[case] = float(values[0])
+        title = rest[0] if rest else ""
+        if not isinstance(title, str):
+            title = f"{_plain(title)} {_words(names[1])}"
+        panels.setdefault(title, {})[case] = float(place)
     if any(len(places) < 2 for places in panels.values()):
         return None
-    return names, panels
+    return _words(names[0]), panels
 
 
-def _lines(rows: Sequence[Row], names: Sequence[str], panels: _Panels) -> Figure:
+def _lines(rows: Sequence[Row], axis: str, panels: _Panels) -> Figure:
     drawing = Figure(figsize=(max(6.0, PANEL_INCHES[0] * len(panels)), PANEL_INCHES[1]), layout="constrained")
     axes: list[Axes] = list(drawing.subplots(1, len(panels), sharey=True, squeeze=False)[0])
-    for panel, (value, places) in zip(axes, panels.items(), strict=True):
+    for panel, (title, places) in zip(axes, panels.items(), strict=True):
         for peer in dict.fromkeys(row.peer for row in rows):
             points = sorted((places[row.case], row) for row in rows if row.peer == peer and row.case in places)
             colour, marker = LOOKS.get(peer, ("black", "."))
@@ -123,9 +126,8 @@ def _lines(rows: Sequence[Row], names: Sequence[str], panels: _Panels) -> Figure
                 markersize=5,
                 capsize=2,
             )
-        panel.set_xlabel(_words(names[0]))
-        if value is not None:
-            panel.set_title(f"{_plain(value)} {_words(names[1])}")
+        panel.set_xlabel(axis)
+        panel.set_title(title)
         _scale(panel, rows)
         if _spans(list(places.values())):
             panel.set_xscale("log")

@@ -12,8 +12,8 @@ from benchmarks.rows import Measurements, counted, quantile, sampled
 from benchmarks.scenario import Bench, Case, Lifetime, Scenario
 
 RECORDS, RECORD_BYTES, PARTITIONS = 10, 1024, 2
-TRANSACTIONS, BLOCK, SETTLING = 400, 50, 2
-WARM_UP = 50
+TRANSACTIONS, BLOCK, SETTLING = 200, 50, 2
+WARM_UP = 200
 ANSWER_WAIT_S = 60.0
 
 
@@ -43,8 +43,8 @@ class Offsets:
         client = bench.client(peer, "benchmarks.offsets:Transformer")
         client.call("join")
         if first:
-            client.call("run", transactions=WARM_UP, offsets=True)
-            client.call("run", transactions=WARM_UP, offsets=False)
+            client.call("run", transactions=bench.amount(WARM_UP), offsets=True)
+            client.call("run", transactions=bench.amount(WARM_UP), offsets=False)
         blocks = max(1, bench.amount(TRANSACTIONS) // BLOCK)
         took: dict[bool, list[float]] = {True: [], False: []}
         sending: list[float] = []

@@ -2,24 +2,26 @@
 
 A shape is the size of a record's value and the size of a request: librdkafka sends one batch per Produce request, so
 its `batch.size` is the request's size. Records are sent to PARTITIONS partitions in turns, a run of them to each, by
-one idempotent producer with acks=all that waits up to LINGER_MS for a batch to fill. Values are zeros, uncompressed
-by client and broker. A record's size here is that of its value: neither keys nor headers are sent, and framing costs
-librdkafka some 7 bytes a record.
+one idempotent producer with acks=all that waits up to LINGER_MS for a request to fill: long enough that the last ones
+alone are not full. Values are zeros, uncompressed by client and broker. A record's size here is that of its value:
+neither keys nor headers are sent, and framing costs librdkafka some 7 bytes a record.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from confluent_kafka import KafkaError, Message, Producer
+from peers.interface import Peer
 
+from benchmarks.client import ClientProcess
 from benchmarks.client_statistics import Counts, Tap
-from benchmarks.scenario import Case
+from benchmarks.scenario import Bench, Case
 
 PARTITIONS = 4
-LINGER_MS = 20
+LINGER_MS = 500
 RUN_BYTES = 64 * 1024
 ANSWER_WAIT_S = 120.0
 SMALL_REQUEST_BYTES, LARGE_REQUEST_BYTES = 16_384, 1_000_000
@@ -41,8 +43,11 @@ class Shape:
 
     @property
     def queue_bytes(self) -> int:
-        """How much the client may have under way: enough for five requests in flight and five that fill up."""
-        return max(4_000_000, 10 * PARTITIONS * self.request_bytes)
+        """How much the client may have under way: enough for five requests in flight while others fill up.
+
+        Not more: what librdkafka takes for a small request grows with the number of records that wait.
+        """
+        return max(1_000_000, 10 * PARTITIONS * self.request_bytes)
 
 
 SHAPES: Sequence[Shape] = (
@@ -80,6 +85,19 @@ def runs_of(shape: Shape) -> int:
 
 def records_per_run(shape: Shape) -> int:
     return max(1, RUN_BYTES // shape.record_bytes)
+
+
+def sender_of(bench: Bench, peer: Peer) -> ClientProcess:
+    """This peer's PlainSender."""
+    return bench.client(peer, "benchmarks.plain_load:PlainSender")
+
+
+def write(bench: Bench, peer: Peer, topic: str, shape: Shape) -> None:
+    """Write the shape's records to `topic`, with a producer of their own."""
+    sender = sender_of(bench, peer)
+    sender.call("open", shape=asdict(shape))
+    sender.call("send", topic=topic, shape=asdict(shape))
+    sender.call("close")
 
 
 class PlainSender:

@@ -7,13 +7,12 @@ broker's.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from peers.interface import Peer, Tuning
 
-from benchmarks.plain_load import LINGER_MS, PARTITIONS, SHAPES, cases, shape_of
+from benchmarks.plain_load import LINGER_MS, PARTITIONS, SHAPES, Shape, cases, sender_of, shape_of, write
 from benchmarks.rows import Measurements, counted
 from benchmarks.scenario import Bench, Case, Lifetime, Scenario
 
@@ -28,13 +27,12 @@ class Produce:
     question = (
         f"What does it take to write plain records? One idempotent producer, acks=all, linger.ms={LINGER_MS}, sends "
         f"values of 100 B, 1 KB and 16 KB without compression to {PARTITIONS} partitions, in requests of 16 KB and of "
-        f"1 MB (one batch each): {_AMOUNTS}. Before each measurement one {WARM_UP_SHARE}th as much goes to the same "
-        "topic, from the same producer, and what the system had still to write to the disk is written (sync), so that "
-        "no peer pays for another's pages. MB are millions of bytes of values. *broker CPU* is that of the whole "
-        "process, from the first record to the last answer; what it does later is not in it. *written* is what the "
-        "broker's process gave to write calls, per byte of values (not the system's write_bytes: where the page cache "
-        "keeps large folios, that counts 2 MB for a changed page); changes through mapped memory, as of Kafka's "
-        "indexes, are not in it."
+        f"1 MB (one batch each): {_AMOUNTS}. Before the first measurement each peer gets one {WARM_UP_SHARE}th of all "
+        f"of these; before each measurement one {WARM_UP_SHARE}th as much goes to the same topic, from the same "
+        "producer. MB are millions of bytes of values. *broker CPU* is that of the whole process, from the first "
+        "record to the last answer; what it does later is not in it. *written* is what the broker's process gave to "
+        "write calls, per byte of values (not the system's write_bytes: where the page cache keeps large folios, that "
+        "counts 2 MB for a changed page); changes through mapped memory, as of Kafka's indexes, are not in it."
     )
     lifetime = Lifetime.SCENARIO
     tuning = Tuning()
@@ -46,12 +44,14 @@ class Produce:
         shape = shape_of(case, bench.quick)
         topic = f"produce-{shape.record_bytes}-{shape.request_bytes}-{round_number}"
         peer.create_topics([topic], PARTITIONS)
-        sender = bench.client(peer, "benchmarks.plain_load:PlainSender")
-        warm_up = replace(shape, total_bytes=shape.total_bytes // WARM_UP_SHARE)
+        if bench.first_time(peer):
+            peer.create_topics(["produce-warm-up"], PARTITIONS)
+            for each in cases():
+                write(bench, peer, "produce-warm-up", _warm_up(shape_of(each, bench.quick)))
+        sender = sender_of(bench, peer)
         sender.call("open", shape=asdict(shape))
-        sender.call("send", topic=topic, shape=asdict(warm_up))
+        sender.call("send", topic=topic, shape=asdict(_warm_up(shape)))
         sender.call("requests")
-        os.sync()
         cpu_before, written_before = peer.cpu_s(), peer.written_bytes()
         sent = sender.call("send", topic=topic, shape=asdict(shape))
         cpu_s, written = peer.cpu_s() - cpu_before, peer.written_bytes() - written_before
@@ -65,6 +65,10 @@ class Produce:
             "client CPU": counted("CPU-s/GB", sent["client_cpu_s"] / (total_bytes / 1e9)),
             "written": counted("bytes/byte", written / total_bytes),
         }
+
+
+def _warm_up(shape: Shape) -> Shape:
+    return replace(shape, total_bytes=shape.total_bytes // WARM_UP_SHARE)
 
 
 SCENARIO: Scenario = Produce()

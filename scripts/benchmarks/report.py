@@ -15,6 +15,8 @@ from benchmarks.document import Block, Heading, Paragraph, Picture, Points, Tabl
 from benchmarks.marks import MARKS, Verdict, verdict
 from benchmarks.results import Results, ScenarioRun
 from benchmarks.rows import Row
+from benchmarks.series import unrolled
+from benchmarks.warming import WARM_UP_S
 
 TITLE = "Benchmark report"
 NOT_FOR_QUOTING = "**A quick run: not for quoting.** The amounts are a tenth, and the warm-up is too short."
@@ -22,8 +24,7 @@ NOT_FOR_QUOTING = "**A quick run: not for quoting.** The amounts are a tenth, an
 
 def write_report(results: Results, out: Path) -> None:
     """Write report.md, report.html and a PNG for each chart into `out`."""
-    pictures = charts.draw(results, out)
-    blocks = blocks_of(results, pictures)
+    blocks = blocks_of(results, charts.draw(unrolled(results), out))
     (out / "report.md").write_text(as_markdown(blocks), encoding="utf-8")
     (out / "report.html").write_text(as_html(TITLE, blocks), encoding="utf-8")
 
@@ -33,7 +34,9 @@ def blocks_of(results: Results, pictures: Sequence[charts.Chart]) -> list[Block]
     blocks: list[Block] = [Heading(1, TITLE)]
     if results.quick:
         blocks.append(Paragraph(NOT_FOR_QUOTING))
-    blocks += [*_reading(), *_setup(results), *_marks(results), *_losses(results)]
+    blocks += [*_reading(), *_setup(results), *_marks(results)]
+    results = unrolled(results)
+    blocks += _losses(results)
     for run in results.scenarios.values():
         blocks += _scenario(results, run, [chart.picture for chart in pictures if chart.scenario == run.name])
     return blocks
@@ -45,7 +48,8 @@ def _reading() -> Iterator[Block]:
         " many times within a round, the round's figure is the median, and *p99* is the median of the rounds' 99th"
         f" percentiles. A ratio is {OURS} ÷ the other peer, of medians; it is bold where {OURS} is worse by more than"
         " 2 %. Peers were measured in turns within each round, after what the one before had left to be written was on"
-        " the disk. Between machines, compare ratios."
+        f" the disk; each had {WARM_UP_S:.0f} s of transactions and a consumer before its first, unless the scenario"
+        " says otherwise. Between machines, compare ratios."
     )
 
 

@@ -10,7 +10,7 @@ measured again replaces what was there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from benchmarks.rows import Row, row_from_json
@@ -117,9 +117,10 @@ def results_from_json(document: Mapping[str, Any]) -> Results:
     header = document["header"]
     if header["format"] != FORMAT:
         raise OtherRun(f"the results that are there have format {header['format']}, and this program writes {FORMAT}")
+    scenarios: dict[str, dict[str, Any]] = header["scenarios"]
     runs = (
-        ScenarioRun(**{**run, "remarks": [Remark(**remark) for remark in run["remarks"]]})
-        for run in header["scenarios"].values()
+        replace(ScenarioRun(**run), remarks=[Remark(**remark) for remark in run["remarks"]])
+        for run in scenarios.values()
     )
     return Results(
         machine=header["machine"],

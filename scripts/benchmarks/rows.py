@@ -14,6 +14,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +95,17 @@ class Row:
         }
 
 
-def row_from_json(line: Mapping[str, object]) -> Row:
+def row_from_json(line: Mapping[str, Any]) -> Row:
     """The row that `as_json` made this of."""
-    texts = (str(line[name]) for name in ("scenario", "peer", "case", "metric", "unit"))
-    values, p99s = line["values"], line["p99s"]
-    assert isinstance(values, list)
-    assert isinstance(p99s, list)
-    return Row(*texts, tuple(float(value) for value in values), tuple(float(value) for value in p99s))
+    return Row(
+        scenario=line["scenario"],
+        peer=line["peer"],
+        case=line["case"],
+        metric=line["metric"],
+        unit=line["unit"],
+        values=tuple(line["values"]),
+        p99s=tuple(line["p99s"]),
+    )
 
 
 def rows_of(scenario: str, peer: str, case: str, rounds: Sequence[Measurements]) -> list[Row]:

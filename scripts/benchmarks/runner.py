@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 
 from peers.catalogue import available
-from peers.interface import Missing, Peer, PeerDidNotStart, Tuning
+from peers.interface import Missing, Peer, Tuning
 from rich.console import Console
 
 from benchmarks import machine
@@ -28,6 +28,7 @@ from benchmarks.report import write_report
 from benchmarks.results import PeerSetup, Remark, Results, ScenarioRun, results_from_json
 from benchmarks.rows import Measurements, Row, rows_of
 from benchmarks.scenario import Bench, Case, Lifetime, NotMeasured, Scenario
+from benchmarks.warming import warm_up
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -76,7 +77,10 @@ def load(out: Path) -> Results | None:
 
 
 class Measuring:
-    """One scenario's run on these peers, in an empty directory. `obtain` finds a peer by its name."""
+    """One scenario's run on these peers, in an empty directory. `obtain` finds a peer by its name.
+
+    `warm_up` is what a broker does before the first case, unless the scenario starts its brokers itself.
+    """
 
     def __init__(
         self,
@@ -87,7 +91,9 @@ class Measuring:
         quick: bool,
         rounds: int,
         obtain: Callable[[str, Path, Tuning], Peer | Missing] = available,
+        warm_up: Callable[[Bench, Peer], None] = warm_up,
     ) -> None:
+        self._warm_up = warm_up
         self._obtain_peer = obtain
         self._scenario = scenario
         self._directory = directory
@@ -147,7 +153,8 @@ class Measuring:
     def _start(self, peer: Peer) -> None:
         try:
             peer.start()
-        except PeerDidNotStart as error:
+            self._warm_up(self._bench, peer)
+        except Exception as error:  # noqa: BLE001  whatever it is, the other peers go on
             self._broke(peer, Case("starting"), error)
 
     def _case(self, case: Case) -> list[Row]:

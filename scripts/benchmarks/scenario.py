@@ -36,9 +36,9 @@ class NotMeasured(Exception):
 
 
 class Lifetime(Enum):
-    """Who starts a scenario's peers."""
+    """Who starts a scenario's peers, and when."""
 
-    SCENARIO = "the runner starts every peer, on an empty directory, before the first case; stops it after the last"
+    SCENARIO = "the runner starts every peer on an empty directory and warms it up (warming.py), before the first case"
     OWN = "measure() gets a peer that is not started, with an empty directory, and leaves it stopped"
 
 
@@ -66,7 +66,7 @@ class Scenario(Protocol):
     def cases(self, quick: bool) -> Sequence[Case]: ...
 
     def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:
-        """Measure this case once. `round_number` counts from 0. The first call for a peer makes topics and warms up.
+        """Measure this case once. `round_number` counts from 0. The first call for a peer makes its topics.
 
         Raises NotMeasured if this peer cannot do this case; anything else that is raised ends the run.
         """

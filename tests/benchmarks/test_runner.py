@@ -100,7 +100,10 @@ def measuring(tmp_path: Path, log: list[str]) -> Callable[..., Measuring]:
                 return Missing(name, "it is nowhere to be had")
             return FakePeer(name, directory, log, starts=name != "dead")
 
-        return Measuring(scenario, names, tmp_path, quick=quick, rounds=rounds, obtain=obtain)
+        def warm_up(_bench: Bench, peer: Peer) -> None:
+            log.append(f"warm {peer.name}")
+
+        return Measuring(scenario, names, tmp_path, quick=quick, rounds=rounds, obtain=obtain, warm_up=warm_up)
 
     return make
 
@@ -114,10 +117,11 @@ def test_runner_takes_peers_in_turns(measuring: Callable[..., Measuring], log: l
 
 
 def test_runner_starts_peers_once_and_stops_them(measuring: Callable[..., Measuring], log: list[str]) -> None:
-    """Peers are up for all cases of a scenario, and none is left running."""
+    """Peers are warmed up, are there for all cases of a scenario, and none is left running."""
     measuring(Asking(log), "a", "b").run()
-    assert [line for line in log if line.startswith("st")] == ["start a", "start b", "stop a", "stop b"]
-    assert (log[0], log[-1]) == ("start a", "stop b")
+    assert log[:4] == ["start a", "warm a", "start b", "warm b"]
+    assert log[-2:] == ["stop a", "stop b"]
+    assert sum(line.startswith("st") for line in log) == 4
 
 
 def test_runner_gives_a_scenario_of_its_own_lifetime_fresh_peers(
