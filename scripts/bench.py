@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def main() -> int:
     if Path(sys.prefix) != environment.ENVIRONMENT:
         sys.stdout.flush()
         os.execv(python, [str(python), str(Path(__file__).resolve()), *sys.argv[1:]])
-    # Inside .venv from here on.
+    # Inside .venv from here on. What ends this in order ends the brokers, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     from benchmarks import runner
 
     if scenarios == [REPORT]:

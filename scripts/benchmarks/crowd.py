@@ -66,6 +66,11 @@ class Crowd:
         for number in range(first, first + count, WIDTH):
             self._begin(range(number, min(number + WIDTH, first + count)))
 
+    def close(self) -> None:
+        """Let the connections go; what is open stays open."""
+        for connection in self._connections:
+            connection.close()
+
     def _begin(self, numbers: Sequence[int]) -> list[Who]:
         ids = [f"{self._prefix}-{number}" for number in numbers]
         answers = self._steps([protocol.init_producer_id(each, TIMEOUT_MS) for each in ids])

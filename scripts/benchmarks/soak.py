@@ -197,12 +197,12 @@ class Soak:
 def _fill(filler: ClientProcess, case: Case, topic: str, number: int, share: float) -> float:
     """Write that share of what is kept; MB/s of values."""
     if case.name == "deletion":
-        amount = int(case.parameters["kept_bytes"] * share)
+        amount = int(int(case.parameters["kept_bytes"]) * share)
         seconds: float = filler.call(
             "fill", topic=topic, partitions=PARTITIONS, total_bytes=amount, large_share=LARGE_SHARE
         )
     else:
-        keys = int(case.parameters["keys"] * share)
+        keys = int(int(case.parameters["keys"]) * share)
         amount = keys * KEY_VALUE_BYTES
         seconds = filler.call("fill_keys", topic=topic, keys=keys, seed=number)
     return amount / 1e6 / seconds
