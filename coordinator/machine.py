@@ -254,14 +254,15 @@ def _refusal(producer: Producer, event: ev.Add | ev.End) -> Refusal | None:
     return None
 
 
-def _touched(producer: Producer, event: ev.Add | ev.End) -> Producer:
-    return replace(producer, connection=event.connection, granted_on=NO_CONNECTION, used_ms=event.now_ms)
+def _touched(producer: Producer, event: ev.Add | ev.End, **changes: Any) -> Producer:
+    """After a request of the current producer, and `changes` with it: one copy for both."""
+    return replace(producer, connection=event.connection, granted_on=NO_CONNECTION, used_ms=event.now_ms, **changes)
 
 
 def _add(producer: Producer, event: ev.Add) -> Step:
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
-    after = replace(_touched(producer, event), moved_on=True)
+    after = _touched(producer, event, moved_on=True)
     known = () if producer.transaction is None else producer.transaction.logs
     new = tuple(log for log in dict.fromkeys(event.logs) if log not in known)
     if not new:
@@ -286,7 +287,7 @@ def _add_after_abort(producer: Producer, event: ev.Add) -> Step:
         return _add(producer, event)
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
-    return replace(_touched(producer, event), told_on=event.connection), (ev.AnswerWith(Refusal.MUST_ABORT),)
+    return _touched(producer, event, told_on=event.connection), (ev.AnswerWith(Refusal.MUST_ABORT),)
 
 
 def _add_while_preparing(producer: Producer, event: ev.Add) -> Step:
@@ -323,7 +324,7 @@ def _end_nothing(producer: Producer, event: ev.End) -> Step:
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     if producer.last is Outcome.COMMITTED and producer.moved_on and not event.commit:
-        after = replace(_touched(producer, event), number=producer.number + 1, last=Outcome.ABORTED)
+        after = _touched(producer, event, number=producer.number + 1, last=Outcome.ABORTED)
         record = AbortedRecord(producer.txid, producer.transactional_id, event.now_ms)
         return after, (ev.Append(record), ev.AnswerWith(None))
     asked = Outcome.COMMITTED if event.commit else Outcome.ABORTED
@@ -337,7 +338,7 @@ def _commit(producer: Producer, event: ev.End) -> Step:
     if len(producer.decided) >= DECIDED_MAX:
         return producer, (ev.WaitForCopy(),)
     assert producer.transaction is not None
-    after = replace(_touched(producer, event), state=IdState.PREPARING)
+    after = _touched(producer, event, state=IdState.PREPARING)
     return after, (ev.AskSeal(producer.txid, tuple(producer.transaction.logs)),)
 
 
@@ -345,7 +346,8 @@ def _sealed(producer: Producer, event: ev.Sealed) -> Step:
     """Only logs that hold records take part: the others need not be flushed. None at all is fine, too."""
     assert producer.transaction is not None
     expected = {log: it for log, it in event.expected.items() if it.records}
-    after = replace(producer, transaction=replace(producer.transaction, expected=expected))
+    sealed = OpenTransaction(producer.transaction.started_ms, producer.transaction.logs, expected)
+    after = replace(producer, transaction=sealed)
     record = prepare_commit_record(producer.transactional_id, Decided(producer.txid, expected, event.now_ms))
     return after, (ev.Append(record), ev.EnterOrder(producer.txid), ev.AskPrepare(Prepare(producer.txid, expected)))
 
@@ -425,8 +427,9 @@ def _abort(producer: Producer, event: ev.End) -> Step:
     """Answered without a flush: docs/decisions/0004-restart-and-open-transactions.md says why that is enough."""
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
-    after = replace(
-        _touched(producer, event),
+    after = _touched(
+        producer,
+        event,
         state=IdState.EMPTY,
         number=producer.number + 1,
         last=Outcome.ABORTED,
@@ -440,15 +443,16 @@ def _commit_after_abort(producer: Producer, event: ev.End) -> Step:
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     answer = Refusal.OUTCOME_LOST if producer.last is Outcome.COMMITTED else Refusal.MUST_ABORT
-    return replace(_touched(producer, event), told_on=event.connection), (ev.AnswerWith(answer),)
+    return _touched(producer, event, told_on=event.connection), (ev.AnswerWith(answer),)
 
 
 def _abort_after_abort(producer: Producer, event: ev.End) -> Step:
     """The client gives up what the coordinator has aborted, known by its number or lost with its BEGIN."""
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
-    after = replace(
-        _touched(producer, event),
+    after = _touched(
+        producer,
+        event,
         state=IdState.EMPTY,
         number=producer.number + 1,
         last=Outcome.ABORTED,

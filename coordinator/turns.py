@@ -1,9 +1,9 @@
 """Turns: an event of one id is carried out, effect by effect, while nobody else steps that id.
 
 How it works. A turn is: `step`, then the effects in their order; if the last one asked something, `step` again with
-the answer. `step` and the writing of records have no await between them unless a journal needs room. A turn is
-shielded from cancellation: it waits for disks only, and a client that hangs up in the middle of a commit must not
-leave it undecided. What waits for the copy is not shielded.
+the answer. `step` and the writing of records have no await between them unless a journal needs room. Where a turn
+waits for a disk it is shielded from cancellation: a client that hangs up in the middle of a commit must not leave it
+undecided. What waits for the copy is not shielded.
 
     commit:  seal, PREPARE_COMMIT ──┬─ group journal flush ─┬─▶ place ─▶ answer
                                     └─ prepare (all logs) ──┘     └▶ applied ─▶ COMMITTED   (in `run`)
@@ -26,9 +26,9 @@ turn, and when, is the matter of service.py, restarting.py and housekeeping.py.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import structlog
 import trio
@@ -50,6 +50,8 @@ from journal.failpoints import planted, reach
 from journal.group_journal import GroupJournal
 from journal.group_records import GroupRecord, PrepareAbortRecord
 from journal.journal import NoFiles
+
+T = TypeVar("T")
 
 _NO_FILES_PAUSE_S = 0.5
 """Between two attempts to write COMMITTED while no file can be opened."""
@@ -91,21 +93,26 @@ class Turns:
         self.history = History()
         self._on_failure = on_failure
         self._order = CommitOrder()
-        self._to_copy, self._copies = trio.open_memory_channel[ApplyCommit](math.inf)
+        self._finishing: trio.Nursery | None = None
+        """Where the tails of commits run, as long as `run` does."""
+        self._to_finish: list[ApplyCommit] = []
+        """What was placed before that; after it nothing is finished any more."""
         self._fault: Exception | None = None
         self._faulty = trio.Event()
 
     async def run(self) -> None:
         """The tail of commits that are being copied; until cancelled. Raises what stopped a turn half way."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._raise_fault)
-            async for message in self._copies:
+            self._finishing = nursery
+            for message in self._to_finish:
                 nursery.start_soon(self._finish, message)
-
-    async def _raise_fault(self) -> None:
-        await self._faulty.wait()
-        assert self._fault is not None
-        raise self._fault
+            self._to_finish.clear()
+            try:
+                await self._faulty.wait()
+            finally:
+                self._finishing = None
+            assert self._fault is not None
+            raise self._fault
 
     # ------------------------------------------------------------------------------------- slots and turns
 
@@ -166,57 +173,54 @@ class Turns:
     async def carry_out(self, slot: Slot, event: ev.Event) -> Answer | ev.WaitForCopy:
         """Step, run the effects, step with the answer, … Raises StorageFailure if the group journal fails."""
         following: ev.Event | None = event
-        with trio.CancelScope(shield=True) as shield:
-            while following is not None:
-                event, following = following, None
-                producer, effects = step(slot.producer, event)
-                if producer is not slot.producer and isinstance(event, ev.Init | ev.Add | ev.End):
-                    slot.used_s = trio.current_time()
-                self._become(slot, producer)
-                for effect in effects:
-                    match effect:
-                        case ev.Append(record):
-                            await self.append(slot, record)
-                        case ev.Flush():
-                            await self.journals[slot.journal].flush(slot.appended)
-                        case ev.AnswerWith(answer):
-                            return answer
-                        case ev.AskBegin():
-                            following = await self._begin(effect)
-                            if following is None:
-                                return Refusal.STORAGE
-                        case ev.AskSeal():
-                            following = self._seal(effect)
-                        case ev.EnterOrder(txid):
-                            self._order.enter(group_of(producer.transactional_id), txid)
-                        case ev.AskPrepare():
-                            following = await self._prepare(slot, effect)
-                        case ev.Apply(message):
-                            self._decide(slot, message)
-                        case ev.LeaveOrder(txid):
-                            self._place(self._order.leave(group_of(producer.transactional_id), txid))
-                        case ev.Release(message):
-                            self._discard(message)
-                        case ev.Discard(message, record):
-                            if not self._discard(message):
-                                return Refusal.STORAGE
-                            await self.append(slot, record)
-                            self._note_aborted(slot, message, kind_of(event))
-                        case ev.AwaitCopied():
-                            shield.shield = False
-                            while slot.producer.decided and not self.is_refusing(slot):
-                                await park(slot)
-                            shield.shield = True
-                            if self.is_refusing(slot):
-                                return Refusal.STORAGE
-                        case ev.AskProducerId():
-                            following = await self._with_fresh_id(event)
-                            if following is None:
-                                return Refusal.STORAGE
-                        case ev.WaitForCopy():
-                            return effect
-                        case ev.WaitForDecision():
-                            raise AssertionError("a turn has begun while a transaction is being decided")
+        while following is not None:
+            event, following = following, None
+            producer, effects = step(slot.producer, event)
+            if producer is not slot.producer and isinstance(event, ev.Init | ev.Add | ev.End):
+                slot.used_s = trio.current_time()
+            self._become(slot, producer)
+            for effect in effects:
+                match effect:
+                    case ev.Append(record):
+                        await self.append(slot, record)
+                    case ev.Flush():
+                        await _shielded(self.journals[slot.journal].flush(slot.appended))
+                    case ev.AnswerWith(answer):
+                        return answer
+                    case ev.AskBegin():
+                        following = await _shielded(self._begin(effect))
+                        if following is None:
+                            return Refusal.STORAGE
+                    case ev.AskSeal():
+                        following = self._seal(effect)
+                    case ev.EnterOrder(txid):
+                        self._order.enter(group_of(producer.transactional_id), txid)
+                    case ev.AskPrepare():
+                        following = await _shielded(self._prepare(slot, effect))
+                    case ev.Apply(message):
+                        self._decide(slot, message)
+                    case ev.LeaveOrder(txid):
+                        self._place(self._order.leave(group_of(producer.transactional_id), txid))
+                    case ev.Release(message):
+                        self._discard(message)
+                    case ev.Discard(message, record):
+                        if not self._discard(message):
+                            return Refusal.STORAGE
+                        await self.append(slot, record)
+                        self._note_aborted(slot, message, kind_of(event))
+                    case ev.AwaitCopied():
+                        while slot.producer.decided and not self.is_refusing(slot):
+                            await park(slot)
+                        if self.is_refusing(slot):
+                            return Refusal.STORAGE
+                    case ev.AskProducerId():
+                        following = await _shielded(self._with_fresh_id(event))
+                        if following is None:
+                            return Refusal.STORAGE
+                    case ev.WaitForCopy():
+                        return effect
+                    case ev.WaitForDecision():
+                        raise AssertionError("a turn has begun while a transaction is being decided")
         return None
 
     def _become(self, slot: Slot, producer: Producer) -> None:
@@ -238,7 +242,7 @@ class Turns:
         journal = self.journals[slot.journal]
         while not journal.has_room(record):
             try:
-                await journal.make_room(record)
+                await _shielded(journal.make_room(record))
             except NoFiles:
                 break  # what is kept for decisions may take it
         slot.appended = journal.append(record)
@@ -323,7 +327,7 @@ class Turns:
         message = decided.apply()
         self._watch_copy(slot, decided, None, None, None)
         self.participants.place(message)
-        self._to_copy.send_nowait(message)
+        self._finish_later(message)
 
     def _watch_copy(
         self, slot: Slot, decided: Decided, began_ms: int | None, began_s: float | None, prepared_s: float | None
@@ -350,7 +354,7 @@ class Turns:
             except (StorageFailure, OSError) as failure:
                 self._stop(failure)
                 return
-            self._to_copy.send_nowait(message)
+            self._finish_later(message)
 
     def _discard(self, message: DiscardTransaction) -> bool:
         """Whether the participants took note."""
@@ -360,6 +364,12 @@ class Turns:
             self._stop(failure)
             return False
         return True
+
+    def _finish_later(self, message: ApplyCommit) -> None:
+        if self._finishing is None:
+            self._to_finish.append(message)
+        else:
+            self._finishing.start_soon(self._finish, message)
 
     async def _finish(self, message: ApplyCommit) -> None:
         """Wait until a placed transaction is visible, and write COMMITTED."""
@@ -464,6 +474,13 @@ class Turns:
     def _wake_all(self) -> None:
         for slot in self.slots.values():
             wake(slot)
+
+
+async def _shielded(waiting: Awaitable[T]) -> T:
+    """Wait for a disk, whoever gives up meanwhile. Around what waits only: a scope costs as much as a record."""
+    with trio.CancelScope(shield=True):
+        return await waiting
+    raise AssertionError("nobody cancels this scope")
 
 
 def words(refused: Mapping[LogId, str]) -> dict[str, str]:

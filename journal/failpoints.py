@@ -23,7 +23,7 @@ from collections.abc import Mapping
 
 FAILPOINTS: Mapping[str, str] = {
     "journal.append.after": "a frame is in the page cache, not on disk",
-    "journal.flush.before": "in the flusher's thread, before a journal's fdatasync",
+    "journal.flush.before": "in a flusher's thread, before a journal's fdatasync",
     "journal.flush.after": "the fdatasync returned, nobody has been told",
     "journal.make_room.before": "before zeros are written behind a segment's end",
     "journal.make_room.after": "the zeros are on disk, nobody has been told",
@@ -75,6 +75,10 @@ class _Armed:
         self._left = nth
         self._lock = threading.Lock()
 
+    @property
+    def name(self) -> str:
+        return self._name
+
     def reached(self, name: str) -> None:
         assert name in FAILPOINTS, f"no failpoint is registered as {name!r}"
         if name != self._name:
@@ -119,6 +123,11 @@ def reach(name: str) -> None:
     """Say that execution is at `name`. Returns, unless armed: then it kills the process or raises OSError(EIO)."""
     if _armed is not None:
         _armed.reached(name)
+
+
+def is_armed(*names: str) -> bool:
+    """Whether a test waits for one of these points: then it must not be passed by."""
+    return _armed is not None and _armed.name in names
 
 
 def planted(name: str) -> bool:

@@ -1,9 +1,15 @@
-"""The flusher: journals' disk work in a few threads of its own, with group commit.
+"""The flusher: journals' disk work beside the event loop, with group commit.
 
 Waiting for one fdatasync takes ~140 µs, so what matters is how many waiters share one, how many run side by
 side, and how little is spent on getting there and back:
 
-    loop      start(journal) ──▶ queue ──▶ thread: fdatasync ──▶ finished ──▶ loop: journal.flush_done(…)
+    loop      start(journal) ──▶ io_uring: fdatasync ──────────────────▶ loop: journal.flush_done(…)
+                    or       ──▶ queue ──▶ thread: flush_work ──▶ finished ──┘
+
+- *Ring or thread*: a flush that is one fdatasync goes to the kernel through io_uring, if that is to be had: a thread
+  would need the interpreter's lock to begin and to end it, and take it from the loop both times. Flushes with more to
+  them (a full segment to seal), and all where the kernel or a sandbox refuses io_uring, go to threads
+  (docs/decisions/0033-less-work-per-transaction.md).
 
 - *Group commit*: a journal has at most one flush under way. Whoever asks meanwhile is noted, and one further flush,
   begun when the first returns, serves them all (none at all if the first turned out to cover them).
@@ -32,15 +38,26 @@ from typing import Protocol, TypeVar
 import trio
 
 from fairlog_types import JournalPosition
+from journal.failpoints import is_armed
+from journal.ring_syncs import RingSyncs
+from journal.segment_file import OpenFile
+from journal.uring import open_ring
 
 T = TypeVar("T")
 
 
 class Flushable(Protocol):
-    """What the flusher needs of a journal. All three are called on the loop."""
+    """What the flusher needs of a journal. All are called on the loop."""
 
     def wants_flush(self) -> bool:
         """Whether anything is appended that is not known to be on disk."""
+        ...
+
+    def flush_file(self) -> tuple[OpenFile, JournalPosition] | None:
+        """The file whose fdatasync is all that one flush is, and through where it puts what is appended on disk.
+
+        None if there is more to do: `flush_work` does it.
+        """
         ...
 
     def flush_work(self) -> Callable[[], JournalPosition]:
@@ -65,11 +82,14 @@ class TailWatcher(Protocol):
 
 
 class Flusher:
-    """Runs flushes and other disk work in threads. Made by `open_flusher`; its methods are for the loop's thread."""
+    """Runs flushes and other disk work. Made by `open_flusher`; its methods are for the loop's thread."""
 
-    def __init__(self, *, threads: int, sync: Callable[[int], None], watcher: TailWatcher | None) -> None:
+    def __init__(
+        self, *, threads: int, sync: Callable[[int], None], ring: RingSyncs | None, watcher: TailWatcher | None
+    ) -> None:
         self.sync = sync
         """fdatasync, or what a test puts in its place; called in the threads."""
+        self._ring = ring
         self._watcher = watcher
         self._token = trio.lowlevel.current_trio_token()
         self._queue: SimpleQueue[Callable[[], Callable[[], None]] | None] = SimpleQueue()
@@ -90,6 +110,10 @@ class Flusher:
             self._again[journal] = True
             return
         self._again[journal] = False
+        if self._ring is not None and (flush := journal.flush_file()) is not None:
+            file, through = flush
+            if self._ring.start(file, lambda error: self._flush_finished(journal, error or through)):
+                return
         self.submit(journal.flush_work(), lambda outcome: self._flush_finished(journal, outcome))
 
     def start_within(self, journal: Flushable, seconds: float) -> None:
@@ -162,6 +186,8 @@ class Flusher:
 
     async def _close(self) -> None:
         self._closed = True
+        if self._ring is not None:
+            await self._ring.close()
         for _ in self._threads:
             self._queue.put(None)
         await trio.to_thread.run_sync(self._join)
@@ -188,8 +214,14 @@ async def open_flusher(
     `watcher` hears of every journal that is opened or written with this flusher and loses, or may lose, its tail.
     An error in a thread that is not an OSError is our bug: it is raised here.
     """
+    # What stands in fdatasync's place is to be called, and a point that is armed to be reached, so both want threads.
+    wants_threads = sync is not os.fdatasync or is_armed("journal.flush.before", "journal.flush.after")
+    ring = None if wants_threads else open_ring()
     async with trio.open_nursery() as nursery:
-        flusher = Flusher(threads=threads, sync=sync, watcher=watcher)
+        syncs = None if ring is None else RingSyncs(ring)
+        flusher = Flusher(threads=threads, sync=sync, ring=syncs, watcher=watcher)
+        if syncs is not None:
+            await nursery.start(syncs.run)
         nursery.start_soon(flusher._run_timer)  # pyright: ignore[reportPrivateUsage]
         try:
             yield flusher

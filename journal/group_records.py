@@ -214,7 +214,7 @@ def _fields(txid: TxId, transactional_id: str, timestamp_ms: int) -> list[object
 
 def _of_log(log: LogId) -> list[object]:
     if log.kind == LogKind.TOPIC.value:
-        return [0, UUID(hex=log.topic).bytes, log.partition]
+        return [0, bytes.fromhex(log.topic), log.partition]
     return [1, b"", log.partition]
 
 

@@ -384,6 +384,14 @@ class Journal:
         """Whether something is not on disk, or a full segment waits to be sealed."""
         return self.failed is None and (self._synced < self._end or len(self._writing) > 1)
 
+    def flush_file(self) -> tuple[OpenFile, JournalPosition] | None:
+        """The one file that a flush has to sync, and through where; None if a segment is to be sealed or named."""
+        active = self._writing[-1]
+        if len(self._writing) > 1 or not active.published or active.open_file is None:
+            return None
+        self._under_flush = (active,)
+        return active.open_file, active.end
+
     def flush_work(self) -> Callable[[], JournalPosition]:
         """One flush, to be run in a thread."""
         chain = self._under_flush = tuple(self._writing)

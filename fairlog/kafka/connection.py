@@ -30,6 +30,7 @@ faults of ours in a handler, too, with two exceptions that pass through and stop
 
 from __future__ import annotations
 
+import os
 import select
 import struct
 from collections import deque
@@ -93,7 +94,7 @@ class FrameReader:
         trio.BrokenResourceError if the connection breaks. Cancelled, the stream may be in the middle of a frame.
         """
         while len(self._rest) < _LENGTH.size:
-            received = await (self._more_of_a_length() if self._rest else self._stream.receive_some(_RECEIVE_BYTES))
+            received = await (self._more_of_a_length() if self._rest else self._receive_some())
             if not received:
                 if self._rest:
                     raise Malformed("the connection ended within a frame's length")
@@ -112,6 +113,11 @@ class FrameReader:
             self._taken = await self._budget.take(length)
         return await self._receive_frame(length)
 
+    @property
+    def has_begun_next(self) -> bool:
+        """Whether some of the next frame is here already, so that asking for it may not wait."""
+        return len(self._rest) > 0
+
     def release(self) -> None:
         """The last frame has been handled, or never will be: others may take its room in the budget."""
         if self._budget is not None and self._taken:
@@ -120,8 +126,22 @@ class FrameReader:
 
     async def _more_of_a_length(self) -> bytes | bytearray:
         with trio.move_on_after(FRAME_SILENCE_S):
-            return await self._stream.receive_some(_RECEIVE_BYTES)
+            return await self._receive_some()
         raise Malformed(f"nothing for {FRAME_SILENCE_S} s within a frame's length")
+
+    async def _receive_some(self) -> bytes | bytearray:
+        """What comes next, empty at the end of the stream."""
+        if self._socket is None:
+            return await self._stream.receive_some(_RECEIVE_BYTES)
+        while True:
+            # The client's next request is seldom here already: trying to read it first costs more than it saves.
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                return os.read(self._socket.fileno(), _RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
 
     async def _receive_frame(self, length: int) -> Buffer:
         """A frame that is not all here yet."""
@@ -174,8 +194,9 @@ class Connection:
         """Deferred answers that are in the queue, or about to be; the first one's turn it may be."""
         self._queue, self._queued = trio.open_memory_channel[Started](IN_FLIGHT_MAX)
         self._stopping = False
-        self._reading: trio.CancelScope | None = None
-        """While the reader waits for a frame: the only place where `stop` may interrupt it."""
+        self._reading = trio.CancelScope()
+        self._waits_for_frame = False
+        """The only place where `stop` may interrupt the reader."""
 
     async def serve(self) -> None:
         """Serve until the client closes, does wrong, or `stop` is called; then close the stream.
@@ -200,11 +221,16 @@ class Connection:
         """Take no further request; answer what is in flight, without waiting for new data, then close."""
         self._stopping = True
         self._client.end_long_polls()
-        if self._reading is not None:
+        if self._waits_for_frame:
             self._reading.cancel()
 
     async def _read_requests(self) -> bool:
         """Start requests until there are no more. Answers whether those in flight should still be finished."""
+        with self._reading:  # one for all frames: it costs as much as decoding a request
+            return await self._start_requests()
+        return True
+
+    async def _start_requests(self) -> bool:
         while not self._stopping:
             try:
                 frame = await self._next_frame()
@@ -230,11 +256,11 @@ class Connection:
         return True
 
     async def _next_frame(self) -> Buffer | None:
-        with trio.CancelScope() as self._reading:
-            frame = await self._frames.next_frame()
-            self._reading = None
-            return frame
-        return None
+        """The next frame; None at the end of the stream, or if `stop` was called in the step in which it came."""
+        self._waits_for_frame = True
+        frame = await self._frames.next_frame()
+        self._waits_for_frame = False
+        return None if self._stopping else frame
 
     async def _answer(self, started: Started) -> None:
         if started.answer is None:
@@ -243,6 +269,8 @@ class Connection:
             return
         if self._in_flight == 0 and not isinstance(started.answer, Deferred):
             await self._send(started, started.answer)
+            if self._frames.has_begun_next:
+                await trio.lowlevel.checkpoint()  # else waiting for it lets others run
             return
         self._in_flight += 1
         if isinstance(started.answer, Deferred):
@@ -299,10 +327,23 @@ class Connection:
         started.statistics.note_answer(length, started.started_s)
         self._log_request(started, answer_bytes=length)
         parts = [_LENGTH.pack(length), *answer]
-        if self._socket is None or length <= _JOIN_BYTES_MAX:
+        if self._socket is None:
             await self._stream.send_all(b"".join(parts))
+        elif length <= _JOIN_BYTES_MAX:
+            await self._send_joined(self._socket, b"".join(parts))
         else:
             await self._send_gathered(self._socket, parts)
+
+    async def _send_joined(self, socket: trio.socket.SocketType, data: bytes) -> None:
+        """Send one buffer: almost always the system takes it at once, and then no turn of the event loop is spent."""
+        try:
+            sent = os.write(socket.fileno(), data)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise trio.BrokenResourceError(str(error)) from error
+        if sent < len(data):
+            await self._stream.send_all(data[sent:])
 
     async def _send_gathered(self, socket: trio.socket.SocketType, parts: Sequence[Buffer]) -> None:
         """Send many buffers without joining them."""

@@ -1,11 +1,12 @@
 """A disk that forgets what was not flushed, put under a real node; and the crash image it leaves.
 
 SIGKILL leaves the page cache alone: a node that forgot to flush loses nothing by it. A power cut would. So the
-node is run as `python tests/crash/lossy_disk.py serve …`, which wraps a few calls of the `os` module before it
-imports the node, and keeps a ledger of what a disk would owe:
+node is run as `python tests/crash/lossy_disk.py serve …`, which wraps a few calls of the `os` module, and of
+`journal.uring`, before it imports the node, and keeps a ledger of what a disk would owe:
 
     os.pwrite, os.pwritev    the bytes of this range of this file are written, not durable (noted before the write)
     os.fdatasync, os.fsync   of this file, what was written before the call began is durable (noted after it returned)
+    Ring.fdatasync           the same, through io_uring (noted when the ring tells of it)
     os.unlink                the file owes nothing any more
 
 The ledger is written with write(2), so it survives SIGKILL. `lose_unsynced` then makes the crash image: of every
@@ -34,7 +35,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from journal.uring import Ring
 
 JOURNAL_SUFFIXES = (".journal", ".new")  # a segment is filled with zeros under another name, then renamed into place
 SECTOR_BYTES = 512
@@ -62,6 +66,11 @@ class Ledger:
         self._real_pwrite, self._real_pwritev = os.pwrite, os.pwritev
         self._real_fdatasync, self._real_fsync = os.fdatasync, os.fsync
         self._real_unlink = os.unlink
+        from journal.uring import Ring
+
+        self._ring = Ring
+        self._real_ring_sync, self._real_ring_finished = Ring.fdatasync, Ring.finished
+        self._in_ring: dict[int, tuple[int, int]] = {}
         self._flushes = itertools.count()
 
     def install(self) -> None:
@@ -70,6 +79,9 @@ class Ledger:
         os.fdatasync = lambda fd: self.sync(self._real_fdatasync, fd)
         os.fsync = lambda fd: self.sync(self._real_fsync, fd)
         os.unlink = self.unlink  # type: ignore[assignment]
+        # Functions, for these become methods of the ring; a bound method would not be given the ring.
+        self._ring.fdatasync = lambda ring, fd, number: self.ring_sync(ring, fd, number)  # type: ignore # noqa: PLW0108
+        self._ring.finished = lambda ring: self.ring_finished(ring)  # type: ignore # noqa: PLW0108
 
     def pwrite(self, fd: int, data: Any, offset: int, /) -> int:
         self._owe(fd, memoryview(data).nbytes, offset)
@@ -88,6 +100,21 @@ class Ledger:
         self._note({"flush": inode, "id": (begun := next(self._flushes))})
         real(fd)
         self._note({"flushed": inode, "id": begun})
+
+    def ring_sync(self, ring: Ring, fd: int, number: int, /) -> bool:
+        inode = _inode_of_journal(fd)
+        if inode is not None:
+            self._in_ring[number] = inode, (begun := next(self._flushes))
+            self._note({"flush": inode, "id": begun})
+        return self._real_ring_sync(ring, fd, number)
+
+    def ring_finished(self, ring: Ring, /) -> list[tuple[int, OSError | None]]:
+        outcomes = self._real_ring_finished(ring)
+        for number, error in outcomes:
+            if number in self._in_ring and error is None:
+                inode, begun = self._in_ring.pop(number)
+                self._note({"flushed": inode, "id": begun})
+        return outcomes
 
     def unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
         if dir_fd is None and Path(path).suffix in JOURNAL_SUFFIXES:
@@ -183,8 +210,8 @@ def _sectors(start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def main() -> None:
-    Ledger(Path(os.environ.pop(LEDGER_VARIABLE))).install()
     sys.path.insert(0, str(ROOT))
+    Ledger(Path(os.environ.pop(LEDGER_VARIABLE))).install()
     from fairlog.cli import main as node
 
     node()

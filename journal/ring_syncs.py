@@ -1,0 +1,61 @@
+"""Fdatasyncs through a ring of the kernel's (`uring`), each told of on the event loop.
+
+    start(file, done) ──▶ Ring.fdatasync ──▶ kernel ──▶ eventfd ──▶ run: done(None or what went wrong)
+
+The file is held open until then. What a failure means is the caller's matter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import count
+
+import trio
+
+from journal.segment_file import OpenFile
+from journal.uring import Ring
+
+
+class RingSyncs:
+    """All methods are for the loop's thread."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._numbers = count()
+        self._under_way: dict[int, tuple[OpenFile, Callable[[OSError | None], None]]] = {}
+        self._running = trio.CancelScope()
+        self._ran = trio.Event()
+
+    def start(self, file: OpenFile, done: Callable[[OSError | None], None]) -> bool:
+        """Begin an fdatasync of `file`, and call `done` when it is through; False if there is no room for it now."""
+        number = next(self._numbers)
+        if not self._ring.fdatasync(file.fd, number):
+            return False
+        self._under_way[number] = file, done
+        return True
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Tell of what is through, until `close`."""
+        task_status.started()
+        try:
+            with self._running:
+                while True:
+                    await self._tell()
+        finally:
+            self._ran.set()
+
+    async def close(self) -> None:
+        """Return once nothing is under way; nothing may be started any more. `run` has begun, and ends."""
+        self._running.cancel()
+        await self._ran.wait()
+        while self._under_way:
+            await self._tell()
+        self._ring.close()
+
+    async def _tell(self) -> None:
+        await trio.lowlevel.wait_readable(self._ring.eventfd)
+        os.eventfd_read(self._ring.eventfd)
+        for number, error in self._ring.finished():
+            _file, done = self._under_way.pop(number)
+            done(error)
