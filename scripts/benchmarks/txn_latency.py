@@ -20,7 +20,7 @@ from benchmarks.scenario import Bench, Case, Lifetime
 RECORDS = (1, 10, 100, 1000)
 PARTITIONS = (1, 2, 10, 50)
 RECORD_BYTES = 1024
-ROUND_S, WARM_UP_S = 0.8, 0.2
+ROUND_S, WARM_UP_S = 0.7, 0.1
 TRANSACTIONS_MIN = 5
 WAIT_S = 120.0
 
