@@ -24,6 +24,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+from benchmarks.comparing import AMOUNTS
 from benchmarks.document import Picture
 from benchmarks.results import Results, ScenarioRun
 from benchmarks.rows import Row
@@ -39,6 +40,8 @@ LOOKS = {
 LOG_FROM = 20
 PANEL_INCHES = (3.4, 3.2)
 BARS_INCHES = (9.0, 3.6)
+LABEL_LETTERS = 100
+"""How many letters stand side by side below a chart of bars."""
 
 _STYLE = {
     "axes.axisbelow": True,
@@ -62,13 +65,19 @@ class Chart:
 
 
 def draw(results: Results, out: Path) -> list[Chart]:
-    """Draw a chart of every metric and write its PNG, SCENARIO.METRIC.png, into `out`."""
+    """Draw a chart of every metric that is compared, and write its PNG, SCENARIO.METRIC.png, into `out`.
+
+    Charts of these scenarios that were there before are deleted.
+    """
+    by_metric: dict[tuple[str, str], list[Row]] = {}
+    for row in results.rows:
+        if row.unit not in AMOUNTS:
+            by_metric.setdefault((row.scenario, row.metric), []).append(row)
+    for name in results.scenarios:
+        for earlier in out.glob(f"{name}.*.png"):
+            earlier.unlink()
     with mpl.rc_context(_STYLE):
-        return [
-            _chart(run, [row for row in results.of(run.name) if row.metric == metric], out)
-            for run in results.scenarios.values()
-            for metric in dict.fromkeys(row.metric for row in results.of(run.name))
-        ]
+        return [_chart(results.scenarios[scenario], rows, out) for (scenario, _), rows in by_metric.items()]
 
 
 def _chart(run: ScenarioRun, rows: Sequence[Row], out: Path) -> Chart:
@@ -153,7 +162,7 @@ def _bars(run: ScenarioRun, rows: Sequence[Row]) -> Figure:
             panel.errorbar(places, heights, whiskers, label=peer, color=colour, fmt=marker, capsize=2)
         else:
             panel.bar(places, heights, width * 0.9, yerr=whiskers, capsize=2, label=peer, color=colour)
-    panel.set_xticks(range(len(cases)), [textwrap.fill(case, 24) for case in cases])
+    panel.set_xticks(range(len(cases)), [textwrap.fill(case, max(8, LABEL_LETTERS // len(cases))) for case in cases])
     panel.set_xlim(-0.5, len(cases) - 0.5)
     panel.grid(visible=False, axis="x")
     _scale(panel, rows)

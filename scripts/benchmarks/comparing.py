@@ -12,8 +12,11 @@ OURS, BASELINE = "journal", "mock"
 LOST_FROM = 1.02
 """Worse by more than two percent: less is within what rounds differ by."""
 
-NEUTRAL_UNITS = frozenset({"%", "ratio", "transactions"})
-"""Shares, which are compared already; and how much a round did, of which more is neither better nor worse."""
+SHARES = frozenset({"%", "ratio"})
+"""Units of what is a comparison already."""
+
+AMOUNTS = frozenset({"transactions"})
+"""Units of how much a round did: context, of which more is neither better nor worse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def more_is_better(unit: str) -> bool:
 
 def ratio_of(row: Row, other: Row) -> float | None:
     """Of the medians; None where a ratio says nothing: of shares, of mere amounts, and if one is not positive."""
-    if row.unit in NEUTRAL_UNITS or row.median <= 0 or other.median <= 0:
+    if row.unit in SHARES | AMOUNTS or row.median <= 0 or other.median <= 0:
         return None
     return row.median / other.median
 

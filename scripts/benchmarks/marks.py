@@ -68,6 +68,8 @@ def _itself(values: Sequence[float]) -> float:
 
 def verdict(mark: Mark, results: Results) -> Verdict:
     """What the mark's rows say."""
+    if mark.scenario not in results.scenarios:
+        return Verdict(mark, None, why="the scenario was not run")
     rows: list[Row] = []
     for figure in mark.figures:
         row = results.find(mark.scenario, figure.peer, figure.case, figure.metric)

@@ -185,4 +185,5 @@ def _ratio_cell(row: Row | None, other: Row | None) -> str:
     if row is None or other is None or ratio is None:
         return "–"
     lost = other.peer != BASELINE and Comparison(row, other).lost
-    return f"**{ratio:.2f}**" if lost else f"{ratio:.2f}"
+    text = f"{ratio:.2f}" if ratio >= 0.1 else figure(ratio)
+    return f"**{text}**" if lost else text

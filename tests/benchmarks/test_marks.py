@@ -39,6 +39,12 @@ def test_mark_without_its_rows_is_neither_reached_nor_missed(results: Results) -
     assert "markers" in found.why
 
 
+def test_mark_of_a_scenario_that_was_not_run_says_so(results: Results) -> None:
+    """A report of some scenarios has all marks, and tells those that nobody asked for."""
+    found = verdict(Mark("soak", "x", BOTH, lambda values: values[0], AT_MOST, 1.0), results)
+    assert (found.reached, found.why) == (None, "the scenario was not run")
+
+
 def test_marks_of_the_latency_scenario_are_found(results: Results) -> None:
     """The marks name cases and metrics as the scenario does: those whose peers are here have a value."""
     values = {found.mark.text: found.value for found in (verdict(each, results) for each in MARKS) if found.value}

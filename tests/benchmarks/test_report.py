@@ -54,6 +54,7 @@ def test_report_of_a_quick_run_is_labelled(results: Results, run_of: Callable[..
 @pytest.mark.slow
 def test_report_html_is_self_contained(results: Results, tmp_path: Path) -> None:
     """The page loads nothing: its charts are in it, and every tag is closed. The PNGs stand beside the Markdown."""
+    (tmp_path / "txn-latency.a-metric-of-before.png").write_bytes(b"")
     write_report(results, tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert not re.search(r'(src|href)="(?!data:)', page)
@@ -64,6 +65,7 @@ def test_report_html_is_self_contained(results: Results, tmp_path: Path) -> None
     assert parser.open == []
     named = re.findall(r"\]\((\S+\.png)\)", (tmp_path / "report.md").read_text())
     assert named == ["txn-latency.transaction.png"]
+    assert [path.name for path in tmp_path.glob("*.png")] == named
     assert (tmp_path / named[0]).read_bytes().startswith(b"\x89PNG")
 
 
