@@ -1,43 +1,69 @@
-"""The benchmark: `python3 scripts/bench.py [--quick] [--only SCENARIO] [--rounds N]`.
+"""The benchmark: `python3 scripts/bench.py [SCENARIO …] [--peers NAME,…] [--out DIR] [--quick] [--rounds N]`.
 
-    txn-latency   transactions of 10 x 1 KB to 2 partitions, one producer, fsync on; the same client and the same
-                  transactions against librdkafka's own in-memory mock cluster, in turns, as the client's floor
-    produce       plain produce in requests of 1 MB and of 16 KB: MB/s, broker CPU-s per GB, bytes written per byte
-    memory        resident memory with 1,000 partitions, then with 10,000 transactional ids that each committed once
-    restart       from SIGKILL to ready, with 1 GB of journals to read again, and with none
-    retention     a soak: 20 times what is kept is produced, deleted and compacted; rate, file size and waits per pass
+    txn-latency      a transaction, from begin to the commit's answer, by records and partitions; broker CPU
+    txn-throughput   full speed with a commit every 10, 100, 1000 ms, against the same without transactions
+    visible          from produce() to a consumer's poll(): plain records and committed transactions
+    hung             the same while a transaction is left open on the partition
+    aborts           bytes fetched per record delivered when 0, 10, 50, 90 % of the transactions abort
+    produce, fetch   plain writing and catching up, by record and request size
+    scale            latency and memory by transactional ids, partitions, producers and open transactions
+    soak             fill and expire until ten times what is retained has passed
+    recovery         from SIGKILL under load to the first answer, and to all being visible
+    recovery-full    the same with up to a million transactions and 5 GB of journals; only if it is named
+    offsets          transactions that commit consumer offsets, too
+    report           measures nothing: writes the report of what is in DIR again
 
-Scenarios run in rounds, and what is compared takes turns within a round, so that a noisy machine is noisy for
-both. Every figure is a median over the rounds with its spread. A table is printed, and everything goes to
-bench-out/<time>.json. Nothing here is a test: figures are for people to judge, on a machine they know.
+Without a SCENARIO, all others. The peers take turns within each round, so that a noisy machine is noisy for all of
+them. DIR gets results.json, report.md, report.html and the charts; scenarios that were measured into it before stay
+there. The disk that is measured is the one that DIR is on. Nothing here is a test: figures are for people to judge, on
+a machine they know. See docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
 import environment
+from peers.interface import NAMES
 
-SCENARIOS = ("txn-latency", "produce", "memory", "restart", "retention")
+SCENARIOS = (
+    "txn-latency", "txn-throughput", "visible", "hung", "aborts", "produce", "fetch", "scale", "soak", "recovery",
+    "offsets",
+)  # fmt: skip
+ONLY_NAMED, REPORT = "recovery-full", "report"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Measure a Fairlog node on this machine.")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, usage=argparse.SUPPRESS
+    )
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="what to measure")
+    parser.add_argument("--peers", default=",".join(NAMES), help="which brokers (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=environment.ROOT / "bench-out", help="default: bench-out")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work: for trying it out, not for quoting")
-    parser.add_argument("--only", action="append", choices=SCENARIOS, help="this scenario; may be given again")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each measurement is taken (default 5)")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each peer has its turn (default 5)")
     arguments = parser.parse_args()
-    python = environment.ensure("quickstart")
+    scenarios: list[str] = arguments.scenarios
+    peers: list[str] = [name for name in arguments.peers.split(",") if name]
+    for given, known in ((scenarios, (*SCENARIOS, ONLY_NAMED, REPORT)), (peers, NAMES)):
+        if strange := [name for name in given if name not in known]:
+            parser.error(f"there is no {', '.join(strange)}; there are {', '.join(known)}")
+    python = environment.ensure("bench")
     if Path(sys.prefix) != environment.ENVIRONMENT:
         sys.stdout.flush()
         os.execv(python, [str(python), str(Path(__file__).resolve()), *sys.argv[1:]])
-    # Inside .venv from here on.
-    from benchmarks.report import run
+    # Inside .venv from here on. What ends this in order ends the brokers, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    from benchmarks import runner
 
-    return run(arguments.only or SCENARIOS, quick=arguments.quick, rounds=max(1, arguments.rounds))
+    if scenarios == [REPORT]:
+        return runner.report_again(arguments.out)
+    rounds = max(1, arguments.rounds)
+    return runner.run(scenarios or SCENARIOS, peers, arguments.out, quick=arguments.quick, rounds=rounds)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,11 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / ".venv"
 
 # Each lock holds all of those before it, so a stamp of a later one serves the earlier ones too.
-LOCKS = {"quickstart": "requirements.lock", "test": "requirements-test.lock"}
+LOCKS = {
+    "quickstart": "requirements.lock",
+    "bench": "requirements-bench.lock",
+    "test": "requirements-test.lock",
+}
 
 
 def ensure(purpose: str) -> Path:

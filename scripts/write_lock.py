@@ -1,4 +1,4 @@
-"""Write requirements.lock and requirements-test.lock anew from pyproject.toml, with pins and hashes.
+"""Write requirements.lock, -bench.lock and -test.lock anew from pyproject.toml, with pins and hashes.
 
     python3 scripts/write_lock.py            newest versions that pyproject.toml allows
     python3 scripts/write_lock.py --keep     only what pyproject.toml newly asks for
@@ -18,8 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 LOCKS = {
     "requirements.lock": ("--extra", "quickstart"),
-    # Constrained by the first, so that both put the same versions into one environment.
-    "requirements-test.lock": ("--extra", "quickstart", "--extra", "test", "--constraint", "requirements.lock"),
+    # Each constrained by the one before, so that all put the same versions into one environment.
+    "requirements-bench.lock": ("--extra", "bench", "--constraint", "requirements.lock"),
+    "requirements-test.lock": ("--extra", "bench", "--extra", "test", "--constraint", "requirements-bench.lock"),
 }
 
 

@@ -1,93 +1,74 @@
-"""Plain produce, idempotent and acks=all, in requests of 1 MB and of 16 KB.
+"""`produce`: plain records at full speed, by the size of records and of requests.
 
-An answer means durable and visible, so the time includes the flush and the copy. CPU is the broker's own, from
-/proc; the client shares the machine, and on two cores it is usually what limits the rate.
+An answer means what the peer's settings say: with fsync, durable. The time is that until the last answer. The client
+shares the machine, and with small records it is what limits the rate; so the client's own CPU stands beside the
+broker's.
 """
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 
-from confluent_kafka import Producer
-from node_process import NodeProcess
+from peers.interface import Peer, Tuning
 
-from benchmarks.measuring import WAIT_S, Bench, make_topics
+from benchmarks.plain_load import LINGER_MS, PARTITIONS, SHAPES, Shape, cases, sender_of, shape_of, write
+from benchmarks.rows import Measurements, counted
+from benchmarks.scenario import Bench, Case, Lifetime, Scenario
 
-SCENARIO = "produce"
-PARTITIONS = 4
-TOTAL_BYTES = 1_000_000_000
-# Requests, by the size of a batch and of the records that fill it.
-SHAPES = {"1 MB": (1_000_000, 62_000), "16 KB": (16_384, 8_000)}
+WARM_UP_SHARE = 10
+_AMOUNTS = ", ".join(f"{shape.total_bytes // 1_000_000} MB of {shape.name}" for shape in SHAPES)
 
 
-def run(bench: Bench) -> None:
-    rates: dict[str, list[float]] = {name: [] for name in SHAPES}
-    cpu: dict[str, list[float]] = {name: [] for name in SHAPES}
-    written: dict[str, list[float]] = {name: [] for name in SHAPES}
-    with bench.node() as node:
-        topics = {
-            (name, number): f"produce-{number}-{name[:2].strip()}" for name in SHAPES for number in range(bench.rounds)
-        }
-        make_topics(node.address, list(topics.values()), PARTITIONS)
-        for number in range(bench.rounds):
-            for name, (batch_bytes, record_bytes) in SHAPES.items():
-                cpu_before, written_before = node.cpu_s(), _written_bytes(node)
-                total = bench.amount(TOTAL_BYTES)
-                seconds = produce(node.address, topics[name, number], total, batch_bytes, record_bytes)
-                rates[name].append(total / 1e6 / seconds)
-                cpu[name].append((node.cpu_s() - cpu_before) / (total / 1e9))
-                written[name].append((_written_bytes(node) - written_before) / total)
-    for name in SHAPES:
-        bench.note(SCENARIO, f"{name} requests", "MB/s", rates[name])
-        bench.note(SCENARIO, f"{name} requests, broker CPU", "CPU-s/GB", cpu[name])
-        bench.note(SCENARIO, f"{name} requests, written", "GB/GB", written[name])
+class Produce:
+    """One case per shape of plain_load.py; each measurement writes to a topic of its own."""
 
-
-def produce(address: str, topic: str, total_bytes: int, batch_bytes: int, record_bytes: int) -> float:
-    """Seconds until all was answered."""
-    producer = Producer(
-        {
-            "bootstrap.servers": address,
-            "enable.idempotence": True,
-            "acks": "all",
-            "batch.size": batch_bytes,
-            "linger.ms": 20,
-            "queue.buffering.max.kbytes": 256 * 1024,
-            "log_level": 0,
-        }
+    name = "produce"
+    question = (
+        f"What does it take to write plain records? One idempotent producer, acks=all, linger.ms={LINGER_MS}, sends "
+        f"values of 100 B, 1 KB and 16 KB without compression to {PARTITIONS} partitions, in requests of 16 KB and of "
+        f"1 MB (one batch each): {_AMOUNTS}. Before the first measurement each peer gets one {WARM_UP_SHARE}th of all "
+        f"of these; before each measurement one {WARM_UP_SHARE}th as much goes to the same topic, from the same "
+        "producer. MB are millions of bytes of values. *broker CPU* is that of the whole process, from the first "
+        "record to the last answer; what it does later is not in it. *written* is what the broker's process gave to "
+        "write calls, per byte of values (not the system's write_bytes: where the page cache keeps large folios, that "
+        "counts 2 MB for a changed page); changes through mapped memory, as of Kafka's indexes, are not in it."
     )
-    value = bytes(record_bytes)
-    failures: list[str] = []
-    started = time.perf_counter()
-    for number in range(total_bytes // record_bytes):
-        while True:
-            try:
-                producer.produce(
-                    topic,
-                    value,
-                    partition=number % PARTITIONS,
-                    on_delivery=lambda error, _message: failures.append(str(error)) if error else None,
-                )
-                break
-            except BufferError:
-                producer.poll(0.05)
-        if number % 256 == 0:
-            producer.poll(0)
-    left = producer.flush(WAIT_S)
-    if left or failures:
-        raise RuntimeError(f"{left} records were not answered, {len(failures)} refused: {failures[:1]}")
-    return time.perf_counter() - started
+    lifetime = Lifetime.SCENARIO
+    tuning = Tuning()
+
+    def cases(self, quick: bool) -> Sequence[Case]:  # noqa: ARG002
+        return cases()
+
+    def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:
+        shape = shape_of(case, bench.quick)
+        topic = f"produce-{shape.record_bytes}-{shape.request_bytes}-{round_number}"
+        peer.create_topics([topic], PARTITIONS)
+        if bench.first_time(peer):
+            peer.create_topics(["produce-warm-up"], PARTITIONS)
+            for each in cases():
+                write(bench, peer, "produce-warm-up", _warm_up(shape_of(each, bench.quick)))
+        sender = sender_of(bench, peer)
+        sender.call("open", shape=asdict(shape))
+        sender.call("send", topic=topic, shape=asdict(_warm_up(shape)))
+        sender.call("requests")
+        cpu_before, written_before = peer.cpu_s(), peer.written_bytes()
+        sent = sender.call("send", topic=topic, shape=asdict(shape))
+        cpu_s, written = peer.cpu_s() - cpu_before, peer.written_bytes() - written_before
+        requests = sender.call("requests")
+        sender.call("close")
+        total_bytes = sent["records"] * shape.record_bytes
+        return {
+            "rate": counted("MB/s", total_bytes / 1e6 / sent["seconds"]),
+            "requests": counted("requests/s", requests / sent["seconds"]),
+            "broker CPU": counted("CPU-s/GB", cpu_s / (total_bytes / 1e9)),
+            "client CPU": counted("CPU-s/GB", sent["client_cpu_s"] / (total_bytes / 1e9)),
+            "written": counted("bytes/byte", written / total_bytes),
+        }
 
 
-def _written_bytes(node: NodeProcess) -> int:
-    """What the node has given to the system to write into files; 0 where the system does not tell.
+def _warm_up(shape: Shape) -> Shape:
+    return replace(shape, total_bytes=shape.total_bytes // WARM_UP_SHARE)
 
-    Not `write_bytes` of the same file: that counts the pages made dirty, and where the page cache keeps a file in
-    large folios (ext4 on Linux 6.16 and newer) one write of 16 KB makes up to 2 MB dirty, of which the disk sees 16.
-    """
-    try:
-        lines = Path(f"/proc/{node.pid}/io").read_text().splitlines()
-    except OSError:
-        return 0
-    return int(dict(line.split(": ") for line in lines)["wchar"])
+
+SCENARIO: Scenario = Produce()

@@ -1,87 +1,188 @@
-"""Runs the scenarios and reports: a table for the eyes, JSON for what comes after."""
+"""The report of a run: report.md with its charts as PNG, and the same as one report.html.
+
+What it says is computed from results.json alone, so it can be written again. Nothing is left out: a peer that is
+missing, a case that could not be measured and every comparison that is lost have their lines.
+"""
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
-import os
-import platform
-import tempfile
-import time
-from collections.abc import Callable, Sequence
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from node_process import ROOT
-from rich.console import Console
-from rich.table import Table
+from benchmarks import charts
+from benchmarks.comparing import BASELINE, OURS, Comparison, comparisons, figure, ratio_of
+from benchmarks.document import Block, Heading, Paragraph, Picture, Points, Table, as_html, as_markdown
+from benchmarks.marks import MARKS, Verdict, verdict
+from benchmarks.results import Results, ScenarioRun
+from benchmarks.rows import Row
+from benchmarks.series import unrolled
+from benchmarks.warming import WARM_UP_S
 
-from benchmarks import memory, produce, restart, retention, txn_latency
-from benchmarks.measuring import Bench
-
-_SCENARIOS: dict[str, Callable[[Bench], None]] = {
-    txn_latency.SCENARIO: txn_latency.run,
-    produce.SCENARIO: produce.run,
-    memory.SCENARIO: memory.run,
-    restart.SCENARIO: restart.run,
-    retention.SCENARIO: retention.run,
-}
-OUT = ROOT / "bench-out"
-
-console = Console(highlight=False)
+TITLE = "Benchmark report"
+NOT_FOR_QUOTING = "**A quick run: not for quoting.** The amounts are a tenth, and the warm-up is too short."
 
 
-def run(scenarios: Sequence[str], *, quick: bool, rounds: int) -> int:
-    """Run these scenarios and write the results; 0 unless one of them fails, which raises."""
-    OUT.mkdir(exist_ok=True)
-    # On the disk of the repository: /tmp may be memory, and then fsync costs nothing.
-    with tempfile.TemporaryDirectory(dir=OUT, prefix="node-") as directory:
-        bench = Bench(0.1 if quick else 1.0, rounds, Path(directory))
-        for name in scenarios:
-            started = time.monotonic()
-            with console.status(f"{name} …"):
-                _SCENARIOS[name](bench)
-            console.print(f"[green]•[/] {name} [dim]({time.monotonic() - started:.0f} s)[/]")
-    console.print(_table(bench, quick=quick))
-    path = OUT / f"{time.strftime('%Y%m%dT%H%M%S')}.json"
-    path.write_text(json.dumps(_document(bench, quick=quick), indent=2) + "\n")
-    console.print(f"written to {path.relative_to(ROOT)}")
-    return 0
+def write_report(results: Results, out: Path) -> None:
+    """Write report.md, report.html and a PNG for each chart into `out`."""
+    blocks = blocks_of(results, charts.draw(unrolled(results), out))
+    (out / "report.md").write_text(as_markdown(blocks), encoding="utf-8")
+    (out / "report.html").write_text(as_html(TITLE, blocks), encoding="utf-8")
 
 
-def _table(bench: Bench, *, quick: bool) -> Table:
-    table = Table(title="Medians over the rounds" + (" (quick: not for quoting)" if quick else ""))
-    table.add_column("", no_wrap=True)
-    for column in ("median", "lowest", "highest"):
-        table.add_column(column, justify="right")
-    table.add_column("unit", no_wrap=True)
-    for scenario, figures in groupby(bench.figures, key=lambda figure: figure.scenario):
-        table.add_section()
-        table.add_row(f"[bold]{scenario}[/]")
-        for figure in figures:
-            cells = [f"{value:,.2f}" for value in (figure.median, min(figure.rounds), max(figure.rounds))]
-            table.add_row(figure.name, *cells, figure.unit)
-    return table
+def blocks_of(results: Results, pictures: Sequence[charts.Chart]) -> list[Block]:
+    """The whole report."""
+    blocks: list[Block] = [Heading(1, TITLE)]
+    if results.quick:
+        blocks.append(Paragraph(NOT_FOR_QUOTING))
+    blocks += [*_reading(), *_setup(results), *_marks(results)]
+    results = unrolled(results)
+    blocks += _losses(results)
+    for run in results.scenarios.values():
+        blocks += _scenario(results, run, [chart.picture for chart in pictures if chart.scenario == run.name])
+    return blocks
 
 
-def _document(bench: Bench, *, quick: bool) -> dict[str, object]:
-    return {
-        "quick": quick,
-        "machine": {
-            "cores": os.cpu_count(),
-            "system": platform.platform(),
-            "python": platform.python_version(),
-            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        },
-        "versions": {name: importlib.metadata.version(name) for name in ("fairlog", "confluent-kafka", "lmdb", "trio")},
-        "figures": [
-            {
-                "scenario": figure.scenario,
-                "name": figure.name,
-                "unit": figure.unit,
-                "median": figure.median,
-                "rounds": figure.rounds,
-            }
-            for figure in bench.figures
+def _reading() -> Iterator[Block]:
+    yield Paragraph(
+        "A figure is the median over the rounds, with the lowest and the highest round in brackets. Of what is sampled"
+        " many times within a round, the round's figure is the median, and *p99* is the median of the rounds' 99th"
+        f" percentiles. A ratio is {OURS} ÷ the other peer, of medians; it is bold where {OURS} is worse by more than"
+        " 2 %. Peers were measured in turns within each round, after what the one before had left to be written was on"
+        f" the disk; each had {WARM_UP_S:.0f} s of transactions and a consumer before its first, unless the scenario"
+        " says otherwise. Between machines, compare ratios."
+    )
+
+
+def _setup(results: Results) -> Iterator[Block]:
+    yield Heading(2, "What was measured, and on what")
+    machine, versions = results.machine, results.versions
+    yield Points(
+        [
+            f"Machine: {machine['cores']} cores ({machine['processor']}), {machine['memory_gb']} GB,"
+            f" {machine['file_system']}, {machine['system']}",
+            "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()),
+            *(f"*{name}*: {setup.description}. {_settings(setup.settings)}" for name, setup in results.peers.items()),
+            *(f"*{name}* is missing: {reason}" for name, reason in _missing(results).items()),
+        ]
+    )
+    head = ["scenario", "begun (UTC)", "commit", "rounds", "took", "load before", "fdatasync of a page"]
+    yield Table(
+        head,
+        [
+            [
+                run.name + (" (quick)" if run.quick else ""),
+                run.begun,
+                f"`{run.commit}`",
+                str(run.rounds),
+                f"{run.seconds:,.0f} s",
+                f"{run.load_before:.2f}",
+                f"{run.flush_us:.0f} µs",
+            ]
+            for run in results.scenarios.values()
         ],
-    }
+    )
+
+
+def _settings(settings: Mapping[str, str]) -> str:
+    if not settings:
+        return "Nothing is set: its defaults."
+    return "Set: " + ", ".join(f"`{name}={value}`" for name, value in settings.items())
+
+
+def _missing(results: Results) -> dict[str, str]:
+    remarks = [remark for run in results.scenarios.values() for remark in run.remarks if remark.kind == "missing"]
+    return {remark.peer: remark.text for remark in remarks}
+
+
+def _marks(results: Results) -> Iterator[Block]:
+    yield Heading(2, "The marks")
+    yield Table(
+        ["mark", "bound", "value", "rounds", "reached"],
+        [_mark_line(verdict(mark, results)) for mark in MARKS],
+    )
+
+
+def _mark_line(found: Verdict) -> list[str]:
+    mark = found.mark
+    text = f"`{mark.scenario}`: {mark.text}"
+    bound = f"{mark.direction} {mark.bound:g} {mark.unit}".strip()
+    if found.value is None or found.low is None or found.high is None:
+        return [text, bound, "–", found.why, "not measured"]
+    spread = f"{figure(found.low)}–{figure(found.high)}"
+    return [text, bound, f"{figure(found.value)} {mark.unit}".strip(), spread, "yes" if found.reached else "**no**"]
+
+
+def _losses(results: Results) -> Iterator[Block]:
+    yield Heading(2, f"Where {OURS} loses")
+    lost = [each for each in comparisons(results) if each.lost]
+    if not lost:
+        yield Paragraph("In nothing that was measured here.")
+        return
+    yield Paragraph(
+        f"Against each broker that does the same work, by more than 2 %; {BASELINE} does none and is left out here."
+        " *worst* is the case with the largest ratio, and how many times worse it is."
+    )
+    lines: list[list[str]] = []
+    for key in dict.fromkeys((each.row.scenario, each.row.metric, each.other.peer) for each in lost):
+        group = [each for each in lost if (each.row.scenario, each.row.metric, each.other.peer) == key]
+        worst = max(group, key=lambda each: each.times_worse)
+        lines.append([
+            f"`{key[0]}`: {key[1]}", key[2], str(len(group)),
+            f"{worst.row.case}: {figure(worst.row.median)} against {figure(worst.other.median)} {worst.row.unit}",
+            f"× {figure(worst.times_worse)}",
+        ])  # fmt: skip
+    yield Table(["what", "against", "cases", "worst", "worse"], lines)
+
+
+def _scenario(results: Results, run: ScenarioRun, pictures: Sequence[Picture]) -> Iterator[Block]:
+    yield Heading(2, run.name)
+    if run.quick:
+        yield Paragraph(NOT_FOR_QUOTING)
+    yield Paragraph(run.question)
+    points = [
+        f"{remark.kind}: {remark.peer}" + (f", {remark.case}" if remark.case else "") + f": {remark.text}"
+        for remark in run.remarks
+    ]
+    if run.idle_cores:
+        idle = ", ".join(f"{name} {cores * 100:.1f} %" for name, cores in run.idle_cores.items())
+        points.append(f"what each broker took of a core while others were measured: {idle}")
+    if points:
+        yield Points(points)
+    yield from pictures
+    rows = results.of(run.name)
+    for metric in dict.fromkeys(row.metric for row in rows):
+        yield from _metric([row for row in rows if row.metric == metric], list(run.cases))
+
+
+def _metric(rows: Sequence[Row], cases: Sequence[str]) -> Iterator[Block]:
+    """One metric: its figures, and the ratios."""
+    peers = list(dict.fromkeys(row.peer for row in rows))
+    found = {(row.case, row.peer): row for row in rows}
+    cases = [case for case in cases if any((case, peer) in found for peer in peers)]
+    yield Heading(3, f"{rows[0].metric}, {rows[0].unit}")
+    yield Table(["", *peers], [[case, *(_cell(found.get((case, peer))) for peer in peers)] for case in cases])
+    others = [peer for peer in peers if peer != OURS]
+    if OURS not in peers or not others or ratio_of(rows[0], rows[0]) is None:
+        return
+    yield Table(
+        [f"{OURS} ÷", *others],
+        [
+            [case, *(_ratio_cell(found.get((case, OURS)), found.get((case, other))) for other in others)]
+            for case in cases
+        ],
+    )
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return "–"
+    spread = "" if row.rounds == 1 else f" ({figure(row.low)}–{figure(row.high)})"
+    return figure(row.median) + spread + ("" if row.p99 is None else f", p99 {figure(row.p99)}")
+
+
+def _ratio_cell(row: Row | None, other: Row | None) -> str:
+    ratio = ratio_of(row, other) if row is not None and other is not None else None
+    if row is None or other is None or ratio is None:
+        return "–"
+    lost = other.peer != BASELINE and Comparison(row, other).lost
+    return f"**{ratio:.2f}**" if lost else f"{ratio:.2f}"

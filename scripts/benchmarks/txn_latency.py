@@ -1,69 +1,117 @@
-"""Transactions of 10 x 1 KB to 2 partitions, one after the other, through confluent-kafka.
+"""How long a transaction takes, from begin to the commit's answer, by its size and by how many partitions it touches.
 
-The mock cluster inside librdkafka does no work, writes nothing and answers at once: what a transaction takes
-against it is what the client itself costs. The difference is the broker's, including one flush of the disk.
+The mock cluster inside librdkafka stores nothing and answers at once, so what a transaction takes against it is what
+the client itself costs. What the broker takes is measured in a second way, the same for every peer: the CPU time of its
+whole process over the round, by transaction.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from confluent_kafka import Producer
+from peers.interface import Peer, Tuning
 
-from benchmarks.measuring import WAIT_S, Bench, make_topics, quantile
+from benchmarks.client import ClientProcess
+from benchmarks.rows import Measurements, counted, sampled
+from benchmarks.scenario import Bench, Case, Lifetime
 
-SCENARIO = "txn-latency"
-RECORDS, RECORD_BYTES, PARTITIONS = 10, 1024, 2
-TRANSACTIONS = 1000
-WARM_UP = 50
+RECORDS = (1, 10, 100, 1000)
+PARTITIONS = (1, 2, 10, 50)
+RECORD_BYTES = 1024
+ROUND_S, WARM_UP_S = 0.8, 0.2
+TRANSACTIONS_MIN = 5
+WAIT_S = 120.0
 
 
-def run(bench: Bench) -> None:
-    with bench.node() as node:
-        make_topics(node.address, ["latency"], PARTITIONS)
-        targets = {
-            "fairlog": _producer({"bootstrap.servers": node.address}),
-            "mock": _producer({"bootstrap.servers": "unused:1", "test.mock.num.brokers": 1}),
+class Transactor:
+    """One transactional producer in a process of its own."""
+
+    def __init__(self, address: str) -> None:
+        self._producer = Producer(
+            {"bootstrap.servers": address, "transactional.id": "latency", "linger.ms": 0, "log_level": 0}
+        )
+        self._producer.init_transactions(WAIT_S)
+        self._committed = 0
+
+    def run(self, topic: str, records: int, partitions: int, seconds: float) -> tuple[list[float], list[float]]:
+        """Transactions one after the other for that long, and at least TRANSACTIONS_MIN of them.
+
+        Answers the ms that each took, from begin to the commit's answer; and of these the commit's alone.
+        """
+        value = bytes(RECORD_BYTES)
+        totals: list[float] = []
+        commits: list[float] = []
+        deadline = time.perf_counter() + seconds
+        while len(totals) < TRANSACTIONS_MIN or time.perf_counter() < deadline:
+            # With fewer records than partitions, each transaction goes on where the last one ended.
+            first = self._committed * records
+            begun = time.perf_counter()
+            self._producer.begin_transaction()
+            for number in range(first, first + records):
+                self._producer.produce(topic, value, partition=number % partitions)
+            asked = time.perf_counter()
+            self._producer.commit_transaction(WAIT_S)
+            answered = time.perf_counter()
+            self._committed += 1
+            totals.append((answered - begun) * 1e3)
+            commits.append((answered - asked) * 1e3)
+        return totals, commits
+
+
+def case_of(records: int, partitions: int) -> Case:
+    return Case(f"{records} × {partitions}", {"records": records, "partitions": partitions})
+
+
+class TxnLatency:
+    """Records × partitions."""
+
+    name = "txn-latency"
+    question = (
+        "One producer commits transactions one after the other; a case is records (1 KB each) × partitions, the records"
+        " in turns over the partitions, linger.ms 0. With fewer records than partitions, a transaction touches as many"
+        f" partitions as it has records, others each time. {ROUND_S} s per round, at least {TRANSACTIONS_MIN}"
+        f" transactions, after {WARM_UP_S} s that are not measured. A broker that is still busy with the last"
+        " transaction may ask the client to try again; that is in the figure. *broker CPU* is the CPU time of the"
+        " broker's whole process over the round, by transaction: the same measure for every peer."
+    )
+    lifetime = Lifetime.SCENARIO
+    tuning = Tuning()
+
+    def cases(self, quick: bool) -> Sequence[Case]:
+        if quick:
+            return [case_of(10, 2), case_of(100, 10)]
+        return [case_of(records, partitions) for partitions in PARTITIONS for records in RECORDS]
+
+    def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:  # noqa: ARG002
+        client = bench.client(peer, "benchmarks.txn_latency:Transactor")
+        shorter = 0.1 if bench.quick else 1.0
+        if bench.first_time(peer):
+            for partitions in PARTITIONS:
+                peer.create_topics([f"latency-{partitions}"], partitions)
+        _run(client, case, WARM_UP_S * shorter)
+        cpu_before = peer.cpu_s()
+        totals, commits = _run(client, case, ROUND_S * shorter)
+        cpu_ms = (peer.cpu_s() - cpu_before) * 1e3
+        return {
+            "transaction": sampled("ms", totals),
+            "commit alone": sampled("ms", commits),
+            "broker CPU": counted("CPU-ms/transaction", cpu_ms / len(totals)),
+            "transactions measured": counted("transactions", len(totals)),
         }
-        whole: dict[str, list[list[float]]] = {name: [] for name in targets}
-        commits: dict[str, list[list[float]]] = {name: [] for name in targets}
-        for producer in targets.values():
-            _transactions(producer, WARM_UP)
-        for _ in range(bench.rounds):
-            for name, producer in targets.items():
-                totals, last_steps = _transactions(producer, bench.amount(TRANSACTIONS))
-                whole[name].append(totals)
-                commits[name].append(last_steps)
-    columns: dict[str, Callable[[list[float]], float]] = {
-        "median": lambda values: quantile(values, 0.5),
-        "99 %": lambda values: quantile(values, 0.99),
-    }
-    for name in targets:
-        for column, reduce in columns.items():
-            bench.note(SCENARIO, f"{name}, transaction, {column}", "ms", [reduce(r) * 1e3 for r in whole[name]])
-        bench.note(SCENARIO, f"{name}, its commit alone, median", "ms", [quantile(r, 0.5) * 1e3 for r in commits[name]])
 
 
-def _producer(where: dict[str, str | int]) -> Producer:
-    producer = Producer(where | {"transactional.id": "bench", "linger.ms": 0, "log_level": 0})
-    producer.init_transactions(WAIT_S)
-    return producer
-
-
-def _transactions(producer: Producer, count: int) -> tuple[list[float], list[float]]:
-    """Seconds per transaction, from begin to the commit's answer; and of these the commit's alone."""
-    value = bytes(RECORD_BYTES)
-    totals: list[float] = []
-    commits: list[float] = []
-    for _ in range(count):
-        begun = time.perf_counter()
-        producer.begin_transaction()
-        for number in range(RECORDS):
-            producer.produce("latency", value, partition=number % PARTITIONS)
-        asked = time.perf_counter()
-        producer.commit_transaction(WAIT_S)
-        answered = time.perf_counter()
-        totals.append(answered - begun)
-        commits.append(answered - asked)
+def _run(client: ClientProcess, case: Case, seconds: float) -> tuple[list[float], list[float]]:
+    partitions = case.parameters["partitions"]
+    totals, commits = client.call(
+        "run",
+        topic=f"latency-{partitions}",
+        records=case.parameters["records"],
+        partitions=partitions,
+        seconds=seconds,
+    )
     return totals, commits
+
+
+SCENARIO = TxnLatency()

@@ -41,6 +41,7 @@ from confluent_kafka.admin import (
 
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CONFLUENT, ClientKind
+from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.raw_client import OFFSET_OUT_OF_RANGE, RawClient
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
 
@@ -220,8 +221,9 @@ def test_confluent_sets_and_sees_a_groups_offsets(
         assert {each.partition: each.offset for each in answer.topic_partitions or ()} == offsets
 
 
+@BOTH_MODES
 def test_records_get_the_nodes_time_if_their_topic_says_so(
-    node: NodeProcess, client: ClientKind, new_topic: MakeTopic, new_id: Callable[[], str]
+    node: NodeProcess, mode: Mode, client: ClientKind, new_topic: MakeTopic, new_id: Callable[[], str]
 ) -> None:
     """LogAppendTime, plain and in a transaction, for whatever time the producer names; searches by time find it."""
     topic = new_topic(**{"message.timestamp.type": "LogAppendTime"})
@@ -352,8 +354,9 @@ def test_kafka_python_sets_sees_and_deletes_a_groups_offsets(
     assert offsets() == {1: (5, "note")}
 
 
+@BOTH_MODES
 def test_kafka_python_sees_transactions_and_where_they_stand(
-    python: KafkaAdminClient, node: NodeProcess, new_topic: MakeTopic, new_id: Callable[[], str]
+    python: KafkaAdminClient, node: NodeProcess, mode: Mode, new_topic: MakeTopic, new_id: Callable[[], str]
 ) -> None:
     """While one is open; and no longer among the open ones when it has ended."""
     topic, transactional_id = new_topic(), new_id()

@@ -13,6 +13,7 @@ import pytest
 from scripts.node_process import NodeProcess
 from tests.clients.conftest import make_topic
 from tests.clients.drivers import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, ClientError, ClientKind
+from tests.clients.modes import BOTH_MODES, MODE_CONFIG, Mode
 from tests.clients.reading import WAIT_S, Reader
 
 with warnings.catch_warnings():
@@ -167,12 +168,13 @@ def test_consumer_that_reads_all_the_while_makes_the_same_map(compacting_node: N
     assert len(read_with_confluent(node.address, topic, len(written))) < len(written) / 2
 
 
+@BOTH_MODES
 def test_transactions_into_a_compacted_topic_are_compacted_as_wholes(
-    compacting_node: NodeProcess, client: ClientKind, new_id: Callable[[], str]
+    compacting_node: NodeProcess, mode: Mode, client: ClientKind, new_id: Callable[[], str]
 ) -> None:
     """Aborted ones leave nothing; of committed ones the latest of each key is left, also with read_committed."""
     node = compacting_node
-    topic = make_compacted(node)
+    topic = make_compacted(node, **{MODE_CONFIG: mode.value})
     with client.producer(node.address, new_id()) as producer:
         for number in range(8):
             producer.begin()

@@ -1,0 +1,160 @@
+"""The marks to reach: each a value made of a run's rows, and the bound that it should keep. Pure.
+
+A mark is computed from medians of one run. Its spread is that of the same value made of each round alone, since the
+peers were measured in turns. A mark whose rows are missing says which, and is neither reached nor missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from benchmarks.results import Results
+from benchmarks.rows import Row
+
+AT_MOST, AT_LEAST = "at most", "at least"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Which row a mark looks at."""
+
+    peer: str
+    case: str
+    metric: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One promise. `value` gets the figures' medians, in their order, or one round's values."""
+
+    scenario: str
+    text: str
+    figures: Sequence[Figure]
+    value: Callable[[Sequence[float]], float]
+    direction: str
+    bound: float
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a mark; `value` is None if it could not be computed, and `why` says why."""
+
+    mark: Mark
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    why: str = ""
+
+    @property
+    def reached(self) -> bool | None:
+        if self.value is None:
+            return None
+        return self.value <= self.mark.bound if self.mark.direction == AT_MOST else self.value >= self.mark.bound
+
+
+def _ratio(values: Sequence[float]) -> float:
+    return values[0] / values[1] if values[1] else float("inf")
+
+
+def _difference(values: Sequence[float]) -> float:
+    return values[0] - values[1]
+
+
+def _itself(values: Sequence[float]) -> float:
+    return values[0]
+
+
+def verdict(mark: Mark, results: Results) -> Verdict:
+    """What the mark's rows say."""
+    if mark.scenario not in results.scenarios:
+        return Verdict(mark, None, why="the scenario was not run")
+    rows: list[Row] = []
+    for figure in mark.figures:
+        row = results.find(mark.scenario, figure.peer, figure.case, figure.metric)
+        if row is None:
+            return Verdict(mark, None, why=f"no {figure.metric} of {figure.peer} for {figure.case}")
+        rows.append(row)
+    by_round = [mark.value(values) for values in zip(*(row.values for row in rows), strict=False)]
+    return Verdict(mark, mark.value([row.median for row in rows]), min(by_round), max(by_round))
+
+
+def _both(first: str, second: str, case: str, metric: str) -> tuple[Figure, Figure]:
+    """The same figure of two peers."""
+    return Figure(first, case, metric), Figure(second, case, metric)
+
+
+def _ratio_at_most(scenario: str, other: str, case: str, metric: str, bound: float) -> Mark:
+    text = f"{metric}, {case}, journal ÷ {other}"
+    return Mark(scenario, text, _both("journal", other, case, metric), _ratio, AT_MOST, bound)
+
+
+def _produce(records: str) -> tuple[Mark, Mark]:
+    """Plain produce with large requests: no slower than Kafka, and no dearer."""
+    case = f"{records} records, 1 MB requests"
+    text = f"{case}, journal ÷ kafka"
+    return (
+        Mark("produce", f"rate, {text}", _both("journal", "kafka", case, "rate"), _ratio, AT_LEAST, 1.0),
+        Mark("produce", f"broker CPU, {text}", _both("journal", "kafka", case, "broker CPU"), _ratio, AT_MOST, 1.0),
+    )
+
+
+def _undisturbed(kind: str) -> Mark:
+    """What a transaction that hangs beside it does to the journal mode's readers."""
+    metric = f"{kind}, beside it / undisturbed"
+    return Mark("hung", f"{metric}, journal", [Figure("journal", _HUNG, metric)], _itself, AT_MOST, 1.05)
+
+
+def _stalled(peer: str) -> Mark:
+    """What it does to readers of an order in which records were sent: they wait until it ends."""
+    text = f"longest stall of {peer} while a transaction hangs for 30 s"
+    return Mark("hung", text, [Figure(peer, _HUNG, "longest stall")], _itself, AT_LEAST, 30.0, "s")
+
+
+_SMALL, _EVERY_100_MS, _HUNG = "10 × 2", "commit every 100 ms", "one transaction left open"
+_SEEN, _MANY_IDS = "transaction of 10 × 1 KB to 2 partitions", "100,000 ids"
+
+MARKS: tuple[Mark, ...] = (
+    _ratio_at_most("txn-latency", "markers", _SMALL, "transaction", 0.8),
+    _ratio_at_most("txn-latency", "kafka-fsync", _SMALL, "transaction", 0.6),
+    _ratio_at_most("txn-latency", "kafka", _SMALL, "transaction", 1.0),
+    Mark(
+        "txn-latency", f"transaction, {_SMALL}, journal − mock",
+        _both("journal", "mock", _SMALL, "transaction"), _difference, AT_MOST, 1.0, "ms",
+    ),
+    Mark(
+        "txn-throughput", f"loss, {_EVERY_100_MS}, journal",
+        [Figure("journal", _EVERY_100_MS, "loss")], _itself, AT_MOST, 3.0, "%",
+    ),
+    *_produce("100 B"),
+    *_produce("1 KB"),
+    *_produce("16 KB"),
+    _undisturbed("plain record"),
+    _undisturbed("transaction"),
+    _stalled("markers"),
+    _stalled("kafka"),
+    Mark(
+        "aborts", "fetched per record, journal, 50 % aborted ÷ 0 %",
+        [Figure("journal", f"{percent} % aborted", "fetched per record") for percent in (50, 0)],
+        _ratio, AT_MOST, 1.01,
+    ),
+    _ratio_at_most("visible", "kafka", _SEEN, "produced to seen", 1.0),
+    *(
+        Mark(
+            "soak", f"{kind}, rate of the last tenth against the first, journal",
+            [Figure("journal", kind, "last tenth against first")], _itself, AT_LEAST, -10.0, "%",
+        )
+        for kind in ("deletion", "compaction")
+    ),
+    Mark(
+        "scale", "transaction, journal, 100,000 ids ÷ 10",
+        [Figure("journal", case, "transaction") for case in (_MANY_IDS, "base")], _ratio, AT_MOST, 1.2,
+    ),
+    Mark(
+        "scale", "memory per id, journal, second half of 100,000 ÷ first (linear is 1)",
+        [Figure("journal", _MANY_IDS, f"memory per id, {half} half") for half in ("second", "first")],
+        _ratio, AT_MOST, 1.2,
+    ),
+)  # fmt: skip
+"""In the order of the report. The names of cases and metrics are the scenarios' own."""

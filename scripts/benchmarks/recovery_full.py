@@ -1,0 +1,15 @@
+"""Recovery at its full size: up to a million finished transactions and 5 GB. Only run when it is named.
+
+A million transactions over the protocol take some 20 minutes with Kafka and with Fairlog on two cores, and an hour or
+more with Kafka that flushes every batch; they are made once for each peer. The disk needs some 40 GB.
+"""
+
+from __future__ import annotations
+
+from benchmarks.recovery import GB, QUICK, Recovery, case_of
+
+SCENARIO = Recovery(
+    "recovery-full",
+    [case_of(finished, size) for finished in (10_000, 1_000_000) for size in (GB, 5 * GB)],
+    QUICK,
+)

@@ -1,0 +1,227 @@
+"""Runs scenarios: peers in turns, round by round; results.json is written after each scenario.
+
+For each case, for each round, every peer is measured once, and each round begins with another peer. All peers of a
+scenario are up meanwhile, on directories of their own, and only one of them has work; what the others use meanwhile is
+measured and reported. What one has left to be written to the disk is written before the next has its turn. A peer that
+cannot be had, or that breaks, is named in the results, and the others go on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+
+from peers.catalogue import available
+from peers.interface import Missing, Peer, Tuning
+from rich.console import Console
+
+from benchmarks import machine
+from benchmarks.report import write_report
+from benchmarks.results import PeerSetup, Remark, Results, ScenarioRun, results_from_json
+from benchmarks.rows import Measurements, Row, rows_of
+from benchmarks.scenario import Bench, Case, Lifetime, NotMeasured, Scenario
+from benchmarks.warming import warm_up
+
+console = Console(highlight=False, soft_wrap=True)
+
+
+def run(names: Sequence[str], peers: Sequence[str], out: Path, *, quick: bool, rounds: int) -> int:
+    """Measure these scenarios on these peers and write everything into `out`.
+
+    0 if all could be measured; 1 if something broke, which the report then names. Raises OtherRun if `out` holds the
+    results of another machine or of other versions.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    results = Results(machine.machine(out), machine.versions())
+    before = load(out)
+    if before is not None:
+        results.must_be_like(before)
+        results = before
+    whole = True
+    for name in names:
+        scenario: Scenario = import_module(f"benchmarks.{name.replace('-', '_')}").SCENARIO
+        # On the disk that `out` is on: /tmp may be memory, and then fsync costs nothing.
+        with tempfile.TemporaryDirectory(dir=out, prefix="data-", ignore_cleanup_errors=True) as directory:
+            measuring = Measuring(scenario, peers, Path(directory), quick=quick, rounds=rounds)
+            done, rows = measuring.run()
+        results.put(done, rows)
+        results.peers.update(measuring.setups)
+        whole = whole and not any(remark.kind == "failed" for remark in done.remarks)
+        (out / "results.json").write_text(json.dumps(results.as_json(), indent=1, ensure_ascii=False) + "\n")
+    write_report(results, out)
+    console.print(f"written: {out / 'report.md'}, {out / 'report.html'}, {out / 'results.json'}")
+    return 0 if whole else 1
+
+
+def report_again(out: Path) -> int:
+    """Write the report of the results that are in `out`."""
+    results = load(out)
+    if results is None:
+        console.print(f"there is no results.json in {out}: name a scenario to measure")
+        return 2
+    write_report(results, out)
+    return 0
+
+
+def load(out: Path) -> Results | None:
+    path = out / "results.json"
+    return results_from_json(json.loads(path.read_text())) if path.exists() else None
+
+
+class Measuring:
+    """One scenario's run on these peers, in an empty directory. `obtain` finds a peer by its name.
+
+    `warm_up` is what a broker does before the first case, unless the scenario starts its brokers itself.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        peers: Sequence[str],
+        directory: Path,
+        *,
+        quick: bool,
+        rounds: int,
+        obtain: Callable[[str, Path, Tuning], Peer | Missing] = available,
+        warm_up: Callable[[Bench, Peer], None] = warm_up,
+    ) -> None:
+        self._warm_up = warm_up
+        self._obtain_peer = obtain
+        self._scenario = scenario
+        self._directory = directory
+        self._quick = quick
+        self._rounds = rounds
+        self._bench = Bench(quick, rounds, directory)
+        self._remarks: list[Remark] = []
+        self._out: set[str] = set()
+        self._used_idle_s: dict[str, float] = {}
+        self._idle_s: dict[str, float] = {}
+        self.setups: dict[str, PeerSetup] = {}
+        self._peers: list[Peer] = []
+        for name in peers:
+            peer = self._obtain(name, directory / name)
+            if isinstance(peer, Missing):
+                self._remarks.append(Remark("missing", name, "", peer.reason))
+                console.print(f"{scenario.name}: there is no {name} here: {peer.reason}")
+            else:
+                self._peers.append(peer)
+                self.setups[name] = PeerSetup(peer.description, dict(peer.settings))
+
+    def _obtain(self, name: str, directory: Path) -> Peer | Missing:
+        return self._obtain_peer(name, directory, self._scenario.tuning)
+
+    def run(self) -> tuple[ScenarioRun, list[Row]]:
+        commit, load_before, flush_us = machine.commit(), machine.load(), machine.flush_us(self._directory)
+        began, started = time.gmtime(), time.monotonic()
+        cases = self._scenario.cases(self._quick)
+        rows: list[Row] = []
+        try:
+            if self._scenario.lifetime is Lifetime.SCENARIO:
+                for peer in self._peers:
+                    self._start(peer)
+            for case in cases:
+                rows += self._case(case)
+        finally:
+            self._bench.close_clients()
+            for peer in self._peers:
+                with suppress(TimeoutError):
+                    peer.stop()
+        done = ScenarioRun(
+            name=self._scenario.name,
+            question=self._scenario.question,
+            quick=self._quick,
+            rounds=self._rounds,
+            begun=time.strftime("%Y-%m-%dT%H:%M:%SZ", began),
+            commit=commit,
+            seconds=round(time.monotonic() - started, 1),
+            load_before=round(load_before, 2),
+            flush_us=round(flush_us, 1),
+            cases={case.name: case.parameters for case in cases},
+            remarks=self._remarks,
+            idle_cores={name: round(used / self._idle_s[name], 4) for name, used in self._used_idle_s.items()},
+        )
+        return done, rows
+
+    def _start(self, peer: Peer) -> None:
+        try:
+            peer.start()
+            self._warm_up(self._bench, peer)
+        except Exception as error:  # noqa: BLE001  whatever it is, the other peers go on
+            self._broke(peer, Case("starting"), error)
+
+    def _case(self, case: Case) -> list[Row]:
+        """All rounds of one case."""
+        measured: dict[str, list[Measurements]] = {peer.name: [] for peer in self._peers}
+        skipped: set[str] = set()
+        for round_number in range(self._rounds):
+            turn = round_number % max(1, len(self._peers))
+            for peer in self._peers[turn:] + self._peers[:turn]:
+                if peer.name in self._out | skipped:
+                    continue
+                try:
+                    measured[peer.name].append(self._measure(peer, case, round_number))
+                except NotMeasured as reason:
+                    skipped.add(peer.name)
+                    self._remarks.append(Remark("not measured", peer.name, case.name, str(reason)))
+                except Exception as error:  # noqa: BLE001  whatever it is, the other peers go on
+                    self._broke(peer, case, error)
+        rows = [
+            row for name, rounds in measured.items() for row in rows_of(self._scenario.name, name, case.name, rounds)
+        ]
+        console.print(_line_of(self._scenario.name, case, rows))
+        return rows
+
+    def _measure(self, peer: Peer, case: Case, round_number: int) -> Measurements:
+        if self._scenario.lifetime is Lifetime.OWN:
+            return self._measure_alone(peer.name, case, round_number)
+        others = [other for other in self._peers if other is not peer and other.running]
+        # Nobody pays for pages that another has left to be written.
+        os.sync()
+        before = {other.name: other.cpu_s() for other in others}
+        started = time.monotonic()
+        one = self._scenario.measure(self._bench, peer, case, round_number)
+        seconds = time.monotonic() - started
+        for other in (other for other in others if other.running):
+            self._used_idle_s[other.name] = self._used_idle_s.get(other.name, 0.0) + other.cpu_s() - before[other.name]
+            self._idle_s[other.name] = self._idle_s.get(other.name, 0.0) + seconds
+        return one
+
+    def _measure_alone(self, name: str, case: Case, round_number: int) -> Measurements:
+        """With a peer on a directory of its own, which the scenario starts; gone afterwards."""
+        directory = Path(tempfile.mkdtemp(dir=self._directory))
+        bench = Bench(self._quick, self._rounds, directory)
+        peer = self._obtain(name, directory / name)
+        assert not isinstance(peer, Missing), "it was there before"
+        try:
+            return self._scenario.measure(bench, peer, case, round_number)
+        finally:
+            bench.close_clients()
+            peer.kill()
+            shutil.rmtree(directory, ignore_errors=True)
+
+    def _broke(self, peer: Peer, case: Case, error: Exception) -> None:
+        """The peer is out for the rest of this scenario, and the results say why."""
+        self._out.add(peer.name)
+        self._bench.close_clients(peer)
+        last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        self._remarks.append(Remark("failed", peer.name, case.name, last))
+        console.print(f"{self._scenario.name}: {peer.name} broke at {case.name}:\n{error}")
+        traceback.print_exception(error)
+
+
+def _line_of(scenario: str, case: Case, rows: Sequence[Row]) -> str:
+    """What a case's end looks like on the terminal: the first metric of each peer."""
+    first: dict[str, Row] = {}
+    for row in rows:
+        first.setdefault(row.peer, row)
+    figures = ", ".join(f"{name} {row.median:,.4g} {row.unit}" for name, row in first.items())
+    metric = next((row.metric for row in rows), "nothing was measured")
+    return f"{scenario} · {case.name} · {metric}: {figures}"

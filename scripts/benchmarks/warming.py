@@ -1,0 +1,35 @@
+"""The first seconds of a broker, which are nobody's figure: transactions are written, and read beside it.
+
+A virtual machine that compiles what runs often (Kafka's) is many times slower in its first seconds than ever after, and
+makes its internal topics when a client first asks for a coordinator. So every broker gets the same load before a
+scenario; what else a scenario does before it measures, it says itself.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from peers.interface import Peer
+
+from benchmarks.scenario import Bench
+
+WARM_UP_S, QUICK_WARM_UP_S = 10.0, 1.0
+TOPIC, RECORDS, PARTITIONS = "warming-up", 10, 2
+
+
+def warm_up(bench: Bench, peer: Peer) -> None:
+    """Write transactions of RECORDS × 1 KB to PARTITIONS, one after the other, while a consumer reads them.
+
+    The mock is left cold: it compiles nothing and keeps nothing.
+    """
+    if not peer.durable:
+        return
+    seconds = QUICK_WARM_UP_S if bench.quick else WARM_UP_S
+    peer.create_topics([TOPIC], PARTITIONS)
+    writer = bench.client(peer, "benchmarks.txn_latency:Transactor")
+    isolation = peer.transactional_isolation
+    reader = bench.client(peer, "benchmarks.visible:Watcher", topic=TOPIC, partitions=PARTITIONS, isolation=isolation)
+    reader.ask("watch", count=sys.maxsize, timeout_s=seconds)
+    writer.call("run", topic=TOPIC, records=RECORDS, partitions=PARTITIONS, seconds=seconds)
+    reader.answer()
+    bench.close_clients(peer)

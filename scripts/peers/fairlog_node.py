@@ -1,0 +1,83 @@
+"""A Fairlog node, as a user runs it; `journal` and `markers` differ in how transactions of a new topic are kept.
+
+Both answer when the data is on the disk (journal.fsync = commit, the default).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from node_process import NodeDidNotStart, NodeProcess
+
+import fairlog
+from peers import processes, topics
+from peers.interface import Isolation, PeerDidNotStart, Tuning
+
+_STOP_S = 60.0
+
+
+class FairlogNode:
+    """One node over `directory`. See interface.Peer for what its methods promise."""
+
+    durable = True
+
+    def __init__(self, name: Literal["journal", "markers"], directory: Path, tuning: Tuning) -> None:
+        self.name = name
+        self.directory = directory
+        self.description = f"Fairlog {fairlog.__version__}, transactions in {name} mode, commits flushed"
+        self.transactional_isolation: Isolation = "read_uncommitted" if name == "journal" else "read_committed"
+        self.settings: Mapping[str, str] = {
+            "FAIRLOG_LOG_LEVEL": "warning",
+            "FAIRLOG_ADMIN_LISTEN": "off",
+            "FAIRLOG_JOURNAL_FSYNC": "commit",
+        }
+        if name == "markers":
+            self.settings |= {"FAIRLOG_TOPICS_TRANSACTIONS": "markers"}
+        if tuning.retention_check_ms is not None:
+            self.settings |= {"FAIRLOG_RETENTION_CHECK_INTERVAL_MS": str(tuning.retention_check_ms)}
+        if tuning.clean_check_ms is not None:
+            self.settings |= {"FAIRLOG_RETENTION_CLEAN_INTERVAL_MS": str(tuning.clean_check_ms)}
+        self._node = NodeProcess(directory / "data", dict(self.settings))
+
+    @property
+    def address(self) -> str:
+        return self._node.address
+
+    @property
+    def running(self) -> bool:
+        return self._node.running
+
+    def spawn(self) -> None:
+        self._node.spawn()
+
+    def start(self, timeout_s: float = 120.0) -> None:
+        try:
+            self._node.start(timeout_s)
+        except NodeDidNotStart as error:
+            raise PeerDidNotStart(str(error)) from None
+
+    def stop(self) -> None:
+        if self._node.running:
+            self._node.stop(_STOP_S)
+
+    def kill(self) -> None:
+        self._node.kill()
+
+    def cpu_s(self) -> float:
+        return processes.cpu_s(self._node.pid)
+
+    def memory_bytes(self) -> int:
+        return processes.memory_bytes(self._node.pid)
+
+    def written_bytes(self) -> int:
+        return processes.written_bytes(self._node.pid)
+
+    def disk_bytes(self) -> int:
+        return processes.disk_bytes(self._node.data_dir)
+
+    def create_topics(
+        self, names: Sequence[str], partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> None:
+        topics.create(self.address, names, partitions, configs or {})

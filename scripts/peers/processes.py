@@ -1,0 +1,117 @@
+"""A broker's process: started with its output in a file, ended, and asked what it has used.
+
+Output goes to a file and never to a pipe: a pipe that nobody reads would stop the broker. Figures are read from
+/proc, so they are there on Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own
+
+
+@dataclass(slots=True)
+class Program:
+    """One program that is run again and again. What it prints is appended to `output_path`."""
+
+    command: Sequence[str]
+    output_path: Path
+    _child: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None, "the program was never started"
+        return self._child.pid
+
+    @property
+    def status(self) -> int | None:
+        """The exit status (negative: the signal); None while it runs."""
+        assert self._child is not None, "the program was never started"
+        return self._child.poll()
+
+    def spawn(self) -> None:
+        assert not self.running, "the program is running already"
+        self.output_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.output_path.open("ab") as output:
+            self._child = subprocess.Popen(
+                self.command,
+                cwd=self.output_path.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C at the terminal is for the caller, who then ends it in order
+            )
+
+    def stop(self, timeout_s: float) -> None:
+        """SIGTERM, and wait. One that does not end in time is killed, and that is an error."""
+        if self._child is None or not self.running:
+            return
+        self._child.send_signal(signal.SIGTERM)
+        try:
+            self._child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise TimeoutError(
+                f"{self.command[0]} did not end within {timeout_s:.0f} s of SIGTERM:\n{self.output_tail()}"
+            ) from None
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+
+    def output_tail(self, lines: int = 40) -> str:
+        if not self.output_path.exists():
+            return "(no output)"
+        return "\n".join(self.output_path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+
+
+def cpu_s(pid: int) -> float:
+    """CPU-seconds of all threads of the process, user and system, ended ones too."""
+    # Fields 14 and 15 of proc(5)'s stat; counted behind the command's name, which may hold spaces.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_bytes(pid: int) -> int:
+    """Resident memory, with the pages of mapped files that are resident."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def written_bytes(pid: int) -> int:
+    """What the process has passed to write(2) and its kin; 0 where the system does not tell.
+
+    Java answers its clients with write(2), so Kafka's answers are in it (when producing some 100 bytes per request),
+    while Fairlog's go by send(2), which is not counted. What is fetched says nothing of the disk for either.
+
+    Not `write_bytes` of the same file: that counts the pages made dirty, and where the page cache keeps a file in
+    large folios (ext4 on Linux 6.16 and newer) one write of 16 KB makes up to 2 MB dirty, of which the disk sees 16.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    except OSError:
+        return 0
+    return int(dict(line.split(": ") for line in lines)["wchar"])
+
+
+def disk_bytes(directory: Path) -> int:
+    """Allocated blocks of all files below `directory`, as du counts them. Files may come and go meanwhile."""
+    total = 0
+    for path in directory.rglob("*"):
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            continue
+        total += status.st_blocks * _BLOCK_BYTES
+    return total

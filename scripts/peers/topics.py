@@ -1,0 +1,59 @@
+"""Topics of a real broker, through the admin client; and whether a broker answers at all."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+WAIT_S = 120.0
+_POLL_S = 0.02
+
+
+def create(address: str, names: Sequence[str], partitions: int, configs: Mapping[str, str]) -> None:
+    """Make topics with one replica; return when each of their partitions has a leader."""
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    topics = [NewTopic(name, partitions, 1, config=dict(configs)) for name in names]
+    for future in admin.create_topics(topics, operation_timeout=WAIT_S).values():
+        future.result(timeout=WAIT_S)
+    # CreateTopics is answered when the controller has decided; the broker's own view follows.
+    missing = set(names)
+    deadline = time.monotonic() + WAIT_S
+    while missing:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(missing)} topics have no leaders after {WAIT_S:.0f} s, among them {min(missing)}")
+        known = admin.list_topics(timeout=WAIT_S).topics
+        missing -= {
+            name
+            for name in missing & known.keys()
+            if len(known[name].partitions) == partitions
+            and all(partition.leader >= 0 for partition in known[name].partitions.values())
+        }
+        if missing:
+            time.sleep(_POLL_S)
+
+
+def answers(address: str, timeout_s: float = 1.0) -> bool:
+    """Whether what listens at `address` answers a Metadata request (version 1, of no topic) and names a broker.
+
+    By hand on a socket: a client library waits between its attempts, and the time until the first answer is measured.
+    """
+    host, port = address.rsplit(":", 1)
+    request = struct.pack(">hhih", 3, 1, 0, -1) + struct.pack(">i", 0)
+    try:
+        with socket.create_connection((host, int(port)), timeout_s) as connection, connection.makefile("rb") as file:
+            connection.sendall(struct.pack(">i", len(request)) + request)
+            head = file.read(12)
+            return len(head) == 12 and struct.unpack(">iii", head)[2] > 0
+    except OSError:
+        return False
+
+
+def delete(address: str, names: Sequence[str]) -> None:
+    """Delete these topics; their space comes back when the broker likes."""
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    for future in admin.delete_topics(list(names), operation_timeout=WAIT_S).values():
+        future.result(timeout=WAIT_S)
