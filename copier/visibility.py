@@ -64,7 +64,8 @@ class Visibility:
             if self._high_watermarks.get(log, 0) < offset:
                 self._check(log)
         else:
-            await trio.lowlevel.checkpoint()
+            # Not a whole checkpoint: a commit's tail waits for its logs one after the other, and they come together.
+            await trio.lowlevel.checkpoint_if_cancelled()
 
     def _check(self, log: LogId) -> None:
         if log in self._forgotten:

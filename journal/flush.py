@@ -35,6 +35,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Protocol, TypeVar
 
+import structlog
 import trio
 
 from fairlog_types import JournalPosition
@@ -44,6 +45,8 @@ from journal.segment_file import OpenFile
 from journal.uring import open_ring
 
 T = TypeVar("T")
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Flushable(Protocol):
@@ -217,6 +220,7 @@ async def open_flusher(
     # What stands in fdatasync's place is to be called, and a point that is armed to be reached, so both want threads.
     wants_threads = sync is not os.fdatasync or is_armed("journal.flush.before", "journal.flush.after")
     ring = None if wants_threads else open_ring()
+    _log.info("journal.flushed_through", way="threads" if ring is None else "io_uring")
     async with trio.open_nursery() as nursery:
         syncs = None if ring is None else RingSyncs(ring)
         flusher = Flusher(threads=threads, sync=sync, ring=syncs, watcher=watcher)

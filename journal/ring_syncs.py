@@ -24,7 +24,8 @@ class RingSyncs:
         self._ring = ring
         self._numbers = count()
         self._under_way: dict[int, tuple[OpenFile, Callable[[OSError | None], None]]] = {}
-        self._running = trio.CancelScope()
+        # Whoever closes a journal is shielded and waits for its last flush: nobody but `close` ends `run`.
+        self._running = trio.CancelScope(shield=True)
         self._ran = trio.Event()
 
     def start(self, file: OpenFile, done: Callable[[OSError | None], None]) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from fairlog_types import LeaderEpoch
 from journal import flush, uring
@@ -31,7 +33,8 @@ def ring() -> Generator[Ring, None, None]:
 def outcomes_of(ring: Ring, count: int) -> dict[int, OSError | None]:
     outcomes: dict[int, OSError | None] = {}
     while len(outcomes) < count:
-        ring.wait()
+        assert select.select([ring.eventfd], [], [], 10)[0]
+        os.eventfd_read(ring.eventfd)
         outcomes.update(ring.finished())
     return outcomes
 
@@ -159,6 +162,23 @@ async def test_journal_whose_fdatasync_fails_in_the_ring_fails(
         assert journal.failed is not None
         with pytest.raises(Exception, match="broken"):
             await journal.close()
+
+
+async def test_journal_closed_under_a_shield_is_flushed_though_all_is_cancelled(ring: Ring, tmp_path: Path) -> None:
+    """Outcomes are told of until the flusher is left: a cancelled node still closes its journals."""
+    closed = False
+    with trio.CancelScope() as everything:
+        async with open_flusher() as flusher:
+            journal = await open_journal(tmp_path / "j", flusher)
+            await journal.begin()
+            everything.cancel()
+            with trio.CancelScope(shield=True), trio.fail_after(5):
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                journal.append(1, [7])
+                await journal.flush(journal.end)
+                await journal.close()
+                closed = True
+    assert closed
 
 
 @pytest.mark.parametrize("refusal", [errno.EPERM, errno.ENOSYS])
