@@ -181,6 +181,7 @@ class Recovery:
         finished, bulk_bytes = int(case.parameters["finished"]), int(case.parameters["bulk_bytes"])
         if bench.first_time(peer):
             peer.create_topics([FINISHED], FINISHED_PARTITIONS)
+            self._finished[peer.name] = 0
         self._finish(bench, peer, finished)
         which = f"{finished}-{bulk_bytes}-{round_number}"
         bulk, load_topic = f"bulk-{which}", f"load-{which}"
@@ -216,7 +217,7 @@ class Recovery:
 
     def _finish(self, bench: Bench, peer: Peer, finished: int) -> None:
         """Have as many finished transactions as that."""
-        had = self._finished.get(peer.name, 0)
+        had = self._finished[peer.name]
         if had >= finished:
             return
         crowd = bench.client(

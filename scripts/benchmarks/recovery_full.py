@@ -1,7 +1,7 @@
 """Recovery at its full size: up to a million finished transactions and 5 GB. Only run when it is named.
 
-A million transactions over the protocol take some 20 minutes with Kafka and with Fairlog on two cores, and an hour or
-more with Kafka that flushes every batch; they are made once for each peer. The disk needs some 40 GB.
+A million transactions over the protocol take a quarter of an hour with Kafka, half an hour with Fairlog, and one or two
+hours with Kafka that flushes every batch, on two cores; they are made once for each peer. The disk needs some 40 GB.
 """
 
 from __future__ import annotations
