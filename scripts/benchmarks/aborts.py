@@ -16,7 +16,7 @@ from benchmarks.rows import Measurements, counted
 from benchmarks.scenario import Bench, Case, Lifetime, NotMeasured, Scenario
 
 PERCENT = (0, 10, 50, 90)
-COMMITTED, RECORDS, RECORD_BYTES = 180, 250, 1024
+COMMITTED, RECORDS, RECORD_BYTES = 90, 500, 1024
 FETCH_BYTES = 1_048_576
 READING_S = 1.0
 ANSWER_WAIT_S = 60.0

@@ -12,8 +12,8 @@ from benchmarks.rows import Measurements, counted, quantile, sampled
 from benchmarks.scenario import Bench, Case, Lifetime, Scenario
 
 RECORDS, RECORD_BYTES, PARTITIONS = 10, 1024, 2
-TRANSACTIONS, BLOCK, SETTLING = 200, 50, 2
-WARM_UP = 200
+TURNS, TURN_S, WARM_UP_S = 4, 0.5, 2.5
+SETTLING, TRANSACTIONS_MIN = 2, 5
 ANSWER_WAIT_S = 60.0
 
 
@@ -23,11 +23,11 @@ class Offsets:
     name = "offsets"
     question = (
         f"What do a consumer's offsets add to a transaction? Transactions of {RECORDS} records of "
-        f"{RECORD_BYTES // 1024} KB to {PARTITIONS} partitions, one after the other, from one producer, from begin to "
-        f"the commit's answer: {TRANSACTIONS} with one send_offsets_to_transaction in each and {TRANSACTIONS} without, "
-        f"in blocks of {BLOCK} in turns. The first {SETTLING} of a block are left out: they may wait for the block "
-        "before. The offsets are those of one partition, in the name of a consumer that has joined its group; it "
-        f"reads nothing meanwhile. {WARM_UP} transactions of each kind warm up before the first round."
+        f"{RECORD_BYTES // 1024} KB to {PARTITIONS} partitions, linger.ms=0, one after the other, from one producer, "
+        "from begin to the commit's answer: with one send_offsets_to_transaction in each, and without, in turns of "
+        f"{TURN_S} s, {TURNS} of each in a round. The first {SETTLING} of a turn are left out: they may wait for the "
+        "turn before. The offsets are those of one partition, in the name of a consumer that has joined its group; it "
+        f"reads nothing meanwhile. Before the first round, {WARM_UP_S} s of each kind."
     )
     lifetime = Lifetime.SCENARIO
     tuning = Tuning()
@@ -36,6 +36,7 @@ class Offsets:
         return [Case(f"{RECORDS} × {PARTITIONS}", {"records": RECORDS, "partitions": PARTITIONS})]
 
     def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:  # noqa: ARG002
+        shorter = 0.1 if bench.quick else 1.0
         first = bench.first_time(peer)
         if first:
             peer.create_topics(["offsets-in"], 1)
@@ -43,27 +44,28 @@ class Offsets:
         client = bench.client(peer, "benchmarks.offsets:Transformer")
         client.call("join")
         if first:
-            client.call("run", transactions=bench.amount(WARM_UP), offsets=True)
-            client.call("run", transactions=bench.amount(WARM_UP), offsets=False)
-        blocks = max(1, bench.amount(TRANSACTIONS) // BLOCK)
+            for offsets in (False, True):
+                client.call("run", seconds=WARM_UP_S * shorter, offsets=offsets)
         took: dict[bool, list[float]] = {True: [], False: []}
         sending: list[float] = []
-        cpu: dict[bool, float] = {True: 0.0, False: 0.0}
-        for _ in range(blocks):
+        cpu_ms: dict[bool, float] = {True: 0.0, False: 0.0}
+        count: dict[bool, int] = {True: 0, False: 0}
+        for _ in range(TURNS):
             for offsets in (False, True):
                 cpu_before = peer.cpu_s()
-                block = client.call("run", transactions=BLOCK, offsets=offsets)
-                cpu[offsets] += peer.cpu_s() - cpu_before
-                took[offsets] += block["transactions_ms"][SETTLING:]
-                sending += block["sending_ms"][SETTLING:]
+                turn = client.call("run", seconds=TURN_S * shorter, offsets=offsets)
+                cpu_ms[offsets] += (peer.cpu_s() - cpu_before) * 1e3
+                count[offsets] += len(turn["transactions_ms"])
+                took[offsets] += turn["transactions_ms"][SETTLING:]
+                sending += turn["sending_ms"][SETTLING:]
         client.call("leave")
         return {
             "with offsets": sampled("ms", took[True]),
             "without": sampled("ms", took[False]),
             "with / without": counted("ratio", quantile(took[True], 0.5) / quantile(took[False], 0.5)),
             "the call that sends them": sampled("ms", sending),
-            "broker CPU, with offsets": counted("CPU-ms per transaction", cpu[True] * 1e3 / (blocks * BLOCK)),
-            "broker CPU, without": counted("CPU-ms per transaction", cpu[False] * 1e3 / (blocks * BLOCK)),
+            "broker CPU, with offsets": counted("CPU-ms per transaction", cpu_ms[True] / count[True]),
+            "broker CPU, without": counted("CPU-ms per transaction", cpu_ms[False] / count[False]),
         }
 
 
@@ -105,13 +107,18 @@ class Transformer:
         self._consumer.close()
         self._consumer = None
 
-    def run(self, transactions: int, offsets: bool) -> dict[str, list[float]]:
-        """{"transactions_ms", "sending_ms"}: of each transaction the whole, and the call that sends its offsets."""
+    def run(self, seconds: float, offsets: bool) -> dict[str, list[float]]:
+        """Transactions one after the other for that long, and at least TRANSACTIONS_MIN of them.
+
+        {"transactions_ms", "sending_ms"}: what each took, from begin to the commit's answer, and of these the call
+        that sends its offsets.
+        """
         assert self._consumer is not None
         transactions_ms: list[float] = []
         sending_ms: list[float] = []
         self._consumer.poll(0)
-        for _ in range(transactions):
+        deadline = time.perf_counter() + seconds
+        while len(transactions_ms) < TRANSACTIONS_MIN or time.perf_counter() < deadline:
             begun = time.perf_counter()
             self._producer.begin_transaction()
             for number in range(RECORDS):
