@@ -26,7 +26,7 @@ from typing import Protocol
 from copier.plan import Group, LogPlan, batches_at, logs_of, plan
 from datalog.batch import patch
 from datalog.control_batch import encode_control_batch
-from datalog.interface import AbortedTransaction, DataLogs, DataLogWriter, Mark, OpenInLog, UnknownLog
+from datalog.interface import AbortedTransaction, DataLogs, DataLogWriter, Mark, OpenInLog
 from datalog.offset_entries import OffsetEntry, decode_offset_entries
 from fairlog_types import CorruptStorage, JournalPosition, LogId, LogKind, Offset, ProducerId
 from journal.failpoints import reach
@@ -73,7 +73,7 @@ def apply(
     """
     reach("copier.copy.before")
     with data_logs.write() as writer:
-        marks = {log: _mark(data_logs, log) for log in logs_of(groups) if log not in dropped}
+        marks = {log: writer.mark(log) for log in logs_of(groups) if log not in dropped}
         plans = plan(groups, {log: mark.copied_through for log, mark in marks.items()})
         records = payload_bytes = 0
         new_marks: dict[LogId, Mark] = {}
@@ -94,13 +94,6 @@ def apply(
         reach("copier.copy.before_commit")
     reach("copier.copy.after_commit")
     return Copied(new_marks, high_watermarks, last_stable, records, payload_bytes)
-
-
-def _mark(data_logs: DataLogs, log: LogId) -> Mark:
-    mark = data_logs.mark(log)
-    if mark is None:
-        raise UnknownLog(log)
-    return mark
 
 
 def _copy_data(

@@ -268,6 +268,10 @@ class DataLogWriter(Protocol):
         """As this block has it so far. Raises UnknownLog."""
         ...
 
+    def mark(self, log: LogId) -> Mark:
+        """The copied-through mark, as this block has it so far. Raises UnknownLog."""
+        ...
+
     def put_mark(self, log: LogId, mark: Mark) -> None:
         """Move the copied-through mark; it never goes back.
 

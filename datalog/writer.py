@@ -162,6 +162,10 @@ class LmdbWriter:
     def last_stable_offset(self, log: LogId) -> Offset:
         return self._record(log).last_stable_offset
 
+    def mark(self, log: LogId) -> Mark:
+        record = self._record(log)
+        return Mark(record.copied_through, record.replay_from, record.next_offset)
+
     def put_mark(self, log: LogId, mark: Mark) -> None:
         record = self._record(log)
         forward = record.copied_through <= mark.copied_through and record.replay_from <= mark.replay_from

@@ -40,7 +40,7 @@ from confluent_kafka.admin import (
 )
 
 from scripts.node_process import NodeProcess
-from tests.clients.drivers import CONFLUENT, ClientKind
+from tests.clients.drivers import CONFLUENT, ClientError, ClientKind
 from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.raw_client import OFFSET_OUT_OF_RANGE, RawClient
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
@@ -510,6 +510,26 @@ def test_consumer_asks_how_far_the_last_leader_epoch_reached(fresh_node: Callabl
         fill(node.address, "t", records=2)
         assert [seen.offset for seen in reader.wait_for(5)] == [0, 1, 2, 3, 4]
     assert "OffsetForLeaderEpoch" in node.log_path.read_text(encoding="utf-8")
+
+
+def test_kafka_python_ends_what_hangs_in_one_partition_of_marker_mode(
+    python: KafkaAdminClient, node: NodeProcess, new_topic: MakeTopic, new_id: Callable[[], str]
+) -> None:
+    """Its tools for hanging transactions, as with Kafka: found by its start offset, and aborted where readers wait."""
+    topic, transactional_id = new_topic(mode=Mode.MARKERS), new_id()
+    partition = kafka.TopicPartition(topic, 0)
+    with CONFLUENT.producer(node.address, transactional_id) as hung, CONFLUENT.producer(node.address) as plain:
+        hung.begin()
+        hung.send(topic, 0, b"hung")
+        hung.flush()
+        plain.send(topic, 0, b"behind")
+        plain.flush()
+        (described,) = python.describe_producers([partition]).values()
+        (producer,) = (each for each in described.active_producers if each.current_transaction_start_offset == 0)
+        python.abort_transaction(AbortTransactionSpec(partition, producer.producer_id, producer.producer_epoch))
+        assert_topic_holds(node.address, topic, {0: [b"behind"]}, mode=Mode.MARKERS, aborted={0: [b"hung"]})
+        with pytest.raises(ClientError):
+            hung.commit()
 
 
 def test_producer_writes_to_partitions_that_were_added(

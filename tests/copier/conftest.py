@@ -174,6 +174,9 @@ class MemoryWriter:
     def delete_producer(self, log: LogId, producer_id: ProducerId) -> None:
         self._log(log).windows.pop(producer_id, None)
 
+    def mark(self, log: LogId) -> Mark:
+        return self._log(log).mark
+
     def put_mark(self, log: LogId, mark: Mark) -> None:
         content = self._log(log)
         assert mark.copied_through >= content.mark.copied_through

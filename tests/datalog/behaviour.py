@@ -201,6 +201,7 @@ class DataLogsBehaviour:
             append(writer, ORDERS, 5, [30])
             append(writer, PAYMENTS, 0, [30])
             writer.put_mark(ORDERS, mark(600, 6))
+            assert writer.mark(ORDERS) == mark(600, 6)
             writer.put_producer(ORDERS, ProducerId(1), b"state")
             writer.create(late)
             writer.drop(COMMITS)
