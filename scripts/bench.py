@@ -13,10 +13,10 @@
     offsets          transactions that commit consumer offsets, too
     report           measures nothing: writes the report of what is in DIR again
 
-Without a SCENARIO, all but recovery-full. The peers take turns within each round, so that a noisy machine is noisy for all of
-them. DIR gets results.json, report.md, report.html and the charts; scenarios that were measured into it before stay
-there. The disk that is measured is the one that DIR is on. Nothing here is a test: figures are for people to judge, on
-a machine they know. See docs/benchmarks.md.
+Without a SCENARIO, all but recovery-full. The peers take turns within each round, so that a noisy machine is noisy for
+all of them. DIR gets results.json, report.md, report.html and the charts; scenarios that were measured into it before
+stay there. The disk that is measured is the one that DIR is on. Nothing here is a test: figures are for people to
+judge, on a machine they know. See docs/benchmarks.md.
 """
 
 from __future__ import annotations
