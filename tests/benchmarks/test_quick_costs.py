@@ -38,6 +38,14 @@ def journal(bench: Bench) -> Iterator[Peer]:
     peer.stop()
 
 
+@pytest.fixture(scope="module")
+def markers(bench: Bench) -> Iterator[Peer]:
+    peer = started("markers", bench.directory)
+    yield peer
+    bench.close_clients(peer)
+    peer.stop()
+
+
 def fetched_per_record(bench: Bench, peer: Peer, percent: int) -> float:
     case = next(case for case in aborts.SCENARIO.cases(True) if case.parameters["percent_aborted"] == percent)
     return aborts.SCENARIO.measure(bench, peer, case, 0)["fetched per record"].value
@@ -50,12 +58,25 @@ def test_aborted_records_in_journal_mode_are_never_fetched(bench: Bench, journal
     assert half == pytest.approx(without, rel=0.01)
 
 
+def test_aborted_records_in_marker_mode_are_fetched_and_thrown_away(bench: Bench, markers: Peer) -> None:
+    """With every second transaction aborted, a delivered record costs the bytes of two: the benchmark sees it."""
+    without, half = fetched_per_record(bench, markers, 0), fetched_per_record(bench, markers, 50)
+    assert half == pytest.approx(2 * without, rel=0.01)
+
+
 def test_open_transaction_in_journal_mode_stalls_nobody(bench: Bench, journal: Peer) -> None:
     """All that others write is seen, and none of it has to wait until the transaction that hangs has ended."""
     measured = hung.SCENARIO.measure(bench, journal, Case(hung.CASE, {"hung_s": HUNG_S}), 0)
     assert measured["longest stall"].value < HUNG_S / 2
     assert measured["plain record, beside it"].value < HUNG_S * 1000 / 10
     assert measured["transaction, beside it"].value < HUNG_S * 1000 / 10
+
+
+def test_open_transaction_in_marker_mode_stalls_readers_of_committed_records(bench: Bench, markers: Peer) -> None:
+    """They see nothing of what others write until the transaction that hangs has ended."""
+    measured = hung.SCENARIO.measure(bench, markers, Case(hung.CASE, {"hung_s": HUNG_S}), 0)
+    assert measured["longest stall"].value >= HUNG_S
+    assert measured["plain record, beside it / undisturbed"].value > 2
 
 
 def test_offsets_in_a_transaction_are_committed_by_the_mock_too(bench: Bench) -> None:
