@@ -60,6 +60,9 @@ class MarkersCheck:
             self._known_from.setdefault(place.txid.producer_id, place.base_offset)
         self._summary = summary
         self._running: dict[ProducerId, _Running] = {}
+        self._ended: set[ProducerId] = set()
+        """Producers of which a marker was seen where the log is whole. What another one has first may be the rest of a
+        transaction that began before."""
 
     def feed(self, batch: KeptBatch) -> Iterator[Violation]:
         header = batch.header
@@ -87,6 +90,8 @@ class MarkersCheck:
             yield from self._check_committed(batch, running)
         else:
             yield from self._check_aborted(batch, running, told)
+        if batch.base_offset >= self._whole_from:
+            self._ended.add(header.producer_id)
 
     def _check_committed(self, batch: KeptBatch, running: _Running | None) -> Iterator[Violation]:
         if running is None or running.first_offset < self._whole_from:
@@ -97,7 +102,8 @@ class MarkersCheck:
         found = f"{running.records} records of {whose}, from offset {running.first_offset} on"
         if place is None:
             known_from = self._known_from.get(header.producer_id)
-            if known_from is not None and running.first_offset >= known_from:
+            is_whole = self._whole_from == 0 or header.producer_id in self._ended
+            if is_whole and known_from is not None and running.first_offset >= known_from:
                 yield Violation(batch.where, f"the marker commits {found}, and nobody knows of that transaction", 1)
             else:
                 self._summary.counts["transactions older than what is known of their producers"] += 1
