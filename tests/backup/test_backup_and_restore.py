@@ -11,15 +11,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fairlog.backup import making
 from fairlog.backup.manifest import MANIFEST, RESTORED
-from fairlog.data_directory import read_cluster_store
 from fairlog.verify.verification import Verification
 from fairlog_types import LogId
 from tests.backup.conftest import FairlogCommand, NewNode, Restore, back_up
 from tests.clients import raw_client as raw
-from tests.clients.modes import MODE_CONFIG, Mode
+from tests.clients.modes import Mode
 from tests.clients.raw_client import RawClient, batch
 from tests.crash.checker import Reading, check
-from tests.crash.harness import PARTITIONS, read_data_logs
+from tests.crash.harness import JOURNALS, MIXED, make_topics, read_data_logs
 from tests.crash.history import History, Outcome
 from tests.crash.layout import Layout
 from tests.crash.load import Load
@@ -47,18 +46,15 @@ def as_of(before: History, after: History) -> History:
     return History(after.transactions, plain)
 
 
+@pytest.mark.parametrize("modes", [JOURNALS, MIXED], ids=["journal", "mixed"])
 def test_backups_under_load_hold_of_every_transaction_all_or_nothing(
-    new_node: NewNode, restore: Restore, tmp_path: Path
+    new_node: NewNode, restore: Restore, tmp_path: Path, modes: tuple[Mode, ...]
 ) -> None:
-    """Taken while real clients commit, abort and hang, over topics of both modes; each starts, verifies, reads as a
-    cut."""
+    """Taken while real clients commit, abort and hang; each starts, verifies, and reads as a cut."""
     node = new_node()
     node.start()
-    layout = Layout("load", tuple(list(Mode)[partition % 2] for partition in range(PARTITIONS)))
-    admin = AdminClient({"bootstrap.servers": node.address})
-    for topic, mode in layout.topics().items():
-        new = NewTopic(topic, len(layout.partitions_of(topic)), 1, config={MODE_CONFIG: mode.value})
-        admin.create_topics([new])[topic].result(timeout=20)
+    layout = Layout("load", modes)
+    topics_by_id = make_topics(node.address, layout)
     load = Load(node.address, layout, seed=1)
     taken: list[tuple[Path, History]] = []
     try:
@@ -81,8 +77,7 @@ def test_backups_under_load_hold_of_every_transaction_all_or_nothing(
             assert client.produce(*layout.place(0), batch([AFTERWARDS]))[0] == raw.NONE
         assert restored.stop() == 0, restored.log_tail()
         assert_verified(restored.data_dir)
-        names = {topic.topic_id.hex: topic.name for topic in read_cluster_store(restored.data_dir).served}
-        logs, _offsets = read_data_logs(restored.data_dir, layout, names)
+        logs, _offsets = read_data_logs(restored.data_dir, layout, topics_by_id)
         assert logs[0].pop().value == AFTERWARDS
         assert check(as_of(before, load.history), logs, Reading.AT_CRASH, marked=layout.marked) == []
         sizes.append(sum(map(len, logs.values())))
