@@ -31,6 +31,9 @@ ApplyNumber = NewType("ApplyNumber", int)
 """uint64; the node's running number of APPLYs. All participants of one transaction that this node
 leads carry the same number, so that their journals can be merged back into one order (invariant 7)."""
 
+NO_APPLY_NUMBER = ApplyNumber(-1)
+"""Of a marker that ends an aborted transaction: nothing is applied."""
+
 NO_PRODUCER_ID = ProducerId(-1)
 NO_PRODUCER_EPOCH = ProducerEpoch(-1)
 

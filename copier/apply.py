@@ -5,6 +5,9 @@ plans what they have not passed yet, reads each batch back from its journal (its
 patches base offset and leader epoch, appends, and writes windows and marks. On any exception the block is
 undone and nothing has happened.
 
+In a log of marker mode, whose batches are copied before their transaction is decided, the same block keeps which
+transactions are open, and its markers, which have no payload, become control batches here (KIP-98).
+
 The marks are read and written in the block that writes the data: that is why copying again what was
 copied changes nothing (invariant 4), and why a reader sees a group whole or not at all (invariant 7).
 Offsets are checked to be dense here and once more in the data log (invariant 2). The batches of one transaction are
@@ -22,11 +25,12 @@ from typing import Protocol
 
 from copier.plan import Group, LogPlan, batches_at, logs_of, plan
 from datalog.batch import patch
-from datalog.interface import DataLogs, DataLogWriter, Mark, UnknownLog
+from datalog.control_batch import encode_control_batch
+from datalog.interface import AbortedTransaction, DataLogs, DataLogWriter, Mark, OpenInLog
 from datalog.offset_entries import OffsetEntry, decode_offset_entries
-from fairlog_types import CorruptStorage, JournalPosition, LogId, LogKind, Offset
+from fairlog_types import CorruptStorage, JournalPosition, LogId, LogKind, Offset, ProducerId
 from journal.failpoints import reach
-from journal.placing import PlacedTransaction
+from journal.placing import OpenPart, PlacedMarker, PlacedTransaction
 
 
 class PayloadSource(Protocol):
@@ -45,6 +49,8 @@ class Copied:
     """The new mark of every log that was touched."""
     high_watermarks: Mapping[LogId, Offset]
     """Of the logs that got records."""
+    last_stable: Mapping[LogId, Offset]
+    """Of the same logs: the last stable offset."""
     records: int
     payload_bytes: int
 
@@ -67,11 +73,12 @@ def apply(
     """
     reach("copier.copy.before")
     with data_logs.write() as writer:
-        marks = {log: _mark(data_logs, log) for log in logs_of(groups) if log not in dropped}
+        marks = {log: writer.mark(log) for log in logs_of(groups) if log not in dropped}
         plans = plan(groups, {log: mark.copied_through for log, mark in marks.items()})
         records = payload_bytes = 0
         new_marks: dict[LogId, Mark] = {}
         high_watermarks: dict[LogId, Offset] = {}
+        last_stable: dict[LogId, Offset] = {}
         for log_plan in plans:
             if new_marks:
                 reach("copier.copy.between_logs")
@@ -81,18 +88,12 @@ def apply(
             new_marks[log] = _copy_state(log_plan, next_offset, writer)
             if log_plan.data:
                 high_watermarks[log] = next_offset
+                last_stable[log] = writer.last_stable_offset(log)
             records += next_offset - first
             payload_bytes += copied_bytes
         reach("copier.copy.before_commit")
     reach("copier.copy.after_commit")
-    return Copied(new_marks, high_watermarks, records, payload_bytes)
-
-
-def _mark(data_logs: DataLogs, log: LogId) -> Mark:
-    mark = data_logs.mark(log)
-    if mark is None:
-        raise UnknownLog(log)
-    return mark
+    return Copied(new_marks, high_watermarks, last_stable, records, payload_bytes)
 
 
 def _copy_data(
@@ -101,7 +102,14 @@ def _copy_data(
     """Append the log's batches; answer its next offset and how many bytes they were."""
     log = log_plan.log
     payload_bytes = 0
+    grown: dict[ProducerId, OpenPart] = {}
     for item in log_plan.data:
+        if isinstance(item, PlacedMarker):
+            assert item.offset == next_offset, f"{log}: marker at {item.offset}, the data log is at {next_offset}"
+            grown.pop(item.producer_id, None)
+            _end(item, writer)
+            next_offset = Offset(next_offset + 1)
+            continue
         for base_offset, batch in batches_at(item):
             assert base_offset == next_offset, f"{log}: placed at {base_offset}, the data log is at {next_offset}"
             payload = journal.read_payload(batch.position, batch.frame_bytes)
@@ -112,9 +120,38 @@ def _copy_data(
                 patch(payload, base_offset, item.leader_epoch)
                 writer.append(log, base_offset, batch.record_count, batch.max_timestamp_ms, payload)
             next_offset = Offset(base_offset + batch.record_count)
-        if isinstance(item, PlacedTransaction) and len(item.batches) > 1 and log.kind == LogKind.TOPIC.value:
-            writer.bind(log, item.base_offset, Offset(next_offset - 1))
+        if isinstance(item, PlacedTransaction):
+            if len(item.batches) > 1 and log.kind == LogKind.TOPIC.value:
+                writer.bind(log, item.base_offset, Offset(next_offset - 1))
+        elif item.part is not None:
+            if item.part.first_offset == item.base_offset:
+                writer.put_open(log, OpenInLog(*item.part))
+            else:
+                grown[item.producer_id] = item.part
+    # How many records an open transaction has is of interest only where the chunk ends; where it begins, at once.
+    for part in grown.values():
+        writer.put_open(log, OpenInLog(*part))
     return next_offset, payload_bytes
+
+
+def _end(item: PlacedMarker, writer: DataLogWriter) -> None:
+    """Append the control batch, and remember how the transaction has ended."""
+    log, producer_id, timestamp_ms = item.log, item.producer_id, item.timestamp_ms
+    batch = encode_control_batch(
+        offset=item.offset,
+        leader_epoch=item.leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=item.txid.epoch,
+        committed=item.committed,
+        coordinator_epoch=item.coordinator_epoch,
+        timestamp_ms=timestamp_ms,
+    )
+    writer.append(log, item.offset, 1, timestamp_ms, batch)
+    ended = writer.delete_open(log, producer_id)
+    assert ended is None or ended.txid == item.txid, f"{log}: the marker of {item.txid} would end {ended}"
+    if ended is not None and not item.committed:
+        last_stable = writer.last_stable_offset(log)
+        writer.put_aborted(log, AbortedTransaction(producer_id, ended.first_offset, item.offset, last_stable))
 
 
 def _offset_entries(payload: bytearray, log: LogId, position: JournalPosition) -> list[OffsetEntry]:

@@ -94,7 +94,7 @@ class Copier:
         self,
         data_logs: DataLogs,
         journal_of: Callable[[LogId], LocalJournal],
-        on_copied: Callable[[Mapping[LogId, Offset]], None],
+        on_copied: Callable[[Mapping[LogId, Offset], Mapping[LogId, Offset]], None],
         *,
         on_failure: Callable[[StorageFailure], None],
         chunk_bytes_max: int = CHUNK_BYTES_MAX,
@@ -103,7 +103,8 @@ class Copier:
         """Make a copier; `run` starts it.
 
         `journal_of` gives the journal of every log that is submitted, until it is forgotten. `on_copied` is
-        called after each chunk with the new high watermark of each log that got records, before the waiters of
+        called after each chunk with the new high watermark of each log that got records, and the last stable
+        offset of (at least) these, before the waiters of
         `copied` go on. `on_failure` is called once, when copying stops for good. Neither may raise.
         """
         self.failed: StorageFailure | None = None
@@ -363,7 +364,7 @@ class Copier:
         self._marks.update(alive)
         high_watermarks = {log: offset for log, offset in copied.high_watermarks.items() if log in alive}
         if high_watermarks:
-            self._on_copied(high_watermarks)
+            self._on_copied(high_watermarks, copied.last_stable)
             self._visibility.reached(high_watermarks)
         self._tell_progress()
 

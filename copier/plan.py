@@ -14,7 +14,8 @@ Three questions are answered here, each by one function:
   marks only the last, because a chunk becomes visible as a whole.
 
 A *group* is a tuple of placed items that becomes visible together: the local parts of one transaction, or
-a single item.
+a single item. The part of a log of marker mode is the marker: with it the transaction's batches there, which were
+copied one by one, become stable.
 
 Keeps invariant 3 (an item is never split), 4 (items that the copied-through mark has passed are left out),
 6 (the order within a log is the journal's) and 7 (groups are not split, but see `merge`).
@@ -25,13 +26,16 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from fairlog_types import ApplyNumber, JournalPosition, LogId, Offset, ProducerId, TxId
-from journal.placing import BatchRef, Placed, PlacedBatch, PlacedState, PlacedTransaction
+from journal.placing import BatchRef, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
 from journal.producer_window import ProducerWindow
 
 Group = tuple[Placed, ...]
 """Items that become visible together; at most one per log."""
+
+_Part = PlacedTransaction | PlacedMarker
 
 ITEM_WEIGHT_BYTES = 512
 """What an item weighs beside its frames: a chunk of many tiny batches takes its time too. An item costs
@@ -43,7 +47,7 @@ class LogPlan:
     """What one chunk writes to one log."""
 
     log: LogId
-    data: tuple[PlacedBatch | PlacedTransaction, ...]
+    data: tuple[PlacedBatch | PlacedTransaction | PlacedMarker, ...]
     """In the journal's order; empty if only state has changed."""
     windows: Mapping[ProducerId, ProducerWindow | None]
     """The last window of each producer that the chunk touches; None for one that is forgotten by then."""
@@ -66,18 +70,18 @@ def merge(per_log: Mapping[LogId, Sequence[Placed]]) -> list[Group]:
     parts_missing: dict[TxId, int] = {}
     for items in per_log.values():
         for item in items:
-            if isinstance(item, PlacedTransaction):
+            if _is_part(item):
                 parts_missing[item.txid] = parts_missing.get(item.txid, 0) + 1
 
     groups: list[Group] = []
     rest = {log: iter(items) for log, items in per_log.items()}
-    at_head: dict[TxId, list[PlacedTransaction]] = {}
+    at_head: dict[TxId, list[_Part]] = {}
     whole: list[tuple[ApplyNumber, TxId]] = []
 
     def advance(log: LogId) -> None:
         """Take this log's items up to its next transaction, which then stands at the head."""
         for item in rest[log]:
-            if not isinstance(item, PlacedTransaction):
+            if not _is_part(item):
                 groups.append((item,))
                 continue
             parts = at_head.setdefault(item.txid, [])
@@ -101,7 +105,12 @@ def merge(per_log: Mapping[LogId, Sequence[Placed]]) -> list[Group]:
     return groups
 
 
-def _placed_first(parts: Iterable[PlacedTransaction]) -> ApplyNumber:
+def _is_part(item: Placed) -> TypeGuard[_Part]:
+    """Does the item become visible together with others? An abort is no such thing: nobody reads what it ends."""
+    return isinstance(item, PlacedTransaction) or (isinstance(item, PlacedMarker) and item.committed)
+
+
+def _placed_first(parts: Iterable[_Part]) -> ApplyNumber:
     return min(part.apply_number for part in parts)
 
 
@@ -160,7 +169,7 @@ def is_copied(item: Placed, copied_through: JournalPosition) -> bool:
 
 
 def _plan_log(log: LogId, items: Sequence[Placed]) -> LogPlan:
-    data: list[PlacedBatch | PlacedTransaction] = []
+    data: list[PlacedBatch | PlacedTransaction | PlacedMarker] = []
     windows: dict[ProducerId, ProducerWindow | None] = {}
     end = JournalPosition(0)
     for item in items:

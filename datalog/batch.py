@@ -46,7 +46,7 @@ _MAX_TIMESTAMP_AT = 35
 _BASE_OFFSET = struct.Struct(">q")
 _LEADER_EPOCH = struct.Struct(">i")
 _LEADER_EPOCH_AT = 12
-_MAGIC = 2
+MAGIC = 2
 
 _ATTRIBUTES_LOW_AT = 22
 _COMPRESSION_MASK = 0x07
@@ -162,8 +162,8 @@ def parse_stored_header(buffer: Buffer) -> BatchHeader:
     if len(buffer) < HEADER_BYTES:
         raise BadBatch(BadBatchReason.TOO_SHORT, f"{len(buffer)} bytes, a header has {HEADER_BYTES}")
     header = BatchHeader._make(_HEADER.unpack_from(buffer))
-    if header.magic != _MAGIC:
-        raise BadBatch(BadBatchReason.BAD_MAGIC, f"{header.magic}, want {_MAGIC}")
+    if header.magic != MAGIC:
+        raise BadBatch(BadBatchReason.BAD_MAGIC, f"{header.magic}, want {MAGIC}")
     if not HEADER_BYTES <= header.size_bytes <= len(buffer):
         message = f"the header says {header.size_bytes} bytes, there are {len(buffer)}"
         raise BadBatch(BadBatchReason.LENGTH_MISMATCH, message)
@@ -184,12 +184,15 @@ def parse_stored_header(buffer: Buffer) -> BatchHeader:
 def _check_producer_untrusted(header: BatchHeader) -> None:
     """No producer id, whatever stands beside it; or one, with its epoch and a sequence, none negative.
 
+    Control batches have no sequence (`datalog.control_batch`).
+
     Without a producer id the others mean nothing, and clients disagree on them (Sarama: -1, -1, 0).
     A batch is journaled long before it is copied, under keys that have no place for negative ids: what is let
     through here and cannot be stored would be found in the journal again at every start.
     """
     producer = (header.producer_id, header.producer_epoch, header.base_sequence)
-    if header.producer_id != NO_PRODUCER_ID and min(producer) < 0:
+    smallest = min(producer[:2]) if header.control else min(producer)
+    if header.producer_id != NO_PRODUCER_ID and smallest < 0:
         raise BadBatch(BadBatchReason.BAD_PRODUCER, "producer id {}, epoch {}, base sequence {}".format(*producer))
 
 
@@ -256,7 +259,7 @@ def base_offset_of(batch: Buffer) -> Offset:
 
 
 def is_transactional(batch: Buffer) -> bool:
-    """Whether a batch that has been checked before was produced inside a transaction."""
+    """Whether a batch that has been checked before was produced inside a transaction, or ends one."""
     return bool(batch[_ATTRIBUTES_LOW_AT] & _TRANSACTIONAL)
 
 

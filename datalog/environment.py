@@ -36,11 +36,13 @@ from datalog.disk_room import make_room
 from datalog.failures import damaged, explain, storage_errors
 from datalog.handles import Database, Tables, Transaction
 from datalog.interface import (
+    AbortedTransaction,
     Bounds,
     Cleaned,
     DataLogWriter,
     EpochEnd,
     Mark,
+    OpenInLog,
     ReadAnswer,
     ReadRequest,
     Space,
@@ -162,7 +164,7 @@ class LmdbDataLogs:
     def bounds(self, log: LogId) -> Bounds:
         with self._reading("reading bounds") as txn:
             record = self._record(txn, log)
-        return Bounds(record.log_start, record.next_offset, record.size_bytes)
+        return Bounds(record.log_start, record.next_offset, record.size_bytes, record.last_stable_offset)
 
     def logs(self) -> list[LogId]:
         with self._reading("listing the logs") as txn:
@@ -190,6 +192,14 @@ class LmdbDataLogs:
             if database is None:
                 return EpochEnd(None, record.next_offset)
             return reader.find_end_of_epoch(txn, database, record, leader_epoch)
+
+    def open_transactions(self, log: LogId) -> list[OpenInLog]:
+        with self._reading("reading open transactions") as txn:
+            return reader.find_open_transactions(txn, self._tables, self._record(txn, log))
+
+    def aborted_transactions(self, log: LogId, offset: Offset, before: Offset) -> list[AbortedTransaction]:
+        with self._reading("reading aborted transactions") as txn:
+            return list(reader.find_aborted(txn, self._tables, self._record(txn, log), offset, before))
 
     def producers(self, log: LogId) -> list[tuple[ProducerId, bytes]]:
         with self._reading("reading producers") as txn:

@@ -34,6 +34,8 @@ class Tables:
     offsets: Database
     transactions: Database
     cleanings: Database
+    unfinished: Database
+    aborted: Database
 
     @classmethod
     def open(cls, env: lmdb.Environment, txn: Transaction) -> Tables:

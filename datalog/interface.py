@@ -6,6 +6,11 @@ loop calls them in worker threads. Any number of threads may read at once; write
 
 A log is a dense run of record batches (invariant 2) with its copied-through mark; both change in the same
 write (invariant 4). All that one `write` block does becomes visible at once, over all logs (invariant 7).
+
+In a log of the marker mode, batches of open transactions stand among the others (KIP-98). Which are open is kept with
+the data (`OpenInLog`), and so are those that were aborted (`AbortedTransaction`): by the first a reader of committed
+records knows where to stop, the *last stable offset*, by the second what to leave out. A log of the journal mode has
+neither, and its last stable offset is its end.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
-from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, ProducerId, StorageFailure
+from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, ProducerId, StorageFailure, TxId
 
 
 class UnknownLog(Exception):
@@ -51,6 +56,33 @@ class Bounds:
     next_offset: Offset
     size_bytes: int
     """Of the batches kept."""
+    last_stable_offset: Offset
+    """Before it all is decided: where the oldest open transaction begins, or `next_offset`; `log_start` at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenInLog:
+    """A transaction that has batches in a log, and no marker behind them yet."""
+
+    txid: TxId
+    leader_epoch: LeaderEpoch
+    """In which it was begun there."""
+    first_offset: Offset
+    """Of its first batch in the log."""
+    records: int
+    """Of its batches so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedTransaction:
+    """The producer's batches from `first_offset` to its abort marker at `last_offset` are not to be delivered."""
+
+    producer_id: ProducerId
+    first_offset: Offset
+    last_offset: Offset
+    last_stable_offset: Offset
+    """Of the log once the marker was there. Whatever was aborted before it and is not in the list yet ends behind this
+    transaction; so a reader that stops at or before it has seen all that concerns it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +101,27 @@ class ReadRequest:
     log: LogId
     offset: Offset
     bytes_max: int
+    committed_only: bool = False
+    """Stop at the last stable offset, and tell what was aborted in what was read."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """Batches in order; the first may begin before the offset asked for. Empty at the log's end."""
+    """Batches in order; the first may begin before the offset asked for. Empty at the log's end.
+
+    If only committed records were asked for, it is empty at and behind the last stable offset, too.
+    """
 
     log: LogId
     batches: list[bytes]
     next_offset: Offset
     """The high watermark, as of the moment of reading."""
     log_start_offset: Offset
+    last_stable_offset: Offset
+    """As of the same moment."""
+    aborted: tuple[AbortedTransaction, ...] = ()
+    """If only committed records were asked for: the transactions that have records among `batches`, or might have, by
+    ascending `last_offset`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +241,37 @@ class DataLogWriter(Protocol):
         """Forget the producer; does nothing if it is not known. Raises UnknownLog."""
         ...
 
+    def put_open(self, log: LogId, transaction: OpenInLog) -> None:
+        """Remember the transaction as open, in place of what was said of its producer before. Raises UnknownLog.
+
+        In the block that appends its batch. A producer has one transaction open at a time: AssertionError if an older
+        one was not deleted.
+        """
+        ...
+
+    def find_open(self, log: LogId, producer_id: ProducerId) -> OpenInLog | None:
+        """The producer's open transaction, as this block has it so far. Raises UnknownLog."""
+        ...
+
+    def delete_open(self, log: LogId, producer_id: ProducerId) -> OpenInLog | None:
+        """The producer's transaction is decided: forget that it is open, and answer it. Raises UnknownLog."""
+        ...
+
+    def put_aborted(self, log: LogId, aborted: AbortedTransaction) -> None:
+        """Remember a transaction as aborted, once its marker is appended. Raises UnknownLog.
+
+        In the order of the markers; `aborted.last_stable_offset` is what `last_stable_offset` answers then.
+        """
+        ...
+
+    def last_stable_offset(self, log: LogId) -> Offset:
+        """As this block has it so far. Raises UnknownLog."""
+        ...
+
+    def mark(self, log: LogId) -> Mark:
+        """The copied-through mark, as this block has it so far. Raises UnknownLog."""
+        ...
+
     def put_mark(self, log: LogId, mark: Mark) -> None:
         """Move the copied-through mark; it never goes back.
 
@@ -210,7 +283,8 @@ class DataLogWriter(Protocol):
     def delete_before(self, log: LogId, offset: Offset, *, batches_max: int | None = None) -> int:
         """Let the log start at `offset` (retention, DeleteRecords): answer the bytes of the batches deleted.
 
-        Readers find the new start as soon as the block is committed. With `batches_max` no more batches than that are
+        Readers find the new start as soon as the block is committed; aborted transactions that end before it are
+        forgotten. With `batches_max` no more batches than that are
         deleted; what is left before the start is deleted by further calls, until one answers 0. A batch that reaches
         over `offset` is kept whole. An offset at or before the log's start moves nothing.
         Raises UnknownLog; ValueError if `offset` lies behind the log's end.
@@ -293,6 +367,17 @@ class DataLogs(Protocol):
         """Where the records of this leader epoch and of those before it end. Raises UnknownLog.
 
         Leader epochs never fall along a log, so this is a search in a few steps.
+        """
+        ...
+
+    def open_transactions(self, log: LogId) -> list[OpenInLog]:
+        """The transactions that are open in the log, by ascending producer id. Raises UnknownLog."""
+        ...
+
+    def aborted_transactions(self, log: LogId, offset: Offset, before: Offset) -> list[AbortedTransaction]:
+        """The aborted transactions that have records from `offset` up to, and without, `before`, or might have.
+
+        By ascending `last_offset`. Raises UnknownLog.
         """
         ...
 

@@ -6,6 +6,8 @@
     fairlog.transactions (log number, key of its last batch) → base offset, of transactions of several batches
     fairlog.cleanings    (log number, offset) → time, tombstones: how long compaction has been through to there
     fairlog.producers    (log number, producer id) → state, opaque here
+    fairlog.open         (log number, producer id) → the transaction that it has open in a log of the marker mode
+    fairlog.aborted      (log number, offset of its marker) → an aborted transaction of such a log
     fairlog.offsets      (log number, digests of group and topic, partition) → CBOR
     <str(LogId)>         a topic's log: last offset of the batch → the batch
 
@@ -21,13 +23,14 @@ import struct
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from datalog.interface import AbortedTransaction, OpenInLog
 from datalog.offset_entries import OffsetKey
-from fairlog_types import JournalPosition, Offset, ProducerId
+from fairlog_types import JournalPosition, Offset, ProducerId, TxId
 
 MAGIC = b"FAIRDLOG"
-VERSION = 2
-READ_VERSIONS = (1, 2)
-"""Version 1 becomes 2 when a node opens it for writing."""
+VERSION = 3
+READ_VERSIONS = (1, 2, 3)
+"""An older version becomes this one when a node opens it for writing."""
 
 META = b"fairlog.meta"
 LOGS = b"fairlog.logs"
@@ -36,12 +39,15 @@ PRODUCERS = b"fairlog.producers"
 OFFSETS = b"fairlog.offsets"
 TRANSACTIONS = b"fairlog.transactions"
 CLEANINGS = b"fairlog.cleanings"
-TABLES = (META, LOGS, TIME_INDEX, PRODUCERS, OFFSETS, TRANSACTIONS, CLEANINGS)
+OPEN = b"fairlog.open"
+ABORTED = b"fairlog.aborted"
+TABLES = (META, LOGS, TIME_INDEX, PRODUCERS, OFFSETS, TRANSACTIONS, CLEANINGS, OPEN, ABORTED)
 
 FORMAT_KEY = b"format"
 NUMBERS_KEY = b"numbers"
 
 NO_DOUBT = Offset(-1)
+NONE_OPEN = Offset(-1)
 
 NO_TIMESTAMP = -(1 << 63)
 """The running max timestamp of a log without batches: less than any."""
@@ -57,11 +63,16 @@ _GROUP_PREFIX = struct.Struct(">I16s")
 BATCH_KEY_BYTES, PRODUCER_KEY_BYTES, TIME_KEY_BYTES = _OFFSET.size, _PRODUCER_KEY.size, _TIME_KEY.size
 _LOG_RECORD_1 = struct.Struct(">IIqqqqqqqq")
 assert _LOG_RECORD_1.size == 72
-_LOG_RECORD = struct.Struct(">IIqqqqqqqqqqqq")
-assert _LOG_RECORD.size == 104
+_LOG_RECORD_2 = struct.Struct(">IIqqqqqqqqqqqq")
+assert _LOG_RECORD_2.size == 104
+_LOG_RECORD = struct.Struct(">IIqqqqqqqqqqqqqq")
+assert _LOG_RECORD.size == 120
+_LOG_RECORDS = {layout.size: layout for layout in (_LOG_RECORD_1, _LOG_RECORD_2, _LOG_RECORD)}
 _INDEX_BEHIND = 1
 _END_KEY = struct.Struct(">IQ")
 _CLEANING = struct.Struct(">QQ")
+_OPEN = struct.Struct(">hQiQQ")
+_ABORTED = struct.Struct(">QQQ")
 _DIGEST_BYTES = 16
 _FIRST_OFFSET = Offset(0)
 _FIRST_POSITION = JournalPosition(0)
@@ -97,8 +108,17 @@ class LogRecord:
     """From here on offsets are dense."""
     doubt_from: Offset = NO_DOUBT
     """The first batch of which compaction may have had to leave superseded records."""
+    first_open: Offset = NONE_OPEN
+    """Where the oldest open transaction of a log of the marker mode begins."""
+    aborted_before: Offset = _FIRST_OFFSET
+    """From here on there is no record of an aborted transaction: one behind the newest abort marker."""
     index_behind: bool = False
     """The batch with the max is gone: the running max is only an upper bound, and the time index has stopped there."""
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Before it all is decided. A transaction may have begun before records that DeleteRecords has taken since."""
+        return self.next_offset if self.first_open == NONE_OPEN else max(self.first_open, self.log_start)
 
     def forget_timestamps(self) -> None:
         """There are no batches any more."""
@@ -122,14 +142,15 @@ def encode_log_record(record: LogRecord) -> bytes:
         record.clean_bytes,
         record.holes_before,
         record.doubt_from,
+        record.first_open,
+        record.aborted_before,
     )
 
 
 def decode_log_record(data: bytes | memoryview) -> LogRecord:
-    """Also of a record of version 1. Raises DamagedValue if it is none."""
+    """Also of a record of an older version. Raises DamagedValue if it is none."""
     try:
-        layout = _LOG_RECORD_1 if len(data) == _LOG_RECORD_1.size else _LOG_RECORD
-        number, flags, *fields = layout.unpack(data)
+        number, flags, *fields = _LOG_RECORDS.get(len(data), _LOG_RECORD).unpack(data)
     except struct.error as error:
         raise DamagedValue(f"a log record has {_LOG_RECORD.size} bytes, this one {len(data)}") from error
     return LogRecord(number, *fields, index_behind=bool(flags & _INDEX_BEHIND))
@@ -178,7 +199,10 @@ def decode_time_key(key: bytes | memoryview) -> int:
 
 
 def end_key(number: int, offset: int) -> bytes:
-    """The key of a transaction, by its last offset, or of a cleaning, by the offset before which it cleaned."""
+    """The key of a transaction, by its last offset, or of a cleaning, by the offset before which it cleaned.
+
+    Of an aborted transaction the last offset is that of its marker.
+    """
     return _END_KEY.pack(number, offset)
 
 
@@ -196,6 +220,42 @@ def decode_cleaning(data: bytes | memoryview) -> tuple[int, int]:
         return _CLEANING.unpack(data)
     except struct.error as error:
         raise DamagedValue(f"a cleaning has {_CLEANING.size} bytes, this one {len(data)}") from error
+
+
+def encode_open(transaction: OpenInLog) -> bytes:
+    return _OPEN.pack(
+        transaction.txid.epoch,
+        transaction.txid.number,
+        transaction.leader_epoch,
+        transaction.first_offset,
+        transaction.records,
+    )
+
+
+def decode_open(key: bytes | memoryview, data: bytes | memoryview) -> OpenInLog:
+    """Raises DamagedValue."""
+    try:
+        producer_id = decode_producer_key(key)
+        epoch, number, leader_epoch, first_offset, records = _OPEN.unpack(data)
+    except struct.error as error:
+        raise DamagedValue(f"an open transaction has {_OPEN.size} bytes, not {len(data)}: {error}") from error
+    return OpenInLog(TxId(producer_id, epoch, number), leader_epoch, first_offset, records)
+
+
+def encode_aborted(aborted: AbortedTransaction) -> bytes:
+    return _ABORTED.pack(aborted.producer_id, aborted.first_offset, aborted.last_stable_offset)
+
+
+def decode_aborted(key: bytes | memoryview, data: bytes | memoryview) -> AbortedTransaction:
+    """Raises DamagedValue."""
+    try:
+        marker = decode_end_key(key)
+        producer_id, first_offset, last_stable_offset = _ABORTED.unpack(data)
+    except struct.error as error:
+        raise DamagedValue(
+            f"an aborted transaction has {_ABORTED.size} bytes, this one {len(data)}: {error}"
+        ) from error
+    return AbortedTransaction(producer_id, first_offset, marker, last_stable_offset)
 
 
 def producer_key(number: int, producer_id: ProducerId) -> bytes:

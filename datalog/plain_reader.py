@@ -10,6 +10,9 @@ A cut is one LMDB read transaction: all logs as of the same commit, and of each 
 (invariant 7). Whatever happens after it began, appends, deleted topics, retention, is not in it. The next
 cut has it. A cut asks nothing of the node and delays nobody; no lock of the node is taken, and none is waited for.
 
+Committed records are read unless somebody asks for all. In a log of the marker mode (`datalog.interface`) that means:
+up to the last stable offset, and without what was aborted. Control batches are given to nobody.
+
 What a cut costs is room. LMDB writes each change to free pages and may reuse a page only when no reader can see it any
 more, so while a cut is held the file grows with every commit of the node: by the data that is appended, as ever, and
 by the inner pages that are replaced. Retention frees nothing meanwhile. Hold a cut for seconds, not hours
@@ -37,7 +40,8 @@ from types import TracebackType
 import lmdb
 
 from datalog import layout, reader
-from datalog.batch import BadBatch, check_crc, parse_stored_header
+from datalog.aborted import AbortedRanges
+from datalog.batch import BadBatch, BatchHeader, check_crc, parse_stored_header
 from datalog.decoding import Record, decode_records_untrusted
 from datalog.decompress import UnreadableRecords
 from datalog.environment import DATABASES_MAX, check_format
@@ -89,16 +93,20 @@ class Cut:
         """What can be read: offsets from `log_start` up to, and without, `next_offset`. Raises UnknownLog."""
         with self._reading("reading bounds"):
             record = self._record(log)
-        return Bounds(record.log_start, record.next_offset, record.size_bytes)
+        return Bounds(record.log_start, record.next_offset, record.size_bytes, record.last_stable_offset)
 
-    def records(self, log: LogId, from_offset: int, *, before: int | None = None) -> Iterator[Record]:
-        """The records from `from_offset` on, in order; up to, and without, `before` if that is given.
+    def records(
+        self, log: LogId, from_offset: int, *, before: int | None = None, committed_only: bool = True
+    ) -> Iterator[Record]:
+        """The committed records, or all, from `from_offset` on, in order; up to, and without, `before` if it is given.
 
-        Nothing at the log's end. Raises UnknownLog, OffsetOutsideLog; CorruptStorage if a batch is not what was
-        written; UnreadableRecords if one is compressed and its codec is not installed, or holds what its producer
-        should not have sent; StorageFailure if there is no lock file to use and somebody writes (`datalog.foreign`).
+        Nothing at the log's end, or between the last stable offset and there.
+
+        Raises UnknownLog, OffsetOutsideLog; CorruptStorage if a batch is not what was written; UnreadableRecords if one
+        is compressed and its codec is not installed, or holds what its producer should not have sent; StorageFailure if
+        there is no lock file to use and somebody writes (`datalog.foreign`).
         """
-        for batch in self.batches(log, from_offset, before=before):
+        for batch in self.batches(log, from_offset, before=before, committed_only=committed_only):
             header = parse_stored_header(batch)
             try:
                 records = decode_records_untrusted(header, batch)
@@ -110,7 +118,9 @@ class Cut:
                 if record.offset >= from_offset:
                     yield record
 
-    def batches(self, log: LogId, from_offset: int, *, before: int | None = None) -> Iterator[bytes]:
+    def batches(
+        self, log: LogId, from_offset: int, *, before: int | None = None, committed_only: bool = True
+    ) -> Iterator[bytes]:
         """Like `records`, but whole batches as they are stored, each with its CRC checked.
 
         The first may begin before `from_offset`, the last may reach over `before`.
@@ -118,12 +128,24 @@ class Cut:
         bounds = self.bounds(log)
         if not bounds.log_start <= from_offset <= bounds.next_offset:
             raise OffsetOutsideLog(log, from_offset, bounds)
-        end = bounds.next_offset if before is None else min(before, bounds.next_offset)
+        readable_end = bounds.last_stable_offset if committed_only else bounds.next_offset
+        end = readable_end if before is None else min(before, readable_end)
         offset = from_offset
         while offset < end:
             batch, last_offset = self._batch(log, offset)
-            yield batch
+            header = parse_stored_header(batch)
+            if not (header.control or (committed_only and self._is_aborted(log, header))):
+                yield batch
             offset = last_offset + 1
+
+    def _is_aborted(self, log: LogId, header: BatchHeader) -> bool:
+        if not header.transactional:
+            return False
+        with self._reading("reading aborted transactions"):
+            found = reader.find_aborted(
+                self._txn, self._tables, self._record(log), header.base_offset, Offset(header.last_offset + 1)
+            )
+            return AbortedRanges(found).contain(header)
 
     def _batch(self, log: LogId, offset: int) -> tuple[bytes, Offset]:
         """The batch that contains `offset`, copied out of the map, and its last offset."""

@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from datalog import layout
-from datalog.batch import base_offset_of, is_transactional, leader_epoch_of, max_timestamp_of
+from datalog.batch import base_offset_of, is_transactional, leader_epoch_of, max_timestamp_of, parse_stored_header
 from datalog.handles import Cursor, Database, Tables, Transaction
 from datalog.interface import (
+    AbortedTransaction,
     Cleaned,
     Cleaning,
     EpochEnd,
     LogMissing,
     OffsetOutOfRange,
+    OpenInLog,
     ReadAnswer,
     ReadRequest,
     ReadResult,
@@ -56,23 +58,33 @@ def read_requests(
             answers.append(OffsetOutOfRange(request.log, record.next_offset, record.log_start))
             continue
         batches: list[bytes] = []
-        if request.offset < record.next_offset:
+        last_stable_offset = record.last_stable_offset
+        end = last_stable_offset if request.committed_only else record.next_offset
+        if request.offset < end:
             limit = min(left, request.bytes_max)
-            batches, size = _read_batches(txn, database, request.offset, limit, at_least_one=not any_found)
+            stop = None if end == record.next_offset else layout.batch_key(end)
+            batches, size = _read_batches(txn, database, request.offset, stop, limit, at_least_one=not any_found)
             left -= size
             any_found = any_found or bool(batches)
-        answers.append(ReadResult(request.log, batches, record.next_offset, record.log_start))
+        aborted: tuple[AbortedTransaction, ...] = ()
+        if batches and request.committed_only and request.offset < record.aborted_before:
+            behind = Offset(parse_stored_header(batches[-1]).last_offset + 1)
+            aborted = tuple(find_aborted(txn, tables, record, request.offset, behind))
+        answers.append(
+            ReadResult(request.log, batches, record.next_offset, record.log_start, last_stable_offset, aborted)
+        )
     return answers
 
 
 def _read_batches(
-    txn: Transaction, database: Database, offset: Offset, bytes_max: int, *, at_least_one: bool
+    txn: Transaction, database: Database, offset: Offset, stop: bytes | None, bytes_max: int, *, at_least_one: bool
 ) -> tuple[list[bytes], int]:
+    """The batches from the one that contains `offset` on, those with keys before `stop` if that is given."""
     batches: list[bytes] = []
     size = 0
     with txn.cursor(db=database) as cursor:
         found = cursor.set_range(layout.batch_key(offset))
-        while found:
+        while found and (stop is None or bytes(cursor.key()) < stop):
             batch = cursor.value()
             if size + len(batch) > bytes_max and (batches or not at_least_one):
                 break
@@ -80,6 +92,37 @@ def _read_batches(
             size += len(batch)
             found = size < bytes_max and cursor.next()
     return batches, size
+
+
+def find_open_transactions(txn: Transaction, tables: Tables, record: LogRecord) -> list[OpenInLog]:
+    """Answer `DataLogs.open_transactions`."""
+    if record.first_open == layout.NONE_OPEN:
+        return []
+    prefix = layout.encode_number(record.number)
+    return [layout.decode_open(key, value) for key, value in items_with_prefix(txn, tables.unfinished, prefix)]
+
+
+def find_aborted(
+    txn: Transaction, tables: Tables, record: LogRecord, offset: Offset, before: Offset
+) -> Iterator[AbortedTransaction]:
+    """Answer `DataLogs.aborted_transactions`: a walk through the entries from `offset` on.
+
+    It ends at the first one at whose time all before `before` was decided: what is entered behind it began later.
+    So many entries are looked at only while a transaction hangs for long.
+    """
+    prefix = layout.encode_number(record.number)
+    with txn.cursor(db=tables.aborted) as cursor:
+        found = offset < record.aborted_before and cursor.set_range(layout.end_key(record.number, offset))
+        while found:
+            key = bytes(cursor.key())
+            if not key.startswith(prefix):
+                return
+            aborted = layout.decode_aborted(key, cursor.value())
+            if aborted.first_offset < before:
+                yield aborted
+            if aborted.last_stable_offset >= before:
+                return
+            found = cursor.next()
 
 
 def find_timestamp(

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import lmdb
 
-from datalog import layout, time_index
+from datalog import layout, reader, time_index
 from datalog.batch import BadBatch, max_timestamp_of, parse_batch_header_untrusted, parse_stored_header
 from datalog.handles import Database, Tables, Transaction
-from datalog.interface import Cleaned, Mark, UnknownLog
+from datalog.interface import AbortedTransaction, Cleaned, Mark, OpenInLog, UnknownLog
 from datalog.layout import LogRecord
 from datalog.offset_entries import OffsetEntry, encode_offset_entry
 from fairlog_types import LogId, LogKind, Offset, ProducerId
@@ -67,7 +67,15 @@ class LmdbWriter:
             self._txn.drop(self._database(log), delete=False)
         prefix = layout.encode_number(record.number)
         tables = self._tables
-        for table in (tables.time_index, tables.producers, tables.offsets, tables.transactions, tables.cleanings):
+        for table in (
+            tables.time_index,
+            tables.producers,
+            tables.offsets,
+            tables.transactions,
+            tables.cleanings,
+            tables.unfinished,
+            tables.aborted,
+        ):
             self._delete_prefix(table, prefix)
         self._txn.delete(str(log).encode(), db=self._tables.logs)
         del self._records[log]
@@ -107,6 +115,57 @@ class LmdbWriter:
     def delete_producer(self, log: LogId, producer_id: ProducerId) -> None:
         self._txn.delete(layout.producer_key(self._record(log).number, producer_id), db=self._tables.producers)
 
+    def put_open(self, log: LogId, transaction: OpenInLog) -> None:
+        record = self._record(log)
+        found = self._open_of(record, transaction.txid.producer_id)
+        if found is not None and (found.txid, found.first_offset) != (transaction.txid, transaction.first_offset):
+            raise AssertionError(f"data log {log}: {transaction} is put in place of {found}, which is not decided")
+        key = layout.producer_key(record.number, transaction.txid.producer_id)
+        self._txn.put(key, layout.encode_open(transaction), db=self._tables.unfinished)
+        if record.first_open == layout.NONE_OPEN or transaction.first_offset < record.first_open:
+            record.first_open = transaction.first_offset
+            self._changed.add(log)
+
+    def find_open(self, log: LogId, producer_id: ProducerId) -> OpenInLog | None:
+        return self._open_of(self._record(log), producer_id)
+
+    def _open_of(self, record: LogRecord, producer_id: ProducerId) -> OpenInLog | None:
+        if record.first_open == layout.NONE_OPEN:
+            return None
+        key = layout.producer_key(record.number, producer_id)
+        found = self._txn.get(key, db=self._tables.unfinished)
+        return None if found is None else layout.decode_open(key, found)
+
+    def delete_open(self, log: LogId, producer_id: ProducerId) -> OpenInLog | None:
+        record = self._record(log)
+        found = self._open_of(record, producer_id)
+        if found is None:
+            return None
+        self._txn.delete(layout.producer_key(record.number, producer_id), db=self._tables.unfinished)
+        if found.first_offset == record.first_open:
+            still_open = reader.find_open_transactions(self._txn, self._tables, record)
+            record.first_open = min((other.first_offset for other in still_open), default=layout.NONE_OPEN)
+            self._changed.add(log)
+        return found
+
+    def put_aborted(self, log: LogId, aborted: AbortedTransaction) -> None:
+        record = self._record(log)
+        if not aborted.first_offset < aborted.last_offset < record.next_offset:
+            raise AssertionError(f"data log {log} ends at {record.next_offset}, which does not go with {aborted}")
+        if aborted.last_offset < record.aborted_before or aborted.last_stable_offset != record.last_stable_offset:
+            raise AssertionError(f"data log {log}: {aborted} after {record}")
+        key = layout.end_key(record.number, aborted.last_offset)
+        self._txn.put(key, layout.encode_aborted(aborted), db=self._tables.aborted)
+        record.aborted_before = Offset(aborted.last_offset + 1)
+        self._changed.add(log)
+
+    def last_stable_offset(self, log: LogId) -> Offset:
+        return self._record(log).last_stable_offset
+
+    def mark(self, log: LogId) -> Mark:
+        record = self._record(log)
+        return Mark(record.copied_through, record.replay_from, record.next_offset)
+
     def put_mark(self, log: LogId, mark: Mark) -> None:
         record = self._record(log)
         forward = record.copied_through <= mark.copied_through and record.replay_from <= mark.replay_from
@@ -136,6 +195,8 @@ class LmdbWriter:
         deleted_bytes = self._delete_batches(log, record, batches_max)
         self._delete_entries_before(self._tables.time_index, record, batches_max)
         self._delete_entries_before(self._tables.transactions, record, batches_max)
+        if record.aborted_before:
+            self._delete_entries_before(self._tables.aborted, record, batches_max)
         return deleted_bytes
 
     def _delete_batches(self, log: LogId, record: LogRecord, batches_max: int | None) -> int:
@@ -160,7 +221,7 @@ class LmdbWriter:
         return deleted_bytes
 
     def _delete_entries_before(self, table: Database, record: LogRecord, entries_max: int | None) -> None:
-        """Delete what the log's start has passed: of the time index by value, of the transactions by key.
+        """Delete what the log's start has passed: of the time index by value, of the others by key.
 
         There is at most one entry per batch, so entries that exceed the limit go with the batches that did.
         """

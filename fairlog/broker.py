@@ -38,7 +38,7 @@ from fairlog.groups.offset_values import (
     Sender,
     TransactionalProducer,
 )
-from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId
+from fairlog_types import JournalPosition, LogId, Offset, ProducerEpoch, ProducerId
 
 Buffer = bytes | bytearray | memoryview
 
@@ -59,14 +59,16 @@ class RefusedAppend(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The batch is in the journal; the flush of a plain one is under way.
+    """The batch is in the journal; the flush of one that has its offset is under way.
 
-    `base_offset` is None for a transactional batch: its place is decided by the commit. A plain one is on
-    disk and readable once the high watermark reaches `visible_at`.
+    A plain batch is on disk and readable once the high watermark reaches `visible_at`. A transactional one has no
+    offset in a topic of journal mode, where the commit decides its place. In one of marker mode it has, and is answered
+    when the journal is on disk through `durable_at`: `Leaders.durable` waits for that.
     """
 
     base_offset: Offset | None
     visible_at: Offset | None
+    durable_at: JournalPosition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,18 @@ class DuplicateOf:
 
     base_offset: Offset | None
     visible_at: Offset | None
+    durable_at: JournalPosition | None = None
+
+
+class AbortRefusal(Enum):
+    """Why an abort marker is not written by hand. None of these leaves a trace in the log."""
+
+    UNKNOWN_LOG = "this node does not lead the partition (any more)"
+    NO_MARKERS = "the topic is of journal mode: nobody waits for its open transactions, and there are no markers"
+    INVALID_PRODUCER_EPOCH = "the producer's open transaction here is of another epoch"
+    COORDINATOR_FENCED = "a coordinator of a later epoch has written a marker for this producer"
+    BEING_DECIDED = "the transaction is being committed"
+    STORAGE = "the journal takes no more: the disk is full or has failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +103,10 @@ class ActiveProducer:
     """When it was last heard of here; -1 if unknown."""
     in_transaction: bool
     """Has batches in a transaction that is not decided."""
+    first_offset: Offset | None = None
+    """Of that transaction; None if there is none, and in a topic of journal mode, where it has no offsets yet."""
+    coordinator_epoch: int = -1
+    """Of the last marker that was written for the producer here; -1 if there is none."""
 
 
 class Leaders(Protocol):
@@ -105,19 +123,43 @@ class Leaders(Protocol):
         """Return once the high watermark is at least `offset`. Raises StorageFailure if it never will be."""
         ...
 
+    async def durable(self, log: LogId, through: JournalPosition) -> None:
+        """Return once the journal is on disk through `through`, or the log is gone. Raises StorageFailure."""
+        ...
+
     def high_watermark(self, log: LogId) -> Offset | None:
-        """The first offset that cannot be read yet (also the last stable offset); None if the log is not led here."""
+        """The first offset that cannot be read yet; None if the log is not led here."""
+        ...
+
+    def last_stable_offset(self, log: LogId) -> Offset | None:
+        """The first offset that a reader of committed records cannot read yet; None if the log is not led here.
+
+        The high watermark, unless a transaction is open in a log of the marker mode: then where that one begins.
+        """
         ...
 
     def log_start(self, log: LogId) -> Offset:
         """The first offset that can be read. Only for logs that are led here."""
         ...
 
-    async def wait_for_more(self, ends: Mapping[LogId, Offset]) -> None:
-        """Return as soon as any of these high watermarks is above the given offset, or its log is gone."""
+    async def wait_for_more(self, ends: Mapping[LogId, Offset], *, committed_only: bool = False) -> None:
+        """Return as soon as any of these high watermarks is above the given offset, or its log is gone.
+
+        With `committed_only` the last stable offsets count, and not the high watermarks.
+        """
         ...
 
     def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]: ...
+
+    async def abort_by_hand(
+        self, log: LogId, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int
+    ) -> AbortRefusal | None:
+        """Write the abort marker of what the producer has open in the partition, as an administrator wants it.
+
+        Done already if nothing is open. The transaction's commit is refused from then on, as its records here will not
+        be read. The marker is in the journal then, and its flush under way; cancelled: it is, or not.
+        """
+        ...
 
     async def delete_before(self, log: LogId, offset: Offset) -> Offset | None:
         """Let the log begin at `offset`, durably; answers where it begins then, None if it is not led here.

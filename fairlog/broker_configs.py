@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fairlog.config import KEYS, Settings
-from fairlog.topic_configs import TOPIC_CONFIGS, ConfigType, TopicConfig, default_value, setting_text
+from fairlog.topic_configs import TOPIC_CONFIGS, TRANSACTIONS, ConfigType, TopicConfig, default_value, setting_text
 
 _DEFAULTS = Settings()
 
@@ -76,6 +76,7 @@ def _listeners(settings: Settings) -> str:
 
 _ROWS = (
     _of_setting("auto.create.topics.enable", ConfigType.BOOLEAN, "topics.auto_create"),
+    _of_setting(TRANSACTIONS, ConfigType.STRING, "topics.transactions"),
     _of_setting("num.partitions", ConfigType.INT, "topics.partitions_default"),
     _of_setting("broker.id", ConfigType.INT, "node_id"),
     _of_setting("node.id", ConfigType.INT, "node_id"),

@@ -43,6 +43,9 @@ _SERVICE_LINK = re.compile(r"FAIRLOG_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|
 
 T = TypeVar("T")
 
+TransactionModeName = Literal["journal", "markers"]
+"""How transactions reach a topic."""
+
 
 class ConfigError(Exception):
     """A setting is wrong. The message is one sentence that names the key and where it was set."""
@@ -209,6 +212,13 @@ class TopicSettings:
         _one_of("clamp", "refuse"),
         "What to do when a client asks for more replicas than there are nodes. clamp: make the topic with what there "
         "is, and a log line. refuse: INVALID_REPLICATION_FACTOR.",
+    )
+    transactions: TransactionModeName = key(
+        "journal",
+        _one_of("journal", "markers"),
+        "How transactions reach a topic that is made without fairlog.transactions of its own. journal: copied into it "
+        "when they have committed. markers: at once, and ended by a control record, as in Kafka. Topics that exist "
+        "stay as they are.",
     )
     retention_ms: int = key(
         604_800_000,

@@ -18,6 +18,10 @@ OLDEST_SHOWN = 5
 """Open transactions that are told of by name, everywhere that something is told of each."""
 
 
+UNSTABLE_SHOWN = 20
+"""Partitions that are told of by name because readers of committed records wait there."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiFigures:
     """One API of Kafka's edge; what the fields count is in `fairlog.kafka.statistics`."""
@@ -59,6 +63,17 @@ class JournalFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class UnstableFigures:
+    """Partitions of marker mode in which a transaction is open, so that readers of committed records wait."""
+
+    partitions: int
+    records: int
+    """Between last stable offset and high watermark, markers included; in all of them."""
+    largest: Sequence[tuple[str, int, int]]
+    """Topic, partition and records, the most first; at most UNSTABLE_SHOWN."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupLag:
     """How far a group is behind in a topic."""
 
@@ -75,6 +90,8 @@ class RunningFigures:
     cluster_id: str
     node_id: int
     topics: int
+    topics_of_mode: Mapping[str, int]
+    """By how transactions reach them."""
     partitions: int
     appended_batches: int
     appended_records: int
@@ -84,6 +101,7 @@ class RunningFigures:
     retention: RetentionStatistics
     edge: EdgeFigures
     journals: JournalFigures
+    unstable: UnstableFigures
     space: Space
     group_lags: Sequence[GroupLag]
 

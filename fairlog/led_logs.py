@@ -1,6 +1,6 @@
 """A led log on disk: its journal and its data log, opened together and removed together.
 
-    open:    data log's bounds, mark and windows ─▶ journal, its tail recovered ─▶ frames from the mark on, folded
+    open:    what the data log has, up to its mark ─▶ journal, its tail recovered ─▶ frames from the mark on, folded
     remove:  data log dropped ─▶ journal's directory deleted
 
 What opening finds is handed on: the state, and what the journal has placed that the data log does not hold.
@@ -23,12 +23,13 @@ import structlog
 import trio
 
 from datalog.interface import Bounds, DataLogs, Mark
-from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, ProducerId, StorageFailure
+from fairlog.transaction_modes import TransactionMode
+from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, Offset, ProducerId, StorageFailure
 from journal.flush import Flusher
 from journal.journal import Fsync, Journal, JournalKind, JournalSettings
 from journal.local_journal import replay_local
 from journal.local_state import LocalState
-from journal.placing import Placed
+from journal.placing import OpenPart, Placed
 from journal.producer_window import ProducerWindow
 
 logger = structlog.get_logger("fairlog.led_logs")
@@ -41,20 +42,57 @@ each one that it opens."""
 class LedLog:
     """One log that this node leads: the fold over its journal, and how far its data log can be read."""
 
-    __slots__ = ("high_watermark", "journal", "log_start", "state", "watchers")
+    __slots__ = (
+        "_waiting",
+        "_waiting_for_committed",
+        "high_watermark",
+        "journal",
+        "last_stable",
+        "log_start",
+        "mode",
+        "state",
+    )
 
-    def __init__(self, state: LocalState, journal: Journal, bounds: Bounds) -> None:
+    def __init__(self, state: LocalState, journal: Journal, bounds: Bounds, mode: TransactionMode) -> None:
         self.state = state
+        self.mode = mode
         self.journal = journal
         self.high_watermark = bounds.next_offset
+        self.last_stable = bounds.last_stable_offset
         self.log_start = bounds.log_start
-        self.watchers: set[trio.Event] = set()
+        self._waiting: set[trio.Event] = set()
+        self._waiting_for_committed: set[trio.Event] = set()
+
+    def readable_end(self, *, committed_only: bool) -> Offset:
+        """The first offset that a reader cannot read yet."""
+        return self.last_stable if committed_only else self.high_watermark
+
+    def waiting(self, *, committed_only: bool) -> set[trio.Event]:
+        """Events to be set, and taken out, when that end moves or the log goes; for whoever waits to enter one.
+
+        Readers of committed records are not woken by what they may not read yet.
+        """
+        return self._waiting_for_committed if committed_only else self._waiting
+
+    def advance(self, high_watermark: Offset, last_stable: Offset) -> None:
+        """The data log can be read up to here: wake those who have waited for that."""
+        if high_watermark != self.high_watermark:
+            self.high_watermark = high_watermark
+            _set_all(self._waiting)
+        if last_stable != self.last_stable:
+            self.last_stable = last_stable
+            _set_all(self._waiting_for_committed)
 
     def wake(self) -> None:
         """Tell everybody who waits for this log that there is something to look at."""
-        for event in self.watchers:
-            event.set()
-        self.watchers.clear()
+        _set_all(self._waiting)
+        _set_all(self._waiting_for_committed)
+
+
+def _set_all(events: set[trio.Event]) -> None:
+    for event in events:
+        event.set()
+    events.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +113,7 @@ class _Loaded:
     bounds: Bounds
     mark: Mark
     windows: dict[ProducerId, ProducerWindow]
+    open_parts: list[OpenPart]
     has_journal: bool
 
 
@@ -108,16 +147,16 @@ class LedLogStore:
     def journal_directory(self, log: LogId) -> Path:
         return self._directory / str(log)
 
-    async def open(self, logs: Sequence[LogId]) -> AsyncIterator[Opened]:
-        """Open `logs`, which are made where they are missing, one after the other in their order.
+    async def open(self, logs: Sequence[LogId], mode: TransactionMode) -> AsyncIterator[Opened]:
+        """Open `logs`, all of one mode, which are made where they are missing, one after the other in their order.
 
         Raises CorruptStorage or StorageFailure; the logs behind it are not opened then.
         """
         for step in steps(logs):
             for log, loaded in zip(step, await trio.to_thread.run_sync(self._load, step), strict=True):
-                yield await self._open(log, loaded)
+                yield await self._open(log, loaded, mode)
 
-    async def _open(self, log: LogId, loaded: _Loaded) -> Opened:
+    async def _open(self, log: LogId, loaded: _Loaded, mode: TransactionMode) -> Opened:
         journal = await self._open_journal(log, there=loaded.has_journal)
         mark = loaded.mark
         if journal.end < mark.copied_through:
@@ -128,11 +167,12 @@ class LedLogStore:
             replay_from=mark.replay_from,
             next_offset=mark.next_offset,
             windows=loaded.windows,
+            open_parts=loaded.open_parts,
         )
         placed: list[Placed] = []
         if journal.end > mark.replay_from:
             placed = await trio.to_thread.run_sync(self._replay, journal, state, mark.replay_from)
-        return Opened(LedLog(state, journal, loaded.bounds), mark, placed)
+        return Opened(LedLog(state, journal, loaded.bounds, mode), mark, placed)
 
     async def _open_journal(self, log: LogId, *, there: bool) -> Journal:
         directory, kind, settings = self.journal_directory(log), JournalKind.LOCAL, self._journal_settings
@@ -186,7 +226,12 @@ class LedLogStore:
             mark = self._data_logs.mark(log)
             assert mark is not None, log
             windows = {producer: ProducerWindow.decode(state) for producer, state in self._data_logs.producers(log)}
-            loaded.append(_Loaded(self._data_logs.bounds(log), mark, windows, self._has_journal(log)))
+            bounds = self._data_logs.bounds(log)
+            open_parts = [
+                OpenPart(it.txid, it.leader_epoch, it.first_offset, it.records)
+                for it in self._data_logs.open_transactions(log)
+            ]
+            loaded.append(_Loaded(bounds, mark, windows, open_parts, self._has_journal(log)))
         return loaded
 
     def _has_journal(self, log: LogId) -> bool:

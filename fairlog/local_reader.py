@@ -63,12 +63,21 @@ class TopicsCut:
         """
         return self._cut.bounds(self._log(topic, partition))
 
-    def records(self, topic: str, partition: int, from_offset: int, *, before: int | None = None) -> Iterator[Record]:
-        """The records from `from_offset` on, in order; up to, and without, `before` if that is given.
+    def records(
+        self,
+        topic: str,
+        partition: int,
+        from_offset: int,
+        *,
+        before: int | None = None,
+        committed_only: bool = True,
+    ) -> Iterator[Record]:
+        """The committed records, or all, from `from_offset` on, in order; up to, and without, `before` if it is given.
 
         Raises UnknownTopic, UnknownPartition, and what `Cut.records` raises.
         """
-        return self._cut.records(self._log(topic, partition), from_offset, before=before)
+        log = self._log(topic, partition)
+        return self._cut.records(log, from_offset, before=before, committed_only=committed_only)
 
     def _of(self, topic: str) -> Mapping[int, LogId]:
         try:

@@ -7,14 +7,16 @@ when somebody asks, and this module gives them names. Nothing is registered on a
 scrapes pays for the counting alone.
 
 Cardinality. Labels come from what the node itself is made of (APIs, error codes, causes of aborts), never from what
-clients call themselves, with two exceptions, both bounded: the OLDEST_SHOWN oldest open transactions, and the
-GROUP_TOPICS_SHOWN pairs of group and topic with the largest lag.
+clients call themselves, with three exceptions, all bounded: the OLDEST_SHOWN oldest open transactions, the
+UNSTABLE_SHOWN partitions in which readers wait for most, and the GROUP_TOPICS_SHOWN pairs of group and topic with the
+largest lag.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import get_args
 
 from prometheus_client import GC_COLLECTOR, PLATFORM_COLLECTOR, CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -30,7 +32,17 @@ from prometheus_client.registry import Collector
 
 from coordinator.watching import CoordinatorStatistics
 from copier.copier import CopierStatistics
-from fairlog.figures import OLDEST_SHOWN, EdgeFigures, Figures, GroupLag, JournalFigures, RunningFigures
+from fairlog.config import TransactionModeName
+from fairlog.figures import (
+    OLDEST_SHOWN,
+    UNSTABLE_SHOWN,
+    EdgeFigures,
+    Figures,
+    GroupLag,
+    JournalFigures,
+    RunningFigures,
+    UnstableFigures,
+)
 from fairlog.retention.statistics import RetentionStatistics
 from fairlog_histogram import BOUNDS_S, Durations
 
@@ -76,11 +88,18 @@ class _Collector(Collector):
 
 def _running(figures: RunningFigures) -> Iterator[Metric]:
     yield _gauge("topics", "Topics", figures.topics)
+    of_mode = GaugeMetricFamily(
+        "fairlog_topics_of_mode", "Topics by how transactions reach them: journal, markers", labels=["mode"]
+    )
+    for mode in get_args(TransactionModeName):
+        of_mode.add_metric([mode], figures.topics_of_mode.get(mode, 0))
+    yield of_mode
     yield _gauge("partitions", "Partitions that this node leads", figures.partitions)
     yield _counter("produced_batches", "Record batches written by clients", figures.appended_batches)
     yield _counter("produced_records", "Records written by clients, committed or not", figures.appended_records)
     yield _counter("produced_bytes", "Bytes of record batches written by clients, as sent", figures.appended_bytes)
     yield from _transactions(figures.coordinator)
+    yield from _unstable(figures.unstable)
     yield from _journals(figures.journals)
     yield from _copy(figures.copier)
     yield from _retention(figures.retention)
@@ -128,6 +147,25 @@ def _transactions(figures: CoordinatorStatistics) -> Iterator[Metric]:
         "phase",
         {"prepare": durations.prepare, "flush": durations.flush, "apply": durations.apply},
     )
+
+
+def _unstable(figures: UnstableFigures) -> Iterator[Metric]:
+    yield _gauge(
+        "unstable_partitions",
+        "Partitions of marker mode in which readers of committed records wait for an open transaction",
+        figures.partitions,
+    )
+    yield _gauge(
+        "unstable_records", "Records there between the last stable offset and the high watermark", figures.records
+    )
+    largest = GaugeMetricFamily(
+        "fairlog_partition_unstable_records",
+        f"The same by partition, for the {UNSTABLE_SHOWN} where it is most",
+        labels=["topic", "partition"],
+    )
+    for topic, partition, records in figures.largest:
+        largest.add_metric([topic, str(partition)], records)
+    yield largest
 
 
 def _journals(figures: JournalFigures) -> Iterator[Metric]:

@@ -314,7 +314,7 @@ async def _open_coordinator(
     transactions = settings.transactions
     return Coordinator(
         journals=journals,
-        participants=leaders,
+        participants=leaders.participants,
         producer_ids=cluster,
         settings=CoordinatorSettings(
             check_interval_ms=transactions.check_interval_ms,

@@ -11,7 +11,7 @@ grows with the number of partitions lets others run every so often; what reads t
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,12 +45,14 @@ from fairlog.cluster.interface import ClusterStore, Topic
 from fairlog.config import Address
 from fairlog.figures import (
     OLDEST_SHOWN,
+    UNSTABLE_SHOWN,
     ApiFigures,
     EdgeFigures,
     Figures,
     GroupLag,
     JournalFigures,
     RunningFigures,
+    UnstableFigures,
 )
 from fairlog.group_view import GroupReader, Members
 from fairlog.kafka.errors import ErrorCode
@@ -58,6 +60,7 @@ from fairlog.kafka.statistics import ApiStatistics, EdgeStatistics
 from fairlog.leaders import LocalLeaders
 from fairlog.led_logs import LedLog
 from fairlog.retention.task import Retention
+from fairlog.topic_configs import transactions
 from fairlog_types import LogId, LogKind, TxId
 
 LIVE_SHOWN = 100
@@ -284,6 +287,7 @@ class NodeView:
             cluster_id=parts.cluster.cluster_id,
             node_id=parts.cluster.node_id,
             topics=len(topics),
+            topics_of_mode=Counter(map(transactions, topics)),
             partitions=sum(topic.partitions for topic in topics),
             appended_batches=appended.batches,
             appended_records=appended.records,
@@ -293,9 +297,26 @@ class NodeView:
             retention=parts.retention.statistics,
             edge=_edge(parts.edge),
             journals=await _journals(parts, coordinator.failed_journals),
+            unstable=await self._unstable(parts),
             space=await trio.to_thread.run_sync(parts.data_logs.space),
             group_lags=await _group_lags(await self.groups()),
         )
+
+    async def _unstable(self, parts: Parts) -> UnstableFigures:
+        partitions = records = 0
+        longest: list[tuple[int, LogId]] = []
+        for count, (log, led) in enumerate(list(parts.leaders.led.items()), start=1):
+            if count % _LOGS_PER_STEP == 0:
+                await trio.lowlevel.checkpoint()
+            behind = led.high_watermark - led.last_stable
+            if behind:
+                partitions += 1
+                records += behind
+                longest.append((behind, log))
+        longest.sort(key=lambda item: item[0], reverse=True)
+        places = [(self.place_of(log), behind) for behind, log in longest[:UNSTABLE_SHOWN]]
+        largest = [(place.topic, place.partition, behind) for place, behind in places if not place.deleted]
+        return UnstableFigures(partitions, records, largest)
 
 
 def _exposition(figures: Figures, accept: str) -> tuple[bytes, str]:
@@ -334,9 +355,17 @@ def _topic_view(topic: Topic, leaders: LocalLeaders, sizes: Mapping[LogId, int])
         led = leaders.led.get(log)
         if led is not None and log in sizes:
             journal_bytes = led.journal.end - led.journal.start
-            view = PartitionView(log.partition, led.log_start, led.high_watermark, sizes[log], journal_bytes)
+            view = PartitionView(
+                log.partition,
+                led.log_start,
+                led.high_watermark,
+                led.last_stable,
+                sum(it.records > 0 for it in led.state.open_transactions.values()),
+                sizes[log],
+                journal_bytes,
+            )
             partitions.append(view)
-    return TopicView(topic.name, str(topic.topic_id), tuple(partitions))
+    return TopicView(topic.name, str(topic.topic_id), transactions(topic), tuple(partitions))
 
 
 def _pinned_bytes(led: LedLog, txid: TxId) -> int:

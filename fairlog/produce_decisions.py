@@ -16,19 +16,21 @@ from collections.abc import Mapping
 
 from datalog.batch import BatchHeader
 from fairlog.broker import Appended, DuplicateOf, RefusedAppend
-from fairlog_types import Offset, ProducerEpoch, TxId
+from fairlog.transaction_modes import TransactionMode
+from fairlog_types import JournalPosition, Offset, ProducerEpoch, TxId
 from journal import producer_window
-from journal.local_records import PlainBatch, TransactionalBatch
+from journal.local_records import OpenBatch, PlainBatch, TransactionalBatch
 from journal.local_state import LocalState
 from journal.producer_window import BatchRefusal
 
-Decision = PlainBatch | TransactionalBatch | DuplicateOf | RefusedAppend
+Decision = PlainBatch | TransactionalBatch | OpenBatch | DuplicateOf | RefusedAppend
 
 _REFUSALS: Mapping[BatchRefusal, RefusedAppend] = {
     BatchRefusal.FENCED: RefusedAppend.FENCED,
     BatchRefusal.UNKNOWN_PRODUCER: RefusedAppend.UNKNOWN_PRODUCER,
     BatchRefusal.OUT_OF_ORDER: RefusedAppend.OUT_OF_ORDER,
     BatchRefusal.NOT_OPEN: RefusedAppend.NOT_IN_TRANSACTION,
+    BatchRefusal.ABORTED: RefusedAppend.MUST_ABORT,
     BatchRefusal.SEALED: RefusedAppend.NOT_IN_TRANSACTION,
 }
 
@@ -63,36 +65,38 @@ def plain(
             )
 
 
-def transactional(state: LocalState, header: BatchHeader, txid: TxId) -> Decision:
-    """Decide on a batch of the transaction `txid`."""
+def transactional(state: LocalState, header: BatchHeader, txid: TxId, mode: TransactionMode) -> Decision:
+    """Decide on a batch of the transaction `txid`, in a log of `mode`."""
     match state.check_transactional(txid, header.base_sequence, header.record_count):
         case producer_window.Refused(reason):
             return _REFUSALS[reason]
-        case producer_window.DuplicateOf(_, remembered):
-            return DuplicateOf(None, None) if remembered else RefusedAppend.DUPLICATE_FORGOTTEN
+        case producer_window.DuplicateOf(base_offset, remembered):
+            if not remembered:
+                return RefusedAppend.DUPLICATE_FORGOTTEN
+            # The first one may not be on disk yet; where it ends is not remembered, but not behind the journal's end.
+            return DuplicateOf(base_offset, None, None if base_offset is None else state.folded_through)
         case producer_window.Accept():
-            return TransactionalBatch(
-                txid=txid,
-                record_count=header.record_count,
-                max_timestamp_ms=header.max_timestamp,
-                first_sequence=header.base_sequence,
-            )
+            return mode.batch(state, txid, header)
 
 
 def answered_before(state: LocalState, header: BatchHeader) -> DuplicateOf | None:
-    """What a plain batch was answered the first time; None if the log does not remember it, or it is transactional."""
-    if header.transactional:
-        return None
+    """What a batch was answered the first time; None if the log does not remember it, or it has no offset yet."""
     decision = state.check_plain(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
     if isinstance(decision, producer_window.DuplicateOf) and decision.base_offset is not None:
         return _first_result(decision.base_offset, header)
     return None
 
 
-def appended(record: PlainBatch | TransactionalBatch) -> Appended:
-    """What is answered once `record` is written. The offsets of a transaction are known when it is placed."""
+def appended(record: PlainBatch | TransactionalBatch | OpenBatch, *, through: JournalPosition) -> Appended:
+    """What is answered once `record` is written, up to `through`.
+
+    A batch that is held gets its offsets when it is placed, and durability is bought at the commit. One that is placed
+    is promised to be there, so it has to be on disk; nobody waits until it can be read, for it is not decided.
+    """
     if isinstance(record, TransactionalBatch):
         return Appended(None, None)
+    if isinstance(record, OpenBatch):
+        return Appended(record.base_offset, None, through)
     return Appended(record.base_offset, Offset(record.base_offset + record.record_count))
 
 

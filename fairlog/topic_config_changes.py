@@ -14,6 +14,8 @@ from enum import Enum
 from fairlog.config import Settings
 from fairlog.topic_configs import TOPIC_CONFIGS, ConfigType, default_value, why_refused
 
+_FIXED = tuple(row for row in TOPIC_CONFIGS.values() if row.fixed)
+
 
 class BadChange(ValueError):
     """A name, a value or an operation that a topic cannot have; the message says which."""
@@ -39,11 +41,15 @@ class Change:
     """Not looked at by DELETE; every other operation needs one."""
 
 
-def replaced(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    """The configs of a topic that is to have these and no others of its own. Raises BadChange."""
+def replaced(own: Mapping[str, str], configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+    """The configs of a topic that has `own`, and is to have these and no others of its own. Raises BadChange.
+
+    What is fixed stays, named or not.
+    """
     _check_named_once([name for name, _ in configs])
-    new = {name: _needed(name, value) for name, value in configs}
-    _check(new)
+    fixed = {row.name: own[row.name] for row in _FIXED if row.name in own}
+    new = fixed | {name: _needed(name, value) for name, value in configs}
+    _check(own, new)
     return new
 
 
@@ -69,7 +75,7 @@ def changed(own: Mapping[str, str], changes: Sequence[Change], settings: Setting
                 value = _needed(change.name, change.value)
                 current = new.get(change.name, default_value(row, settings))
                 new[change.name] = _with_items(current, change.operation, value)
-    _check(new)
+    _check(own, new)
     return new
 
 
@@ -98,7 +104,14 @@ def _check_named_once(names: Sequence[str]) -> None:
         seen.add(name)
 
 
-def _check(configs: Mapping[str, str]) -> None:
-    problem = why_refused(configs)
+def _check(own: Mapping[str, str], new: Mapping[str, str]) -> None:
+    problem = why_refused(new)
     if problem is not None:
         raise BadChange(problem)
+    for row in _FIXED:
+        before = own.get(row.name, row.default)
+        if new.get(row.name, row.default) != before:
+            raise BadChange(
+                f"{row.name} is fixed when a topic is made, and this one's is {before}: make another topic, and copy "
+                "the records that are to be in it"
+            )

@@ -16,12 +16,14 @@ this one does not know is our bug, and stops the reader.
 from __future__ import annotations
 
 import re
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import cast
 
 from fairlog.cluster.interface import Topic
-from fairlog.config import Settings
+from fairlog.config import Settings, TransactionModeName
 
 
 class ConfigType(Enum):
@@ -117,6 +119,8 @@ class TopicConfig:
     """The full name of the node's setting that gives the default: `topics.retention_ms`."""
     broker_name: str | None = None
     """What Kafka calls the broker's config that gives the default."""
+    fixed: bool = False
+    """Written into each topic when it is made, and never changed: what lies in its journals depends on it."""
 
 
 MESSAGE_BYTES_MAX = "max.message.bytes"
@@ -157,10 +161,13 @@ _ROWS = (
     ),
     TopicConfig(
         TRANSACTIONS,
-        _one_of("journal"),
+        _one_of(*typing.get_args(TransactionModeName)),
         "journal",
-        "How transactions reach the topic. journal: they are copied into it when they have committed.",
+        "How transactions reach the topic. journal: they are copied into it when they have committed. markers: their "
+        "records go into it at once, and a control record ends them, as in Kafka. Fixed when the topic is made, from "
+        "the node's topics.transactions if not given.",
         acts=True,
+        fixed=True,
     ),
     TopicConfig(
         "file.delete.delay.ms",
@@ -322,6 +329,11 @@ def why_refused(configs: Mapping[str, str | None]) -> str | None:
     return None
 
 
+def with_fixed(configs: Mapping[str, str], settings: Settings) -> dict[str, str]:
+    """The configs that a topic gets which is made with `configs`: what is fixed by its making is among them."""
+    return {TRANSACTIONS: settings.topics.transactions, **configs}
+
+
 def default_value(row: TopicConfig, settings: Settings) -> str:
     """The value of a topic that has none of its own, as text."""
     return row.default if row.setting is None else setting_text(settings, row.setting)
@@ -354,6 +366,11 @@ def message_bytes_max(topic: Topic, settings: Settings) -> int:
 def stamps_append_time(topic: Topic) -> bool:
     """Whether records get the node's time instead of their producer's."""
     return topic.configs.get(TIMESTAMP_TYPE) == "LogAppendTime"
+
+
+def transactions(topic: Topic) -> TransactionModeName:
+    """How transactions reach the topic. One from before there was a choice says nothing, and is `journal`."""
+    return cast(TransactionModeName, topic.configs.get(TRANSACTIONS, TOPIC_CONFIGS[TRANSACTIONS].default))
 
 
 def cleanup_policies(topic: Topic, settings: Settings) -> frozenset[CleanupPolicy]:

@@ -29,6 +29,7 @@ import trio
 from fairlog.cluster.interface import ClusterStore, InvalidPartitions, InvalidTopic, Topic, UnknownTopic
 from fairlog.cluster.topic_rules import check_total_untrusted
 from fairlog.leaders import LocalLeaders
+from fairlog.transaction_modes import TransactionMode, mode_of
 from fairlog_types import CorruptStorage, LogId, StorageFailure
 
 log = structlog.get_logger()
@@ -67,7 +68,11 @@ class LocalTopics:
         if leftovers:
             log.info("partitions that were never added are removed", logs=[str(each) for each in leftovers])
             await self._leaders.drop(leftovers)
-        await self._leaders.lead([log for topic in self._cluster.topics() for log in topic.logs()])
+        logs: dict[TransactionMode, list[LogId]] = {}
+        for topic in self._cluster.topics():
+            logs.setdefault(mode_of(topic), []).extend(topic.logs())
+        for mode, of_mode in logs.items():
+            await self._leaders.lead(of_mode, mode)
 
     def _partitions_never_added(self) -> list[LogId]:
         """The data logs that lie behind a topic's last partition. In a worker thread. Raises CorruptStorage."""
@@ -95,7 +100,7 @@ class LocalTopics:
                     name, partitions=partitions, configs=configs, now_ms=self._now_ms()
                 )
                 try:
-                    await self._leaders.lead(topic.logs())
+                    await self._leaders.lead(topic.logs(), mode_of(topic))
                 except StorageFailure as failure:
                     unled = failure
                 if unled is not None:
@@ -128,7 +133,7 @@ class LocalTopics:
     async def _grow(self, topic: Topic, total: int) -> Topic:
         new = replace(topic, partitions=total).logs()[topic.partitions :]
         try:
-            await self._leaders.lead(new)
+            await self._leaders.lead(new, mode_of(topic))
             grown = await self._cluster.add_partitions(topic.name, total)
         except StorageFailure as failure:
             refused = failure

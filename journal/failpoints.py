@@ -61,6 +61,7 @@ FAILPOINTS: Mapping[str, str] = {
 PLANTED_FAULTS: Mapping[str, str] = {
     "skip-flush-of-one-participant": "prepare answers without flushing one of its journals",
     "apply-before-prepared": "APPLY is written before all participants have prepared",
+    "leave-one-log-undecided": "a commit is placed in all logs but the last",
 }
 """Every fault that `planted` may name. Each breaks an invariant that the crash test checks."""
 

@@ -23,7 +23,17 @@ from fairlog_types import (
     ProducerId,
     TxId,
 )
-from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
+from journal.local_records import (
+    Apply,
+    Discard,
+    Fence,
+    Forget,
+    LocalRecord,
+    Marker,
+    OpenBatch,
+    PlainBatch,
+    TransactionalBatch,
+)
 from journal.local_state import LocalState
 from journal.placing import Placed
 
@@ -33,8 +43,19 @@ TRANSACTIONAL_BATCH = 3
 APPLY = 4
 DISCARD = 5
 FORGET = 6
+OPEN_BATCH = 7
+MARKER = 8
 
-_FIELDS = {FENCE: 2, PLAIN_BATCH: 6, TRANSACTIONAL_BATCH: 6, APPLY: 7, DISCARD: 3, FORGET: 1}
+_FIELDS = {
+    FENCE: 2,
+    PLAIN_BATCH: 6,
+    TRANSACTIONAL_BATCH: 6,
+    APPLY: 7,
+    DISCARD: 3,
+    FORGET: 1,
+    OPEN_BATCH: 7,
+    MARKER: 8,
+}
 
 
 class LocalFrame(Protocol):
@@ -66,10 +87,21 @@ def encode_local(record: LocalRecord) -> tuple[int, tuple[int, ...]]:
             )
         case TransactionalBatch(txid, record_count, max_timestamp_ms, first_sequence):
             return TRANSACTIONAL_BATCH, (*_of_txid(txid), record_count, max_timestamp_ms, first_sequence)
+        case OpenBatch(txid, base_offset, record_count, max_timestamp_ms, first_sequence):
+            return OPEN_BATCH, (*_of_txid(txid), base_offset, record_count, max_timestamp_ms, first_sequence)
         case Apply(txid, apply_number, base_offset, record_count, timestamp_ms):
             return APPLY, (*_of_txid(txid), apply_number, base_offset, record_count, timestamp_ms)
         case Discard(txid):
             return DISCARD, _of_txid(txid)
+        case Marker(txid, apply_number, offset, committed, coordinator_epoch, timestamp_ms):
+            return MARKER, (
+                *_of_txid(txid),
+                apply_number,
+                offset,
+                int(committed),
+                coordinator_epoch,
+                timestamp_ms,
+            )
         case Fence(producer_id, epoch):
             return FENCE, (producer_id, epoch)
         case Forget(producer_id):
@@ -103,6 +135,12 @@ def decode_local(kind: int, header: Sequence[object]) -> LocalRecord:
     txid = TxId(ProducerId(fields[0]), ProducerEpoch(fields[1]), fields[2])
     if kind == TRANSACTIONAL_BATCH:
         return TransactionalBatch(txid, fields[3], fields[4], fields[5])
+    if kind == OPEN_BATCH:
+        return OpenBatch(txid, Offset(fields[3]), fields[4], fields[5], fields[6])
+    if kind == MARKER:
+        if fields[5] not in (0, 1):
+            raise CorruptStorage(f"a marker's outcome must be 0 or 1, not {fields[5]}")
+        return Marker(txid, ApplyNumber(fields[3]), Offset(fields[4]), fields[5] == 1, fields[6], fields[7])
     if kind == APPLY:
         return Apply(txid, ApplyNumber(fields[3]), Offset(fields[4]), fields[5], fields[6])
     return Discard(txid)

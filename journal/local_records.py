@@ -44,6 +44,20 @@ class TransactionalBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenBatch:
+    """A batch of an open transaction that is readable at once, decided as soon as it is written (marker mode).
+
+    The payload is the batch.
+    """
+
+    txid: TxId
+    base_offset: Offset
+    record_count: int
+    max_timestamp_ms: int
+    first_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
 class Apply:
     """The transaction has committed: its records here are `base_offset … base_offset + record_count - 1`."""
 
@@ -62,6 +76,20 @@ class Discard:
 
 
 @dataclass(frozen=True, slots=True)
+class Marker:
+    """The transaction has ended, and its `OpenBatch`es with it: a control record at `offset` tells readers (KIP-98)."""
+
+    txid: TxId
+    apply_number: ApplyNumber
+    """NO_APPLY_NUMBER if it has aborted."""
+    offset: Offset
+    committed: bool
+    coordinator_epoch: int
+    """Of the coordinator that has decided: on one node, the leader epoch of the group journal."""
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """The producer has been idle for so long that nothing of it is remembered here from now on.
 
@@ -71,4 +99,4 @@ class Forget:
     producer_id: ProducerId
 
 
-LocalRecord = Fence | PlainBatch | TransactionalBatch | Apply | Discard | Forget
+LocalRecord = Fence | PlainBatch | TransactionalBatch | OpenBatch | Apply | Discard | Marker | Forget

@@ -20,13 +20,18 @@ no window of, though it wrote before the mark, was forgotten before the mark, an
 be: a decision that leaves a hole or an overlap, or counts other records than are there (invariants 2, 3); a
 batch that no check would have accepted (invariant 9, and exactly once).
 
+*Two ways to keep a transaction*, and the records tell which (`fairlog.transaction_modes` chooses them). A
+TransactionalBatch is held, here by its position, until its Apply places it. An OpenBatch is placed as soon as it is
+written, and what a Marker adds is how it ended: such a transaction pins nothing in the journal, but the *last stable
+offset*. The data log keeps which of these are open, so a restart has them from there.
+
 Keeps invariants 2, 3, 4 and 9 for one log; 11 through `pinned_from`. Offsets logs are treated the same: their
 records are entries, their offsets running numbers. Pure: no clock, no I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
@@ -42,8 +47,18 @@ from fairlog_types import (
     ProducerId,
     TxId,
 )
-from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
-from journal.placing import BatchRef, Placed, PlacedBatch, PlacedState, PlacedTransaction
+from journal.local_records import (
+    Apply,
+    Discard,
+    Fence,
+    Forget,
+    LocalRecord,
+    Marker,
+    OpenBatch,
+    PlainBatch,
+    TransactionalBatch,
+)
+from journal.placing import BatchRef, OpenPart, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
 from journal.producer_window import (
     ACCEPT,
     NO_SEQUENCE,
@@ -70,13 +85,17 @@ class Held(NamedTuple):
 
 @dataclass(slots=True)
 class OpenTransaction:
-    """A transaction that is neither applied nor discarded here: an index of its batches, never the data."""
+    """A transaction that is not decided here: an index of the batches that are held, never the data."""
 
     leader_epoch: LeaderEpoch
     first_position: JournalPosition | None = None
-    """Of its first batch's frame; None as long as it has none."""
+    """Of the frame of the first batch that is held; None as long as there is none."""
     batches: list[BatchRef] = field(default_factory=list[BatchRef])
+    first_offset: Offset | None = None
+    """Of the first batch that was placed at once; None as long as there is none."""
     records: int = 0
+    written_through: JournalPosition = _START
+    """The end of the last batch's frame, if that was folded in this run: with it on disk, all of them are."""
     sealed: bool = False
 
 
@@ -84,8 +103,10 @@ class LocalState:
     """What the leader of `log` knows from its journal. Not thread-safe; every method is one step."""
 
     __slots__ = (
+        "_aborted_by_hand",
         "_copied_through",
         "_pins",
+        "_unstable",
         "folded_through",
         "leader_epoch",
         "log",
@@ -108,6 +129,10 @@ class LocalState:
         self._pins: dict[TxId, JournalPosition] = {}
         """First position of every open transaction with batches; in the order of positions, as they are entered
         when the first batch is folded: so the oldest is the first one, without a search."""
+        self._unstable: dict[TxId, Offset] = {}
+        """First offset of every open transaction whose batches are placed; in their order, for the same reason."""
+        self._aborted_by_hand: dict[ProducerId, tuple[TxId, Held]] = {}
+        """What each producer's transaction held when it was aborted here without its coordinator."""
 
     def restore(
         self,
@@ -116,10 +141,12 @@ class LocalState:
         replay_from: JournalPosition,
         next_offset: Offset,
         windows: Mapping[ProducerId, ProducerWindow],
+        open_parts: Iterable[OpenPart] = (),
     ) -> None:
         """Start from what the data log holds; then fold the journal's frames from `replay_from` to its end.
 
-        The first three are the data log's mark, `windows` what it keeps of the producers.
+        The first three are the data log's mark, `windows` what it keeps of the producers, `open_parts` the
+        transactions that are open in it.
         """
         assert replay_from <= copied_through, (self.log, replay_from, copied_through)
         self.next_offset = next_offset
@@ -128,6 +155,13 @@ class LocalState:
         self.windows = dict(windows)
         self._copied_through = copied_through
         self._pins = {}
+        self._unstable = {}
+        self._aborted_by_hand = {}
+        for part in sorted(open_parts, key=lambda it: it.first_offset):
+            self._unstable[part.txid] = part.first_offset
+            self.open_transactions[part.txid] = OpenTransaction(
+                part.leader_epoch, first_offset=part.first_offset, records=part.records
+            )
 
     # ------------------------------------------------------------------ decisions (nothing changes)
 
@@ -147,11 +181,10 @@ class LocalState:
 
         `first_sequence` -1 (no sequence) is for offsets logs only. A repetition is answered as one also when the
         transaction is sealed or decided by now: "no effect" would be untrue. Otherwise the transaction must
-        have begun here and take batches still (NOT_OPEN, SEALED), and the sequence must fit.
+        have begun here and take batches still (NOT_OPEN, ABORTED, SEALED), and the sequence must fit.
         """
-        fenced = self.check_begin(txid)
-        if fenced is not None:
-            return fenced
+        if self._is_fenced(txid):
+            return Refused(BatchRefusal.FENCED)
         if first_sequence == NO_SEQUENCE and self.log.kind == LogKind.OFFSETS.value:
             check = ACCEPT
         else:
@@ -160,17 +193,21 @@ class LocalState:
             return check
         transaction = self.open_transactions.get(txid)
         if transaction is None:
-            return Refused(BatchRefusal.NOT_OPEN)
+            by_hand = self._lost_by_hand(txid) is not None
+            return Refused(BatchRefusal.ABORTED if by_hand else BatchRefusal.NOT_OPEN)
         if transaction.sealed:
             return Refused(BatchRefusal.SEALED)
         return check
 
     def check_begin(self, txid: TxId) -> Refused | None:
-        """May the transaction begin here? Refused if its epoch is FENCED."""
-        window = self.windows.get(txid.producer_id)
-        if window is not None and txid.epoch < window.epoch:
+        """May the transaction begin here? Refused if its epoch is FENCED, or it was ABORTED here by hand."""
+        if self._is_fenced(txid):
             return Refused(BatchRefusal.FENCED)
-        return None
+        return None if self._lost_by_hand(txid) is None else Refused(BatchRefusal.ABORTED)
+
+    def _is_fenced(self, txid: TxId) -> bool:
+        window = self.windows.get(txid.producer_id)
+        return window is not None and txid.epoch < window.epoch
 
     def needs_fence(self, producer_id: ProducerId, epoch: ProducerEpoch) -> bool:
         """Is this epoch of the producer new here, so that a Fence must be appended and folded before `begin`?"""
@@ -194,20 +231,55 @@ class LocalState:
     def seal(self, txid: TxId) -> Held | None:
         """Close the transaction for further batches and say what the log holds of it; None if it is not open.
 
+        Of one that was aborted by hand, what it held: `holds` will not find that any more, so it is not committed.
         Idempotent; forgotten by a restart, after which nothing is open to clients anyway.
         """
         transaction = self.open_transactions.get(txid)
         if transaction is None:
-            return None
+            return self._lost_by_hand(txid)
         transaction.sealed = True
         return Held(transaction.leader_epoch, transaction.records)
 
+    def note_aborted_by_hand(self, txid: TxId, held: Held) -> None:
+        """Somebody else than its coordinator has aborted the transaction here, where it held `held`.
+
+        After its Marker. Remembered until the producer's next transaction, or a restart, which aborts the rest.
+        """
+        assert txid not in self.open_transactions, f"{self.log}: {txid} is aborted by hand, but it is open"
+        self._aborted_by_hand[txid.producer_id] = txid, held
+
+    def _lost_by_hand(self, txid: TxId) -> Held | None:
+        lost = self._aborted_by_hand.get(txid.producer_id)
+        return lost[1] if lost is not None and lost[0] == txid else None
+
     # ------------------------------------------------------------------ questions
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """Before it all is decided: the first offset of the oldest open transaction, or the next offset."""
+        for first_offset in self._unstable.values():
+            return first_offset
+        return self.next_offset
+
+    def open_of(self, producer_id: ProducerId) -> TxId | None:
+        """The transaction of which the producer has readable records here, and no marker behind them."""
+        for txid in self._unstable:
+            if txid.producer_id == producer_id:
+                return txid
+        return None
 
     def held(self, txid: TxId) -> Held | None:
         """What the log holds of an open transaction; None if it is not open."""
         transaction = self.open_transactions.get(txid)
         return None if transaction is None else Held(transaction.leader_epoch, transaction.records)
+
+    def written_through(self, txid: TxId) -> JournalPosition | None:
+        """The journal position behind the last batch of an open transaction; None if it is not open.
+
+        0 if all its batches were copied before this run, and so were on disk.
+        """
+        transaction = self.open_transactions.get(txid)
+        return None if transaction is None else transaction.written_through
 
     def holds(self, txid: TxId, leader_epoch: LeaderEpoch, records: int) -> str | None:
         """None if the transaction can be committed here with so many records, or was; else why not, in words.
@@ -278,6 +350,8 @@ class LocalState:
                 placed = self._fold_plain(record, position, end, leader_epoch, now_ms)
             case TransactionalBatch():
                 placed = self._fold_transactional(record, position, end, leader_epoch, now_ms)
+            case OpenBatch():
+                placed = self._fold_open(record, position, end, leader_epoch, now_ms)
             case Apply():
                 placed = self._fold_apply(record, position, end, leader_epoch, now_ms)
             case Discard(txid):
@@ -285,6 +359,8 @@ class LocalState:
                 placed = self._fold_epoch(txid.producer_id, txid.epoch, position, end, now_ms)
             case Fence(producer_id, epoch):
                 placed = self._fold_epoch(producer_id, epoch, position, end, now_ms)
+            case Marker():
+                placed = self._fold_marker(record, position, end, leader_epoch, now_ms)
             case Forget(producer_id):
                 placed = self._fold_forget(producer_id, position, end)
             case _:
@@ -345,6 +421,37 @@ class LocalState:
             transaction.first_position = self._pins[txid] = position
         transaction.batches.append(_batch_ref(record, position, end))
         transaction.records += record.record_count
+        transaction.written_through = end
+
+    def _fold_open(
+        self, record: OpenBatch, position: JournalPosition, end: JournalPosition, leader_epoch: LeaderEpoch, now_ms: int
+    ) -> PlacedBatch | None:
+        if position < self._copied_through:
+            return None
+        txid, base_offset, record_count = record.txid, record.base_offset, record.record_count
+        self._require_next_offset(base_offset, record_count, f"a batch of {txid}", position)
+        window = self._window_with_batch(txid.producer_id, txid.epoch, record, base_offset, position, end, now_ms)
+        transaction = self.open_transactions.get(txid)
+        if transaction is None:
+            transaction = self.open_transactions[txid] = OpenTransaction(leader_epoch)
+        if transaction.first_offset is None:
+            transaction.first_offset = self._unstable[txid] = base_offset
+        transaction.records += record_count
+        transaction.written_through = end
+        self.windows[txid.producer_id] = window
+        self.next_offset = Offset(base_offset + record_count)
+        return PlacedBatch(
+            self.log,
+            base_offset,
+            txid.producer_id,
+            txid.epoch,
+            leader_epoch,
+            _batch_ref(record, position, end),
+            window,
+            end,
+            self.pinned_from(end),
+            OpenPart(txid, transaction.leader_epoch, transaction.first_offset, transaction.records),
+        )
 
     def _fold_apply(
         self, record: Apply, position: JournalPosition, end: JournalPosition, leader_epoch: LeaderEpoch, now_ms: int
@@ -355,7 +462,7 @@ class LocalState:
             return None
         self._require_next_offset(record.base_offset, record.record_count, f"the APPLY of {txid}", position)
         transaction = self.open_transactions.get(txid)
-        held = 0 if transaction is None else transaction.records
+        held = 0 if transaction is None or transaction.first_offset is not None else transaction.records
         if held != record.record_count:
             raise self._contradiction(
                 position, f"the APPLY of {txid} places {record.record_count} records, but {held} stand before it"
@@ -380,6 +487,43 @@ class LocalState:
             end,
             self.pinned_from(end),
             record.timestamp_ms,
+        )
+
+    def _fold_marker(
+        self, record: Marker, position: JournalPosition, end: JournalPosition, leader_epoch: LeaderEpoch, now_ms: int
+    ) -> PlacedMarker | None:
+        txid, offset = record.txid, record.offset
+        if position < self._copied_through:
+            return None
+        self._require_next_offset(offset, 1, f"the marker of {txid}", position)
+        transaction = self.open_transactions.get(txid)
+        if transaction is not None and transaction.batches:
+            raise self._contradiction(position, f"a marker ends {txid}, whose batches are not placed")
+        entry = None
+        if record.committed:
+            records, first_offset = 0, offset
+            if transaction is not None and transaction.first_offset is not None:
+                records, first_offset = transaction.records, transaction.first_offset
+            entry = AppliedTransaction(txid.epoch, txid.number, record.apply_number, first_offset, records)
+        self._close(txid)
+        window = self.windows.get(txid.producer_id)
+        if window is None:
+            window = first_window(txid.epoch, as_of=end, now_ms=now_ms)
+        window = window.with_marker(txid.epoch, entry, record.coordinator_epoch, as_of=end, now_ms=now_ms)
+        self.windows[txid.producer_id] = window
+        self.next_offset = Offset(offset + 1)
+        return PlacedMarker(
+            self.log,
+            offset,
+            txid,
+            record.apply_number,
+            record.committed,
+            record.coordinator_epoch,
+            leader_epoch,
+            record.timestamp_ms,
+            window,
+            end,
+            self.pinned_from(end),
         )
 
     def _fold_epoch(
@@ -413,7 +557,7 @@ class LocalState:
         self,
         producer_id: ProducerId,
         epoch: ProducerEpoch,
-        batch: PlainBatch | TransactionalBatch,
+        batch: PlainBatch | TransactionalBatch | OpenBatch,
         base_offset: Offset | None,
         position: JournalPosition,
         end: JournalPosition,
@@ -433,6 +577,7 @@ class LocalState:
     def _close(self, txid: TxId) -> None:
         self.open_transactions.pop(txid, None)
         self._pins.pop(txid, None)
+        self._unstable.pop(txid, None)
 
     def _require_next_offset(
         self, base_offset: Offset, record_count: int, what: str, position: JournalPosition
@@ -452,5 +597,7 @@ class LocalState:
         )
 
 
-def _batch_ref(record: PlainBatch | TransactionalBatch, position: JournalPosition, end: JournalPosition) -> BatchRef:
+def _batch_ref(
+    record: PlainBatch | TransactionalBatch | OpenBatch, position: JournalPosition, end: JournalPosition
+) -> BatchRef:
     return BatchRef(position, end - position, record.record_count, record.max_timestamp_ms, record.first_sequence)

@@ -11,6 +11,7 @@ the data log exactly the state that the journal had at the mark (invariant 4).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fairlog_types import ApplyNumber, JournalPosition, LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, TxId
 from journal.producer_window import ProducerWindow
@@ -29,9 +30,19 @@ class BatchRef:
     first_sequence: int
 
 
+class OpenPart(NamedTuple):
+    """What a log holds of an open transaction whose batches are readable at once, as of some frame."""
+
+    txid: TxId
+    leader_epoch: LeaderEpoch
+    """In which it was begun here."""
+    first_offset: Offset
+    records: int
+
+
 @dataclass(frozen=True, slots=True)
 class PlacedBatch:
-    """A plain batch, to be copied to `base_offset`."""
+    """A batch that is decided by being written, to be copied to `base_offset`: a plain one, or one of `part`."""
 
     log: LogId
     base_offset: Offset
@@ -47,6 +58,12 @@ class PlacedBatch:
     """The position behind the deciding frame: copying this moves the copied-through mark here."""
     replay_from: JournalPosition
     """min(end, first frame of the oldest transaction open at that moment): where a restart begins to read."""
+    part: OpenPart | None = None
+    """The open transaction that the batch belongs to, this batch included; None for a plain one."""
+
+    @property
+    def txid(self) -> TxId | None:
+        return None if self.part is None else self.part.txid
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +92,30 @@ class PlacedTransaction:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedMarker:
+    """The control record that ends a transaction in this log, to be written at `offset`.
+
+    A participant that was never written to gets one all the same, as in Kafka.
+    """
+
+    log: LogId
+    offset: Offset
+    txid: TxId
+    apply_number: ApplyNumber
+    committed: bool
+    coordinator_epoch: int
+    leader_epoch: LeaderEpoch
+    timestamp_ms: int
+    window: ProducerWindow
+    end: JournalPosition
+    replay_from: JournalPosition
+
+    @property
+    def producer_id(self) -> ProducerId:
+        return self.txid.producer_id
+
+
+@dataclass(frozen=True, slots=True)
 class PlacedState:
     """A change without records: a fence, a discard, or a producer that is forgotten."""
 
@@ -86,4 +127,4 @@ class PlacedState:
     replay_from: JournalPosition
 
 
-Placed = PlacedBatch | PlacedTransaction | PlacedState
+Placed = PlacedBatch | PlacedTransaction | PlacedMarker | PlacedState

@@ -32,6 +32,9 @@ import cbor2
 
 from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, Offset, ProducerEpoch, TxId
 
+NO_COORDINATOR_EPOCH = -1
+"""No marker was written for the producer yet."""
+
 NO_SEQUENCE = -1
 """The first sequence of a batch without idempotence, and of committed offsets (TxnOffsetCommit has none)."""
 
@@ -42,7 +45,8 @@ TRANSACTIONS_KEPT = 5
 """One more than the coordinator lets be committed but not yet recorded as COMMITTED."""
 
 _SEQUENCES = 1 << 31
-_FORMAT_VERSION = 1
+_WITHOUT_MARKERS, _WITH_MARKERS = 1, 2
+"""Versions of the format. A window without markers is written as it was before there were any."""
 
 
 class BatchRefusal(Enum):
@@ -52,6 +56,7 @@ class BatchRefusal(Enum):
     UNKNOWN_PRODUCER = "the producer is unknown in this partition, and its batch is not its first"
     OUT_OF_ORDER = "the batch does not follow the producer's last one"
     NOT_OPEN = "the transaction is not open in this partition"
+    ABORTED = "the transaction was aborted in this partition by hand"
     SEALED = "the transaction is being committed and takes no more batches"
 
 
@@ -115,6 +120,8 @@ class ProducerWindow:
     """When the producer last did something here, by the node's clock, ms since 1970."""
     as_of: JournalPosition
     """The end of the last frame that is folded in."""
+    coordinator_epoch: int = NO_COORDINATOR_EPOCH
+    """Of the last marker."""
 
     def fenced(self, epoch: ProducerEpoch, *, as_of: JournalPosition, now_ms: int) -> ProducerWindow:
         """After a frame that names `epoch` and holds no batch; a larger epoch begins with sequence 0.
@@ -122,8 +129,8 @@ class ProducerWindow:
         A smaller one changes nothing: a transaction of an older epoch may still be decided.
         """
         if epoch > self.epoch:
-            return ProducerWindow(epoch, (), self.applied, now_ms, as_of)
-        return ProducerWindow(self.epoch, self.batches, self.applied, now_ms, as_of)
+            return ProducerWindow(epoch, (), self.applied, now_ms, as_of, self.coordinator_epoch)
+        return ProducerWindow(self.epoch, self.batches, self.applied, now_ms, as_of, self.coordinator_epoch)
 
     def with_batch(
         self,
@@ -142,15 +149,29 @@ class ProducerWindow:
         if first_sequence == NO_SEQUENCE:
             return self.fenced(epoch, as_of=as_of, now_ms=now_ms)
         batch = WindowBatch(first_sequence, last_sequence(first_sequence, record_count), base_offset)
-        if epoch > self.epoch:
-            return ProducerWindow(epoch, (batch,), self.applied, now_ms, as_of)
-        return ProducerWindow(epoch, (*self.batches[1 - BATCHES_KEPT :], batch), self.applied, now_ms, as_of)
+        batches = (batch,) if epoch > self.epoch else (*self.batches[1 - BATCHES_KEPT :], batch)
+        return ProducerWindow(epoch, batches, self.applied, now_ms, as_of, self.coordinator_epoch)
 
     def with_applied(self, entry: AppliedTransaction, *, as_of: JournalPosition, now_ms: int) -> ProducerWindow:
         """After an APPLY of one of the producer's transactions, of this epoch or of another one."""
         applied = (*self.applied[1 - TRANSACTIONS_KEPT :], entry)
         batches = self.batches if entry.epoch <= self.epoch else ()
-        return ProducerWindow(max(self.epoch, entry.epoch), batches, applied, now_ms, as_of)
+        epoch = max(self.epoch, entry.epoch)
+        return ProducerWindow(epoch, batches, applied, now_ms, as_of, self.coordinator_epoch)
+
+    def with_marker(
+        self,
+        epoch: ProducerEpoch,
+        entry: AppliedTransaction | None,
+        coordinator_epoch: int,
+        *,
+        as_of: JournalPosition,
+        now_ms: int,
+    ) -> ProducerWindow:
+        """After the marker of a transaction of `epoch`; `entry` says where it stands, if it has committed."""
+        ended = self.fenced(epoch, as_of=as_of, now_ms=now_ms)
+        applied = ended.applied if entry is None else (*ended.applied[1 - TRANSACTIONS_KEPT :], entry)
+        return ProducerWindow(ended.epoch, ended.batches, applied, now_ms, as_of, coordinator_epoch)
 
     def accepts(self, epoch: ProducerEpoch, first_sequence: int) -> bool:
         """Would a batch of this epoch that begins so be appended? (NO_SEQUENCE asks of the epoch alone.)"""
@@ -174,26 +195,32 @@ class ProducerWindow:
 
     def encode(self) -> bytes:
         """The window as the data log keeps it (docs/formats/local-journal.md, "Producer windows")."""
-        fields = (_FORMAT_VERSION, self.epoch, self.last_use_ms, self.as_of, self.batches, self.applied)
-        return cbor2.dumps(fields)
+        fields = (self.epoch, self.last_use_ms, self.as_of, self.batches, self.applied)
+        if self.coordinator_epoch == NO_COORDINATOR_EPOCH:
+            return cbor2.dumps((_WITHOUT_MARKERS, *fields))
+        return cbor2.dumps((_WITH_MARKERS, *fields, self.coordinator_epoch))
 
     @classmethod
     def decode(cls, data: bytes) -> ProducerWindow:
         """Read what `encode` wrote. Raises CorruptStorage on anything else; the caller knows whose window it is."""
         try:
-            version, epoch, last_use_ms, as_of, batches, applied = cbor2.loads(data)
-            if version != _FORMAT_VERSION:
-                raise CorruptStorage(f"a producer window has format version {version}; known is {_FORMAT_VERSION}")
+            version, *fields = cbor2.loads(data)
+            if version not in (_WITHOUT_MARKERS, _WITH_MARKERS):
+                raise CorruptStorage(f"a producer window has format version {version}; a newer version has written it")
+            if version == _WITHOUT_MARKERS:
+                fields.append(NO_COORDINATOR_EPOCH)
+            epoch, last_use_ms, as_of, batches, applied, coordinator_epoch = fields
             window = cls(
                 epoch=epoch,
                 batches=tuple(WindowBatch(*batch) for batch in batches),
                 applied=tuple(AppliedTransaction(*entry) for entry in applied),
                 last_use_ms=last_use_ms,
                 as_of=as_of,
+                coordinator_epoch=coordinator_epoch,
             )
         except (cbor2.CBORDecodeError, TypeError, ValueError) as error:
             raise CorruptStorage(f"a producer window does not read: {data.hex()}") from error
-        numbers: list[object] = [epoch, last_use_ms, as_of, *chain.from_iterable(window.applied)]
+        numbers: list[object] = [epoch, last_use_ms, as_of, coordinator_epoch, *chain.from_iterable(window.applied)]
         for first, last, base_offset in window.batches:
             numbers += (first, last) if base_offset is None else (first, last, base_offset)
         if not all(type(number) is int for number in numbers):

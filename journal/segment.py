@@ -26,7 +26,6 @@ from fairlog_types import JournalPosition
 from journal.frame import ALIGNMENT, Buffer
 
 MAGIC = b"FAIRJNL1"
-VERSION = 1
 
 _HEADER = struct.Struct("<8sHBBIQQ28s")
 _CRC = struct.Struct("<I")
@@ -55,6 +54,10 @@ class Fsync(Enum):
     NEVER = "never"
     """When the operating system pleases, but for whole segments and at a clean close."""
 
+
+VERSIONS = {JournalKind.LOCAL: 2, JournalKind.GROUP: 1}
+"""What is written of each kind of journal; older ones are read. With 2 the records of local journals learned of
+markers, and a program that does not know these refuses the segment, before it has looked into it."""
 
 _DURABILITY = {Fsync.COMMIT: 0, Fsync.INTERVAL: 1, Fsync.NEVER: 2}
 _FSYNC_OF = {number: fsync for fsync, number in _DURABILITY.items()}
@@ -85,7 +88,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
     """The 64 bytes that `decode_segment_header_untrusted` reads."""
     body = _HEADER.pack(
         MAGIC,
-        VERSION,
+        VERSIONS[header.kind],
         header.kind.value,
         _DURABILITY[header.fsync],
         header.salt,
@@ -99,8 +102,8 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 def decode_segment_header_untrusted(buffer: Buffer) -> SegmentHeader | BadHeader:
     """Decode a segment's first 64 bytes (more are ignored).
 
-    Valid if and only if magic and checksum are right, the version is 1, kind and durability are known, and base and
-    `previous_end` are multiples of 8 with `previous_end` not beyond the base. Never raises.
+    Valid if and only if magic and checksum are right, kind and durability are known, the version is one of the kind's,
+    and base and `previous_end` are multiples of 8 with `previous_end` not beyond the base. Never raises.
     """
     if len(buffer) < SEGMENT_HEADER_BYTES:
         return BadHeader.UNREADABLE
@@ -108,13 +111,13 @@ def decode_segment_header_untrusted(buffer: Buffer) -> SegmentHeader | BadHeader
     (crc,) = _CRC.unpack_from(buffer, _HEADER.size)
     if magic != MAGIC or crc32c(memoryview(buffer)[: _HEADER.size]) != crc:
         return BadHeader.UNREADABLE
-    if version != VERSION:
-        return BadHeader.VERSION
-    if base % ALIGNMENT or previous_end % ALIGNMENT or previous_end > base or durability not in _FSYNC_OF:
-        return BadHeader.FIELDS
     try:
         journal_kind = JournalKind(kind)
     except ValueError:
+        return BadHeader.FIELDS
+    if not 1 <= version <= VERSIONS[journal_kind]:
+        return BadHeader.VERSION
+    if base % ALIGNMENT or previous_end % ALIGNMENT or previous_end > base or durability not in _FSYNC_OF:
         return BadHeader.FIELDS
     return SegmentHeader(
         journal_kind, _FSYNC_OF[durability], salt, JournalPosition(base), JournalPosition(previous_end)

@@ -48,6 +48,7 @@ def topics(page: TopicPage) -> Document:
             {
                 "name": topic.name,
                 "topic_id": topic.topic_id,
+                "transactions": topic.transactions,
                 "records": sum(each.high_watermark - each.log_start for each in topic.partitions),
                 "size_bytes": sum(each.size_bytes for each in topic.partitions),
                 "journal_bytes": sum(each.journal_bytes for each in topic.partitions),
@@ -56,6 +57,8 @@ def topics(page: TopicPage) -> Document:
                         "partition": each.partition,
                         "log_start": each.log_start,
                         "high_watermark": each.high_watermark,
+                        "last_stable_offset": each.last_stable_offset,
+                        "open_transactions": each.open_transactions,
                         "size_bytes": each.size_bytes,
                         "journal_bytes": each.journal_bytes,
                     }

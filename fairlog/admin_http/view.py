@@ -46,6 +46,10 @@ class PartitionView:
     partition: int
     log_start: int
     high_watermark: int
+    last_stable_offset: int
+    """Where readers of committed records stand still: before the high watermark while something is open there."""
+    open_transactions: int
+    """That have written to it."""
     size_bytes: int
     """Of the batches in the data log."""
     journal_bytes: int
@@ -58,6 +62,8 @@ class TopicView:
 
     name: str
     topic_id: str
+    transactions: str
+    """How they reach the topic: `journal` or `markers`."""
     partitions: tuple[PartitionView, ...]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol
 
@@ -32,7 +33,15 @@ Examples:
   fairlog consume orders --partition 0 --offset -10       # the last ten, and what comes
   fairlog consume orders --group billing --count 100
   fairlog consume orders --until-end --data-dir data      # without asking the node
+  fairlog consume orders --isolation read_uncommitted     # and what a topic with markers has of open and aborted ones
 """
+
+
+class Isolation(Enum):
+    """As consumers call it."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
 
 
 class Reading(Protocol):
@@ -81,6 +90,10 @@ def consume(
             help="Stop where the topics end now; read from the first record, unless told otherwise.",
         ),
     ] = False,
+    isolation: Annotated[
+        Isolation,
+        typer.Option(help="Whether to show only what is committed, or all that a topic with markers holds."),
+    ] = Isolation.READ_COMMITTED,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document a line.")] = False,
 ) -> None:
     """Show records of topics as they come, until Ctrl-C or where the options say."""
@@ -92,6 +105,7 @@ def consume(
         start if offset is None else offset,
         count,
         until_end,
+        isolation is Isolation.READ_COMMITTED,
     )
     opened: AbstractContextManager[Reading]
     if data_dir is not None:

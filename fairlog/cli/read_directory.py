@@ -8,7 +8,7 @@ first cut, and up to there a log does not change.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -43,7 +43,7 @@ _SENTENCES = (
 
 
 class DirectoryReading:
-    """Records of one data directory; `total` of them are there to be read when it begins."""
+    """Records of one data directory; `total` offsets are there to be read when it begins."""
 
     def __init__(self, reader: LocalReader, selection: Selection) -> None:
         self._reader = reader
@@ -52,7 +52,7 @@ class DirectoryReading:
             self._ranges = {
                 (topic, partition): each
                 for topic in selection.topics
-                for partition, each in begin_at(selection, topic, _held(cut, topic)).items()
+                for partition, each in begin_at(selection, topic, self._held(cut, topic)).items()
             }
         self.total = sum(each.end - each.start for each in self._ranges.values())
 
@@ -65,8 +65,6 @@ class DirectoryReading:
             with _sentences(), self._reader.cut() as cut:
                 chunk = [] if cut.number == seen else self._read(cut, positions, left)
                 seen = cut.number if not chunk else None
-            for record in chunk:
-                positions[record.topic, record.partition] = record.offset + 1
             left = None if left is None else left - len(chunk)
             yield chunk
             if not chunk:
@@ -74,17 +72,31 @@ class DirectoryReading:
                     return
                 stop.wait(_LOOK_AGAIN_S)
 
-    def _read(
-        self, cut: TopicsCut, positions: Mapping[tuple[str, int], int], records_max: int | None
-    ) -> list[ReadRecord]:
+    def _read(self, cut: TopicsCut, positions: dict[tuple[str, int], int], records_max: int | None) -> list[ReadRecord]:
+        """What comes next, and move `positions` behind it."""
         room = _CHUNK_RECORDS if records_max is None else min(records_max, _CHUNK_RECORDS)
         share = max(1, room // len(positions))  # so that a busy partition does not keep the others waiting
         chunk: list[ReadRecord] = []
         for (topic, partition), position in positions.items():
-            end = self._ranges[topic, partition].end if self._selection.until_end else None
-            found = cut.records(topic, partition, position, before=end)
-            chunk.extend(ReadRecord(topic, partition, *record) for record in islice(found, share))
-        return chunk[:room]
+            records_max = min(share, room - len(chunk))
+            end = self._readable_end(cut, topic, partition)
+            committed_only = self._selection.committed_only
+            records = cut.records(topic, partition, position, before=end, committed_only=committed_only)
+            found = [ReadRecord(topic, partition, *record) for record in islice(records, records_max)]
+            # The offsets up to the end may all be markers' and aborted records': nobody should look at them again.
+            positions[topic, partition] = max(position, end) if len(found) < records_max else _behind(found, position)
+            chunk += found
+        return chunk
+
+    def _readable_end(self, cut: TopicsCut, topic: str, partition: int) -> int:
+        end = _end(cut, topic, partition, self._selection)
+        return min(end, self._ranges[topic, partition].end) if self._selection.until_end else end
+
+    def _held(self, cut: TopicsCut, topic: str) -> dict[int, Range]:
+        return {
+            partition: Range(cut.bounds(topic, partition).log_start, _end(cut, topic, partition, self._selection))
+            for partition in cut.partitions(topic)
+        }
 
 
 @contextmanager
@@ -96,9 +108,13 @@ def open_directory(data_dir: Path, selection: Selection) -> Generator[DirectoryR
         yield DirectoryReading(reader, selection)
 
 
-def _held(cut: TopicsCut, topic: str) -> dict[int, Range]:
-    bounds = {partition: cut.bounds(topic, partition) for partition in cut.partitions(topic)}
-    return {partition: Range(each.log_start, each.next_offset) for partition, each in bounds.items()}
+def _end(cut: TopicsCut, topic: str, partition: int, selection: Selection) -> int:
+    bounds = cut.bounds(topic, partition)
+    return bounds.last_stable_offset if selection.committed_only else bounds.next_offset
+
+
+def _behind(found: list[ReadRecord], position: int) -> int:
+    return found[-1].offset + 1 if found else position
 
 
 @contextmanager

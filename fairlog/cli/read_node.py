@@ -78,6 +78,7 @@ class _Reading:
             **{
                 "enable.auto.commit": False,
                 "enable.partition.eof": self._selection.until_end,
+                "isolation.level": "read_committed" if self._selection.committed_only else "read_uncommitted",
                 "error_cb": self._note_error,
                 **more,
             },
@@ -137,7 +138,7 @@ class _Reading:
 
 
 class AssignedReading(_Reading):
-    """Partitions by name, from offsets that the command line gives. `total` records are there when it begins."""
+    """Partitions by name, from offsets that the command line gives. `total` offsets are there when it begins."""
 
     def __init__(self, bootstrap: Address, selection: Selection, held: dict[str, dict[int, Range]]) -> None:
         ranges = {
@@ -231,17 +232,20 @@ def open_node(bootstrap: Address, selection: Selection, group: str | None) -> Ge
     with connect(bootstrap) as connection:
         if group is not None and not connection.serves(_JOIN_GROUP):
             raise ClientError(f"the broker at {bootstrap} does not serve consumer groups")
-        held = {topic: _held(connection, topic) for topic in selection.topics}
+        held = {topic: _held(connection, topic, selection) for topic in selection.topics}
     if group is None:
         yield AssignedReading(bootstrap, selection, held)
     else:
         yield GroupReading(bootstrap, selection, held, group)
 
 
-def _held(connection: Connection, topic: str) -> dict[int, Range]:
+def _held(connection: Connection, topic: str, selection: Selection) -> dict[int, Range]:
     if partition_count(connection, topic) is None:
         raise ClientError(f"there is no topic {topic}")
-    return {each.partition: Range(each.start, each.end) for each in describe_topic(connection, topic)}
+    return {
+        each.partition: Range(each.start, each.stable if selection.committed_only else each.end)
+        for each in describe_topic(connection, topic)
+    }
 
 
 def _record(message: Message, place: _Place, offset: int, no_timestamp: int) -> ReadRecord:

@@ -31,6 +31,8 @@ class Selection:
     """Stop after so many records."""
     until_end: bool
     """Stop where the partitions ended when the reading began."""
+    committed_only: bool = True
+    """Nothing of transactions that are open, or were aborted; a partition ends before the first open one."""
 
 
 @dataclass(frozen=True, slots=True)

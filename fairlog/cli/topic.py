@@ -7,6 +7,7 @@ passes through here, has no use for it.
 from __future__ import annotations
 
 from dataclasses import asdict
+from enum import Enum
 from typing import Annotated
 
 import typer
@@ -20,6 +21,14 @@ app = typer.Typer(
     epilog="\b\nExample:\n  fairlog topic create orders --partitions 3",
     no_args_is_help=True,
 )
+
+
+class Mode(Enum):
+    """How transactions reach a topic."""
+
+    JOURNAL = "journal"
+    MARKERS = "markers"
+
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
@@ -42,14 +51,23 @@ def create(
     config: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the topic; may be repeated.")
     ] = None,
+    transactions: Annotated[
+        Mode | None,
+        typer.Option(
+            help="How transactions reach the topic; short for --config fairlog.transactions=…. It stays as it is made.",
+            show_default="the broker's",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a topic."""
-    from fairlog.cli import topics_admin
+    from fairlog.cli import topic_changes, topics_admin
     from fairlog.cli.client import connect
 
     _refuse_extra_arguments(context)
     configs = dict(_pair(each, "--config") for each in config or ())
+    if transactions is not None:
+        configs[topic_changes.TRANSACTIONS] = transactions.value
     with connect(bootstrap) as connection:
         made = topics_admin.create_topic(connection, name, partitions, configs)
     if json:
@@ -61,30 +79,40 @@ def create(
 @app.command("list", epilog="\b\nExample:\n  fairlog topic list --json")
 def list_all(bootstrap: Bootstrap, json: Json = False) -> None:
     """List all topics."""
-    from fairlog.cli import topics_admin
+    from fairlog.cli import topic_changes, topics_admin
     from fairlog.cli.client import connect
 
+    columns = ("topic", "partitions", "transactions")
     with connect(bootstrap) as connection:
-        found = topics_admin.topic_partitions(connection)
+        partitions = topics_admin.topic_partitions(connection)
+        modes = topic_changes.transaction_modes(connection, list(partitions))
+    rows = [(name, count, modes[name]) for name, count in partitions.items()]
     if json:
-        show_json([{"topic": name, "partitions": partitions} for name, partitions in found.items()])
+        show_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        show_table(("topic", "partitions"), list(found.items()), empty="there are no topics")
+        show_table(columns, rows, empty="there are no topics")
 
 
 @app.command("describe", epilog="\b\nExample:\n  fairlog topic describe orders")
 def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
-    """Show a topic's partitions, their leaders and their offsets."""
-    from fairlog.cli import topics_admin
+    """Show how transactions reach a topic, and its partitions, their leaders and their offsets.
+
+    A reader of committed records comes as far as stable; beyond it a transaction is open. Records are those from start
+    to end; with markers these count among them.
+    """
+    from fairlog.cli import topic_changes, topics_admin
     from fairlog.cli.client import connect
 
     with connect(bootstrap) as connection:
         partitions = topics_admin.describe_topic(connection, name)
+        mode = topic_changes.transaction_modes(connection, [name])[name]
     if json:
-        show_json({"topic": name, "partitions": [asdict(each) for each in partitions]})
+        show_json({"topic": name, "transactions": mode, "partitions": [asdict(each) for each in partitions]})
     else:
-        rows = [(p.partition, p.leader, p.leader_epoch, p.start, p.end, p.end - p.start) for p in partitions]
-        columns = ("partition", "leader", "leader epoch", "start", "end", "records")
+        rows = [(p.partition, p.leader, p.leader_epoch, p.start, p.stable, p.end, p.end - p.start) for p in partitions]
+        columns = ("partition", "leader", "leader epoch", "start", "stable", "end", "records")
+        if mode is not None:
+            say(f"transactions: {mode}")
         show_table(columns, rows, empty=f"topic {name} has no partitions")
 
 

@@ -27,6 +27,7 @@ from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from fairlog.cli.client import TIMEOUT_S, Connection, check
 
+TRANSACTIONS = "fairlog.transactions"
 _TOPIC = i8(2)
 _SET, _DELETE = i8(0), i8(1)
 _NOT_DELETED = {
@@ -55,6 +56,24 @@ def topic_configs(connection: Connection, name: str) -> Sequence[Config]:
     check(f"asking the configs of topic {name}", answer.error_code, answer.error_message)
     found = [Config(each.name, each.value, _SOURCES.get(int(each.config_source), "unknown")) for each in answer.configs]
     return sorted(found, key=lambda config: config.name)
+
+
+def transaction_modes(connection: Connection, names: Sequence[str]) -> Mapping[str, str | None]:
+    """How transactions reach each of these topics; None for one that is gone, or where there is no such config."""
+    if not names:
+        return {}
+    resources = tuple(
+        DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=(TRANSACTIONS,))
+        for name in names
+    )
+    request = DescribeConfigsRequest(resources=resources, include_synonyms=False, include_documentation=False)
+    answer = connection.request(request, DescribeConfigsResponse)
+    modes: dict[str, str | None] = dict.fromkeys(names)
+    for topic in answer.results:
+        for config in topic.configs:
+            if config.name == TRANSACTIONS:
+                modes[topic.resource_name] = config.value
+    return modes
 
 
 def alter_topic_configs(connection: Connection, name: str, to_set: Mapping[str, str], to_delete: Sequence[str]) -> None:

@@ -33,6 +33,8 @@ class Partition:
     leader_epoch: int
     start: int
     end: int
+    stable: int
+    """Where readers of committed records stand still: before `end` while a transaction of marker mode is open."""
 
 
 def topic_partitions(connection: Connection) -> Mapping[str, int]:
@@ -80,6 +82,7 @@ def describe_topic(connection: Connection, name: str) -> Sequence[Partition]:
     numbers = [int(each.partition_index) for each in found]
     starts = offsets_at(connection, name, numbers, _EARLIEST)
     ends = offsets_at(connection, name, numbers, _LATEST)
+    stable = offsets_at(connection, name, numbers, _LATEST, committed_only=True)
     return [
         Partition(
             int(each.partition_index),
@@ -87,16 +90,22 @@ def describe_topic(connection: Connection, name: str) -> Sequence[Partition]:
             int(each.leader_epoch),
             starts[each.partition_index],
             ends[each.partition_index],
+            stable[each.partition_index],
         )
         for each in found
     ]
 
 
-def offsets_at(connection: Connection, name: str, partitions: Sequence[int], timestamp_ms: int) -> Mapping[int, int]:
-    """In each partition, the offset of the first record of that time or later; -1 if there is none."""
+def offsets_at(
+    connection: Connection, name: str, partitions: Sequence[int], timestamp_ms: int, *, committed_only: bool = False
+) -> Mapping[int, int]:
+    """In each partition, the offset of the first record of that time or later; -1 if there is none.
+
+    With `committed_only` as a reader of committed records is told.
+    """
     request = ListOffsetsRequest(
         replica_id=BrokerId(-1),
-        isolation_level=i8(0),
+        isolation_level=i8(int(committed_only)),
         topics=(
             ListOffsetsTopic(
                 name=TopicName(name),

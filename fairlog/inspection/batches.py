@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from datalog.batch import BadBatch, BatchHeader, Buffer, check_crc, parse_stored_header
+from datalog.control_batch import decode_control_batch
 from datalog.decoding import decode_records_untrusted
 from datalog.decompress import UnreadableRecords
 from fairlog.inspection.lines import Line
@@ -24,20 +25,30 @@ def show_batch(data: Buffer, byte: int, *, records: bool, depth: int) -> Iterato
         damage = f"byte {byte}: {error}"
     if header.size_bytes != len(data):
         damage = f"byte {byte}: the batch has {header.size_bytes} bytes by its header, {len(data)} are there"
-    yield Line("batch", batch_fields(header), damage, depth)
+    fields = batch_fields(header)
+    if header.control:
+        try:
+            marker = decode_control_batch(data)
+            fields |= {
+                "marker": "commit" if marker.committed else "abort",
+                "coordinator_epoch": marker.coordinator_epoch,
+            }
+        except BadBatch as error:
+            damage = damage or f"byte {byte}: {error}"
+    yield Line("batch", fields, damage, depth)
     if not records or damage is not None:
         return
     try:
         for record in decode_records_untrusted(header, data):
-            fields: dict[str, object] = {
+            shown: dict[str, object] = {
                 "offset": record.offset,
                 "timestamp_ms": record.timestamp_ms,
                 "key": record.key,
                 "value": record.value,
             }
             if record.headers:
-                fields["headers"] = [[name, value] for name, value in record.headers]
-            yield Line("record", fields, None, depth + 1)
+                shown["headers"] = [[name, value] for name, value in record.headers]
+            yield Line("record", shown, None, depth + 1)
     except UnreadableRecords as error:
         # What a producer has written behind a good header is the producer's; it is no damage of ours.
         yield Line("records cannot be shown", {"why": str(error)}, None, depth + 1)

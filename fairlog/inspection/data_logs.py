@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from datalog import layout
+from datalog.interface import AbortedTransaction, OpenInLog
 from datalog.layout import DamagedValue, LogRecord
 from datalog.lmdb_pages import DamagedPage, LmdbFile
 from datalog.offset_entries import MalformedEntries, decode_offset_entry
@@ -56,6 +57,7 @@ def show_data_logs(file: LmdbFile, selection: Selection) -> Iterator[Line]:
         yield Line("table of logs", {}, str(error))
     yield from _show_producers(logs, numbers)
     yield from _show_time_index(logs, numbers)
+    yield from _show_transactions(logs, numbers)
     yield from _show_offsets(logs, numbers, selection)
     for log, record in found:
         yield Line("log", {"log": log, **{name: getattr(record, name) for name in record.__slots__}})
@@ -101,6 +103,29 @@ def _show_time_index(logs: StoredLogs, numbers: dict[int, LogId]) -> Iterator[Li
             yield Line("time index", {"log": log, "timestamps_up_to_ms": timestamp_ms, "before": at})
     except DamagedPage as error:
         yield Line("time index", {}, str(error))
+
+
+def _show_transactions(logs: StoredLogs, numbers: dict[int, LogId]) -> Iterator[Line]:
+    """What logs with markers say of open and aborted transactions."""
+    tables: tuple[tuple[bytes, str, Callable[[bytes, memoryview], OpenInLog | AbortedTransaction]], ...] = (
+        (layout.OPEN, "open transaction", layout.decode_open),
+        (layout.ABORTED, "aborted transaction", layout.decode_aborted),
+    )
+    for table, what, decode in tables:
+        try:
+            for item in logs.table(table):
+                log = numbers.get(int.from_bytes(item.key[:4], "big"))
+                if log is None:
+                    yield Line(what, {"key": item.key}, f"byte {item.at}: its key belongs to no log")
+                    continue
+                try:
+                    found = decode(item.key, item.value)
+                except DamagedValue as error:
+                    yield Line(what, {"log": log}, f"byte {item.at}: {error}")
+                    continue
+                yield Line(what, {"log": log, **{name: getattr(found, name) for name in found.__slots__}})
+        except DamagedPage as error:
+            yield Line(f"table of {what}s", {}, str(error))
 
 
 def _show_offsets(logs: StoredLogs, numbers: dict[int, LogId], selection: Selection) -> Iterator[Line]:

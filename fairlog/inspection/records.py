@@ -12,7 +12,16 @@ from journal.group_records import decode_group
 from journal.local_journal import decode_local
 from journal.segment import JournalKind
 
-_LOCAL = {1: "fence", 2: "plain batch", 3: "transactional batch", 4: "apply", 5: "discard", 6: "forget"}
+_LOCAL = {
+    1: "fence",
+    2: "plain batch",
+    3: "transactional batch",
+    4: "apply",
+    5: "discard",
+    6: "forget",
+    7: "open batch",
+    8: "marker",
+}
 _GROUP = {
     1: "producer",
     2: "expired",

@@ -17,7 +17,7 @@ from fairlog.inspection.lines import Line
 from fairlog.inspection.records import kind_in_words, record_fields
 from fairlog_types import CorruptStorage, JournalPosition
 from journal.frame import CLOSE, Buffer, Frame, decode_frame_untrusted
-from journal.local_journal import PLAIN_BATCH, TRANSACTIONAL_BATCH
+from journal.local_journal import OPEN_BATCH, PLAIN_BATCH, TRANSACTIONAL_BATCH
 from journal.recovery import TAIL_TABLE, Head, Rest, Tail, Verdict, later_frames, scan_tail
 from journal.segment import (
     BadHeader,
@@ -26,6 +26,8 @@ from journal.segment import (
     decode_segment_header_untrusted,
     file_offset,
 )
+
+_BATCHES = (PLAIN_BATCH, TRANSACTIONAL_BATCH, OPEN_BATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ def _show_frame(header: SegmentHeader, frame: Frame, offsets_log: bool, selectio
         damage = f"byte {byte}: {error}"
     fields.update({"leader_epoch": frame.leader_epoch, "durable": frame.durable, "payload_bytes": len(frame.payload)})
     yield Line(what, fields, damage)
-    is_batch = header.kind is JournalKind.LOCAL and frame.kind in (PLAIN_BATCH, TRANSACTIONAL_BATCH)
+    is_batch = header.kind is JournalKind.LOCAL and frame.kind in _BATCHES
     if not is_batch:
         return
     payload_byte = file_offset(frame.payload_position, header.base)

@@ -13,7 +13,7 @@ from enum import IntEnum
 
 from coordinator.answers import Effect, Refusal
 from datalog.batch import BadBatchReason
-from fairlog.broker import CommitRefusal, RefusedAppend
+from fairlog.broker import AbortRefusal, CommitRefusal, RefusedAppend
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.offset_values import OffsetRefusal
 from fairlog.kafka.api import HangUp
@@ -58,6 +58,7 @@ class ErrorCode(IntEnum):
     INVALID_PRODUCER_ID_MAPPING = 49
     INVALID_TRANSACTION_TIMEOUT = 50
     CONCURRENT_TRANSACTIONS = 51
+    TRANSACTION_COORDINATOR_FENCED = 52
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
     UNKNOWN_PRODUCER_ID = 59
@@ -115,6 +116,16 @@ APPEND_REFUSALS: dict[RefusedAppend, ErrorCode] = {
     RefusedAppend.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,
 }
 """What a leader's refusal of a batch is answered with; all are without effect."""
+
+ABORT_REFUSALS: dict[AbortRefusal, ErrorCode] = {
+    AbortRefusal.UNKNOWN_LOG: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    AbortRefusal.NO_MARKERS: ErrorCode.INVALID_TXN_STATE,
+    AbortRefusal.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
+    AbortRefusal.COORDINATOR_FENCED: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    AbortRefusal.BEING_DECIDED: ErrorCode.CONCURRENT_TRANSACTIONS,
+    AbortRefusal.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,
+}
+"""What a leader's refusal of an abort marker is answered with; all are without effect."""
 
 BAD_BATCHES: dict[BadBatchReason, ErrorCode] = {
     BadBatchReason.TOO_SHORT: ErrorCode.CORRUPT_MESSAGE,

@@ -12,6 +12,7 @@ import structlog
 from fairlog.broker import Broker
 from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists
 from fairlog.kafka.errors import ErrorCode
+from fairlog.topic_configs import with_fixed
 from fairlog_types import LogId, LogKind, StorageFailure
 
 log = structlog.get_logger()
@@ -28,7 +29,11 @@ async def find_or_create(broker: Broker, name: str, *, may_create: bool) -> Topi
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         with structlog.contextvars.bound_contextvars(on_first_use=True):  # in the line of the topic's creation
-            return await broker.topics.create(name, partitions=broker.settings.topics.partitions_default, configs={})
+            return await broker.topics.create(
+                name,
+                partitions=broker.settings.topics.partitions_default,
+                configs=with_fixed({}, broker.settings),
+            )
     except InvalidTopic:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     except TopicExists:  # another client's request was faster

@@ -11,6 +11,10 @@ may delete it meanwhile, and then it is not put back (`DataLogWriter.replace`).
 A transaction's batches in the log change in one block, so whoever reads finds them as they were or as they are to be,
 never some of each. Of a transaction that is too large for that (`REWRITTEN_BYTES_MAX`) only whole batches go.
 
+In a log with markers all this ends at the last stable offset: what is not decided neither goes nor supersedes anything.
+Batches of aborted transactions go, and their keys count for nothing; control batches stay, and the list of aborted
+transactions with them. Each batch is changed by itself there, for a transaction's stand apart.
+
 A crash anywhere loses nothing: each block leaves a log in which every key has its latest record, and how far the
 cleaning has come is written last. The next one does over what was not marked. Batches that cannot be read (a codec
 that is not installed, nonsense from a producer) are kept as they are, and so are tombstones behind them.
@@ -27,8 +31,10 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from datalog.batch import BadBatch, check_crc, parse_stored_header
+from datalog.aborted import AbortedRanges
+from datalog.batch import BadBatch, BatchHeader, check_crc, parse_stored_header
 from datalog.decompress import UnreadableRecords
 from datalog.interface import (
     Bounds,
@@ -146,8 +152,9 @@ class LogCleaner:
         self.report.reason = why_due(self._rules, cleaned, news, seen=self._seen, now_ms=self._now_ms())
         if self.report.reason is None:
             return
-        # The last unit is never touched: the log's end hangs on its last batch, and its batches go together.
-        last = self._data_logs.units(self._log, Offset(bounds.next_offset - 1), batches_max=1)
+        # The last unit is never touched: the log's end hangs on its last batch, and its batches go together. Before an
+        # open transaction it is the same for readers who have to wait there: they must be able to come to that end.
+        last = self._data_logs.units(self._log, Offset(bounds.last_stable_offset - 1), batches_max=1)
         sweep_end = min([news.end, *(unit.base_offset for unit in last)])
         at = Offset(max(bounds.log_start, min(cleaned.through, _or_end(cleaned.doubt_from, news.end))))
         while True:
@@ -176,10 +183,10 @@ class LogCleaner:
 
     def _news(self, cleaned: Cleaned, bounds: Bounds) -> Generator[None, None, News]:
         """How far the log may be cleaned, and how much is new there."""
-        start = Offset(max(cleaned.through, bounds.log_start))
+        start, end = Offset(max(cleaned.through, bounds.log_start)), bounds.last_stable_offset
         oldest_ms: int | None = None
         size_bytes = 0
-        for unit in self._units(start, bounds.next_offset):
+        for unit in self._units(start, end):
             if unit is None:
                 yield
                 continue
@@ -187,9 +194,9 @@ class LogCleaner:
                 return News(unit.base_offset, size_bytes, oldest_ms)
             oldest_ms = unit.max_timestamp_ms if oldest_ms is None else oldest_ms
             size_bytes += unit.size_bytes
-            if self._rules.lag_min_ms == 0:
-                return News(bounds.next_offset, bounds.size_bytes - cleaned.clean_bytes, oldest_ms)
-        return News(bounds.next_offset, size_bytes, oldest_ms)
+            if self._rules.lag_min_ms == 0 and end == bounds.next_offset:
+                return News(end, bounds.size_bytes - cleaned.clean_bytes, oldest_ms)
+        return News(end, size_bytes, oldest_ms)
 
     def _note(self, keys: Keys, start: Offset, end: Offset) -> Generator[None, None, Offset]:
         """Note the keys of whole units from `start` on, as far as there is memory for them; answer how far."""
@@ -200,10 +207,11 @@ class LogCleaner:
                 yield
                 continue
             try:
-                for batch in batches.through(unit.last_offset):
-                    self.report.read_bytes += len(batch)
-                    with suppress(UnreadableRecords):
-                        keys.note(open_batch(batch).records)
+                for found in batches.through(unit.last_offset):
+                    self.report.read_bytes += len(found.batch)
+                    if not (found.aborted or found.header.control):
+                        with suppress(UnreadableRecords):
+                            keys.note(open_batch(found.batch).records)
                     self._breathe()
             except KeysExceeded:
                 return noted
@@ -219,9 +227,9 @@ class LogCleaner:
                 yield
                 continue
             left = 0
-            for batch in batches.through(unit.last_offset):
-                self.report.read_bytes += len(batch)
-                left += self._judge(sweep, unit, batch)
+            for found in batches.through(unit.last_offset):
+                self.report.read_bytes += len(found.batch)
+                left += self._judge(sweep, unit, found)
                 self._breathe()
             if unit.batches > 1 >= left:
                 sweep.unbound.append(unit.last_offset)
@@ -230,13 +238,30 @@ class LogCleaner:
                 yield
         self._write(sweep)
 
-    def _judge(self, sweep: _Sweep, unit: Unit, batch: bytes) -> bool:
+    def _judge(self, sweep: _Sweep, unit: Unit, found: _Found) -> bool:
         """Note what is to be changed of the batch; answer whether anything of it stays."""
-        header = parse_stored_header(batch)
+        header, batch = found.header, found.batch
         changed: bytes | bytearray | None = batch
+        removed = 0
+        if found.aborted:
+            changed, removed = None, header.record_count
+        elif not header.control:
+            changed, removed = self._left_of(sweep, unit, found)
+        sweep.kept_bytes += 0 if changed is None else len(changed)
+        if removed:
+            assert not isinstance(changed, bytes), "what was changed is a new buffer"
+            sweep.changes.append((header.last_offset, changed))
+            sweep.changed_bytes += 0 if changed is None else len(changed)
+            self.report.removed_records += removed
+            self.report.removed_bytes += len(batch) - (0 if changed is None else len(changed))
+        return changed is not None
+
+    def _left_of(self, sweep: _Sweep, unit: Unit, found: _Found) -> tuple[bytes | bytearray | None, int]:
+        """What stays of a batch of committed records, None if nothing, and how many of them go."""
         try:
-            opened = open_batch(batch)
+            opened = open_batch(found.batch)
             left = left_of(opened.records, sweep.keys, tombstones_before=sweep.tombstones_before)
+            changed: bytes | bytearray | None = found.batch
             removed = len(opened.records) - len(left)
             if not left:
                 changed = None
@@ -246,15 +271,8 @@ class LogCleaner:
                 removed = self._leave(unit, None)
             sweep.count_tombstones(left, self._doubt_from)
         except UnreadableRecords as error:
-            removed = self._leave(unit, f"offset {header.base_offset}: {error}")
-        sweep.kept_bytes += 0 if changed is None else len(changed)
-        if removed:
-            assert not isinstance(changed, bytes), "what was changed is a new buffer"
-            sweep.changes.append((header.last_offset, changed))
-            sweep.changed_bytes += 0 if changed is None else len(changed)
-            self.report.removed_records += removed
-            self.report.removed_bytes += len(batch) - (0 if changed is None else len(changed))
-        return changed is not None
+            return found.batch, self._leave(unit, f"offset {found.header.base_offset}: {error}")
+        return changed, removed
 
     def _leave(self, unit: Unit, unreadable: str | None) -> int:
         """Leave a batch as it is, though something of it may be superseded: none of its records is removed."""
@@ -329,8 +347,17 @@ class _Sweep:
         self.changes, self.changed_bytes, self.unbound = [], 0, []
 
 
+class _Found(NamedTuple):
+    """A batch of the log. A tuple: there is one for each batch that is read."""
+
+    batch: bytes
+    header: BatchHeader
+    aborted: bool
+    """It is part of a transaction that was aborted."""
+
+
 class _Stream:
-    """The batches of a log in order, some read ahead. Where retention takes some away, it goes on behind them.
+    """The decided batches of a log in order, some read ahead. Where retention takes some away, it goes on behind them.
 
     CRCs are checked: what compaction writes anew gets a new one, which must not vouch for what a disk has changed.
     """
@@ -339,22 +366,21 @@ class _Stream:
         self._data_logs = data_logs
         self._log = log
         self._at = start
-        self._ahead: deque[bytes] = deque()
+        self._ahead: deque[_Found] = deque()
 
-    def through(self, last_offset: Offset) -> Iterator[bytes]:
+    def through(self, last_offset: Offset) -> Iterator[_Found]:
         """Those that end at or before `last_offset` and were not given yet."""
         while True:
             if not self._ahead and not self._read():
                 return
-            header = parse_stored_header(self._ahead[0])
-            if header.last_offset > last_offset:
+            if self._ahead[0].header.last_offset > last_offset:
                 return
-            batch = self._ahead.popleft()
-            check_crc(header, batch)
-            yield batch
+            found = self._ahead.popleft()
+            check_crc(found.header, found.batch)
+            yield found
 
     def _read(self) -> bool:
-        request = ReadRequest(self._log, self._at, READ_BYTES)
+        request = ReadRequest(self._log, self._at, READ_BYTES, committed_only=True)
         (answer,) = self._data_logs.read([request], bytes_max=READ_BYTES)
         if isinstance(answer, OffsetOutOfRange) and answer.log_start_offset > self._at:
             self._at = answer.log_start_offset
@@ -363,8 +389,11 @@ class _Stream:
             raise UnknownLog(self._log)
         if not isinstance(answer, ReadResult) or not answer.batches:
             return False
-        self._ahead.extend(answer.batches)
-        self._at = Offset(parse_stored_header(answer.batches[-1]).last_offset + 1)
+        aborted = AbortedRanges(answer.aborted)
+        for batch in answer.batches:
+            header = parse_stored_header(batch)
+            self._ahead.append(_Found(batch, header, aborted.contain(header)))
+        self._at = Offset(self._ahead[-1].header.last_offset + 1)
         return True
 
 

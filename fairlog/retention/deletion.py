@@ -10,6 +10,9 @@ Timestamps are the producers'. One that lies in the future keeps its unit, *and 
 come; one that is too old takes its unit away at the next look, but only once all before it has gone. Batches without a
 timestamp (negative ones: "not set") have no age of their own. They go with the next unit that has one and goes.
 
+What is not decided stays, whatever its age: in a log with markers the start does not pass the last stable offset.
+Batches of one transaction stand apart there, and it may lose the first of them alone, as in Kafka.
+
 Kafka does the same with whole segments, which is coarser: it looks at a segment's largest timestamp, and keeps the
 segment that a limit of size falls into.
 
@@ -21,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from datalog.interface import Unit
+from datalog.interface import Bounds, Unit
 from fairlog_types import Offset
 
 
@@ -38,13 +41,15 @@ class Limits:
         return self.expired_before_ms is not None or self.bytes_max is not None
 
 
-def start_within(limits: Limits, units: Iterable[Unit], *, log_start: Offset, size_bytes: int) -> Offset:
-    """Where the log should start: `log_start`, or behind the last of the `units` that may go.
+def start_within(limits: Limits, units: Iterable[Unit], bounds: Bounds) -> Offset:
+    """Where the log should start: where it does, or behind the last of the `units` that may go.
 
-    `units` are the log's first ones, from `log_start` on; `size_bytes` is what the whole log holds.
+    `units` are the log's first ones, from its start on.
     """
-    start = log_start
+    start, size_bytes = bounds.log_start, bounds.size_bytes
     for unit in units:
+        if unit.last_offset >= bounds.last_stable_offset:
+            break
         size_bytes -= unit.size_bytes
         if _is_too_much(limits, size_bytes) or _is_expired(limits, unit):
             start = Offset(unit.last_offset + 1)

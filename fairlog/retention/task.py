@@ -115,7 +115,7 @@ class Retention:
             if looked is None:
                 return
             bounds, units = looked
-            start = start_within(limits, units, log_start=bounds.log_start, size_bytes=bounds.size_bytes)
+            start = start_within(limits, units, bounds)
             if start <= bounds.log_start:
                 break
             if await self._leaders.delete_before(log, start) is None:

@@ -1,6 +1,7 @@
 """Every batch of a data log: is it what its key says, whole, and next to the one before? Pure.
 
-Keeps watch over 3 and 4 of docs/formats/data-log.md: invariant 2, and of 1 that there are no control batches.
+Keeps watch over 3 and 4 of docs/formats/data-log.md: invariant 2, and of 1 that control batches are where there may be
+some.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from datalog import layout
-from datalog.batch import BadBatch, BatchHeader, check_crc
+from datalog.batch import BadBatch, BatchHeader, Buffer, check_crc
+from datalog.control_batch import ControlRecord, decode_control_batch
 from datalog.stored import StoredBatch
 from fairlog.verify.findings import Violation
 from fairlog.verify.rules import LogRules, parse_kept_header
@@ -25,6 +27,8 @@ class KeptBatch(NamedTuple):
     header: BatchHeader
     where: str
     """For a violation."""
+    control: ControlRecord | None = None
+    """What a control batch says, if it marks the end of a transaction."""
 
 
 class LogCheck(Protocol):
@@ -49,7 +53,16 @@ def read_batch(log_name: str, stored: StoredBatch) -> KeptBatch | Violation:
         check_crc(header, stored.data)
     except BadBatch as error:
         return Violation(where, f"the batch at byte {stored.at} of the file is damaged: {error}")
-    return KeptBatch(header.base_offset, key, len(stored.data), header, where)
+    return KeptBatch(header.base_offset, key, len(stored.data), header, where, _marker_in(header, stored.data))
+
+
+def _marker_in(header: BatchHeader, data: Buffer) -> ControlRecord | None:
+    if not header.control:
+        return None
+    try:
+        return decode_control_batch(data)
+    except BadBatch:
+        return None
 
 
 class DensityCheck:
@@ -60,12 +73,15 @@ class DensityCheck:
         self._log_start = log_start
         self._next_offset = next_offset
         self._holes_before = rules.holes_before
+        self._markers = rules.markers
         self._expected: int | None = None
 
     def feed(self, batch: KeptBatch) -> Iterator[Violation]:
         header, where = batch.header, batch.where
-        if header.control:
-            yield Violation(where, "a control batch", 1)
+        if header.control and not self._markers:
+            yield Violation(where, "a control batch, in a topic of the mode journal", 1)
+        elif header.control and batch.control is None:
+            yield Violation(where, "a control batch that marks the end of no transaction", 1)
         if header.last_offset != batch.last_offset:
             yield Violation(where, f"the batch there says that its last offset is {header.last_offset}", 2)
         expected = max(self._log_start, self._holes_before) if self._expected is None else self._expected

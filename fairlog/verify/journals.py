@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from datalog.interface import Mark
+from datalog.interface import Mark, OpenInLog
 from fairlog.verify.findings import Violation
 from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LeaderEpoch, LogId, ProducerId, TxId
 from journal.local_journal import LocalFrame, decode_local
-from journal.local_records import Apply, Discard, LocalRecord, PlainBatch, TransactionalBatch
+from journal.local_records import Apply, Discard, LocalRecord, Marker, OpenBatch, PlainBatch, TransactionalBatch
 from journal.local_state import LocalState
-from journal.placing import PlacedTransaction
+from journal.placing import OpenPart, PlacedMarker, PlacedTransaction
 from journal.producer_window import ProducerWindow
 
 
@@ -109,19 +109,24 @@ def check_journal(
     frames: Sequence[ReadFrame],
     mark: Mark,
     windows: Mapping[ProducerId, ProducerWindow],
+    opened: Iterable[OpenInLog],
     view: JournalView,
     *,
     start: JournalPosition,
 ) -> Iterator[Violation]:
-    """Hold a journal whose mark lies in it against that mark, and fill `view`."""
+    """Hold a journal whose mark lies in it against that mark, and fill `view`.
+
+    `windows` and `opened` are what the data log has as of the mark.
+    """
     yield from _check_before_mark(log_name, frames, mark, view, start)
-    yield from _fold_behind_mark(log, log_name, frames, mark, windows, view)
+    yield from _fold_behind_mark(log, log_name, frames, mark, windows, opened, view)
 
 
 def _check_before_mark(
     log_name: str, frames: Sequence[ReadFrame], mark: Mark, view: JournalView, start: JournalPosition
 ) -> Iterator[Violation]:
     opened: dict[TxId, list[ReadFrame]] = {}
+    readable: dict[TxId, tuple[int, int]] = {}
     next_offset: int | None = None
     boundary = start == mark.copied_through or mark.copied_through == 0
     for frame in frames:
@@ -136,6 +141,20 @@ def _check_before_mark(
             case PlainBatch(base_offset, record_count):
                 placed = PlacedFrames(base_offset, record_count, frame.leader_epoch, (frame,))
                 whole = True
+            case OpenBatch(txid, base_offset, record_count):
+                placed = PlacedFrames(base_offset, record_count, frame.leader_epoch, (frame,))
+                whole = True
+                first_offset, records = readable.get(txid, (base_offset, 0))
+                readable[txid] = first_offset, records + record_count
+            case Marker(txid, apply_number, offset, committed):
+                placed = PlacedFrames(offset, 1, frame.leader_epoch, (frame,))
+                whole = True
+                part = readable.pop(txid, (offset, 0))
+                # Its batches pin nothing: a journal that was cut may have only the last of them.
+                if committed and start == 0:
+                    if txid in view.applied:
+                        yield Violation(where, f"transaction {txid} is committed a second time", 4)
+                    view.applied[txid] = AppliedPart(*part, apply_number)
             case Apply(txid, apply_number, base_offset, record_count):
                 batches = tuple(opened.pop(txid, ()))
                 placed = PlacedFrames(base_offset, record_count, frame.leader_epoch, batches)
@@ -188,6 +207,7 @@ def _fold_behind_mark(
     frames: Sequence[ReadFrame],
     mark: Mark,
     windows: Mapping[ProducerId, ProducerWindow],
+    opened: Iterable[OpenInLog],
     view: JournalView,
 ) -> Iterator[Violation]:
     """As a restart does it."""
@@ -197,6 +217,7 @@ def _fold_behind_mark(
         replay_from=mark.replay_from,
         next_offset=mark.next_offset,
         windows=windows,
+        open_parts=[OpenPart(each.txid, each.leader_epoch, each.first_offset, each.records) for each in opened],
     )
     for frame in frames:
         if frame.position < mark.replay_from:
@@ -208,6 +229,10 @@ def _fold_behind_mark(
             return
         if isinstance(placed, PlacedTransaction):
             view.pending[placed.txid] = AppliedPart(placed.base_offset, placed.record_count, placed.apply_number)
+        elif isinstance(placed, PlacedMarker) and placed.committed:
+            part = state.applied(placed.txid)
+            assert part is not None, f"the marker of {placed.txid} has just been folded"
+            view.pending[placed.txid] = AppliedPart(part.base_offset, part.record_count, placed.apply_number)
 
 
 def _count(record: LocalRecord) -> int:

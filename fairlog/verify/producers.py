@@ -63,7 +63,7 @@ class ProducersCheck:
             if held != remembered:
                 what = "the window of producer {} remembers the sequences {} to {} here".format(*remembered)
                 yield Violation(batch.where, f"{what}; the batch is {held[1]} to {held[2]} of {held[0]}", 4)
-        if header.producer_id == NO_PRODUCER_ID:
+        if header.producer_id == NO_PRODUCER_ID or header.control:
             return
         before = self._last.get(header.producer_id)
         if before is not None and header.base_sequence != 0 and _goes_back(before, header):

@@ -21,11 +21,13 @@ class LogRules:
     holes, and a batch is not what its journal has. From here on all is dense and whole."""
     timestamp_is_bound: bool = False
     """The batch with the largest timestamp is gone, and the log record has an upper bound of what is left."""
+    markers: bool = False
+    """Transactions end with control batches, and their batches stand among others (`fairlog.transactions=markers`)."""
 
 
-def rules_of(record: LogRecord) -> LogRules:
-    """The rules for the log of that record."""
-    return LogRules(record.holes_before, record.index_behind)
+def rules_of(record: LogRecord, *, markers: bool) -> LogRules:
+    """The rules for the log of that record, in a topic of that mode."""
+    return LogRules(record.holes_before, record.index_behind, markers)
 
 
 parse_kept_header = parse_stored_header

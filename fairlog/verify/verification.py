@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from datalog import layout
-from datalog.batch import HEADER_BYTES, claimed_crc
-from datalog.interface import Mark
+from datalog.batch import HEADER_BYTES, Buffer, claimed_crc
+from datalog.control_batch import encode_control_batch
+from datalog.interface import AbortedTransaction, Mark, OpenInLog
 from datalog.layout import DamagedValue, LogRecord
 from datalog.lmdb_file import check_length
 from datalog.lmdb_pages import DamagedPage, Item
@@ -29,6 +30,7 @@ from datalog.stored import StoredLogs, parse_log_untrusted
 from fairlog import data_directory
 from fairlog.cluster.content import StoreContent
 from fairlog.cluster.interface import Topic
+from fairlog.transaction_modes import mode_of
 from fairlog.verify.batches import DensityCheck, LogCheck, read_batch
 from fairlog.verify.committed_offsets import check_committed_offset
 from fairlog.verify.copies import CopiedBatch, CopiesCheck
@@ -43,6 +45,7 @@ from fairlog.verify.journals import (
     check_mark,
     decode_frames,
 )
+from fairlog.verify.markers import MarkersCheck
 from fairlog.verify.placements import KnownPlace, PlacementsCheck
 from fairlog.verify.producers import ProducersCheck
 from fairlog.verify.rules import rules_of
@@ -53,8 +56,9 @@ from fairlog.verify.transactions import (
     committed_places,
     read_history,
 )
-from fairlog_types import CorruptStorage, LogId, LogKind, ProducerId, StorageFailure, TxId
+from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, ProducerId, StorageFailure, TxId
 from journal import group_journal
+from journal.local_records import Marker
 from journal.producer_window import ProducerWindow
 from journal.segment import Fsync, JournalKind
 from journal.survey import Survey, survey
@@ -74,6 +78,8 @@ class _Tables:
         default_factory=dict[int, dict[ProducerId, ProducerWindow]]
     )
     time_entries: dict[int, list[tuple[int, int]]] = field(default_factory=dict[int, list[tuple[int, int]]])
+    opened: dict[int, list[OpenInLog]] = field(default_factory=dict[int, list[OpenInLog]])
+    aborted: dict[int, list[AbortedTransaction]] = field(default_factory=dict[int, list[AbortedTransaction]])
 
 
 class Verification:
@@ -130,6 +136,8 @@ class Verification:
             layout.PRODUCERS: self._read_window,
             layout.TIME_INDEX: self._read_time_entry,
             layout.OFFSETS: self._read_offset,
+            layout.OPEN: self._read_open,
+            layout.ABORTED: self._read_aborted,
         }
         # The logs first: all others are kept by their numbers.
         for name in sorted(set(layout.TABLES) - {layout.META}, key=lambda table: table != layout.LOGS):
@@ -181,6 +189,25 @@ class Verification:
         tables.time_entries.setdefault(number, []).append(entry)
         self.summary.counts["entries of the time index"] += 1
 
+    def _read_open(self, item: Item, tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
+        number = int.from_bytes(item.key[:4], "big")
+        try:
+            opened = layout.decode_open(item.key, item.value)
+        except DamagedValue as error:
+            yield Violation(self._name(numbers[number]), f"key {item.key.hex()}: {error}")
+            return
+        tables.opened.setdefault(number, []).append(opened)
+
+    def _read_aborted(self, item: Item, tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
+        number = int.from_bytes(item.key[:4], "big")
+        try:
+            aborted = layout.decode_aborted(item.key, item.value)
+        except DamagedValue as error:
+            yield Violation(self._name(numbers[number]), f"key {item.key.hex()}: {error}")
+            return
+        tables.aborted.setdefault(number, []).append(aborted)
+        self.summary.counts["aborted transactions listed"] += 1
+
     def _read_offset(self, item: Item, _tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
         number = int.from_bytes(item.key[:4], "big")
         if numbers[number].kind != LogKind.OFFSETS.value:
@@ -210,12 +237,15 @@ class Verification:
         record = tables.records[log]
         name = self._name(log)
         windows = tables.windows.get(record.number, {})
+        opened, aborted = tables.opened.get(record.number, []), tables.aborted.get(record.number, [])
         view = JournalView()
         copied: list[CopiedBatch] = []
         if self._has_journals:
-            yield from self._check_journal(log, name, record, windows, view, copied)
+            yield from self._check_journal(log, name, record, windows, opened, view, copied)
         applied = _applied_by(windows)
-        rules = rules_of(record)
+        rules = rules_of(record, markers=self._has_markers(log))
+        if (opened or aborted) and not rules.markers:
+            yield Violation(name, "has transactions listed as open or aborted, in the mode journal", 1)
         self._views[log] = LogView(name, record.next_offset, {**view.applied, **applied}, view.pending)
         self.summary.counts["data logs"] += 1
         if log.kind != LogKind.TOPIC.value:
@@ -233,8 +263,11 @@ class Verification:
             ProducersCheck(
                 name, windows, log_start=record.log_start, copied_through=record.copied_through, rules=rules
             ),
-            PlacementsCheck(name, places, **bounds, rules=rules, summary=self.summary),
         ]
+        if rules.markers:
+            checks.append(MarkersCheck(name, record, opened, aborted, places, rules=rules, summary=self.summary))
+        else:
+            checks.append(PlacementsCheck(name, places, **bounds, rules=rules, summary=self.summary))
         if view.complete_from is not None:
             complete_from, log_start = view.complete_from, record.log_start
             checks.append(
@@ -275,6 +308,7 @@ class Verification:
         name: str,
         record: LogRecord,
         windows: Mapping[ProducerId, ProducerWindow],
+        opened: Sequence[OpenInLog],
         view: JournalView,
         copied: list[CopiedBatch],
     ) -> Iterator[Violation]:
@@ -299,7 +333,7 @@ class Verification:
         yield from misplaced
         if misplaced or broken:
             return
-        yield from check_journal(log, name, frames, mark, windows, view, start=journal.start)
+        yield from check_journal(log, name, frames, mark, windows, opened, view, start=journal.start)
         if log.kind == LogKind.TOPIC.value:
             copied.extend(_copied_batches(journal, view))
         if journal.start > 0 and not view.copied and mark.next_offset > 0:
@@ -336,6 +370,10 @@ class Verification:
                 self.summary.counts["group journals that begin with a snapshot"] += 1
             histories.append(history)
 
+    def _has_markers(self, log: LogId) -> bool:
+        topic = self._topics.get(log.topic)
+        return topic is not None and mode_of(topic).has_markers
+
     def _name(self, log: LogId) -> str:
         """As a person knows it, and as it is on disk."""
         topic = self._topics.get(log.topic)
@@ -361,7 +399,24 @@ def _copied_batches(journal: Survey, view: JournalView) -> Iterator[CopiedBatch]
     for placed in view.copied:
         base_offset = placed.base_offset
         for frame in placed.batches:
-            head = data_directory.payload_head(journal, frame.payload_position, HEADER_BYTES)
-            count: int = getattr(frame.record, "record_count", 0)
+            head: Buffer
+            if isinstance(frame.record, Marker):
+                head, count = _control_batch_of(frame.record, placed.leader_epoch), 1
+            else:
+                head = data_directory.payload_head(journal, frame.payload_position, HEADER_BYTES)
+                count: int = getattr(frame.record, "record_count", 0)
             yield CopiedBatch(base_offset, count, claimed_crc(head), placed.leader_epoch, frame.position)
             base_offset += count
+
+
+def _control_batch_of(marker: Marker, leader_epoch: LeaderEpoch) -> bytes:
+    """What the copier writes for it."""
+    return encode_control_batch(
+        marker.offset,
+        leader_epoch,
+        marker.txid.producer_id,
+        marker.txid.epoch,
+        committed=marker.committed,
+        coordinator_epoch=marker.coordinator_epoch,
+        timestamp_ms=marker.timestamp_ms,
+    )

@@ -72,7 +72,7 @@ class FakeNode:
         self._ask(f"topics after {after!r} with {contains!r}")
         fitting = [name for name in self.topic_names if contains in name]
         page = [name for name in fitting if name > after][:count_max]
-        views = tuple(TopicView(name, "ab" * 16, (PartitionView(0, 2, 10, 800, 64),)) for name in page)
+        views = tuple(TopicView(name, "ab" * 16, "markers", (PartitionView(0, 2, 10, 7, 1, 800, 64),)) for name in page)
         return TopicPage(views, len(fitting), page[-1] if page and page[-1] != fitting[-1] else None)
 
     async def groups(self) -> Sequence[GroupView]:

@@ -120,7 +120,9 @@ async def test_topics_document_goes_on_where_it_ended(ask: Ask, node: FakeNode) 
     node.topic_names = [f"t{number:03}" for number in range(150)]
     first = (await ask("/api/topics")).document
     assert (len(first["topics"]), first["total"], first["next_after"]) == (100, 150, "t099")
-    assert first["topics"][0]["records"] == 8
+    assert (first["topics"][0]["records"], first["topics"][0]["transactions"]) == (8, "markers")
+    (partition,) = first["topics"][0]["partitions"]
+    assert (partition["last_stable_offset"], partition["open_transactions"]) == (7, 1)
     rest = (await ask("/api/topics?after=t099")).document
     assert (len(rest["topics"]), rest["next_after"]) == (50, None)
     some = (await ask("/api/topics?contains=t00")).document

@@ -20,6 +20,7 @@ from fairlog.figures import (
     GroupLag,
     JournalFigures,
     RunningFigures,
+    UnstableFigures,
 )
 from fairlog.metrics import GROUP_TOPICS_SHOWN, LABEL_CHARACTERS_MAX, exposition
 from fairlog.retention.statistics import RetentionStatistics
@@ -49,6 +50,7 @@ RUNNING = RunningFigures(
     cluster_id="c",
     node_id=1,
     topics=2,
+    topics_of_mode={"markers": 2},
     partitions=6,
     appended_batches=3,
     appended_records=30,
@@ -67,6 +69,7 @@ RUNNING = RunningFigures(
         not_served=2,
     ),
     journals=JournalFigures(6, 4096, 1024, [("billing-7", 1024)], 0, 1),
+    unstable=UnstableFigures(3, 12, [("orders", 1, 9)]),
     space=Space(8192, 1 << 30),
     group_lags=[GroupLag("readers", "orders", 7)],
 )
@@ -95,6 +98,11 @@ def read(
         ("fairlog_transactions_aborted_total", {"cause": "timed_out"}, 2),
         ("fairlog_transaction_oldest_age_seconds", {}, 12.5),
         ("fairlog_transaction_age_seconds", {"transactional_id": "billing-7"}, 12.5),
+        ("fairlog_topics_of_mode", {"mode": "journal"}, 0),
+        ("fairlog_topics_of_mode", {"mode": "markers"}, 2),
+        ("fairlog_unstable_partitions", {}, 3),
+        ("fairlog_unstable_records", {}, 12),
+        ("fairlog_partition_unstable_records", {"topic": "orders", "partition": "1"}, 9),
         ("fairlog_journal_pinned_bytes", {}, 1024),
         ("fairlog_journal_pinned_by_transaction_bytes", {"transactional_id": "billing-7"}, 1024),
         ("fairlog_journals_failed", {"kind": "group"}, 1),

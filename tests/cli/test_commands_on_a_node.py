@@ -79,7 +79,9 @@ def test_topic_deleted_stays_deleted_over_a_restart(node: NodeProcess, fairlog: 
         assert fairlog("topic", *command)[0] == 0
     node.kill()
     node.start()
-    assert json.loads(fairlog("topic", "list", "--json")[1]) == [{"topic": "kept", "partitions": 1}]
+    assert json.loads(fairlog("topic", "list", "--json")[1]) == [
+        {"topic": "kept", "partitions": 1, "transactions": "journal"}
+    ]
     assert fairlog("topic", "create", "gone")[0] == 0
 
 

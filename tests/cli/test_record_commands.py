@@ -70,10 +70,10 @@ def topic(node: NodeProcess) -> str:
     return make_topic(node, f"topic-{next(_numbers)}")
 
 
-def make_topic(node: NodeProcess, name: str, partitions: int = 2) -> str:
+def make_topic(node: NodeProcess, name: str, partitions: int = 2, **config: str) -> str:
     """Other than the commands that are tested, and so quicker."""
     admin = AdminClient({"bootstrap.servers": node.address})
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(timeout=WAIT_S)
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(timeout=WAIT_S)
     return name
 
 
@@ -146,6 +146,49 @@ def test_consumed_json_lines_can_be_produced_again(node: NodeProcess, run: Run, 
     assert sorted(second.replace(copy, topic).splitlines()) == sorted(first.splitlines())
     wanted = [{name: record[name] for name in records[0]} for record in documents(first)]
     assert sorted(wanted, key=str) == sorted(records, key=str)
+
+
+@pytest.fixture(scope="module")
+def marked(node: NodeProcess) -> Iterator[str]:
+    """A topic with markers: b and d committed, c aborted, f open, and plain ones around them."""
+    name = make_topic(node, "marked", 1, **{"fairlog.transactions": "markers"})
+    producers = [
+        Producer({"bootstrap.servers": node.address, "transactional.id": each, "reconnect.backoff.max.ms": 100})
+        for each in ("one", "two")
+    ]
+    for producer in producers:
+        producer.init_transactions(WAIT_S)
+        producer.begin_transaction()
+    write(node, name, b"a")
+    for producer, value in zip((*producers, producers[0]), (b"b", b"c", b"d"), strict=True):
+        producer.produce(name, value)
+        assert producer.flush(WAIT_S) == 0
+    producers[1].abort_transaction(WAIT_S)
+    producers[0].commit_transaction(WAIT_S)
+    write(node, name, b"e")
+    producers[0].begin_transaction()
+    producers[0].produce(name, b"f")
+    assert producers[0].flush(WAIT_S) == 0
+    write(node, name, b"g")
+    yield name
+    producers[0].abort_transaction(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], ["a", "b", "d", "e"]),
+        (["--isolation", "read_committed", "--offset", "-2"], ["e"]),
+        (["--isolation", "read_uncommitted"], ["a", "b", "c", "d", "e", "f", "g"]),
+    ],
+)
+def test_consume_shows_what_is_committed_unless_told_otherwise(
+    run: Run, marked: str, source: list[str], options: list[str], expected: list[str]
+) -> None:
+    """A topic with markers ends before an open transaction, and markers are not shown; from the node and from disk."""
+    code, out, err = run("consume", marked, "--json", "--until-end", *options, *source)
+    assert (code, err) == (0, "")
+    assert [each["value"] for each in documents(out)] == expected
 
 
 def test_consume_reads_what_the_options_say(node: NodeProcess, run: Run, topic: str, source: list[str]) -> None:

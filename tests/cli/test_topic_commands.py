@@ -85,9 +85,48 @@ def created(error: ErrorCode, message: str | None, partitions: int) -> Callable[
     )
 
 
+def modes(**values: str | None) -> Callable[[Any], DescribeConfigsResponse]:
+    """Answers how transactions reach each topic that is asked for; None: a broker that has no such config."""
+
+    def answer(request: Any) -> DescribeConfigsResponse:
+        assert all(resource.configuration_keys == ("fairlog.transactions",) for resource in request.resources)
+        results = [(resource, values[resource.resource_name]) for resource in request.resources]
+        return DescribeConfigsResponse(
+            throttle_time=NO_THROTTLE,
+            results=tuple(
+                DescribeConfigsResult(
+                    error_code=ErrorCode.none,
+                    error_message=None,
+                    resource_type=resource.resource_type,
+                    resource_name=resource.resource_name,
+                    configs=() if mode is None else (described("fairlog.transactions", mode, 1),),
+                )
+                for resource, mode in results
+            ),
+        )
+
+    return answer
+
+
+def described(name: str, value: str | None, source: int) -> DescribeConfigsResourceResult:
+    return DescribeConfigsResourceResult(
+        name=name,
+        value=value,
+        read_only=False,
+        config_source=i8(source),
+        is_sensitive=False,
+        synonyms=(),
+        documentation=None,
+    )
+
+
 def offsets(request: Any) -> ListOffsetsResponse:
-    """Every partition begins at 5 and ends at 105 plus its number."""
+    """Every partition begins at 5 and ends at 105 plus its number; committed is all to 100."""
     (topic,) = request.topics
+    if request.isolation_level == 1:
+        ends = [100 for _ in topic.partitions]
+    else:
+        ends = [105 + each.partition_index for each in topic.partitions]
     return ListOffsetsResponse(
         throttle_time=NO_THROTTLE,
         topics=(
@@ -97,9 +136,9 @@ def offsets(request: Any) -> ListOffsetsResponse:
                     ListOffsetsPartitionResponse(
                         partition_index=each.partition_index,
                         error_code=ErrorCode.none,
-                        offset=i64(5 if each.timestamp == -2 else 105 + each.partition_index),
+                        offset=i64(5 if each.timestamp == -2 else end),
                     )
-                    for each in topic.partitions
+                    for each, end in zip(topic.partitions, ends, strict=True)
                 ),
             ),
         ),
@@ -107,17 +146,20 @@ def offsets(request: Any) -> ListOffsetsResponse:
 
 
 def test_topic_list_shows_topics_by_name(fake_broker: StartBroker, fairlog: Fairlog) -> None:
-    """All topics with their partitions, sorted, as a table and as JSON; none is made by asking."""
-    broker = fake_broker({METADATA: metadata(orders=3, billing=1)})
+    """All topics with their partitions and modes, sorted, as a table and as JSON; none is made by asking."""
+    broker = fake_broker(
+        {METADATA: metadata(orders=3, billing=1), DESCRIBE_CONFIGS: modes(orders="markers", billing=None)}
+    )
     assert fairlog("topic", "list", "--bootstrap", broker.address, "--json") == (
         0,
-        '[{"topic": "billing", "partitions": 1}, {"topic": "orders", "partitions": 3}]\n',
+        '[{"topic": "billing", "partitions": 1, "transactions": null},'
+        ' {"topic": "orders", "partitions": 3, "transactions": "markers"}]\n',
         "",
     )
     code, out, _ = fairlog("topic", "list", "--bootstrap", broker.address)
     assert (code, [line.split() for line in out.splitlines()]) == (
         0,
-        [["topic", "partitions"], ["billing", "1"], ["orders", "3"]],
+        [["topic", "partitions", "transactions"], ["billing", "1", "-"], ["orders", "3", "markers"]],
     )
     assert not any(getattr(request, "allow_auto_topic_creation", False) for request in broker.requests)
 
@@ -139,6 +181,19 @@ def test_topic_create_sends_partitions_and_configs(fake_broker: StartBroker, fai
     (topic,) = broker.requests[-1].topics
     assert (topic.name, topic.num_partitions, topic.replication_factor) == ("orders", 3, -1)
     assert [(config.name, config.value) for config in topic.configs] == [("a", "b=c")]
+
+
+@pytest.mark.parametrize("mode", ["journal", "markers"])
+def test_topic_create_asks_for_a_mode(fake_broker: StartBroker, fairlog: Fairlog, mode: str) -> None:
+    """`--transactions` is a config like others; a word that is no mode never reaches a broker."""
+    broker = fake_broker({CREATE_TOPICS: created(ErrorCode.none, None, 3)})
+    arguments = ("topic", "create", "orders", "--bootstrap", broker.address, "--transactions")
+    assert fairlog(*arguments, mode)[0] == 0
+    (topic,) = broker.requests[-1].topics
+    assert [(config.name, config.value) for config in topic.configs] == [("fairlog.transactions", mode)]
+    asked = len(broker.requests)
+    assert fairlog(*arguments, "marker")[0] == 2
+    assert len(broker.requests) == asked
 
 
 def test_topic_create_without_partitions_leaves_the_number_to_the_broker(
@@ -181,17 +236,22 @@ def test_topic_command_with_a_config_that_lacks_its_option_is_refused_with_the_o
 
 
 def test_topic_describe_shows_leader_and_offsets_of_each_partition(fake_broker: StartBroker, fairlog: Fairlog) -> None:
-    """Partitions come in order, with start, end and number of records."""
-    broker = fake_broker({METADATA: metadata(orders=2), LIST_OFFSETS: offsets})
+    """The topic's mode; partitions in order, with start, last stable offset, end and number of records."""
+    broker = fake_broker(
+        {METADATA: metadata(orders=2), LIST_OFFSETS: offsets, DESCRIBE_CONFIGS: modes(orders="markers")}
+    )
     code, out, _ = fairlog("topic", "describe", "orders", "--bootstrap", broker.address, "--json")
     assert code == 0
-    assert json.loads(out)["partitions"] == [
-        {"partition": 0, "leader": 1, "leader_epoch": 4, "start": 5, "end": 105},
-        {"partition": 1, "leader": 1, "leader_epoch": 4, "start": 5, "end": 106},
-    ]
-    assert fairlog("topic", "describe", "orders", "--bootstrap", broker.address)[1].splitlines()[2].split() == (
-        ["1", "1", "4", "5", "106", "101"]
-    )
+    assert json.loads(out) == {
+        "topic": "orders",
+        "transactions": "markers",
+        "partitions": [
+            {"partition": 0, "leader": 1, "leader_epoch": 4, "start": 5, "end": 105, "stable": 100},
+            {"partition": 1, "leader": 1, "leader_epoch": 4, "start": 5, "end": 106, "stable": 100},
+        ],
+    }
+    lines = fairlog("topic", "describe", "orders", "--bootstrap", broker.address)[1].splitlines()
+    assert (lines[0], lines[3].split()) == ("transactions: markers", ["1", "1", "4", "5", "100", "106", "101"])
 
 
 def test_topic_describe_of_an_unknown_topic_is_refused(fake_broker: StartBroker, fairlog: Fairlog) -> None:
@@ -238,7 +298,7 @@ def test_client_of_a_broker_that_knows_old_api_versions_only_goes_on(
         error_code=ErrorCode.unsupported_version,
         api_keys=(ApiVersion(api_key=i16(METADATA), min_version=i16(0), max_version=i16(9)),),
     )
-    broker = fake_broker({API_VERSIONS: lambda _request: old, METADATA: metadata(orders=1)})
+    broker = fake_broker({API_VERSIONS: lambda _request: old, METADATA: metadata()})
     assert fairlog("topic", "list", "--bootstrap", broker.address)[0] == 0
 
 
@@ -283,16 +343,7 @@ def configs(error: ErrorCode = ErrorCode.none, **values: tuple[str | None, int])
                 resource_type=request.resources[0].resource_type,
                 resource_name=request.resources[0].resource_name,
                 configs=tuple(
-                    DescribeConfigsResourceResult(
-                        name=name.replace("_", "."),
-                        value=value,
-                        read_only=False,
-                        config_source=i8(source),
-                        is_sensitive=False,
-                        synonyms=(),
-                        documentation=None,
-                    )
-                    for name, (value, source) in values.items()
+                    described(name.replace("_", "."), value, source) for name, (value, source) in values.items()
                 ),
             ),
         ),

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CLIENTS, ClientKind
+from tests.clients.modes import MODE_CONFIG, Mode
 
 # Transactions are looked at ten times a second, so that a time-out test lasts about as long as the shortest
 # time-out that a client may ask for (1 s). Nothing else in these tests depends on it.
@@ -43,12 +44,22 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 
 @pytest.fixture
-def fresh_node(tmp_path: Path) -> Iterator[Callable[..., NodeProcess]]:
-    """A factory of nodes of one's own, started: `fresh_node(FAIRLOG_…="…")`. All are stopped at the end."""
+def mode() -> Mode:
+    """How transactions reach the topics of a test, unless it says otherwise (`modes.BOTH_MODES`)."""
+    return Mode.JOURNAL
+
+
+@pytest.fixture
+def fresh_node(tmp_path: Path, mode: Mode) -> Iterator[Callable[..., NodeProcess]]:
+    """A factory of nodes of one's own, started: `fresh_node(FAIRLOG_…="…")`. All are stopped at the end.
+
+    Their topics are of the test's mode.
+    """
     nodes: list[NodeProcess] = []
 
     def make(**environment: str) -> NodeProcess:
-        fresh = NodeProcess(tmp_path / f"node{len(nodes)}", ENVIRONMENT | environment)
+        of_mode = {"FAIRLOG_TOPICS_TRANSACTIONS": mode.value}
+        fresh = NodeProcess(tmp_path / f"node{len(nodes)}", ENVIRONMENT | of_mode | environment)
         nodes.append(fresh)
         _logs.append(fresh.log_path)
         fresh.start()
@@ -72,9 +83,13 @@ _numbers = itertools.count()
 
 
 @pytest.fixture
-def new_topic(node: NodeProcess) -> Callable[..., str]:
-    """Makes a topic of the shared node and answers its name."""
-    return lambda partitions=1, **config: make_topic(node.address, partitions, **config)
+def new_topic(node: NodeProcess, mode: Mode) -> Callable[..., str]:
+    """Makes a topic of the shared node, of the test's mode unless told another, and answers its name."""
+
+    def make(partitions: int = 1, *, mode: Mode = mode, **config: str) -> str:
+        return make_topic(node.address, partitions, **{MODE_CONFIG: mode.value} | config)
+
+    return make
 
 
 def make_topic(address: str, partitions: int = 1, **config: str) -> str:

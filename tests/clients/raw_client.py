@@ -49,6 +49,8 @@ with warnings.catch_warnings():
         ProduceResponse,
         TxnOffsetCommitRequest,
         TxnOffsetCommitResponse,
+        WriteTxnMarkersRequest,
+        WriteTxnMarkersResponse,
     )
     from kafka.record import MemoryRecordsBuilder
     from kafka.record.memory_records import MemoryRecords
@@ -64,6 +66,7 @@ INVALID_PRODUCER_EPOCH = 47
 INVALID_TXN_STATE = 48
 INVALID_PRODUCER_ID_MAPPING = 49
 INVALID_TRANSACTION_TIMEOUT = 50
+TRANSACTION_COORDINATOR_FENCED = 52
 UNKNOWN_PRODUCER_ID = 59
 UNSTABLE_OFFSET_COMMIT = 88
 PRODUCER_FENCED = 90
@@ -290,13 +293,42 @@ class RawClient:
         assert answer.error_code == NONE
         return [row.transactional_id for row in answer.transaction_states]
 
+    def write_marker(
+        self,
+        topic: str,
+        partition: int,
+        producer_id: int,
+        epoch: int,
+        *,
+        commit: bool = False,
+        coordinator_epoch: int = 0,
+    ) -> int:
+        """Error code of WriteTxnMarkers: what Kafka's coordinator tells leaders, and its tools, to end what hangs."""
+        marker = WriteTxnMarkersRequest.WritableTxnMarker
+        request = WriteTxnMarkersRequest[1](
+            markers=[
+                marker(
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    transaction_result=commit,
+                    topics=[marker.WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
+                    coordinator_epoch=coordinator_epoch,
+                )
+            ]
+        )
+        return self.call(request, WriteTxnMarkersResponse).markers[0].topics[0].partitions[0].error_code
+
     def active_producers(self, topic: str, partition: int) -> list[int]:
         """Ids of the producers that the partition remembers."""
+        return [each.producer_id for each in self.describe_producers(topic, partition)]
+
+    def describe_producers(self, topic: str, partition: int) -> Sequence[Any]:
+        """DescribeProducers' rows: producer_id, producer_epoch, coordinator_epoch, current_txn_start_offset, …"""
         asked = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[partition])
         answer = self.call(DescribeProducersRequest[0](topics=[asked]), DescribeProducersResponse)
         row = answer.topics[0].partitions[0]
         assert row.error_code == NONE
-        return [each.producer_id for each in row.active_producers]
+        return row.active_producers
 
     def fetch(self, topic: str, partition: int, offset: int, *, isolation: int = 0, wait_ms: int = 500) -> Any:
         """The partition's row: error_code, high_watermark, last_stable_offset, aborted_transactions, records."""

@@ -7,13 +7,17 @@ It is librdkafka's consumer with `assign`, told `read_uncommitted` outright: lib
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from tests.clients.modes import Mode
+
 WAIT_S = 15.0
+NOTHING_ABORTED: Mapping[int, Sequence[bytes]] = MappingProxyType({})
 RECONNECT_S = 2.0
 
 
@@ -147,15 +151,52 @@ def assert_dense(records: Sequence[Seen]) -> None:
         assert found == list(range(len(found))), f"partition {partition} has holes or repeats: {found}"
 
 
-def assert_topic_holds(address: str, topic: str, expected: Mapping[int, Sequence[bytes]]) -> None:
+def assert_ascending(records: Sequence[Seen]) -> None:
+    """What is left of invariant 2 in marker mode: offsets of each partition grow, with gaps for what is not read."""
+    offsets: dict[int, list[int]] = {}
+    for record in records:
+        offsets.setdefault(record.partition, []).append(record.offset)
+    for partition, found in offsets.items():
+        assert found == sorted(set(found)), f"partition {partition} goes back or repeats: {found}"
+
+
+def assert_topic_holds(
+    address: str,
+    topic: str,
+    expected: Mapping[int, Sequence[bytes]],
+    *,
+    mode: Mode = Mode.JOURNAL,
+    aborted: Mapping[int, Sequence[bytes]] | None = NOTHING_ABORTED,
+) -> None:
     """The topic holds exactly `expected` (values by partition, in order), for both isolation levels.
 
-    Waits for what is committed and not yet copied; then reads to the end, so a record too many is found.
+    In marker mode a plain consumer sees what was aborted as well: `aborted` says what, by partition, in any order;
+    None if the test cannot know. Waits for what is committed and not yet copied; then reads to the end, so a record too
+    many is found.
     """
-    total = sum(len(values) for values in expected.values())
-    for isolation in ("read_uncommitted", "read_committed"):
-        with Reader(address, topic, len(expected), isolation=isolation) as reader:
-            reader.wait_for(total)
-            reader.read_to_end()
-            assert reader.by_partition() == {p: list(values) for p, values in expected.items()}, isolation
+    committed = {p: list(values) for p, values in expected.items()}
+    total = sum(map(len, committed.values()))
+    with Reader(address, topic, len(expected), isolation="read_committed") as reader:
+        reader.wait_for(total)
+        reader.read_to_end()
+        assert reader.by_partition() == committed
+        (assert_dense if mode is Mode.JOURNAL else assert_ascending)(reader.records)
+    with Reader(address, topic, len(expected), isolation="read_uncommitted") as reader:
+        reader.wait_for(total)
+        reader.read_to_end()
+        if mode is Mode.JOURNAL:
+            assert reader.by_partition() == committed
             assert_dense(reader.records)
+            return
+        assert_ascending(reader.records)
+        for partition, values in committed.items():
+            seen = reader.values(partition)
+            others = Counter(seen) - Counter(values)
+            assert _without(seen, others) == values, f"partition {partition} holds {seen}"
+            if aborted is not None:
+                assert others == Counter(aborted.get(partition, ())), f"partition {partition} holds {seen}"
+
+
+def _without(values: Sequence[bytes | None], others: Mapping[bytes | None, int]) -> list[bytes | None]:
+    """`values` without those that are in `others`."""
+    return [value for value in values if value not in others]

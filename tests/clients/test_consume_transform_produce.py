@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from scripts.node_process import ROOT, NodeProcess
 from tests.clients.departure_counter import GROUP, INPUT, OUTPUT, transform
+from tests.clients.modes import Mode
 from tests.clients.reading import Reader
 
 pytestmark = pytest.mark.slow
@@ -27,9 +28,18 @@ KILLS_OF_WORKERS, KILLS_OF_THE_NODE = 12, 3
 LIMIT_S = 240.0
 
 
-@pytest.mark.parametrize("client", ["confluent-kafka", "kafka-python", "aiokafka"])
+@pytest.mark.parametrize(
+    ("client", "mode"),
+    [
+        ("confluent-kafka", Mode.JOURNAL),
+        ("kafka-python", Mode.JOURNAL),
+        ("aiokafka", Mode.JOURNAL),
+        ("confluent-kafka", Mode.MARKERS),  # one is enough: half a minute each
+    ],
+    ids=lambda value: value.value if isinstance(value, Mode) else value,
+)
 def test_loop_under_kills_gives_each_result_exactly_once(
-    fresh_node: Callable[..., NodeProcess], tmp_path: Path, client: str
+    fresh_node: Callable[..., NodeProcess], mode: Mode, tmp_path: Path, client: str
 ) -> None:
     """100,000 departures through three workers, of which one is SIGKILLed again and again, and the node too."""
     # Members that are killed are missed after three seconds, so that rebalances, not waiting, is what happens mostly.
@@ -44,7 +54,8 @@ def test_loop_under_kills_gives_each_result_exactly_once(
     finally:
         workers.kill_all()
 
-    with Reader(node.address, OUTPUT, PARTITIONS) as reader:
+    isolation = "read_uncommitted" if mode is Mode.JOURNAL else "read_committed"
+    with Reader(node.address, OUTPUT, PARTITIONS, isolation=isolation) as reader:
         seen = reader.read_to_end(timeout_s=60)
     results = sorted((int(record.key or b""), record.value) for record in seen)
     assert results == [(number, transform(line)) for number, line in enumerate(departures)], _difference(results)

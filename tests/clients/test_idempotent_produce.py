@@ -8,6 +8,7 @@ import pytest
 
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CLIENTS, CONFLUENT, ClientError, ClientKind
+from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.reading import Reader, assert_topic_holds
 
 pytestmark = [
@@ -60,13 +61,19 @@ def test_produce_keys_headers_timestamps_and_tombstones_are_kept(
     assert (empty.key, empty.value) == (b"", b"")
 
 
+@BOTH_MODES
 @pytest.mark.parametrize(
     ("kind", "codec"),
     [(kind, codec) for kind in CLIENTS for codec in kind.codecs],
     ids=lambda value: value if isinstance(value, str) else value.name,
 )
 def test_produce_compressed_passes_through(
-    node: NodeProcess, kind: ClientKind, codec: str, new_topic: Callable[..., str], new_id: Callable[[], str]
+    node: NodeProcess,
+    mode: Mode,
+    kind: ClientKind,
+    codec: str,
+    new_topic: Callable[..., str],
+    new_id: Callable[[], str],
 ) -> None:
     """Compressed batches are kept as they are, in and outside of transactions, and read by another client."""
     topic = new_topic()
@@ -80,7 +87,7 @@ def test_produce_compressed_passes_through(
         for value in values:
             producer.send(topic, 0, value)
         producer.commit()
-    assert_topic_holds(node.address, topic, {0: values + values})
+    assert_topic_holds(node.address, topic, {0: values + values}, mode=mode)
 
 
 def test_produce_record_larger_than_the_topic_allows_is_refused_and_nothing_else_is(

@@ -13,6 +13,7 @@ import pytest
 
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import AIOKAFKA, CONFLUENT, ClientKind
+from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.offset_drivers import OffsetsDriver, offsets_of
 from tests.clients.raw_client import NONE, UNSTABLE_OFFSET_COMMIT, RawClient, batch
 from tests.clients.reading import Reader
@@ -65,8 +66,10 @@ def test_offsets_are_committed_and_read_back(
     assert stable(node, group, source) == (NONE, 5)
 
 
+@BOTH_MODES
 def test_offsets_in_a_transaction_are_seen_with_its_commit(
     node: NodeProcess,
+    mode: Mode,
     client: ClientKind,
     source: str,
     group: str,
@@ -82,7 +85,7 @@ def test_offsets_in_a_transaction_are_seen_with_its_commit(
             driver.send_offsets(0, offset)
             driver.end(commit=commits)
         assert driver.committed(0) == (8, "")
-    with Reader(node.address, target, 1) as reader:
+    with Reader(node.address, target, 1, isolation="read_committed") as reader:
         reader.wait_for(2)
         assert [record.value for record in reader.read_to_end()] == [b"3", b"8"]
 
@@ -127,8 +130,9 @@ def test_offsets_pending_hold_up_a_read_committed_consumer_until_their_transacti
             assert (found[0], waited >= PENDING_S) == (9 if commits else 2, True)
 
 
+@BOTH_MODES
 def test_offsets_in_transactions_take_one_request_each(
-    fresh_node: Callable[..., NodeProcess], client: ClientKind, group: str
+    fresh_node: Callable[..., NodeProcess], mode: Mode, client: ClientKind, group: str
 ) -> None:
     """confluent-kafka-python#967: send_offsets_to_transaction took 50 times as long as expected, transaction after
     transaction: the last one's markers were still being written, the client was told CONCURRENT_TRANSACTIONS, and
@@ -167,8 +171,9 @@ def requests(node: NodeProcess) -> Counter[str]:
     return Counter(line["api"] for line in lines if line["event"] == "request")
 
 
+@BOTH_MODES
 def test_offsets_survive_a_kill_for_clients_that_stay(
-    fresh_node: Callable[..., NodeProcess], client: ClientKind, new_id: Callable[[], str], group: str
+    fresh_node: Callable[..., NodeProcess], mode: Mode, client: ClientKind, new_id: Callable[[], str], group: str
 ) -> None:
     """Answered before, there after; and the same consumer and producer go on when the node is back."""
     node = fresh_node(FAIRLOG_TOPICS_AUTO_CREATE="true")

@@ -10,48 +10,21 @@ import pytest
 
 from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
+from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.raw_client import RawClient, batch, end_request, produce_request, records_of
+from tests.clients.raw_transaction import RawTransaction
 from tests.clients.reading import Reader, assert_topic_holds
 
 pytestmark = pytest.mark.slow
 
 
-class RawTransaction:
-    """A transactional producer of one partition, by hand: ids, epoch and sequence numbers are in the open."""
-
-    def __init__(self, client: RawClient, transactional_id: str, topic: str) -> None:
-        granted = client.init_producer_id(transactional_id)
-        assert granted.error_code == raw.NONE
-        self.client, self.transactional_id, self.topic = client, transactional_id, topic
-        self.producer_id, self.epoch, self.sequence = granted.producer_id, granted.producer_epoch, 0
-
-    def write(self, value: bytes) -> None:
-        added = self.client.add_partitions(self.transactional_id, self.producer_id, self.epoch, self.topic, [0])
-        assert added == {0: raw.NONE}
-        code, _base = self.produce(value)
-        assert code == raw.NONE
-
-    def produce(self, value: bytes, *, epoch: int | None = None) -> tuple[int, int]:
-        records = batch(
-            [value],
-            producer_id=self.producer_id,
-            epoch=self.epoch if epoch is None else epoch,
-            sequence=self.sequence,
-            transactional=True,
-        )
-        self.sequence += 1
-        return self.client.produce(self.topic, 0, records, transactional_id=self.transactional_id)
-
-    def end(self, *, commit: bool, by: RawClient | None = None) -> int:
-        return (by or self.client).end(self.transactional_id, self.producer_id, self.epoch, commit=commit)
-
-
 # --- invariant 10 --------------------------------------------------------------------------------
 
 
+@BOTH_MODES
 @pytest.mark.parametrize("late_commits", [True, False], ids=["late commit", "late abort"])
 def test_end_that_arrives_late_from_an_older_connection_does_not_end_the_next_transaction(
-    node: NodeProcess, late_commits: bool, new_topic: Callable[..., str], new_id: Callable[[], str]
+    node: NodeProcess, mode: Mode, late_commits: bool, new_topic: Callable[..., str], new_id: Callable[[], str]
 ) -> None:
     """KAFKA-17754: EndTxn is lost on one connection and repeated on another, the next transaction begins, and
     then the first EndTxn arrives after all. It must not tear the transaction that is open now."""
@@ -65,11 +38,12 @@ def test_end_that_arrives_late_from_an_older_connection_does_not_end_the_next_tr
         assert transaction.end(commit=late_commits, by=old) != raw.NONE
         transaction.write(b"second, ended")
         assert transaction.end(commit=True) == raw.NONE
-    assert_topic_holds(node.address, topic, {0: [b"first", b"second, begun", b"second, ended"]})
+    assert_topic_holds(node.address, topic, {0: [b"first", b"second, begun", b"second, ended"]}, mode=mode)
 
 
+@BOTH_MODES
 def test_end_repeated_with_the_same_outcome_succeeds_and_changes_nothing(
-    node: NodeProcess, new_topic: Callable[..., str], new_id: Callable[[], str]
+    node: NodeProcess, mode: Mode, new_topic: Callable[..., str], new_id: Callable[[], str]
 ) -> None:
     """A client that did not hear the answer asks again, and gets the same one."""
     topic = new_topic()
@@ -78,11 +52,12 @@ def test_end_repeated_with_the_same_outcome_succeeds_and_changes_nothing(
         for commit in (True, False):
             transaction.write(b"committed" if commit else b"aborted")
             assert [transaction.end(commit=commit) for _ in range(3)] == [raw.NONE] * 3
-    assert_topic_holds(node.address, topic, {0: [b"committed"]})
+    assert_topic_holds(node.address, topic, {0: [b"committed"]}, mode=mode, aborted={0: [b"aborted"]})
 
 
+@BOTH_MODES
 def test_end_repeated_with_the_other_outcome_is_refused(
-    node: NodeProcess, new_topic: Callable[..., str], new_id: Callable[[], str]
+    node: NodeProcess, mode: Mode, new_topic: Callable[..., str], new_id: Callable[[], str]
 ) -> None:
     """What is committed cannot be aborted any more, and the other way round."""
     topic = new_topic()
@@ -92,11 +67,12 @@ def test_end_repeated_with_the_other_outcome_is_refused(
             transaction.write(b"committed" if commit else b"aborted")
             assert transaction.end(commit=commit) == raw.NONE
             assert transaction.end(commit=not commit) == raw.INVALID_TXN_STATE
-    assert_topic_holds(node.address, topic, {0: [b"committed"]})
+    assert_topic_holds(node.address, topic, {0: [b"committed"]}, mode=mode, aborted={0: [b"aborted"]})
 
 
+@BOTH_MODES
 def test_end_pipelined_behind_produce_waits_for_it(
-    node: NodeProcess, new_topic: Callable[..., str], new_id: Callable[[], str]
+    node: NodeProcess, mode: Mode, new_topic: Callable[..., str], new_id: Callable[[], str]
 ) -> None:
     """Requests of one connection take effect in the order in which they were sent, answers not awaited."""
     topic = new_topic()
@@ -110,14 +86,15 @@ def test_end_pipelined_behind_produce_waits_for_it(
             client.send(end_request(transactional_id, producer_id, epoch, commit=True))
             assert client.receive_produce()[0] == raw.NONE
             assert client.receive_end() == raw.NONE
-    assert_topic_holds(node.address, topic, {0: [b"%d" % number for number in range(20)]})
+    assert_topic_holds(node.address, topic, {0: [b"%d" % number for number in range(20)]}, mode=mode)
 
 
 # --- epochs and ids ------------------------------------------------------------------------------
 
 
+@BOTH_MODES
 def test_produce_with_an_older_epoch_is_refused_also_where_the_new_instance_never_wrote(
-    node: NodeProcess, new_topic: Callable[..., str], new_id: Callable[[], str]
+    node: NodeProcess, mode: Mode, new_topic: Callable[..., str], new_id: Callable[[], str]
 ) -> None:
     """Invariant 9 on the wire: the zombie's partition was never named by its successor."""
     topic, transactional_id = new_topic(), new_id()
@@ -131,11 +108,12 @@ def test_produce_with_an_older_epoch_is_refused_also_where_the_new_instance_neve
         assert added[0] in raw.FENCED
         assert zombie.end(commit=True) in raw.FENCED
         assert zombie.end(commit=False) in raw.FENCED
-    assert_topic_holds(node.address, topic, {0: []})
+    assert_topic_holds(node.address, topic, {0: []}, mode=mode, aborted={0: [b"zombie, before"]})
 
 
+@BOTH_MODES
 def test_produce_with_an_epoch_from_the_future_is_refused(
-    node: NodeProcess, new_topic: Callable[..., str], new_id: Callable[[], str]
+    node: NodeProcess, mode: Mode, new_topic: Callable[..., str], new_id: Callable[[], str]
 ) -> None:
     """An epoch that the coordinator never granted opens nothing."""
     topic = new_topic()
@@ -146,22 +124,24 @@ def test_produce_with_an_epoch_from_the_future_is_refused(
         transaction.sequence -= 1
         assert transaction.produce(b"granted, too")[0] == raw.NONE
         assert transaction.end(commit=True) == raw.NONE
-    assert_topic_holds(node.address, topic, {0: [b"granted", b"granted, too"]})
+    assert_topic_holds(node.address, topic, {0: [b"granted", b"granted, too"]}, mode=mode)
 
 
+@BOTH_MODES
 def test_produce_transactional_without_having_added_the_partition_is_refused(
-    node: NodeProcess, new_topic: Callable[..., str], new_id: Callable[[], str]
+    node: NodeProcess, mode: Mode, new_topic: Callable[..., str], new_id: Callable[[], str]
 ) -> None:
     """A batch of a transaction that never named the partition (a hanging transaction in the making, KIP-890)."""
     topic = new_topic()
     with RawClient(node.address) as client:
         transaction = RawTransaction(client, new_id(), topic)
         assert transaction.produce(b"never announced")[0] != raw.NONE
-    assert_topic_holds(node.address, topic, {0: []})
+    assert_topic_holds(node.address, topic, {0: []}, mode=mode)
 
 
+@BOTH_MODES
 def test_init_producer_id_repeated_does_not_fence_its_own_sender(
-    node: NodeProcess, new_topic: Callable[..., str], new_id: Callable[[], str]
+    node: NodeProcess, mode: Mode, new_topic: Callable[..., str], new_id: Callable[[], str]
 ) -> None:
     """librdkafka#3928: the retry of a request whose answer was lost gets an id that works."""
     topic, transactional_id = new_topic(), new_id()
@@ -173,7 +153,7 @@ def test_init_producer_id_repeated_does_not_fence_its_own_sender(
         assert transaction.epoch == first.producer_epoch
         transaction.write(b"works")
         assert transaction.end(commit=True) == raw.NONE
-    assert_topic_holds(node.address, topic, {0: [b"works"]})
+    assert_topic_holds(node.address, topic, {0: [b"works"]}, mode=mode)
 
 
 def test_init_producer_id_with_an_epoch_repeated_is_answered_with_the_current_one(

@@ -9,6 +9,7 @@ import pytest
 from scripts.node_process import NodeProcess
 from tests.clients.conftest import make_topic
 from tests.clients.drivers import CONFLUENT, ClientError, ClientKind, ProducerDriver
+from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.reading import Reader, assert_topic_holds
 
 pytestmark = [
@@ -25,9 +26,10 @@ def _finish(producer: ProducerDriver, topic: str) -> None:
     producer.commit()
 
 
+@BOTH_MODES
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_restart_keeps_what_was_answered_and_nothing_of_what_was_open(
-    fresh_node: Callable[..., NodeProcess], client: ClientKind, how: str
+    fresh_node: Callable[..., NodeProcess], mode: Mode, client: ClientKind, how: str
 ) -> None:
     """Committed and plain records survive; the open transaction is gone, and its half cannot be committed later."""
     node = fresh_node()
@@ -57,10 +59,17 @@ def test_restart_keeps_what_was_answered_and_nothing_of_what_was_open(
         successor.begin()
         successor.send(topic, 0, b"after")
         successor.commit()
-    assert_topic_holds(node.address, topic, {0: [b"committed", b"plain", b"after"], 1: [b"committed", b"plain"]})
+    assert_topic_holds(
+        node.address,
+        topic,
+        {0: [b"committed", b"plain", b"after"], 1: [b"committed", b"plain"]},
+        mode=mode,
+        aborted={0: [b"first half"], 1: [b"first half"]},
+    )
 
 
-def test_restart_lets_a_waiting_producer_go_on(fresh_node: Callable[..., NodeProcess]) -> None:
+@BOTH_MODES
+def test_restart_lets_a_waiting_producer_go_on(fresh_node: Callable[..., NodeProcess], mode: Mode) -> None:
     """A producer that is told to abort after the crash does, and its next transaction commits: no new instance."""
     node = fresh_node()
     topic = make_topic(node.address)
@@ -76,10 +85,11 @@ def test_restart_lets_a_waiting_producer_go_on(fresh_node: Callable[..., NodePro
         producer.begin()
         producer.send(topic, 0, b"kept")
         producer.commit()
-    assert_topic_holds(node.address, topic, {0: [b"kept"]})
+    assert_topic_holds(node.address, topic, {0: [b"kept"]}, mode=mode, aborted={0: [b"lost in the crash"]})
 
 
-def test_restart_is_survived_by_a_tailing_consumer(fresh_node: Callable[..., NodeProcess]) -> None:
+@BOTH_MODES
+def test_restart_is_survived_by_a_tailing_consumer(fresh_node: Callable[..., NodeProcess], mode: Mode) -> None:
     """The consumer reconnects and goes on at its offset: nothing twice, nothing missing."""
     node = fresh_node()
     topic = make_topic(node.address)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairlog import topic_configs
 from fairlog.broker_configs import BROKER_CONFIGS
 from fairlog.cluster.interface import Topic
-from fairlog.config import KEYS, Settings
+from fairlog.config import KEYS, Settings, TopicSettings
 from fairlog.topic_config_changes import BadChange, Change, Operation, changed, replaced
 from fairlog.topic_configs import TOPIC_CONFIGS, CleanupPolicy, ConfigType, why_refused
 
@@ -139,7 +139,9 @@ def test_refusal_names_the_config_the_value_and_what_would_do() -> None:
         "compression.type=lzma is not a value of this config: one of producer, uncompressed, gzip, snappy, lz4, zstd"
         " is needed"
     )
-    assert "journal is needed" in (why_refused({"fairlog.transactions": "markers"}) or "")
+    assert why_refused({"fairlog.transactions": "marker"}) == (
+        "fairlog.transactions=marker is not a value of this config: one of journal, markers is needed"
+    )
 
 
 def test_compaction_lags_have_to_fit_each_other() -> None:
@@ -199,11 +201,12 @@ SET, DELETE, APPEND, SUBTRACT = Operation
 
 def test_replaced_configs_are_all_that_a_topic_has() -> None:
     """What is not named goes back to the default."""
-    assert replaced([("retention.ms", "5"), ("cleanup.policy", "compact")]) == {
+    own = {"segment.ms": "7"}
+    assert replaced(own, [("retention.ms", "5"), ("cleanup.policy", "compact")]) == {
         "retention.ms": "5",
         "cleanup.policy": "compact",
     }
-    assert replaced([]) == {}
+    assert replaced(own, []) == {}
 
 
 def test_changed_configs_leave_the_others_alone() -> None:
@@ -258,7 +261,50 @@ def test_one_bad_change_refuses_all(bad: Change, words: str) -> None:
 def test_bad_replacement_is_refused(bad: list[tuple[str, str | None]], words: str) -> None:
     """As a whole."""
     with pytest.raises(BadChange, match=words):
-        replaced(bad)
+        replaced({}, bad)
+
+
+MARKERS = {"fairlog.transactions": "markers"}
+
+
+def test_what_is_fixed_with_a_topic_stays_when_all_configs_are_said_anew() -> None:
+    """Tools that write back what they have read, and tools that name their own configs only, change no topic's mode."""
+    assert replaced(MARKERS, [("retention.ms", "5")]) == {**MARKERS, "retention.ms": "5"}
+    assert replaced(MARKERS, [("fairlog.transactions", "markers")]) == MARKERS
+    assert replaced({}, [("fairlog.transactions", "journal")]) == {"fairlog.transactions": "journal"}
+    assert changed(MARKERS, [change(SET, "fairlog.transactions", "markers")], SETTINGS) == MARKERS
+
+
+@pytest.mark.parametrize(
+    ("own", "bad"),
+    [
+        (MARKERS, change(SET, "fairlog.transactions", "journal")),
+        (MARKERS, change(DELETE, "fairlog.transactions")),
+        ({}, change(SET, "fairlog.transactions", "markers")),
+    ],
+)
+def test_what_is_fixed_with_a_topic_cannot_be_changed(own: dict[str, str], bad: Change) -> None:
+    """Not to another value, and not back to the default where that is another; the refusal says what to do instead."""
+    with pytest.raises(BadChange, match=r"fixed when a topic is made.* make another topic"):
+        changed(own, [bad], SETTINGS)
+    if bad.operation is SET:
+        with pytest.raises(BadChange, match="fixed when a topic is made"):
+            replaced(own, [(bad.name, bad.value)])
+
+
+def test_topic_that_says_nothing_of_transactions_has_journals() -> None:
+    """Also on a node whose new topics have markers: it was made before there was a choice."""
+    assert topic_configs.transactions(topic()) == "journal"
+    assert topic_configs.transactions(topic_with(MARKERS)) == "markers"
+
+
+def test_topic_is_made_with_the_nodes_mode_unless_it_names_one() -> None:
+    """What the node's setting is later does not matter to it."""
+    settings = Settings(topics=TopicSettings(transactions="markers"))
+    assert topic_configs.with_fixed({"retention.ms": "5"}, settings) == {**MARKERS, "retention.ms": "5"}
+    assert topic_configs.with_fixed({"fairlog.transactions": "journal"}, settings) == {
+        "fairlog.transactions": "journal"
+    }
 
 
 names = st.sampled_from([*list(TOPIC_CONFIGS), "no.such.config"])
@@ -276,7 +322,7 @@ def test_changes_never_lead_to_configs_that_are_refused(steps: list[list[Change]
         except BadChange:
             continue
         assert why_refused(own) is None
-        assert replaced(list(own.items())) == own
+        assert replaced(own, list(own.items())) == own
 
 
 def test_compatibility_page_has_the_table_of_configs() -> None:

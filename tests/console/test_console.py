@@ -349,8 +349,9 @@ def test_topics_are_searched_and_folded_out(clients: Clients, console: Console) 
     fold = console.find("#topics-rows .fold")
     fold.click()
     assert fold.get_attribute("aria-expanded") == "true"
-    rows = [row.text.split()[:3] for row in console.all("#topics-rows .details tbody tr")]
-    assert rows == [["0", "0", "2"], ["1", "0", "1"]]
+    assert console.all("#topics-rows .line")[0].text.split("\n")[-1] == "journal"
+    rows = [row.text.split()[:5] for row in console.all("#topics-rows .details tbody tr")]
+    assert rows == [["0", "0", "2", "2", "0"], ["1", "0", "1", "1", "0"]]
     console.find("#topics-contains").send_keys("pay")
     until(lambda: [line.text.split("\n")[0] for line in console.all("#topics-rows .line")] == ["payments"])
     assert console.text("#topics-total") == "1 of 1"

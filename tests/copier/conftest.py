@@ -157,6 +157,11 @@ class MemoryWriter:
         assert struct.unpack_from(">q", data)[0] == base_offset
         batches.append((base_offset, bytes(data)))
 
+    def last_stable_offset(self, log: LogId) -> Offset:
+        """No transaction is ever open in the double."""
+        batches = self._log(log).batches
+        return Offset(batches[-1][0] + 1) if batches else Offset(0)
+
     def bind(self, log: LogId, base_offset: Offset, last_offset: Offset) -> None:
         self._log(log).transactions.append((base_offset, last_offset))
 
@@ -168,6 +173,9 @@ class MemoryWriter:
 
     def delete_producer(self, log: LogId, producer_id: ProducerId) -> None:
         self._log(log).windows.pop(producer_id, None)
+
+    def mark(self, log: LogId) -> Mark:
+        return self._log(log).mark
 
     def put_mark(self, log: LogId, mark: Mark) -> None:
         content = self._log(log)
@@ -198,7 +206,7 @@ class Node:
         self.copier = Copier(
             self.data_logs,  # type: ignore[arg-type]
             self.journals.__getitem__,
-            self.told.append,
+            lambda high_watermarks, _: self.told.append(high_watermarks),
             on_failure=self.failures.append,
             **self._bounds,
         )

@@ -11,11 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from copier.plan import Group, batches_at, chunk_length, is_copied, logs_of, merge, plan, weight_bytes
-from fairlog_types import ApplyNumber, JournalPosition, LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, TxId
-from journal.placing import BatchRef, Placed, PlacedBatch, PlacedState, PlacedTransaction
+from fairlog_types import (
+    NO_APPLY_NUMBER,
+    ApplyNumber,
+    JournalPosition,
+    LeaderEpoch,
+    LogId,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TxId,
+)
+from journal.placing import BatchRef, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
 from journal.producer_window import ProducerWindow
 
 LOGS = tuple(LogId("t", "ab" * 16, partition) for partition in range(3))
+MARKED = LOGS[1]
+"""A log of marker mode: its part of a transaction is the marker."""
 
 
 @dataclass
@@ -37,6 +49,8 @@ class Journals:
                 return item.base_offset + item.batch.record_count
             if isinstance(item, PlacedTransaction):
                 return item.base_offset + item.record_count
+            if isinstance(item, PlacedMarker):
+                return item.offset + 1
         return 0
 
     def plain(self, log: LogId, records: int = 1) -> PlacedBatch:
@@ -67,6 +81,9 @@ class Journals:
         self.apply_number += 1
         parts: list[Placed] = []
         for log in logs:
+            if log == MARKED:
+                parts.append(self._marker(txid, ApplyNumber(self.apply_number), committed=True))
+                continue
             position = self.end(log)
             batches = tuple(BatchRef(JournalPosition(position + 100 * i), 100, n, 0, -1) for i, n in enumerate(counts))
             end = JournalPosition(position + 100 * len(counts) + 40)
@@ -88,6 +105,16 @@ class Journals:
             )
         return self._add(tuple(parts))
 
+    def aborted(self) -> Group:
+        txid = TxId(ProducerId(9), ProducerEpoch(0), self.next_number)
+        self.next_number += 1
+        return self._add((self._marker(txid, NO_APPLY_NUMBER, committed=False),))
+
+    def _marker(self, txid: TxId, number: ApplyNumber, *, committed: bool) -> PlacedMarker:
+        end = JournalPosition(self.end(MARKED) + 56)
+        offset = Offset(self.next_offset(MARKED))
+        return PlacedMarker(MARKED, offset, txid, number, committed, 3, LeaderEpoch(3), 0, _window(end), end, end)
+
     def _add(self, group: Group) -> Group:
         self.groups.append(group)
         for item in group:
@@ -105,6 +132,7 @@ steps = st.one_of(
     st.tuples(st.just("state"), logs_of_one_step),
     st.tuples(st.just("forget"), logs_of_one_step),
     st.tuples(st.just("transaction"), logs_of_one_step),
+    st.tuples(st.just("abort"), st.just([MARKED])),
 )
 
 
@@ -117,6 +145,8 @@ def histories(draw: st.DrawFn) -> Journals:
             journals.transaction(logs)
         elif what == "plain":
             journals.plain(logs[0])
+        elif what == "abort":
+            journals.aborted()
         else:
             journals.state(logs[0], forgotten=what == "forget")
     return journals
@@ -137,11 +167,17 @@ def assert_every_item_once_and_in_order(groups: Sequence[Group], per_log: Mappin
     assert merged == {log: list(items) for log, items in per_log.items() if items}
 
 
+def is_of_transaction(group: Group) -> bool:
+    return isinstance(group[0], PlacedTransaction) or (isinstance(group[0], PlacedMarker) and group[0].committed)
+
+
 def groups_of_transactions(groups: Sequence[Group]) -> dict[TxId, list[Group]]:
     found: dict[TxId, list[Group]] = defaultdict(list)
     for group in groups:
-        if isinstance(group[0], PlacedTransaction):
-            assert {item.txid for item in group if isinstance(item, PlacedTransaction)} == {group[0].txid}
+        if is_of_transaction(group):
+            assert {item.txid for item in group if isinstance(item, PlacedTransaction | PlacedMarker)} == {
+                group[0].txid
+            }
             found[group[0].txid].append(group)
     return found
 
@@ -181,7 +217,7 @@ def test_merge_after_parts_were_placed_again_in_another_order_still_gives_every_
     missing = [
         (group[0].txid, [item.log for item in group if item not in after.per_log[item.log]])
         for group in before.groups
-        if isinstance(group[0], PlacedTransaction)
+        if is_of_transaction(group)
     ]
     for txid, logs in data.draw(st.permutations([(txid, logs) for txid, logs in missing if logs])):
         after.transaction(logs, txid)
@@ -269,6 +305,10 @@ def test_plan_gives_every_record_one_dense_place(data: st.DataObject) -> None:
     for log_plan in plan(journals.groups, dict.fromkeys(LOGS, JournalPosition(0))):
         next_offset = 0
         for item in log_plan.data:
+            if isinstance(item, PlacedMarker):
+                assert item.offset == next_offset
+                next_offset += 1
+                continue
             positions = []
             for base_offset, batch in batches_at(item):
                 assert base_offset == next_offset

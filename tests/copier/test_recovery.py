@@ -1,6 +1,7 @@
 """The way of the data, end to end, on real files: journals, folds, copier and data logs through crashes.
 
-A small leader and a small coordinator drive a random workload over three topics' logs and one offsets log. Then the
+A small leader and a small coordinator drive a random workload over three topics' logs and one offsets log. One of the
+topics is of marker mode: its readers ask for committed records, and what holds for its order is less. Then the
 node crashes; what a crash leaves is made from the files: of each journal everything that is durable and an arbitrary
 part of the rest, of the data logs the present state or an earlier one (a power cut may undo commits that were not
 synced). The node starts again from that, several times over, and what the data logs hold is compared with what the
@@ -12,6 +13,7 @@ gives the same workload again, though not the same timing of the threads.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import shutil
 import struct
@@ -31,6 +33,7 @@ from datalog.environment import LmdbDataLogs
 from datalog.interface import Mark, ReadRequest, ReadResult
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey, encode_offset_entries
 from fairlog_types import (
+    NO_APPLY_NUMBER,
     ApplyNumber,
     JournalPosition,
     LeaderEpoch,
@@ -45,13 +48,15 @@ from journal import failpoints
 from journal.flush import open_flusher
 from journal.journal import Journal, JournalKind, JournalSettings
 from journal.local_journal import encode_local, replay_local
-from journal.local_records import Apply, Discard, Fence, LocalRecord, PlainBatch, TransactionalBatch
+from journal.local_records import Apply, Discard, Fence, LocalRecord, Marker, OpenBatch, PlainBatch, TransactionalBatch
 from journal.local_state import LocalState
-from journal.placing import Placed
+from journal.placing import OpenPart, Placed
 from journal.producer_window import ProducerWindow
 from journal.segment import SegmentHeader, decode_segment_header_untrusted, file_offset
 
 TOPIC_LOGS = tuple(LogId("t", "ab" * 16, partition) for partition in range(3))
+MARKED = TOPIC_LOGS[2]
+"""Of marker mode."""
 OFFSETS = LogId.of_offsets(0)
 LOGS = (*TOPIC_LOGS, OFFSETS)
 PRODUCERS = tuple(ProducerId(number) for number in range(1, 5))
@@ -62,10 +67,13 @@ SETTINGS = JournalSettings(segment_bytes_max=4096)
 COPIER_POINTS = [name for name in failpoints.FAILPOINTS if name.startswith("copier.")]
 
 
-def batch_of(number: int, records: int, size: int) -> bytes:
-    """A record batch that says who it is: `number` stands where its records would."""
+def batch_of(number: int, records: int, size: int, producer: int = -1) -> bytes:
+    """A record batch that says who it is: `number` stands where its records would; transactional with a `producer`."""
+    attributes, epoch = (0, -1) if producer < 0 else (0x10, 0)
     body = struct.pack(">q", number) + bytes(7 * records + size)  # so many could be in there
-    header = struct.pack(">qiibIhiqqqhii", -1, 49 + len(body), -1, 2, 0, 0, records - 1, 5, 5, -1, -1, -1, records)
+    header = struct.pack(
+        ">qiibIhiqqqhii", -1, 49 + len(body), -1, 2, 0, attributes, records - 1, 5, 5, producer, epoch, epoch, records
+    )
     assert len(header) == HEADER_BYTES
     return header + body
 
@@ -159,6 +167,7 @@ class Node:
                 replay_from=mark.replay_from,
                 next_offset=mark.next_offset,
                 windows=windows,
+                open_parts=[OpenPart(*dataclasses.astuple(it)) for it in self.data_logs.open_transactions(log)],
             )
             per_log[log] = list(replay_local(self.journals[log].frames(mark.replay_from), state, now_ms=NOW_MS))
             marks[log] = mark
@@ -181,7 +190,14 @@ class Node:
             await self.place(transaction, missing)
         for log in LOGS:
             for txid in list(self.states[log].open_transactions):
-                await self.write(log, Discard(txid))
+                await self.discard(log, txid)
+
+    async def discard(self, log: LogId, txid: TxId) -> None:
+        if log == MARKED:
+            marker = Marker(txid, NO_APPLY_NUMBER, self.states[log].next_offset, False, self.epoch, NOW_MS)
+            await self.write(log, marker)
+        else:
+            await self.write(log, Discard(txid))
 
     async def write(
         self, log: LogId, record: LocalRecord, payload: bytes = b"", *, submit: bool = True
@@ -253,8 +269,12 @@ class Node:
             records = self.choose.randint(1, 3)
             first_sequence = self.sequences.get((producer, log), 0)
             self.sequences[producer, log] = first_sequence + records
-            payload = batch_of(number, records, self.choose.choice((0, 100, 1500)))
-        await self.write(log, TransactionalBatch(transaction.txid, records, 5, first_sequence), payload)
+            payload = batch_of(number, records, self.choose.choice((0, 100, 1500)), producer)
+        txid = transaction.txid
+        if log == MARKED:
+            await self.write(log, OpenBatch(txid, state.next_offset, records, 5, first_sequence), payload)
+        else:
+            await self.write(log, TransactionalBatch(txid, records, 5, first_sequence), payload)
         transaction.batches.setdefault(log, []).append(number)
         transaction.records[log] = transaction.records.get(log, 0) + records
 
@@ -276,7 +296,10 @@ class Node:
         for log in placed_in:
             records = transaction.records[log]
             number = ApplyNumber(self.model.apply_number)
-            record = Apply(transaction.txid, number, self.states[log].next_offset, records, NOW_MS)
+            offset = self.states[log].next_offset
+            record: LocalRecord = Apply(transaction.txid, number, offset, records, NOW_MS)
+            if log == MARKED:
+                record = Marker(transaction.txid, number, offset, True, self.epoch, NOW_MS)
             placed = self._append(log, record, b"", submit=False)
             assert placed is not None
             group.append(placed)
@@ -289,7 +312,7 @@ class Node:
         transaction = self.open.pop(producer, None)
         if transaction is not None:
             for log in transaction.records:
-                await self.write(log, Discard(transaction.txid))
+                await self.discard(log, transaction.txid)
 
     async def stall(self) -> None:
         """From now on no flush returns; what is produced behind the durable head must not be copied."""
@@ -311,7 +334,7 @@ class Node:
 
     # What is seen
 
-    def _on_copied(self, high_watermarks: Mapping[LogId, Offset]) -> None:
+    def _on_copied(self, high_watermarks: Mapping[LogId, Offset], _last_stable: Mapping[LogId, Offset]) -> None:
         """Answer producers; now and then remember the data logs, which nobody writes at this moment."""
         for log, high_watermark in high_watermarks.items():
             answered = [number for offset, number in self.unanswered[log] if offset <= high_watermark]
@@ -323,8 +346,8 @@ class Node:
             shutil.copytree(self.directory / "data", self.earlier_data_logs)
 
     def contents(self) -> dict[LogId, list[int]]:
-        """The numbers of all batches in the data logs, in one consistent cut; offsets are dense (invariant 2)."""
-        requests = [ReadRequest(log, Offset(0), 2**30) for log in TOPIC_LOGS]
+        """The numbers of all committed batches in the data logs, in one consistent cut; offsets are dense."""
+        requests = [ReadRequest(log, Offset(0), 2**30, committed_only=log == MARKED) for log in TOPIC_LOGS]
         numbers: dict[LogId, list[int]] = {}
         for answer in self.data_logs.read(requests, bytes_max=2**30):
             assert isinstance(answer, ReadResult)
@@ -334,8 +357,14 @@ class Node:
                 header = parse_batch_header_untrusted(batch)
                 assert header.base_offset == next_offset
                 next_offset += header.record_count
+                if header.control or any(
+                    aborted.producer_id == header.producer_id
+                    and aborted.first_offset <= header.base_offset < aborted.last_offset
+                    for aborted in answer.aborted
+                ):
+                    continue
                 found.append(struct.unpack_from(">q", batch, HEADER_BYTES)[0])
-            assert next_offset == answer.next_offset
+            assert next_offset == answer.last_stable_offset
         return numbers
 
     def read_all(self) -> None:
@@ -350,7 +379,7 @@ class Node:
             there = {
                 log: set(batches) <= set(contents[log])
                 for log, batches in transaction.batches.items()
-                if log in contents
+                if log in contents and log != MARKED  # another one that is open there may hold it back
             }
             assert len(set(there.values())) <= 1, f"{transaction.txid} is seen in parts: {there}"
 
@@ -367,6 +396,10 @@ class Node:
             if block is None or block[0] not in place:
                 continue
             at = place[block[0]]
+            if log == MARKED:
+                found = [number for number in numbers if number in block]
+                assert found == block[: len(found)]  # one that is open in between may hold back the rest
+                continue
             assert numbers[at : at + len(block)] == block
             group = transaction.txid.producer_id % GROUPS
             assert at > last_of_group[group]
@@ -379,11 +412,17 @@ class Node:
         contents = self.contents()
         for transaction in self.model.committed:
             for log, batches in transaction.batches.items():
+                if log == MARKED and self.states[MARKED].open_transactions:
+                    continue
                 assert set(batches) <= (offsets if log == OFFSETS else set(contents[log])), transaction.txid
         committed_offsets = [t.batches[OFFSETS] for t in self.model.committed if OFFSETS in t.batches]
         assert offsets == set().union(*committed_offsets)
         for log in TOPIC_LOGS:
-            assert self.model.answered[log] <= set(contents[log])
+            if log != MARKED or not self.states[MARKED].open_transactions:
+                assert self.model.answered[log] <= set(contents[log])
+        opened = {it.txid: it.records for it in self.data_logs.open_transactions(MARKED)}
+        assert opened == {txid: it.records for txid, it in self.states[MARKED].open_transactions.items()}
+        assert self.data_logs.bounds(MARKED).last_stable_offset == self.states[MARKED].last_stable_offset
         for log in LOGS:
             windows = {producer: ProducerWindow.decode(data) for producer, data in self.data_logs.producers(log)}
             assert windows == self.states[log].windows

@@ -13,8 +13,9 @@ How much must be there depends on when the logs were read, and `Reading` says it
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -51,14 +52,18 @@ Logs = Mapping[int, Sequence[Found]]
 """The records of each partition, in the order in which they were read."""
 
 
-def check(history: History, logs: Logs, reading: Reading) -> list[Violation]:
-    """All violations of invariants 1 to 7 in `logs`, in no particular order; empty if all is well."""
+def check(history: History, logs: Logs, reading: Reading, *, marked: Collection[int] = ()) -> list[Violation]:
+    """All violations of invariants 1 to 7 in `logs`, in no particular order; empty if all is well.
+
+    `marked` are the partitions of marker mode, whose `logs` hold what is committed: there offsets have gaps, and a
+    transaction's records stand where they were written, with others' in between.
+    """
     found = _index(logs)
     return [
         *_only_what_was_committed(history, logs),
-        *_dense(logs),
+        *_dense(logs, marked),
         *_once(found),
-        *_contiguous_and_in_order(found),
+        *_contiguous_and_in_order(found, marked),
         *_whole(history, found, reading),
         *_plain_where_answered(history, found, reading),
         *_in_commit_order(found),
@@ -160,9 +165,15 @@ def _only_what_was_committed(history: History, logs: Logs) -> Iterator[Violation
                 yield Violation(5, f"partition {partition} offset {record.offset}: was refused: {record.value!r}")
 
 
-def _dense(logs: Logs) -> Iterator[Violation]:
-    """Invariant 2."""
+def _dense(logs: Logs, marked: Collection[int]) -> Iterator[Violation]:
+    """Invariant 2; of a marked partition what is left of it."""
     for partition, records in logs.items():
+        if partition in marked:
+            for earlier, later in itertools.pairwise(records):
+                if later.offset <= earlier.offset:
+                    yield Violation(2, f"partition {partition}: offset {later.offset} behind {earlier.offset}")
+                    break
+            continue
         for expected, record in enumerate(records):
             if record.offset != expected:
                 yield Violation(2, f"partition {partition}: offset {record.offset} where {expected} was due")
@@ -181,13 +192,13 @@ def _once(found: _Index) -> Iterator[Violation]:
             yield Violation(4, f"plain record {writer}/{number} is repeated: {places}")
 
 
-def _contiguous_and_in_order(found: _Index) -> Iterator[Violation]:
-    """Invariant 3."""
+def _contiguous_and_in_order(found: _Index, marked: Collection[int]) -> Iterator[Violation]:
+    """Invariant 3; in a marked partition the order alone."""
     for (writer, number), partitions in found.transactional.items():
         for partition, records in partitions.items():
             positions = [place.position for _tag, place in records]
             indexes = [tag.index for tag, _place in records]
-            if positions != list(range(positions[0], positions[0] + len(positions))):
+            if partition not in marked and positions != list(range(positions[0], positions[0] + len(positions))):
                 yield Violation(3, f"transaction {writer}/{number} is torn apart in partition {partition}: {positions}")
             if indexes != sorted(indexes):
                 yield Violation(3, f"transaction {writer}/{number} is out of order in partition {partition}: {indexes}")

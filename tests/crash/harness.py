@@ -20,29 +20,36 @@ import shutil
 import signal
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Generator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, TopicCollection, Uuid
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from datalog.batch import parse_stored_header
+from datalog.control_batch import decode_control_batch
 from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
 from fairlog.verify.verification import Verification
 from fairlog_types import LogKind, Offset
 from journal.failpoints import FAILPOINTS
 from scripts.node_process import ROOT, NodeDidNotStart, NodeProcess
+from tests.clients.modes import MODE_CONFIG, Mode
 from tests.clients.raw_client import NONE, RawClient, records_of
 from tests.clients.reading import Reader, Seen
 from tests.crash import lossy_disk
 from tests.crash.checker import Found, Reading, Violation, check, check_growth, check_offsets
 from tests.crash.history import History, Outcome
+from tests.crash.layout import Layout
 from tests.crash.load import OFFSETS_GROUP, Load
 
 PARTITIONS = 4
+JOURNALS = (Mode.JOURNAL,) * PARTITIONS
+MARKERS = (Mode.MARKERS,) * PARTITIONS
+MIXED = (Mode.JOURNAL, Mode.MARKERS) * (PARTITIONS // 2)
 LIFE_S = 1.0
 """A node whose failpoint is not reached within this is killed by hand: a random moment as good as any."""
 RESTING_SHARE = 0.5
@@ -104,12 +111,14 @@ class CrashRun:
 
     directory:     everything is kept here
     seed:          decides failpoints, counts and load
+    modes:         how transactions reach each of the load's partitions
     lossy_disk:    forget what was not flushed at each kill
     planted_fault: a name of journal.failpoints.PLANTED_FAULTS: then the run is expected to fail
     """
 
     directory: Path
     seed: int
+    modes: tuple[Mode, ...] = JOURNALS
     lossy_disk: bool = False
     planted_fault: str | None = None
     kills: Counter[str] = field(default_factory=Counter[str])
@@ -117,7 +126,9 @@ class CrashRun:
     _rng: random.Random = field(init=False)
     _node: NodeProcess = field(init=False)
     _load: Load | None = None
-    _reader: Reader | None = None
+    _readers: dict[str, Reader] = field(default_factory=dict[str, Reader])
+    """By topic."""
+    _topics_by_id: dict[str, str] = field(default_factory=dict[str, str])
     _seen: dict[int, list[Found]] = field(default_factory=lambda: {p: [] for p in range(PARTITIONS)})
     _last: str = "nothing yet"
 
@@ -133,9 +144,8 @@ class CrashRun:
         self._node = NodeProcess(self.directory / "data", environment, program=program)
 
     @property
-    def _topic(self) -> str:
-        # Of this run only: a client that a failed run left behind must not find its topic on another run's node.
-        return f"crash-{self.seed}"
+    def _layout(self) -> Layout:
+        return Layout(f"crash-{self.seed}", self.modes)
 
     @property
     def _ledger(self) -> Path:
@@ -197,10 +207,21 @@ class CrashRun:
 
     def _prepare(self) -> None:
         self._node.start()
-        admin = AdminClient({"bootstrap.servers": self._node.address})
-        admin.create_topics([NewTopic(self._topic, PARTITIONS, 1)])[self._topic].result(timeout=20)
-        self._reader = Reader(self._node.address, self._topic, PARTITIONS)
-        self._load = Load(self._node.address, self._topic, PARTITIONS, seed=self.seed)
+        self._topics_by_id = make_topics(self._node.address, self._layout)
+        self._readers = self._open_readers()
+        self._load = Load(self._node.address, self._layout, seed=self.seed)
+
+    def _open_readers(self) -> dict[str, Reader]:
+        """Plain consumers; of topics of marker mode such as read what is committed."""
+        return {
+            topic: Reader(
+                self._node.address,
+                topic,
+                len(self._layout.partitions_of(topic)),
+                isolation="read_uncommitted" if mode is Mode.JOURNAL else "read_committed",
+            )
+            for topic, mode in self._layout.topics().items()
+        }
 
     def _round(self, point: str | None, life_s: float) -> None:
         armed = None if point is None else f"{point}:kill:{self._rng.randint(1, _passes_max(point))}"
@@ -269,8 +290,8 @@ class CrashRun:
                     self._start()
                 self._load.stop()
         finally:
-            if self._reader is not None:
-                self._reader.close()
+            for reader in self._readers.values():
+                reader.close()
             self._node.kill()
 
     # --- judging ---
@@ -284,7 +305,7 @@ class CrashRun:
                 return False
             deadline = time.monotonic() + VISIBLE_S
             while violations := [
-                *check(history, self._read_on(), Reading.AT_REST),
+                *check(history, self._read_on(), Reading.AT_REST, marked=self._layout.marked),
                 *check_offsets(self._seen, self._fetch_offsets()),
             ]:
                 if time.monotonic() > deadline:
@@ -301,11 +322,11 @@ class CrashRun:
     def _check_at_crash(self) -> None:
         """Open the data logs of the dead node: a consistent cut, and nothing that was seen is gone."""
         assert self._load is not None
-        logs, offsets = read_data_logs(self._node.data_dir)
+        logs, offsets = read_data_logs(self._node.data_dir, self._layout, self._topics_by_id)
         history = self._load.history.snapshot()
         self._judge(
             [
-                *check(history, logs, Reading.AT_CRASH),
+                *check(history, logs, Reading.AT_CRASH, marked=self._layout.marked),
                 *check_growth(self._seen, logs),
                 *check_offsets(logs, offsets),
             ]
@@ -317,9 +338,10 @@ class CrashRun:
         if self._load.rest(lambda: self._node.running) is None:
             raise CrashTestFailed(f"{self._where()}\nthe node ended by itself:\n{self._node.log_tail()}")
         before = self._read_on()
-        with Reader(self._node.address, self._topic, PARTITIONS) as reader:
-            reader.read_to_end(timeout_s=30)
-            again = _by_partition(reader.records)
+        again: dict[int, list[Found]] = {}
+        for topic, reader in self._open_readers().items():
+            with reader:
+                again |= self._by_partition(topic, reader.read_to_end(timeout_s=30))
         self._judge([*check_growth(before, again), *check_growth(again, before)])
         self._load.go_on()
 
@@ -336,16 +358,24 @@ class CrashRun:
 
     def _read_on(self) -> dict[int, list[Found]]:
         """What the consumer that lives through all crashes has seen, after reading on to the end."""
-        assert self._reader is not None
-        known = sum(map(len, self._seen.values()))
-        for record in self._reader.read_to_end()[known:]:
-            self._seen[record.partition].append(Found(record.offset, record.value))
+        for topic, reader in self._readers.items():
+            known = sum(len(self._seen[partition]) for partition in self._layout.partitions_of(topic))
+            for partition, found in self._by_partition(topic, reader.read_to_end()[known:]).items():
+                self._seen[partition] += found
         return self._seen
+
+    def _by_partition(self, topic: str, records: Sequence[Seen]) -> dict[int, list[Found]]:
+        """A topic's records by the load's partitions."""
+        partitions = self._layout.partitions_of(topic)
+        logs: dict[int, list[Found]] = {partition: [] for partition in partitions}
+        for record in records:
+            logs[partitions[record.partition]].append(Found(record.offset, record.value))
+        return logs
 
     def _fetch_offsets(self) -> dict[str, int | None]:
         """What the group has committed, as who does not ask for stable offsets is told: one may be pending."""
         with RawClient(self._node.address) as client:
-            code, offset = client.committed_offset(OFFSETS_GROUP, self._topic, 0, stable=False)
+            code, offset = client.committed_offset(OFFSETS_GROUP, *self._layout.place(0), stable=False)
         assert code == NONE, code
         return {OFFSETS_GROUP: offset if offset >= 0 else None}
 
@@ -362,15 +392,25 @@ def _passes_max(point: str) -> int:
     return next((most for prefix, most in _PASSES_MAX.items() if point.startswith(prefix)), _PASSES_MAX_USUALLY)
 
 
-def _by_partition(records: Sequence[Seen]) -> dict[int, list[Found]]:
-    logs: dict[int, list[Found]] = {partition: [] for partition in range(PARTITIONS)}
-    for record in records:
-        logs[record.partition].append(Found(record.offset, record.value))
-    return logs
+def make_topics(address: str, layout: Layout) -> dict[str, str]:
+    """Make the layout's topics; answers their names by their ids, as logs are named."""
+    admin = AdminClient({"bootstrap.servers": address})
+    for topic, mode in layout.topics().items():
+        new = NewTopic(topic, len(layout.partitions_of(topic)), 1, config={MODE_CONFIG: mode.value})
+        admin.create_topics([new])[topic].result(timeout=20)
+    described = admin.describe_topics(TopicCollection(list(layout.topics())))
+    return {_hex(answer.result(timeout=20).topic_id): topic for topic, answer in described.items()}
 
 
-def read_data_logs(data_dir: Path) -> tuple[dict[int, list[Found]], dict[str, int | None]]:
-    """The records of the topic's partitions, and the group's offset, in the data logs of a node that is not running.
+def _hex(topic_id: Uuid) -> str:
+    high, low = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
+    return (high % (1 << 64) << 64 | low % (1 << 64)).to_bytes(16, "big").hex()
+
+
+def read_data_logs(
+    data_dir: Path, layout: Layout, topics_by_id: Mapping[str, str]
+) -> tuple[dict[int, list[Found]], dict[str, int | None]]:
+    """The committed records of the load's partitions, and the group's offset, in the data logs of a dead node.
 
     Reads a copy, so that the files which the next start meets are those that the crash left.
     """
@@ -378,7 +418,7 @@ def read_data_logs(data_dir: Path) -> tuple[dict[int, list[Found]], dict[str, in
         shutil.copytree(data_dir / DATA_LOGS, scratch, dirs_exist_ok=True)
         logs = LmdbDataLogs.open(Path(scratch), map_bytes=1024**3, sync=False)
         try:
-            topic_logs = [log for log in logs.logs() if log.kind == LogKind.TOPIC.value]
+            topic_logs = [log for log in logs.logs() if log.topic in topics_by_id]
             requests = [ReadRequest(log, Offset(0), 1 << 40) for log in topic_logs]
             answers = logs.read(requests, bytes_max=1 << 40)
             entries = [entry for log in logs.logs() if log.kind == LogKind.OFFSETS.value for entry in logs.offsets(log)]
@@ -387,9 +427,34 @@ def read_data_logs(data_dir: Path) -> tuple[dict[int, list[Found]], dict[str, in
     found: dict[int, list[Found]] = {partition: [] for partition in range(PARTITIONS)}
     for answer in answers:
         assert isinstance(answer, ReadResult), f"reading from offset 0 was answered by {answer}"
-        records = [Found(offset, value) for data in answer.batches for offset, value in records_of(data)]
-        assert len(records) == answer.next_offset, f"{answer.log}: {len(records)} records, next {answer.next_offset}"
-        if records:  # the wide topic has none, and its partitions go by the same numbers
-            found[answer.log.partition] = records
+        partition = layout.partitions_of(topics_by_id[answer.log.topic])[answer.log.partition]
+        counted = sum(parse_stored_header(data).record_count for data in answer.batches)
+        assert counted == answer.next_offset, f"{answer.log}: {counted} records, next {answer.next_offset}"
+        found[partition] = committed(answer.batches) if partition in layout.marked else records_in(answer.batches)
     offsets: dict[str, int | None] = {OFFSETS_GROUP: None}
     return found, offsets | {key.group: value.offset for key, value in entries}
+
+
+def records_in(batches: Iterable[bytes]) -> list[Found]:
+    """All records of the batches."""
+    return [Found(offset, value) for data in batches for offset, value in records_of(data)]
+
+
+def committed(batches: Iterable[bytes]) -> list[Found]:
+    """The records of a partition of marker mode that are committed, also behind what is open: more than may be read.
+
+    In the order of their offsets. A transaction is committed where its marker says so; `read_committed` consumers, who
+    have to stop at the last stable offset, are the harness' readers.
+    """
+    found: list[Found] = []
+    undecided: dict[int, list[Found]] = defaultdict(list)
+    for data in batches:
+        header = parse_stored_header(data)
+        if header.control:
+            ended = undecided.pop(header.producer_id, [])
+            found += ended if decode_control_batch(data).committed else []
+        elif header.transactional:
+            undecided[header.producer_id] += records_in([data])
+        else:
+            found += records_in([data])
+    return sorted(found, key=lambda record: record.offset)

@@ -29,6 +29,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tests.clients.raw_client import NONE, RawClient, batch
 from tests.crash.history import History, Outcome, PlainRecord, Transaction
+from tests.crash.layout import Layout
 
 ANSWER_S = 20.0
 """How long a client may take to come to an end after the node is back; much longer than it should."""
@@ -58,7 +59,7 @@ _CLIENT = {
 class Load:
     """The writers, running until `stop`; `rest` holds them at a point where every outcome is known."""
 
-    def __init__(self, address: str, topic: str, partitions: int, *, seed: int) -> None:
+    def __init__(self, address: str, layout: Layout, *, seed: int) -> None:
         self.history = History()
         self.slowest_rest = (0.0, "")
         """The longest that the load took to come to rest, in seconds, and what it had waited for."""
@@ -72,9 +73,7 @@ class Load:
         rng = random.Random(seed)
         kinds = [(_TransactionalWriter, f"w{number}") for number in range(TRANSACTIONAL_WRITERS)]
         writers = [*kinds, (_HangingWriter, "hung"), (_PlainWriter, "plain"), (_OffsetsWriter, OFFSETS_GROUP)]
-        self._writers = [
-            kind(self, name, address, topic, partitions, random.Random(rng.random())) for kind, name in writers
-        ]
+        self._writers = [kind(self, name, address, layout, random.Random(rng.random())) for kind, name in writers]
         for writer in self._writers:
             writer.start()
 
@@ -141,6 +140,7 @@ class Load:
     def may_go_on(self, writer: _Writer) -> bool:
         """Called by a writer when it has nothing under way; blocks while the load rests. False: end."""
         if not self._go.is_set():
+            writer.settle()
             writer.doing = "resting"
             writer.at_rest.set()
             self._go.wait()
@@ -150,10 +150,10 @@ class Load:
 class _Writer(threading.Thread):
     """A thread that does one thing after the other, and says what it is at."""
 
-    def __init__(self, load: Load, name: str, address: str, topic: str, partitions: int, rng: random.Random) -> None:
+    def __init__(self, load: Load, name: str, address: str, layout: Layout, rng: random.Random) -> None:
         super().__init__(name=f"load-{name}", daemon=True)
         self.label, self.load, self.rng = name, load, rng
-        self.address, self.topic, self.partitions = address, topic, partitions
+        self.address, self.layout = address, layout
         self.numbers = itertools.count()
         self.at_rest = threading.Event()
         self.doing = "starting"
@@ -170,6 +170,9 @@ class _Writer(threading.Thread):
 
     def give_up(self) -> None:
         """Let go of what the writer holds: the next step begins anew."""
+
+    def settle(self) -> None:
+        """Before the writer rests: leave nothing open for which readers of committed records would wait."""
 
     def step(self) -> None:
         raise NotImplementedError
@@ -191,15 +194,14 @@ class _TransactionalWriter(_Writer):
         if producer is None:
             return
         number = next(self.numbers)
-        chosen = self.rng.sample(range(self.partitions), self.rng.randint(1, self.partitions))
+        partitions = self.layout.partitions
+        chosen = self.rng.sample(range(partitions), self.rng.randint(1, partitions))
         transaction = Transaction(self.label, number, {p: self.rng.randint(1, 5) for p in chosen}, Outcome.OPEN)
         self.note(transaction)
         try:
             self.doing = f"writing {number}"
             producer.begin_transaction()
-            for partition in transaction.counts:
-                for value in transaction.values(partition):
-                    producer.produce(self.topic, value, partition=partition)
+            self.produce(producer, transaction)
             if self.rng.random() < 0.2:
                 self.doing = f"aborting {number}"
                 producer.flush(self.rng.choice([0, SLICE_S]))
@@ -212,6 +214,19 @@ class _TransactionalWriter(_Writer):
             # unknown, and what was never asked for stays open: it may not appear.
             self.producer = None
         time.sleep(self.rng.uniform(0, 2 * PAUSE_S))
+
+    def produce(self, producer: Producer, transaction: Transaction) -> None:
+        for partition in transaction.counts:
+            topic, index = self.layout.place(partition)
+            for value in transaction.values(partition):
+                producer.produce(topic, value, partition=index)
+
+    def settle(self) -> None:
+        """A new instance ends what the last one left."""
+        while self.layout.marked and self.producer is None and not self.load.stopped:
+            self.doing = "ending what the last instance left"
+            with suppress(KafkaException):
+                self.producer = self.started()
 
     def started(self) -> Producer:
         self.load.wait_for_the_node()
@@ -257,23 +272,27 @@ class _TransactionalWriter(_Writer):
 
 
 class _HangingWriter(_TransactionalWriter):
-    """Opens a transaction in every partition and leaves it so; a new instance and a new one after each rest."""
+    """Opens a transaction in every partition and leaves it so; a new instance and a new one after each rest.
+
+    Where there are markers, readers would wait for it at the rest: there it ends with the rest, by its successor.
+    """
 
     def step(self) -> None:
         number = next(self.numbers)
-        transaction = Transaction(self.label, number, dict.fromkeys(range(self.partitions), 2), Outcome.OPEN)
+        everywhere = dict.fromkeys(range(self.layout.partitions), 2)
+        transaction = Transaction(self.label, number, everywhere, Outcome.OPEN)
         self.note(transaction)
         with suppress(KafkaException):
             self.doing = f"starting to hang {number}"
-            producer = self.producer = self.started()
+            producer = self.producer or self.started()
             producer.begin_transaction()
-            for partition in transaction.counts:
-                for value in transaction.values(partition):
-                    producer.produce(self.topic, value, partition=partition)
+            self.produce(producer, transaction)
             producer.flush(1.0)
         self.doing = "hanging"
-        self.at_rest.set()  # open on purpose: for this writer that is at rest
+        if not self.layout.marked:
+            self.at_rest.set()  # open on purpose: for this writer that is at rest
         self.load.wait_for_a_rest()
+        self.producer = None
 
 
 class _OffsetsWriter(_Writer):
@@ -287,7 +306,8 @@ class _OffsetsWriter(_Writer):
 
     def step(self) -> None:
         number = next(self.numbers)
-        chosen = self.rng.sample(range(self.partitions), self.rng.randint(1, self.partitions))
+        partitions = self.layout.partitions
+        chosen = self.rng.sample(range(partitions), self.rng.randint(1, partitions))
         transaction = Transaction(self.label, number, {p: self.rng.randint(1, 3) for p in chosen}, Outcome.OPEN)
         self.note(transaction)
         try:
@@ -311,6 +331,14 @@ class _OffsetsWriter(_Writer):
             self.client.close()
         self.client = None
 
+    def settle(self) -> None:
+        while self.layout.marked and self.client is None and not self.load.stopped:
+            self.doing = "ending what the last instance left"
+            try:
+                self.started()
+            except (OSError, _Unexpected):
+                self.give_up()
+
     def started(self) -> RawClient:
         self.load.wait_for_the_node()
         self.client = RawClient(self.address, timeout_s=ANSWER_S / 4)
@@ -318,24 +346,28 @@ class _OffsetsWriter(_Writer):
         if granted.error_code != NONE:
             raise _Unexpected(granted.error_code)
         self.who = (self.label, granted.producer_id, granted.producer_epoch)
-        self.sequences = dict.fromkeys(range(self.partitions), 0)
+        self.sequences = dict.fromkeys(range(self.layout.partitions), 0)
         return self.client
 
     def write(self, client: RawClient, transaction: Transaction) -> bool:
         """False if the node has refused something: then the transaction can only be aborted."""
-        if set(client.add_partitions(*self.who, self.topic, list(transaction.counts)).values()) != {NONE}:
-            return False
+        for topic in self.layout.topics():
+            places = map(self.layout.place, transaction.counts)
+            indexes = [index for name, index in places if name == topic]
+            if indexes and set(client.add_partitions(*self.who, topic, indexes).values()) != {NONE}:
+                return False
         for partition in transaction.counts:
+            topic, index = self.layout.place(partition)
             values = transaction.values(partition)
             sequence = self.sequences[partition]
             data = batch(values, producer_id=self.who[1], epoch=self.who[2], sequence=sequence, transactional=True)
-            if client.produce(self.topic, partition, data, transactional_id=self.label)[0] != NONE:
+            if client.produce(topic, index, data, transactional_id=self.label)[0] != NONE:
                 return False
             self.sequences[partition] += len(values)
         if client.add_offsets(*self.who, self.label) != NONE:
             return False
         offset = transaction.number + 1
-        return client.commit_offset_in_transaction(*self.who, self.label, self.topic, 0, offset) == NONE
+        return client.commit_offset_in_transaction(*self.who, self.label, *self.layout.place(0), offset) == NONE
 
     def commit(self, client: RawClient, transaction: Transaction) -> None:
         self.note(replace(transaction, outcome=Outcome.ASKED))
@@ -373,15 +405,15 @@ class _PlainWriter(_Writer):
                 _CLIENT | {"bootstrap.servers": self.address, "message.timeout.ms": int(2000 * ANSWER_S)}
             )
         burst = [
-            PlainRecord(self.label, next(self.numbers), self.rng.randrange(self.partitions), Outcome.ASKED)
+            PlainRecord(self.label, next(self.numbers), self.rng.randrange(self.layout.partitions), Outcome.ASKED)
             for _ in range(self.rng.randint(1, 5))
         ]
         self.doing = f"sending {burst[0].number} to {burst[-1].number}"
         try:
             for record in burst:
                 self.note(record)
-                on_delivery = self.answered(record)
-                producer.produce(self.topic, record.value, partition=record.partition, on_delivery=on_delivery)
+                topic, index = self.layout.place(record.partition)
+                producer.produce(topic, record.value, partition=index, on_delivery=self.answered(record))
             producer.flush(2 * ANSWER_S)
         except (KafkaException, SystemError):
             # A fatal error; SystemError when confluent-kafka stumbles over a delivery report that is due as well.

@@ -110,7 +110,7 @@ class DataLogsBehaviour:
         with logs.write() as writer:
             writer.create(ORDERS)
         assert logs.mark(ORDERS) == mark(0, 0)
-        assert logs.bounds(ORDERS) == Bounds(Offset(0), Offset(0), 0)
+        assert logs.bounds(ORDERS) == Bounds(Offset(0), Offset(0), 0, Offset(0))
         assert read_one(logs, ORDERS, 0) == []
 
     def test_create_existing_log_keeps_its_records(self, logs: DataLogs) -> None:
@@ -143,7 +143,7 @@ class DataLogsBehaviour:
     def test_read_at_end_returns_nothing(self, logs: DataLogs) -> None:
         """The next offset is readable and empty; the answer says where the log ends."""
         (answer,) = logs.read([ReadRequest(ORDERS, Offset(5), 1000)], bytes_max=1000)
-        assert answer == ReadResult(ORDERS, [], Offset(5), Offset(0))
+        assert answer == ReadResult(ORDERS, [], Offset(5), Offset(0), Offset(5))
 
     @pytest.mark.parametrize("offset", [-1, 6])
     def test_read_outside_log_says_out_of_range(self, logs: DataLogs, offset: int) -> None:
@@ -201,6 +201,7 @@ class DataLogsBehaviour:
             append(writer, ORDERS, 5, [30])
             append(writer, PAYMENTS, 0, [30])
             writer.put_mark(ORDERS, mark(600, 6))
+            assert writer.mark(ORDERS) == mark(600, 6)
             writer.put_producer(ORDERS, ProducerId(1), b"state")
             writer.create(late)
             writer.drop(COMMITS)
@@ -354,7 +355,7 @@ class DataLogsBehaviour:
         first, second = read_one(logs, ORDERS, 0)
         with logs.write() as writer:
             assert writer.delete_before(ORDERS, Offset(3)) == len(first)
-        assert logs.bounds(ORDERS) == Bounds(Offset(3), Offset(5), len(second))
+        assert logs.bounds(ORDERS) == Bounds(Offset(3), Offset(5), len(second), Offset(5))
         assert read_one(logs, ORDERS, 3) == [second]
         (answer,) = logs.read([ReadRequest(ORDERS, Offset(2), 1000)], bytes_max=1000)
         assert answer == OffsetOutOfRange(ORDERS, Offset(5), Offset(3))
@@ -371,7 +372,7 @@ class DataLogsBehaviour:
         """Offsets are never given twice, also not after everything was deleted (invariant 2)."""
         with logs.write() as writer:
             writer.delete_before(ORDERS, Offset(5))
-        assert logs.bounds(ORDERS) == Bounds(Offset(5), Offset(5), 0)
+        assert logs.bounds(ORDERS) == Bounds(Offset(5), Offset(5), 0, Offset(5))
         assert logs.max_timestamp(ORDERS) is None
         with logs.write() as writer:
             only = append(writer, ORDERS, 5, [1])
@@ -452,7 +453,7 @@ class DataLogsBehaviour:
             assert writer.replace(ORDERS, Offset(2), None)
         for offset in (0, 1, 2, 3):
             assert read_one(logs, ORDERS, offset) == [second]
-        assert logs.bounds(ORDERS) == Bounds(Offset(0), Offset(5), len(second))
+        assert logs.bounds(ORDERS) == Bounds(Offset(0), Offset(5), len(second), Offset(5))
         assert logs.offset_for_timestamp(ORDERS, 0) == TimestampOffset(Offset(3), 20)
         with logs.write() as writer:
             assert len(append(writer, ORDERS, 5, [30])) < len(first)

@@ -14,18 +14,21 @@ from uuid import UUID
 import lmdb
 
 from datalog import time_index
+from datalog.control_batch import encode_control_batch
 from datalog.environment import LmdbDataLogs
-from datalog.interface import Cleaned, Cleaning, DataLogs, Mark
+from datalog.interface import AbortedTransaction, Cleaned, Cleaning, DataLogs, Mark, OpenInLog
 from datalog.keyed import open_batch, without
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
-from fairlog_types import JournalPosition, LogId, Offset, ProducerId
+from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, TxId
 from tests.datalog.batches import batch, keyed_batch
 
-DIRECTORY = Path(__file__).parents[1] / "golden" / "data-log-2"
-DIRECTORY_1 = Path(__file__).parents[1] / "golden" / "data-log"
-"""What version 1 has written: the same, without a compaction."""
+GOLDEN = Path(__file__).parents[1] / "golden"
+DIRECTORY = GOLDEN / "data-log-3"
 ENVIRONMENT = DIRECTORY / "data.mdb.gz"
-ENVIRONMENT_1 = DIRECTORY_1 / "data.mdb.gz"
+ENVIRONMENT_1 = GOLDEN / "data-log" / "data.mdb.gz"
+"""What version 1 has written: the same, without a compaction and without a log of the marker mode."""
+ENVIRONMENT_2 = GOLDEN / "data-log-2" / "data.mdb.gz"
+"""What version 2 has written: the same, without a log of the marker mode."""
 DUMP = DIRECTORY / "dump.txt"
 MAP_BYTES = 1 << 24
 
@@ -34,12 +37,49 @@ OFFSETS_LOG = LogId.of_offsets(5)
 TIMESTAMPS = ([1_700_000_000_000, 1_700_000_000_250], [1_700_000_000_100], [1_700_000_001_000])
 COMPACTED_LOG = LogId.of_topic(UUID("00112233-4455-6677-8899-aabbccddeeff"), 3)
 KEYED_MS = 1_700_000_000_000
+MARKED_LOG = LogId.of_topic(UUID("00112233-4455-6677-8899-aabbccddeeff"), 4)
+MARKED_MS = 1_700_000_000_000
+ABORTED = AbortedTransaction(ProducerId(4000), Offset(0), Offset(3), Offset(2))
+OPEN = OpenInLog(TxId(ProducerId(4001), ProducerEpoch(1), 6), LeaderEpoch(1), Offset(2), 1)
 CLEANED = Cleaned(Offset(4), 70, None, (Cleaning(Offset(4), 1_700_000_003_000, 1),))
 COMMITTED = CommittedOffset(Offset(3), 1, "note", 1_700_000_002_000)
 
 
 def fill(logs: DataLogs) -> None:
-    """Write one of everything, a compacted log last."""
+    """Write one of everything, a log of the marker mode last."""
+    fill_as_version_2(logs)
+    first, second, marker = marked_batches()
+    with logs.write() as writer:
+        writer.create(MARKED_LOG)
+        writer.append(MARKED_LOG, Offset(0), 2, MARKED_MS, first)
+        aborted = TxId(ABORTED.producer_id, ProducerEpoch(0), 2)
+        writer.put_open(MARKED_LOG, OpenInLog(aborted, LeaderEpoch(1), ABORTED.first_offset, 2))
+        writer.append(MARKED_LOG, Offset(2), 1, MARKED_MS, second)
+        writer.put_open(MARKED_LOG, OPEN)
+        writer.delete_open(MARKED_LOG, ProducerId(4000))
+        writer.append(MARKED_LOG, Offset(3), 1, MARKED_MS, marker)
+        writer.put_aborted(MARKED_LOG, ABORTED)
+        writer.put_mark(MARKED_LOG, Mark(JournalPosition(512), JournalPosition(512), Offset(4)))
+
+
+def marked_batches() -> tuple[bytes, bytes, bytes]:
+    """A transaction's batch, another's, and the marker that aborts the first."""
+    first = keyed_batch(0, [(b"a", b"v")] * 2, timestamp_ms=MARKED_MS, attributes=0x10, producer=(4000, 0, 0))
+    second = keyed_batch(2, [(b"a", b"w")], timestamp_ms=MARKED_MS, attributes=0x10, producer=(4001, 1, 0))
+    marker = encode_control_batch(
+        Offset(3),
+        LeaderEpoch(1),
+        ProducerId(4000),
+        ProducerEpoch(0),
+        committed=False,
+        coordinator_epoch=5,
+        timestamp_ms=MARKED_MS,
+    )
+    return bytes(first), bytes(second), marker
+
+
+def fill_as_version_2(logs: DataLogs) -> None:
+    """What the golden file of version 2 has: a compacted log last."""
     fill_as_version_1(logs)
     with logs.write() as writer:
         writer.create(COMPACTED_LOG)

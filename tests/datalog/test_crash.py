@@ -45,7 +45,7 @@ def blocks_in(directory: Path) -> int:
         assert offsets_from(logs, FIRST, Offset(0)) == list(range(end))
         assert offsets_from(logs, SECOND, kept_from) == list(range(kept_from, end))
         size = BATCHES_PER_BLOCK * batch_bytes(logs)
-        assert logs.bounds(SECOND) == Bounds(kept_from, end, size)
+        assert logs.bounds(SECOND) == Bounds(kept_from, end, size, end)
         assert logs.producers(FIRST) == [(ProducerId(1), str(blocks).encode())]
         assert (PASSING in logs.logs()) == bool(blocks % 2)
         assert logs.max_timestamp(FIRST) is not None

@@ -8,33 +8,38 @@ from pathlib import Path
 import pytest
 
 from datalog.environment import LmdbDataLogs
-from datalog.interface import Cleaned, Mark, TimestampOffset, Unit
+from datalog.interface import Cleaned, Mark, ReadRequest, ReadResult, TimestampOffset, Unit
 from datalog.keyed import open_batch
 from datalog.offset_entries import OffsetKey
 from fairlog_types import JournalPosition, Offset, ProducerId
 from tests.datalog.batches import batch
 from tests.datalog.behaviour import read_one
 from tests.datalog.golden_data_log import (
+    ABORTED,
     CLEANED,
     COMMITTED,
     COMPACTED_LOG,
     DUMP,
     ENVIRONMENT,
     ENVIRONMENT_1,
+    ENVIRONMENT_2,
     KEYED_MS,
     MAP_BYTES,
+    MARKED_LOG,
     OFFSETS_LOG,
+    OPEN,
     TIMESTAMPS,
     TOPIC_LOG,
     compacted_batch,
     dump,
     fill,
+    marked_batches,
 )
 
 FORMAT_PAGE = Path(__file__).parents[2] / "docs" / "formats" / "data-log.md"
 
 
-@pytest.fixture(params=[ENVIRONMENT_1, ENVIRONMENT], ids=["version 1", "version 2"])
+@pytest.fixture(params=[ENVIRONMENT_1, ENVIRONMENT_2, ENVIRONMENT], ids=["version 1", "version 2", "version 3"])
 def golden(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A copy of the environment that a version wrote."""
     (tmp_path / "data.mdb").write_bytes(gzip.decompress(request.param.read_bytes()))
@@ -52,7 +57,8 @@ def test_environment_written_now_equals_the_golden_one(tmp_path: Path) -> None:
 def test_environment_of_any_version_reads_as_it_was_written(golden: Path) -> None:
     """Everything can still be asked of the file that an earlier version left."""
     logs = LmdbDataLogs.open(golden, map_bytes=MAP_BYTES)
-    assert [log for log in logs.logs() if log != COMPACTED_LOG] == [OFFSETS_LOG, TOPIC_LOG]
+    assert [log for log in logs.logs() if log not in (COMPACTED_LOG, MARKED_LOG)] == [OFFSETS_LOG, TOPIC_LOG]
+    assert logs.bounds(TOPIC_LOG).last_stable_offset == Offset(4)
     assert logs.mark(TOPIC_LOG) == Mark(JournalPosition(1024), JournalPosition(512), Offset(4))
     assert logs.mark(OFFSETS_LOG) == Mark(JournalPosition(128), JournalPosition(128), Offset(1))
     offsets = (0, 2, 3)
@@ -65,28 +71,44 @@ def test_environment_of_any_version_reads_as_it_was_written(golden: Path) -> Non
     logs.close()
 
 
-def test_environment_of_version_1_becomes_version_2(tmp_path: Path) -> None:
+@pytest.mark.parametrize("older", [ENVIRONMENT_1, ENVIRONMENT_2], ids=["version 1", "version 2"])
+def test_environment_of_an_older_version_becomes_this_one(tmp_path: Path, older: Path) -> None:
     """Opened once for writing, it has the new version's number and tables, and takes the new version's writes."""
-    (tmp_path / "data.mdb").write_bytes(gzip.decompress(ENVIRONMENT_1.read_bytes()))
+    (tmp_path / "data.mdb").write_bytes(gzip.decompress(older.read_bytes()))
     logs = LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
     assert logs.cleaned(TOPIC_LOG) == Cleaned(Offset(0), 0, None, ())
     with logs.write() as writer:
         assert writer.replace(TOPIC_LOG, Offset(2), None)
         writer.put_cleaned(TOPIC_LOG, CLEANED)
+        writer.put_open(TOPIC_LOG, OPEN)
     assert logs.cleaned(TOPIC_LOG) == CLEANED
+    assert logs.open_transactions(TOPIC_LOG) == [OPEN]
+    assert logs.bounds(TOPIC_LOG).last_stable_offset == OPEN.first_offset
     logs.close()
-    assert "666f726d6174  46414952444c4f4700000002" in dump(tmp_path)
+    assert "666f726d6174  46414952444c4f4700000003" in dump(tmp_path)
 
 
 def test_compacted_log_reads_as_it_was_written(tmp_path: Path) -> None:
     """What version 2 has added can be asked of the file that it left."""
-    (tmp_path / "data.mdb").write_bytes(gzip.decompress(ENVIRONMENT.read_bytes()))
+    (tmp_path / "data.mdb").write_bytes(gzip.decompress(ENVIRONMENT_2.read_bytes()))
     logs = LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
     assert logs.cleaned(COMPACTED_LOG) == CLEANED
     left, last = read_one(logs, COMPACTED_LOG, 0)
     assert [record.key for record in open_batch(left).records] == [b"b"]
     assert last == compacted_batch(4, b"c")
     assert logs.units(COMPACTED_LOG, Offset(0), batches_max=1) == [Unit(Offset(0), Offset(3), 1, len(left), KEYED_MS)]
+    logs.close()
+
+
+def test_log_with_markers_reads_as_it_was_written(tmp_path: Path) -> None:
+    """What version 3 has added can be asked of the file that it left."""
+    (tmp_path / "data.mdb").write_bytes(gzip.decompress(ENVIRONMENT.read_bytes()))
+    logs = LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
+    assert logs.open_transactions(MARKED_LOG) == [OPEN]
+    request = ReadRequest(MARKED_LOG, Offset(0), 1 << 20, committed_only=True)
+    first, *_ = marked_batches()
+    expected = ReadResult(MARKED_LOG, [first], Offset(4), Offset(0), Offset(2), (ABORTED,))
+    assert logs.read([request], bytes_max=1 << 20) == [expected]
     logs.close()
 
 

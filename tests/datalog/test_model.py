@@ -180,7 +180,7 @@ class DataLogsMachine(RuleBasedStateMachine):
                 if expected and sum(map(len, expected)) + len(data) > bytes_max:
                     break
                 expected.append(data)
-            assert answer == ReadResult(log, expected, Offset(model.end), Offset(model.start))
+            assert answer == ReadResult(log, expected, Offset(model.end), Offset(model.start), Offset(model.end))
 
     @rule(timestamp_ms=st.integers(-2, 60))
     def find_timestamp(self, timestamp_ms: int) -> None:
@@ -194,7 +194,7 @@ class DataLogsMachine(RuleBasedStateMachine):
         assert self.logs.logs() == sorted(self.model, key=str)
         for log, model in self.model.items():
             size = sum(len(data) for _, data in model.batches)
-            assert self.logs.bounds(log) == Bounds(Offset(model.start), Offset(model.end), size)
+            assert self.logs.bounds(log) == Bounds(Offset(model.start), Offset(model.end), size, Offset(model.end))
             assert self.logs.mark(log) == mark(model.position, model.end)
 
 

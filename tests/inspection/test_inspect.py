@@ -103,7 +103,7 @@ def test_segment_of_a_local_journal_is_shown_frame_by_frame() -> None:
     lines = show(content)
     assert [line.what for line in lines] == [
         "segment of a local journal", "fence", "plain batch", "batch", "transactional batch", "batch",
-        "apply", "discard", "forget", "close",
+        "apply", "discard", "forget", "open batch", "batch", "marker", "marker", "close",
     ]  # fmt: skip
     assert [line.fields["position"] for line in lines if "position" in line.fields] == positions
     assert not any(line.damage for line in lines)
@@ -123,7 +123,7 @@ def test_segment_with_records_shows_what_is_inside_batches() -> None:
         {"what": "record", "offset": 0, "timestamp_ms": 5, "key": None, "value": "v1"},
         {"what": "record", "offset": 1, "timestamp_ms": 6, "key": None, "value": "v2"},
     ]
-    assert len(records) == 4
+    assert len(records) == 6
 
 
 def test_segment_of_a_group_journal_is_shown_frame_by_frame() -> None:
@@ -168,7 +168,7 @@ def test_hole_with_a_witness_is_damage_and_what_follows_is_shown() -> None:
     assert damaged.damage is not None
     assert damaged.damage.startswith(f"byte {SEGMENT_HEADER_BYTES + positions[2]}: ")
     behind = [line.what for line in lines[lines.index(damaged) + 1 :]]
-    assert behind == ["apply", "discard", "forget", "close"]
+    assert behind == ["apply", "discard", "forget", "open batch", "batch", "marker", "marker", "close"]
 
 
 def test_torn_tail_in_a_sealed_segment_is_damage() -> None:
@@ -258,6 +258,14 @@ def test_data_logs_are_shown_with_all_their_tables(fairlog: FairlogCommand, data
     assert by_kind["time index"][0]["before"] == 3
     assert by_kind["committed offset"][0]["key"] == {"group": "group", "topic": "topic", "partition": 2}
     assert by_kind["producer"][0]["damage"].startswith("byte ")
+    (opened,), (aborted,) = by_kind["open transaction"], by_kind["aborted transaction"]
+    assert (opened["first_offset"], opened["records"], opened["txid"]) == (2, 1, "4001.1.6")
+    assert [aborted[name] for name in ("producer_id", "first_offset", "last_offset", "last_stable_offset")] == [
+        4000, 0, 3, 2
+    ]  # fmt: skip
+    assert [(each["marker"], each["coordinator_epoch"]) for each in by_kind["batch"] if "marker" in each] == [
+        ("abort", 5)
+    ]
 
 
 def test_data_logs_from_an_offset_on(fairlog: FairlogCommand, data_log_file: Path) -> None:

@@ -1,14 +1,17 @@
-"""The golden frames: every kind of record once, as version 1 writes it, dumped as text that the format pages show.
+"""The golden frames: every kind of record once, as its version wrote it, dumped as text that the format pages show.
 
 python -m tests.journal.golden_frames      writes them anew, for a new version of a format only
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 from fairlog_types import (
+    NO_APPLY_NUMBER,
     ApplyNumber,
     JournalPosition,
     LeaderEpoch,
@@ -34,7 +37,17 @@ from journal.group_records import (
     encode_group,
 )
 from journal.local_journal import encode_local
-from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
+from journal.local_records import (
+    Apply,
+    Discard,
+    Fence,
+    Forget,
+    LocalRecord,
+    Marker,
+    OpenBatch,
+    PlainBatch,
+    TransactionalBatch,
+)
 from journal.producer_window import AppliedTransaction, ProducerWindow, WindowBatch
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -48,7 +61,7 @@ LOG = LogId.of_topic(UUID("00112233445566778899aabbccddeeff"), 2)
 OFFSETS = LogId.of_offsets(5)
 NOW_MS = 1_763_632_800_000
 
-LOCAL_RECORDS: list[tuple[LocalRecord, bytes]] = [
+LOCAL_RECORDS_1: list[tuple[LocalRecord, bytes]] = [
     (Fence(ProducerId(4001), ProducerEpoch(3)), b""),
     (PlainBatch(Offset(0), 2, NOW_MS, ProducerId(-1), ProducerEpoch(-1), -1), b"a plain batch"),
     (TransactionalBatch(TXID, 3, NOW_MS, 0), b"a transaction's batch"),
@@ -56,6 +69,14 @@ LOCAL_RECORDS: list[tuple[LocalRecord, bytes]] = [
     (Discard(ABORTED_TXID), b""),
     (Forget(ProducerId(4001)), b""),
 ]
+
+LOCAL_RECORDS_2: list[tuple[LocalRecord, bytes]] = [
+    (OpenBatch(TXID, Offset(0), 3, NOW_MS, 0), b"an open batch"),
+    (Marker(TXID, ApplyNumber(901), Offset(3), True, 7, NOW_MS), b""),
+    (Marker(ABORTED_TXID, NO_APPLY_NUMBER, Offset(4), False, 7, NOW_MS), b""),
+]
+
+LOCAL_RECORDS = LOCAL_RECORDS_1 + LOCAL_RECORDS_2
 
 ID = "orders-sink"
 PRODUCER = ProducerRecord(ID, ID, ProducerId(4001), ProducerEpoch(3), ProducerEpoch(2), 60_000, 12, False, NOW_MS)
@@ -78,6 +99,8 @@ WINDOW = ProducerWindow(
     last_use_ms=NOW_MS,
     as_of=JournalPosition(264),
 )
+
+WINDOW_2 = replace(WINDOW, coordinator_epoch=7)
 
 
 def _dump(frames: list[tuple[str, int, list[object], bytes]]) -> str:
@@ -106,9 +129,9 @@ def hex_lines(data: bytes, position: int = 0) -> list[str]:
     return [f"{position + at:08x}  {data[at : at + 16].hex(' ')}" for at in range(0, len(data), 16)]
 
 
-def local_dump() -> str:
+def local_dump(records: list[tuple[LocalRecord, bytes]]) -> str:
     frames: list[tuple[str, int, list[object], bytes]] = []
-    for record, payload in LOCAL_RECORDS:
+    for record, payload in records:
         kind, header = encode_local(record)
         frames.append((type(record).__name__, kind, list(header), payload))
     return _dump(frames)
@@ -127,14 +150,16 @@ def group_dump() -> str:
     return _dump(frames)
 
 
-def window_dump() -> str:
-    return "\n".join(hex_lines(WINDOW.encode())) + "\n"
+def window_dump(window: ProducerWindow) -> str:
+    return "\n".join(hex_lines(window.encode())) + "\n"
 
 
 DUMPS = {
-    "local-journal-frames-1.txt": local_dump,
+    "local-journal-frames-1.txt": partial(local_dump, LOCAL_RECORDS_1),
+    "local-journal-frames-2.txt": partial(local_dump, LOCAL_RECORDS_2),
     "group-journal-frames-1.txt": group_dump,
-    "producer-window-1.txt": window_dump,
+    "producer-window-1.txt": partial(window_dump, WINDOW),
+    "producer-window-2.txt": partial(window_dump, WINDOW_2),
 }
 
 

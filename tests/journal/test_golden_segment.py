@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from fairlog_types import JournalPosition, LeaderEpoch
 from journal.frame import CLOSE, Frame, decode_frame_untrusted, encode_frame
 from journal.recovery import Rest, scan_tail
@@ -19,7 +21,8 @@ from journal.segment import (
 )
 
 ROOT = Path(__file__).parents[2]
-GOLDEN = ROOT / "tests" / "golden" / "journal-segment.bin"
+GOLDEN = ROOT / "tests" / "golden" / "journal-segment-2.bin"
+GOLDEN_1 = ROOT / "tests" / "golden" / "journal-segment.bin"
 PAGE = ROOT / "docs" / "formats" / "journal-segment.md"
 
 BASE = JournalPosition(1024)
@@ -55,9 +58,10 @@ def test_golden_segment_is_what_the_code_writes() -> None:
     assert segment() == GOLDEN.read_bytes()
 
 
-def test_golden_segment_is_what_the_code_reads() -> None:
-    """Every field of the golden file is read as it is documented."""
-    golden = GOLDEN.read_bytes()
+@pytest.mark.parametrize("file", [GOLDEN, GOLDEN_1], ids=["version 2", "version 1"])
+def test_golden_segment_is_what_the_code_reads(file: Path) -> None:
+    """Every field of the golden file is read as it is documented; also of the older one."""
+    golden = file.read_bytes()
     assert decode_segment_header_untrusted(golden) == HEADER
     position = BASE
     for kind, header, payload in FRAMES:

@@ -22,8 +22,18 @@ from fairlog_types import (
 )
 from journal.frame import Frame, decode_frame_untrusted
 from journal.journal import Journal
-from journal.local_journal import FENCE, FORGET, PLAIN_BATCH, decode_local, encode_local, replay_local
-from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
+from journal.local_journal import FENCE, FORGET, MARKER, PLAIN_BATCH, decode_local, encode_local, replay_local
+from journal.local_records import (
+    Apply,
+    Discard,
+    Fence,
+    Forget,
+    LocalRecord,
+    Marker,
+    OpenBatch,
+    PlainBatch,
+    TransactionalBatch,
+)
 from journal.local_state import LocalState
 from journal.placing import Placed, PlacedBatch, PlacedTransaction
 from journal.producer_window import ProducerWindow
@@ -32,9 +42,11 @@ from tests.journal.golden_frames import (
     EPOCH,
     FORMATS,
     GOLDEN,
-    LOCAL_RECORDS,
+    LOCAL_RECORDS_1,
+    LOCAL_RECORDS_2,
     SALT,
     WINDOW,
+    WINDOW_2,
     golden_bytes,
 )
 
@@ -57,6 +69,16 @@ records: st.SearchStrategy[LocalRecord] = st.one_of(
     st.builds(TransactionalBatch, txids, st.integers(0, 2**31 - 1), int64, st.integers(-1, 2**31 - 1)),
     st.builds(Apply, txids, st.integers(0, 2**64 - 1).map(ApplyNumber), int64.map(Offset), st.integers(0), int64),
     st.builds(Discard, txids),
+    st.builds(OpenBatch, txids, int64.map(Offset), st.integers(0, 2**31 - 1), int64, st.integers(0, 2**31 - 1)),
+    st.builds(
+        Marker,
+        txids,
+        st.integers(-1, 2**64 - 1).map(ApplyNumber),
+        int64.map(Offset),
+        st.booleans(),
+        st.integers(-1, 2**31 - 1),
+        int64,
+    ),
     st.builds(Forget, int64.map(ProducerId)),
 )
 
@@ -71,12 +93,14 @@ def test_encode_any_record_reads_back(record: LocalRecord) -> None:
     ("kind", "header", "says"),
     [
         (0, [], "no frames of kind 0"),
-        (7, [1, 2], "no frames of kind 7"),
+        (9, [1, 2], "no frames of kind 9"),
         (FENCE, [1], "must be 2 integers"),
         (FENCE, [1, 2, 3], "must be 2 integers"),
         (FORGET, ["1"], "must be 1 integers"),
         (FORGET, [True], "must be 1 integers"),
         (PLAIN_BATCH, [0, 1, 2, 3, 4, None], "must be 6 integers"),
+        (MARKER, [1, 0, 0, 5, 9, True, 1, 0], "must be 8 integers"),
+        (MARKER, [1, 0, 0, 5, 9, 2, 1, 0], "outcome must be 0 or 1"),
     ],
 )
 def test_decode_other_headers_are_corrupt(kind: int, header: list[object], says: str) -> None:
@@ -87,18 +111,19 @@ def test_decode_other_headers_are_corrupt(kind: int, header: list[object], says:
 
 @pytest.mark.parametrize("name", DUMPS)
 def test_golden_dump_is_what_is_written_and_what_the_page_shows(name: str) -> None:
-    """Version 1 is written byte for byte as on the day it was fixed, and its page shows these bytes."""
+    """Each version is written byte for byte as on the day it was fixed, and its page shows these bytes."""
     golden = (GOLDEN / name).read_text()
     assert DUMPS[name]() == golden
     page = "group-journal.md" if name.startswith("group") else "local-journal.md"
     assert golden in (FORMATS / page).read_text()
 
 
-def test_golden_local_frames_read_back() -> None:
+@pytest.mark.parametrize(("version", "records"), [(1, LOCAL_RECORDS_1), (2, LOCAL_RECORDS_2)])
+def test_golden_local_frames_read_back(version: int, records: list[tuple[LocalRecord, bytes]]) -> None:
     """The golden bytes are frames, one behind the other, and hold the records with their payloads."""
-    data = golden_bytes("local-journal-frames-1.txt")
+    data = golden_bytes(f"local-journal-frames-{version}.txt")
     position = JournalPosition(0)
-    for record, payload in LOCAL_RECORDS:
+    for record, payload in records:
         frame = decode_frame_untrusted(data, position, salt=SALT, offset=position)
         assert isinstance(frame, Frame)
         assert decode_local(frame.kind, frame.header()) == record
@@ -109,8 +134,9 @@ def test_golden_local_frames_read_back() -> None:
 
 
 def test_golden_window_reads_back() -> None:
-    """A window that a data log of version 1 keeps is read as it was."""
+    """A window that a data log keeps is read as it was, of either version."""
     assert ProducerWindow.decode(golden_bytes("producer-window-1.txt")) == WINDOW
+    assert ProducerWindow.decode(golden_bytes("producer-window-2.txt")) == WINDOW_2
 
 
 async def test_replay_journal_on_files_gives_the_live_state(open_journal: OpenJournal) -> None:

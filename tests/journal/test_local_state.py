@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlog_types import (
+    NO_APPLY_NUMBER,
     ApplyNumber,
     CorruptStorage,
     JournalPosition,
@@ -15,9 +16,27 @@ from fairlog_types import (
     ProducerId,
     TxId,
 )
-from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
+from journal.local_records import (
+    Apply,
+    Discard,
+    Fence,
+    Forget,
+    LocalRecord,
+    Marker,
+    OpenBatch,
+    PlainBatch,
+    TransactionalBatch,
+)
 from journal.local_state import LocalState
-from journal.placing import BatchRef, Placed, PlacedState, PlacedTransaction
+from journal.placing import (
+    BatchRef,
+    OpenPart,
+    Placed,
+    PlacedBatch,
+    PlacedMarker,
+    PlacedState,
+    PlacedTransaction,
+)
 from journal.producer_window import (
     ACCEPT,
     NO_SEQUENCE,
@@ -251,3 +270,145 @@ def test_forget_unknown_again_and_its_window_deleted(leader: Leader) -> None:
     assert placed == PlacedState(LOG, PRODUCER, None, JournalPosition(500), JournalPosition(500))
     assert leader.state.check_plain(PRODUCER, EPOCH, 5, 1) == Refused(BatchRefusal.UNKNOWN_PRODUCER)
     assert leader.state.check_plain(PRODUCER, EPOCH, 0, 1) == ACCEPT
+
+
+# ---------------------------------------------------------------------------- marker mode
+
+
+@pytest.fixture
+def marking() -> Leader:
+    """A leader whose log holds two batches of TXID (5 records), readable at offsets 0 and 2, and a plain one at 5."""
+    leader = Leader()
+    leader.write(Fence(PRODUCER, EPOCH))
+    leader.state.begin(TXID)
+    leader.write(OpenBatch(TXID, Offset(0), 2, 11, 0))
+    leader.write(OpenBatch(TXID, Offset(2), 3, 12, 2))
+    leader.write(PlainBatch(Offset(5), 1, 0, ProducerId(-1), ProducerEpoch(-1), -1))
+    return leader
+
+
+def marker(offset: int, *, committed: bool = True, txid: TxId = TXID) -> Marker:
+    return Marker(txid, ApplyNumber(77) if committed else NO_APPLY_NUMBER, Offset(offset), committed, 3, 1234)
+
+
+def test_open_batch_is_placed_at_once_and_pins_no_journal() -> None:
+    """The item says where it goes, and what its transaction holds with it; a restart need not read its frame."""
+    leader = Leader()
+    leader.write(Fence(PRODUCER, EPOCH))
+    leader.state.begin(TXID)
+    placed = leader.write(OpenBatch(TXID, Offset(0), 2, 11, 0))
+    assert placed == PlacedBatch(
+        log=LOG,
+        base_offset=Offset(0),
+        producer_id=PRODUCER,
+        producer_epoch=EPOCH,
+        leader_epoch=LEADER_EPOCH,
+        batch=BatchRef(JournalPosition(100), 100, 2, 11, 0),
+        window=ProducerWindow(EPOCH, (WindowBatch(0, 1, Offset(0)),), (), 200, JournalPosition(200)),
+        end=JournalPosition(200),
+        replay_from=JournalPosition(200),
+        part=OpenPart(TXID, LEADER_EPOCH, Offset(0), 2),
+    )
+    assert placed.txid == TXID
+
+
+def test_open_batches_hold_back_the_last_stable_offset_until_the_marker(marking: Leader) -> None:
+    """What is behind the oldest open transaction is not stable; its marker stands behind it all."""
+    later = TxId(ProducerId(10), EPOCH, 0)
+    assert (marking.state.next_offset, marking.state.last_stable_offset) == (6, 0)
+    marking.write(OpenBatch(later, Offset(6), 1, 0, 0))
+    placed = marking.write(marker(7))
+    assert isinstance(placed, PlacedMarker)
+    assert (placed.offset, placed.committed, placed.coordinator_epoch) == (7, True, 3)
+    assert (marking.state.next_offset, marking.state.last_stable_offset) == (8, 6)
+    marking.write(marker(8, committed=False, txid=later))
+    assert (marking.state.next_offset, marking.state.last_stable_offset) == (9, 9)
+
+
+def test_marker_of_a_commit_is_remembered_as_where_the_transaction_begins(marking: Leader) -> None:
+    """Preparing or placing it again is answered from the window, also in a later leader epoch."""
+    placed = marking.write(marker(6))
+    assert isinstance(placed, PlacedMarker)
+    assert placed.window.applied == (AppliedTransaction(EPOCH, 0, ApplyNumber(77), Offset(0), 5),)
+    assert placed.window.coordinator_epoch == 3
+    assert marking.state.holds(TXID, LeaderEpoch(99), 5) is None
+    assert marking.state.holds(TXID, LEADER_EPOCH, 4) is not None
+
+
+def test_marker_of_an_abort_leaves_nothing_that_could_be_committed(marking: Leader) -> None:
+    """Behind it the log holds nothing of the transaction: it refuses the commit of what was written."""
+    marking.write(marker(6, committed=False))
+    assert marking.state.applied(TXID) is None
+    assert "holds nothing" in str(marking.state.holds(TXID, LEADER_EPOCH, 5))
+
+
+def test_marker_where_nothing_was_written_takes_an_offset(marking: Leader) -> None:
+    """As in Kafka every log of the transaction gets one; that of an untouched log is its whole part."""
+    other = TxId(ProducerId(10), EPOCH, 0)
+    placed = marking.write(marker(6, txid=other))
+    assert isinstance(placed, PlacedMarker)
+    assert placed.window.applied == (AppliedTransaction(EPOCH, 0, ApplyNumber(77), Offset(6), 0),)
+    assert marking.state.last_stable_offset == 0
+
+
+def test_check_transactional_repetition_of_an_open_batch_has_its_offset(marking: Leader) -> None:
+    """A repeated batch is answered with the offset that it has, open or decided."""
+    assert marking.state.check_transactional(TXID, 2, 3) == DuplicateOf(Offset(2), remembered=True)
+    marking.write(marker(6))
+    assert marking.state.check_transactional(TXID, 2, 3) == DuplicateOf(Offset(2), remembered=True)
+
+
+def test_transaction_aborted_by_hand_answers_its_coordinator_as_lost(marking: Leader) -> None:
+    """It takes no batches, begins no more, and says at the seal what it no longer holds: so it cannot commit."""
+    held = marking.state.held(TXID)
+    assert held is not None
+    marking.write(marker(6, committed=False))
+    marking.state.note_aborted_by_hand(TXID, held)
+    assert marking.state.check_transactional(TXID, 5, 1) == Refused(BatchRefusal.ABORTED)
+    assert marking.state.check_begin(TXID) == Refused(BatchRefusal.ABORTED)
+    assert marking.state.seal(TXID) == (LEADER_EPOCH, 5)
+    assert marking.state.holds(TXID, LEADER_EPOCH, 5) is not None
+    after = TxId(PRODUCER, EPOCH, 1)
+    assert marking.state.check_begin(after) is None
+    marking.state.begin(after)
+    assert marking.state.check_transactional(after, 5, 1) == ACCEPT
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        (marker(7), "the marker of 9.2.0 places 1 records at offset 7, but the log goes on at offset 6"),
+        (OpenBatch(TXID, Offset(7), 1, 0, 5), "a batch of 9.2.0 places 1 records at offset 7"),
+        (OpenBatch(TXID, Offset(6), 1, 0, 6), "with sequence 6, but it was in epoch 2 and before sequence 5"),
+        (apply(6, 5), "the APPLY of 9.2.0 places 5 records, but 0 stand before it"),
+    ],
+)
+def test_fold_contradiction_in_a_marker_log_is_corrupt(marking: Leader, record: LocalRecord, says: str) -> None:
+    """Offsets, sequences and the kind of decision must fit what stands before."""
+    windows = dict(marking.state.windows)
+    with pytest.raises(CorruptStorage, match="at position 400") as refused:
+        marking.write(record)
+    assert says in str(refused.value)
+    assert (marking.state.next_offset, marking.state.last_stable_offset) == (6, 0)
+    assert marking.state.windows == windows
+
+
+def test_fold_marker_of_batches_that_are_held_is_corrupt(leader: Leader) -> None:
+    """A marker places nothing, so it cannot end a transaction whose batches are not placed."""
+    with pytest.raises(CorruptStorage, match="whose batches are not placed"):
+        leader.write(marker(0))
+
+
+def test_restore_knows_what_the_data_log_has_open(marking: Leader) -> None:
+    """Behind a restart the open transaction holds what was copied, and goes on from there."""
+    state = LocalState(LOG, LeaderEpoch(6))
+    state.restore(
+        copied_through=marking.end,
+        replay_from=marking.end,
+        next_offset=Offset(6),
+        windows=marking.state.windows,
+        open_parts=[OpenPart(TXID, LEADER_EPOCH, Offset(0), 5)],
+    )
+    assert state.holds(TXID, LEADER_EPOCH, 5) is None
+    assert state.last_stable_offset == 0
+    assert state.open_of(PRODUCER) == TXID

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fairlog_types import (
+    NO_APPLY_NUMBER,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     ApplyNumber,
@@ -27,9 +28,19 @@ from fairlog_types import (
     TxId,
 )
 from journal.local_journal import decode_local, encode_local, replay_local
-from journal.local_records import Apply, Discard, Fence, Forget, LocalRecord, PlainBatch, TransactionalBatch
-from journal.local_state import LocalState
-from journal.placing import Placed, PlacedBatch, PlacedState, PlacedTransaction
+from journal.local_records import (
+    Apply,
+    Discard,
+    Fence,
+    Forget,
+    LocalRecord,
+    Marker,
+    OpenBatch,
+    PlainBatch,
+    TransactionalBatch,
+)
+from journal.local_state import LocalState, OpenTransaction
+from journal.placing import OpenPart, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
 from journal.producer_window import (
     ACCEPT,
     BATCHES_KEPT,
@@ -90,10 +101,11 @@ class Producer:
 
 @dataclass
 class Transaction:
-    """An open transaction as the model sees it: the positions and counts of its batches."""
+    """An open transaction as the model sees it: the positions and counts of its batches, and where they begin."""
 
     leader_epoch: LeaderEpoch
     batches: list[tuple[JournalPosition, int]] = field(default_factory=list)
+    first_offset: Offset | None = None
     sealed: bool = False
 
     @property
@@ -116,9 +128,10 @@ class LocalStateMachine(RuleBasedStateMachine):
         self.applied: dict[TxId, tuple[int, Offset, int]] = {}
         self.numbers = 0
 
-    @initialize(offsets_log=st.booleans())
-    def open(self, offsets_log: bool) -> None:
-        self.offsets_log = offsets_log
+    @initialize(log_is=st.sampled_from(["journal", "offsets", "markers"]))
+    def open(self, log_is: str) -> None:
+        self.offsets_log = offsets_log = log_is == "offsets"
+        self.markers = log_is == "markers"
         self.log = LogId.of_offsets(3) if offsets_log else LogId("t", "ab" * 16, 0)
         self.state = LocalState(self.log, LeaderEpoch(1))
 
@@ -147,8 +160,11 @@ class LocalStateMachine(RuleBasedStateMachine):
         assert placed.log == self.log
         assert placed.end == self.end
         firsts = [transaction.batches[0][0] for transaction in self.transactions.values() if transaction.batches]
-        assert placed.replay_from == min([self.end, *firsts])
-        if not isinstance(placed, PlacedState):
+        assert placed.replay_from == min([self.end] if self.markers else [self.end, *firsts])
+        if isinstance(placed, PlacedMarker):
+            assert placed.offset == self.next_offset, "invariant 2: offsets are dense"
+            self.next_offset = Offset(self.next_offset + 1)
+        elif not isinstance(placed, PlacedState):
             assert placed.base_offset == self.next_offset, "invariant 2: offsets are dense"
         if isinstance(placed, PlacedBatch):
             self.next_offset = Offset(self.next_offset + placed.batch.record_count)
@@ -266,12 +282,25 @@ class LocalStateMachine(RuleBasedStateMachine):
         if check != ACCEPT:
             return
         assert transaction is not None
-        position = self.end
-        assert self.write(TransactionalBatch(txid, count, 1, first), 256) is None
-        transaction.batches.append((position, count))
+        base_offset = self.append(txid, transaction, first, count)
         producer = self.known(producer_id, epoch)
         if not self.offsets_log:
-            producer.batches.append((first, count, None))
+            producer.batches.append((first, count, base_offset))
+
+    def append(self, txid: TxId, transaction: Transaction, first: int, count: int) -> Offset | None:
+        """Write the batch as the log's mode has it; answer where it was placed, if it was."""
+        position, base_offset = self.end, self.state.next_offset
+        transaction.batches.append((position, count))
+        if not self.markers:
+            assert self.write(TransactionalBatch(txid, count, 1, first), 256) is None
+            return None
+        if transaction.first_offset is None:
+            transaction.first_offset = base_offset
+        placed = self.write(OpenBatch(txid, base_offset, count, 1, first), 256)
+        assert isinstance(placed, PlacedBatch)
+        assert placed.txid == txid
+        assert placed.part == OpenPart(txid, transaction.leader_epoch, transaction.first_offset, transaction.records)
+        return base_offset
 
     @precondition(lambda self: self.transactions)
     @rule(data=st.data())
@@ -306,9 +335,15 @@ class LocalStateMachine(RuleBasedStateMachine):
     def place_applied(self, txid: TxId, transaction: Transaction) -> None:
         number = ApplyNumber(len(self.frames))
         base_offset = self.state.next_offset
-        placed = self.write(Apply(txid, number, base_offset, transaction.records, 5))
-        assert isinstance(placed, PlacedTransaction)
-        assert [(batch.position, batch.record_count) for batch in placed.batches] == transaction.batches
+        placed: Placed | None
+        if self.markers:
+            placed = self.write(Marker(txid, number, base_offset, True, 3, 5))
+            assert isinstance(placed, PlacedMarker)
+            base_offset = base_offset if transaction.first_offset is None else transaction.first_offset
+        else:
+            placed = self.write(Apply(txid, number, base_offset, transaction.records, 5))
+            assert isinstance(placed, PlacedTransaction)
+            assert [(batch.position, batch.record_count) for batch in placed.batches] == transaction.batches
         assert placed.window == self.state.windows[txid.producer_id]
         self.applied[txid] = (number, base_offset, transaction.records)
         self.known(txid.producer_id, txid.epoch)
@@ -322,15 +357,37 @@ class LocalStateMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.transactions)
     @rule(data=st.data())
     def discard(self, data: st.DataObject) -> None:
-        """A discarded transaction places nothing, and its producer's sequence goes on where it was."""
-        txid = data.draw(st.sampled_from(list(self.transactions)))
+        """An aborted transaction places nothing but a marker, and its producer's sequence goes on where it was."""
+        self.discard_one(data.draw(st.sampled_from(list(self.transactions))))
+
+    def discard_one(self, txid: TxId) -> None:
         before = self.state.next_offset
         del self.transactions[txid]
-        placed = self.write(Discard(txid))
-        assert isinstance(placed, PlacedState)
-        assert self.state.next_offset == before
+        if self.markers:
+            assert isinstance(self.write(Marker(txid, NO_APPLY_NUMBER, before, False, 3, 5)), PlacedMarker)
+        else:
+            assert isinstance(self.write(Discard(txid)), PlacedState)
+            assert self.state.next_offset == before
         assert self.state.held(txid) is None
+        assert self.state.applied(txid) is None
         self.known(txid.producer_id, txid.epoch)
+
+    @precondition(lambda self: self.transactions and self.markers)
+    @rule(data=st.data())
+    def abort_by_hand(self, data: st.DataObject) -> None:
+        """A transaction that was aborted without its coordinator takes no more batches, and can not be committed."""
+        txid = data.draw(st.sampled_from(list(self.transactions)))
+        held = self.state.held(txid)
+        assert held is not None
+        self.discard_one(txid)
+        self.state.note_aborted_by_hand(txid, held)
+        assert self.state.seal(txid) == held
+        if held.records:
+            assert self.state.holds(txid, held.leader_epoch, held.records) is not None
+        refusal = BatchRefusal.FENCED if txid.epoch < self.producers[txid.producer_id].epoch else BatchRefusal.ABORTED
+        next_sequence = self.producers[txid.producer_id].next_sequence
+        assert self.state.check_transactional(txid, next_sequence, 1) == Refused(refusal)
+        assert self.state.check_begin(txid) == Refused(refusal)
 
     @rule(producer_id=PRODUCERS, bump=st.sampled_from([0, 0, 1]))
     def fence(self, producer_id: ProducerId, bump: int) -> None:
@@ -365,9 +422,15 @@ class LocalStateMachine(RuleBasedStateMachine):
         windows: dict[ProducerId, ProducerWindow] = {}
         mark = (JournalPosition(0), JournalPosition(0))
         next_offset = Offset(0)
+        parts: dict[TxId, OpenPart] = {}
         for item in self.placed[:copied]:
             mark = (item.end, item.replay_from)
-            if isinstance(item, PlacedBatch):
+            if isinstance(item, PlacedMarker):
+                parts.pop(item.txid, None)
+                next_offset = Offset(item.offset + 1)
+            elif isinstance(item, PlacedBatch):
+                if item.part is not None:
+                    parts[item.part.txid] = item.part
                 next_offset = Offset(item.base_offset + item.batch.record_count)
             elif isinstance(item, PlacedTransaction):
                 next_offset = Offset(item.base_offset + item.record_count)
@@ -378,7 +441,13 @@ class LocalStateMachine(RuleBasedStateMachine):
             else:
                 windows[item.producer_id] = ProducerWindow.decode(item.window.encode())
         state = LocalState(self.log, LeaderEpoch(self.state.leader_epoch + 1))
-        state.restore(copied_through=mark[0], replay_from=mark[1], next_offset=next_offset, windows=windows)
+        state.restore(
+            copied_through=mark[0],
+            replay_from=mark[1],
+            next_offset=next_offset,
+            windows=windows,
+            open_parts=reversed(parts.values()),
+        )
         placed: list[Placed] = []
         for frame in self.frames:
             if frame.position >= mark[1]:
@@ -390,12 +459,8 @@ class LocalStateMachine(RuleBasedStateMachine):
         assert placed == self.placed[copied:], "invariant 4"
         assert state.next_offset == self.state.next_offset
         assert state.windows == self.state.windows
-        written = {
-            txid: replace(transaction, sealed=False)
-            for txid, transaction in self.state.open_transactions.items()
-            if transaction.batches
-        }
-        assert state.open_transactions == written
+        assert state.last_stable_offset == self.state.last_stable_offset
+        assert without_memory(state) == without_memory(self.state)
         assert state.pinned_from(self.end) == self.state.pinned_from(self.end)
         return state
 
@@ -425,9 +490,20 @@ class LocalStateMachine(RuleBasedStateMachine):
         for producer_id, known in self.producers.items():
             assert self.state.windows[producer_id].epoch == known.epoch
         assert set(self.state.open_transactions) == set(self.transactions)
+        firsts = [it.first_offset for it in self.transactions.values() if it.first_offset is not None]
+        assert self.state.last_stable_offset == min(firsts, default=self.next_offset)
         for txid, transaction in self.transactions.items():
             held = self.state.held(txid)
             assert held == (transaction.leader_epoch, transaction.records)
+
+
+def without_memory(state: LocalState) -> dict[TxId, OpenTransaction]:
+    """The open transactions but for what a restart forgets."""
+    return {
+        txid: replace(transaction, sealed=False, written_through=JournalPosition(0))
+        for txid, transaction in state.open_transactions.items()
+        if transaction.records
+    }
 
 
 def clock_of(position: JournalPosition) -> int:

@@ -168,6 +168,7 @@ windows = st.builds(
     ).map(tuple),
     last_use_ms=st.integers(0, 2**50),
     as_of=st.integers(0, 2**60).map(JournalPosition),
+    coordinator_epoch=st.integers(-1, 2**31 - 1),
 )
 
 
@@ -187,6 +188,9 @@ def test_encode_any_window_reads_back(window: ProducerWindow) -> None:
         b"\x86\x01\x00\x00\x00\x01\x80",
         b"\xff",
         b"\x86\x01\x61a\x00\x00\x80\x80",
+        b"\x86\x02\x00\x00\x00\x80\x80",
+        b"\x87\x01\x00\x00\x00\x80\x80\x00",
+        b"\x87\x02\x00\x00\x00\x80\x80\xf6",
     ],
 )
 def test_decode_other_bytes_are_corrupt(data: bytes) -> None:
@@ -198,6 +202,6 @@ def test_decode_other_bytes_are_corrupt(data: bytes) -> None:
 def test_decode_newer_version_says_so() -> None:
     """A window of a version that is not known is refused by that name."""
     data = bytearray(window_after([]).encode())
-    data[1] = 2
-    with pytest.raises(CorruptStorage, match="format version 2"):
+    data[1] = 3
+    with pytest.raises(CorruptStorage, match="format version 3"):
         ProducerWindow.decode(bytes(data))

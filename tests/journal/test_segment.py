@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,10 +49,20 @@ def test_segment_header_cut_short_is_unreadable() -> None:
     assert decode_segment_header_untrusted(encode_segment_header(HEADER)[:-1]) is BadHeader.UNREADABLE
 
 
+def test_segment_of_a_group_journal_is_of_version_1_only() -> None:
+    """A group journal's records are as they were, so an older program reads its segments: they have no version 2."""
+    from crc32c import crc32c
+
+    body = bytearray(encode_segment_header(replace(HEADER, kind=JournalKind.GROUP))[:-4])
+    assert body[8] == 1
+    body[8] = 2
+    assert decode_segment_header_untrusted(body + crc32c(body).to_bytes(4, "little")) is BadHeader.VERSION
+
+
 @pytest.mark.parametrize(
     ("offset", "value", "reason"),
     [
-        (8, 2, BadHeader.VERSION),
+        (8, 3, BadHeader.VERSION),
         (10, 3, BadHeader.FIELDS),
         (11, 9, BadHeader.FIELDS),
         (16, 1, BadHeader.FIELDS),
@@ -59,7 +71,7 @@ def test_segment_header_cut_short_is_unreadable() -> None:
     ids=["version", "kind", "durability", "unaligned base", "previous end"],
 )
 def test_segment_header_with_an_impossible_field_is_refused(offset: int, value: int, reason: BadHeader) -> None:
-    """A header with a right checksum is still refused if a field says what version 1 cannot say."""
+    """A header with a right checksum is still refused if a field says what no version can say."""
     from crc32c import crc32c
 
     body = bytearray(encode_segment_header(HEADER)[:-4])

@@ -25,6 +25,7 @@ from kio.static.constants import EntityType
 from coordinator.answers import CommittedTransaction, Description, Granted, Refusal
 from datalog.batch import BatchHeader, parse_batch_header_untrusted, patch
 from datalog.interface import (
+    AbortedTransaction,
     EpochEnd,
     LogMissing,
     OffsetOutOfRange,
@@ -35,7 +36,7 @@ from datalog.interface import (
     UnknownLog,
 )
 from datalog.offset_entries import CommittedOffset
-from fairlog.broker import ActiveProducer, Appended, Broker, CommitRefusal, DuplicateOf, RefusedAppend
+from fairlog.broker import AbortRefusal, ActiveProducer, Appended, Broker, CommitRefusal, DuplicateOf, RefusedAppend
 from fairlog.cluster.interface import Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
 from fairlog.config import Address, Settings
@@ -47,7 +48,17 @@ from fairlog.groups.settings import GroupSettings
 from fairlog.kafka.api import Client, Deferred
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.router import Router
-from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, StorageFailure, TxId
+from fairlog_types import (
+    JournalPosition,
+    LeaderEpoch,
+    LogId,
+    Offset,
+    Placement,
+    ProducerEpoch,
+    ProducerId,
+    StorageFailure,
+    TxId,
+)
 
 with warnings.catch_warnings():
     # It reads its schemas with importlib.resources.read_text.
@@ -160,7 +171,15 @@ class MemoryLeaders:
         self.duplicate: DuplicateOf | None = None
         self.starts: dict[LogId, Offset] = {}
         self.producers: dict[LogId, list[ActiveProducer]] = {}
+        self.marker_logs: set[LogId] = set()
+        """The logs of marker mode: what is appended in a transaction is there at once, and waited for on disk."""
+        self.abort_refusal: AbortRefusal | None = AbortRefusal.NO_MARKERS
+        self.aborts: list[tuple[LogId, int, int, int]] = []
+        """Abort markers asked for: log, producer id and epoch, coordinator epoch."""
         self.visible_before_hold: dict[LogId, Offset] = {}
+        self.undecided: dict[LogId, Offset] = {}
+        """Where the oldest open transaction of a log begins, of logs that have one."""
+        self.aborted: dict[LogId, list[AbortedTransaction]] = {}
         self._moved = trio.Event()
 
     async def append(
@@ -174,7 +193,7 @@ class MemoryLeaders:
             return self.refusal
         if self.duplicate is not None:
             return self.duplicate
-        if header.transactional:
+        if header.transactional and log not in self.marker_logs:
             return Appended(None, None)
         base = self.end(log)
         batch = bytearray(data)
@@ -183,11 +202,18 @@ class MemoryLeaders:
             self.visible_before_hold.setdefault(log, base)
         self.logs[log].append(bytes(batch))
         self._wake()
+        if header.transactional:
+            return Appended(base, None, durable_at=JournalPosition(base + header.record_count))
         return Appended(base, Offset(base + header.record_count))
 
     def release(self) -> None:
         self.held = False
         self.visible_before_hold.clear()
+        self._wake()
+
+    def decide(self, log: LogId) -> None:
+        """The log's open transactions have ended."""
+        del self.undecided[log]
         self._wake()
 
     def _wake(self) -> None:
@@ -205,6 +231,16 @@ class MemoryLeaders:
                 raise self.failure
             await self._moved.wait()
 
+    async def durable(self, log: LogId, through: JournalPosition) -> None:
+        await self.visible(log, Offset(through))
+
+    async def abort_by_hand(
+        self, log: LogId, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int
+    ) -> AbortRefusal | None:
+        await trio.lowlevel.checkpoint()
+        self.aborts.append((log, producer_id, producer_epoch, coordinator_epoch))
+        return self.abort_refusal
+
     def high_watermark(self, log: LogId) -> Offset | None:
         if log not in self.logs:
             return None
@@ -213,11 +249,14 @@ class MemoryLeaders:
     def log_start(self, log: LogId) -> Offset:
         return self.starts.get(log, Offset(0))
 
-    async def wait_for_more(self, ends: Mapping[LogId, Offset]) -> None:
+    def last_stable_offset(self, log: LogId) -> Offset | None:
+        high_watermark = self.high_watermark(log)
+        return None if high_watermark is None else min(self.undecided.get(log, high_watermark), high_watermark)
+
+    async def wait_for_more(self, ends: Mapping[LogId, Offset], *, committed_only: bool = False) -> None:
         await trio.lowlevel.checkpoint()
-        while all(
-            self.high_watermark(log) is not None and self.high_watermark(log) <= end for log, end in ends.items()
-        ):
+        readable_end = self.last_stable_offset if committed_only else self.high_watermark
+        while all(readable_end(log) is not None and readable_end(log) <= end for log, end in ends.items()):
             await self._moved.wait()
 
     def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]:
@@ -250,10 +289,10 @@ class MemoryDataLogs:
         answers: list[ReadAnswer] = []
         left = bytes_max
         for request in requests:
-            end = self._leaders.high_watermark(request.log)
+            end, stable = self._leaders.high_watermark(request.log), self._leaders.last_stable_offset(request.log)
             if end is not None and self.ahead:
-                end = self._leaders.end(request.log)
-            if end is None:
+                end = stable = self._leaders.end(request.log)
+            if end is None or stable is None:
                 answers.append(LogMissing(request.log))
                 continue
             start = self._leaders.log_start(request.log)
@@ -263,14 +302,15 @@ class MemoryDataLogs:
             taken: list[bytes] = []
             for batch in self._leaders.logs[request.log]:
                 header = parse_batch_header_untrusted(batch)
-                if not request.offset <= header.last_offset < end:
+                if not request.offset <= header.last_offset < (stable if request.committed_only else end):
                     continue
                 size = sum(map(len, taken)) + len(batch)
                 if size > min(left, request.bytes_max) and not (left == bytes_max and not taken):
                     break
                 taken.append(batch)
             left -= sum(map(len, taken))
-            answers.append(ReadResult(request.log, taken, end, start))
+            aborted = tuple(self._leaders.aborted.get(request.log, ())) if request.committed_only and taken else ()
+            answers.append(ReadResult(request.log, taken, end, start, stable, aborted))
         return answers
 
     def offset_for_timestamp(self, log: LogId, timestamp_ms: int) -> TimestampOffset | None:

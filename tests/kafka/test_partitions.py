@@ -10,10 +10,10 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from datalog.batch import patch
-from fairlog.broker import ActiveProducer
+from fairlog.broker import AbortRefusal, ActiveProducer
 from fairlog.cluster.interface import InvalidPartitions
 from fairlog.kafka.api import Deferred
-from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.errors import ABORT_REFUSALS, ErrorCode
 from fairlog.kafka.handlers import (
     api_21_delete_records,
     api_23_offset_for_leader_epoch,
@@ -298,7 +298,7 @@ async def test_epochs_and_deletions_are_answered_when_it_is_their_turn(ask, memo
 
 
 def markers(*entries):
-    """`entries`: (producer id, epoch, commit, {topic: partitions})."""
+    """`entries`: (producer id, epoch, commit, {topic: partitions}). They are of coordinator epoch 3."""
     marker = WriteTxnMarkersRequest.WritableTxnMarker
     topic = marker.WritableTxnMarkerTopic
     return {
@@ -308,7 +308,7 @@ def markers(*entries):
                 producer_epoch=epoch,
                 transaction_result=commit,
                 topics=[topic(name=name, partition_indexes=indexes) for name, indexes in topics.items()],
-                coordinator_epoch=-1,
+                coordinator_epoch=3,
             )
             for producer_id, epoch, commit, topics in entries
         ]
@@ -316,7 +316,7 @@ def markers(*entries):
 
 
 @versions(api_27_write_txn_markers)
-async def test_marker_decides_nothing_and_is_told_what_is_so(ask, memory, version):
+async def test_marker_decides_nothing_in_journal_mode_and_is_told_what_is_so(ask, memory, version):
     """Nothing open: an abort is done already. What is open is its coordinator's, and a commit always is."""
     memory.topics.create_now("t", partitions=2)
     known = [
@@ -353,6 +353,34 @@ async def test_marker_decides_nothing_and_is_told_what_is_so(ask, memory, versio
     ]
     assert memory.coordinator.calls == []
     assert memory.leaders.producers[memory.log("t", 1)] == known
+
+
+@versions(api_27_write_txn_markers)
+async def test_abort_marker_is_written_in_marker_mode(ask, memory, version):
+    """The partition's leader gets all that the marker says."""
+    memory.topics.create_now("t", partitions=2)
+    memory.leaders.abort_refusal = None
+    answer = await ask(MARKERS, version, **markers((5, 2, False, {"t": [1]})))
+    assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.NONE
+    assert memory.leaders.aborts == [(memory.log("t", 1), 5, 2, 3)]
+
+
+@pytest.mark.parametrize("refusal", [each for each in AbortRefusal if each is not AbortRefusal.NO_MARKERS])
+async def test_abort_marker_refused_is_told_why(ask, memory, refusal):
+    """Every refusal has a code of its own."""
+    memory.topics.create_now("t")
+    memory.leaders.abort_refusal = refusal
+    answer = await ask(MARKERS, 1, **markers((5, 2, False, {"t": [0]})))
+    assert answer.markers[0].topics[0].partitions[0].error_code == ABORT_REFUSALS[refusal] != ErrorCode.NONE
+
+
+async def test_commit_marker_is_refused_in_marker_mode_too(ask, memory):
+    """A transaction is committed by its coordinator, or not at all; nothing reaches the partition."""
+    memory.topics.create_now("t")
+    memory.leaders.abort_refusal = None
+    answer = await ask(MARKERS, 1, **markers((5, 2, True, {"t": [0]})))
+    assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.INVALID_TXN_STATE
+    assert memory.leaders.aborts == []
 
 
 # --- DescribeCluster -------------------------------------------------------------------------------

@@ -311,7 +311,33 @@ async def test_transactional_batch_is_answered_without_an_offset(ask, memory, ba
     assert (answer.error_code, answer.base_offset) == (0, base_offset)
 
 
-async def test_transactional_batch_does_not_wait(ask, memory, batch):
+async def test_transactional_batch_of_marker_mode_is_answered_with_its_offset_once_it_is_on_disk(
+    ask, memory, batch, autojump_clock
+):
+    """KIP-98: it stands in the partition at once; acks=all promises that it will stay there, acks=1 does not."""
+    memory.topics.create_now("t")
+    memory.leaders.marker_logs.add(memory.log("t"))
+    await ask(PRODUCE, 9, **request(batch(records=2)))
+    memory.leaders.held = True
+    records = batch(records=3, attributes=TRANSACTIONAL, producer_id=4, epoch=0, sequence=0)
+    started = await ask.start(PRODUCE, 9, **request(records, transactional_id="tx"))
+    answers = []
+
+    async def finish():
+        answers.append(only(ask.parse(PRODUCE, 9, await ask.finish(started))))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(finish)
+        await trio.sleep(0.5)
+        assert answers == []
+        memory.leaders.release()
+    assert (answers[0].error_code, answers[0].base_offset) == (0, 2)
+    memory.leaders.held = True
+    hasty = await ask.start(PRODUCE, 9, **request(records, transactional_id="tx", acks=1))
+    assert not isinstance(hasty.answer, Deferred)
+
+
+async def test_transactional_batch_of_journal_mode_does_not_wait(ask, memory, batch):
     """Inside a transaction nothing waits for the disk: the answer is complete when the batch is in the journal."""
     memory.topics.create_now("t")
     memory.leaders.held = True

@@ -72,11 +72,12 @@ async def test_metadata_of_all_topics_or_of_none(ask, memory, version):
     ids=["allowed", "before clients could forbid it", "forbidden by the client", "forbidden by the operator"],
 )
 async def test_topic_missing_is_made_if_both_sides_allow_it(ask, memory, version, may_create, configured, error):
-    """Auto-creation needs the client's and the operator's consent, and takes the default partitions."""
-    memory.configure(auto_create=configured, partitions_default=4)
+    """Auto-creation needs the client's and the operator's consent, and takes the node's defaults."""
+    memory.configure(auto_create=configured, partitions_default=4, transactions="markers")
     (told,) = (await ask(METADATA, version, **wanted("new", may_create=may_create))).topics
     assert (told.error_code, len(told.partitions)) == (error, 0 if error else 4)
-    assert (memory.cluster.topic("new") is None) == bool(error)
+    made = memory.cluster.topic("new")
+    assert (made and dict(made.configs)) == (None if error else {"fairlog.transactions": "markers"})
 
 
 @pytest.mark.parametrize(
@@ -182,12 +183,36 @@ def three_batches(memory, batch):
     ids=["latest", "earliest", "by time", "from the beginning of time", "after the end"],
 )
 async def test_offsets_are_listed(ask, three_batches, version, isolation_level, timestamp, found):
-    """The same answers at both isolation levels, in every version."""
+    """The same answers at both isolation levels where nothing is open, in every version."""
     answer = await ask(LIST_OFFSETS, version, **query(timestamp, isolation_level=isolation_level))
     ((told,),) = [topic.partitions for topic in answer.topics]
     assert (told.error_code, (told.timestamp, told.offset)) == (0, found)
     if version >= 4:
         assert told.leader_epoch == (3 if told.offset >= 0 else -1)
+
+
+@versions(api_02_list_offsets)
+@pytest.mark.parametrize(
+    ("timestamp", "committed", "every"),
+    [(-1, (-1, 4), (-1, 6)), (-2, (-1, 2), (-1, 2)), (2500, (3000, 2), (3000, 2)), (1500, (3000, 2), (3000, 2))],
+    ids=["latest", "earliest", "by time", "by an earlier time"],
+)
+async def test_offsets_are_listed_by_isolation_level(ask, three_batches, version, timestamp, committed, every):
+    """While a transaction is open from offset 4 on, the end differs; version 1 knows no isolation levels."""
+    three_batches.leaders.undecided[three_batches.log("t")] = Offset(4)
+    for isolation_level, found in ((0, every), (1, committed if version >= 2 else every)):
+        answer = await ask(LIST_OFFSETS, version, **query(timestamp, isolation_level=isolation_level))
+        ((told,),) = [topic.partitions for topic in answer.topics]
+        assert (told.error_code, (told.timestamp, told.offset)) == (0, found)
+
+
+async def test_offset_by_time_of_what_cannot_be_read_yet_is_none(ask, three_batches):
+    """As in Kafka: a record behind the last stable offset is none for readers of committed records."""
+    three_batches.leaders.undecided[three_batches.log("t")] = Offset(2)
+    for isolation_level, offset in ((0, 2), (1, -1)):
+        answer = await ask(LIST_OFFSETS, 7, **query(1500, isolation_level=isolation_level))
+        ((told,),) = [topic.partitions for topic in answer.topics]
+        assert (told.error_code, told.offset) == (0, offset)
 
 
 @pytest.mark.parametrize(
@@ -261,10 +286,11 @@ async def test_topic_is_created(ask, memory, version):
     (told,) = (await ask(CREATE, version, **asked)).topics
     assert (told.name, told.error_code, told.error_message) == ("t", 0, None)
     made = memory.cluster.by_name["t"]
-    assert (made.partitions, dict(made.configs)) == (2, {"retention.ms": "1000"})
+    configs = {"fairlog.transactions": "journal", "retention.ms": "1000"}
+    assert (made.partitions, dict(made.configs)) == (2, configs)
     if version >= 5:
         assert (told.num_partitions, told.replication_factor) == (2, 1)
-        assert [(config.name, config.value) for config in told.configs] == [("retention.ms", "1000")]
+        assert [(config.name, config.value) for config in told.configs] == list(configs.items())
     if version >= 7:
         assert told.topic_id == made.topic_id
 
@@ -282,7 +308,7 @@ async def test_topic_is_created(ask, memory, version):
         (new(partitions=-1, replicas=-1, assignments={0: []}), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (new(retention_msec="1"), ErrorCode.INVALID_CONFIG),
         (new(retention_ms="soon"), ErrorCode.INVALID_CONFIG),
-        (new(fairlog_transactions="markers"), ErrorCode.INVALID_CONFIG),
+        (new(fairlog_transactions="marker"), ErrorCode.INVALID_CONFIG),
     ],
 )
 async def test_topic_that_may_not_be_created_is_refused(ask, memory, topic, error):
@@ -292,6 +318,17 @@ async def test_topic_that_may_not_be_created_is_refused(ask, memory, topic, erro
     assert told.error_code == error
     assert told.error_message
     assert list(memory.cluster.by_name) == ["there"]
+
+
+@pytest.mark.parametrize("asked", ["journal", "markers", None])
+@pytest.mark.parametrize("default", ["journal", "markers"])
+async def test_topic_is_made_with_the_mode_asked_for_or_the_nodes(ask, memory, asked, default):
+    """It stands among the topic's own configs, so that it stays when the node's setting changes."""
+    memory.configure(transactions=default)
+    asked_for = {} if asked is None else {"fairlog_transactions": asked}
+    (told,) = (await ask(CREATE, 7, **create(new(**asked_for)))).topics
+    assert [(config.name, config.value) for config in told.configs] == [("fairlog.transactions", asked or default)]
+    assert memory.cluster.topic("t").configs["fairlog.transactions"] == (asked or default)
 
 
 async def test_topic_with_defaults(ask, memory):

@@ -24,7 +24,7 @@ from fairlog.kafka.handlers import (
 )
 from fairlog.kafka.handlers.api_65_describe_transactions import PLACEMENTS_TAG, PlacedRecords, PlacedTransaction
 from fairlog.kafka.wire import Reader
-from fairlog_types import ProducerEpoch, ProducerId, StorageFailure
+from fairlog_types import Offset, ProducerEpoch, ProducerId, StorageFailure
 
 FIND, VERSIONS, INIT, ADD, END = 10, 18, 22, 24, 26
 DESCRIBE_PRODUCERS, DESCRIBE, LIST = 61, 65, 66
@@ -235,19 +235,29 @@ def test_outcome_lost_is_fatal_to_clients():
 
 
 async def test_producers_of_a_partition_are_described(ask, memory):
-    """With the smallest offset that the records of an open transaction can get."""
+    """With where its open transaction begins, or else the smallest offset that its records can get."""
     memory.topics.create_now("t")
     idle = ActiveProducer(ProducerId(1), ProducerEpoch(0), 9, 5000, in_transaction=False)
     writing = ActiveProducer(ProducerId(2), ProducerEpoch(3), -1, -1, in_transaction=True)
-    memory.leaders.producers[memory.log("t")] = [idle, writing]
+    marked = ActiveProducer(
+        ProducerId(3), ProducerEpoch(1), 4, 6000, in_transaction=True, first_offset=Offset(17), coordinator_epoch=2
+    )
+    memory.leaders.producers[memory.log("t")] = [idle, writing, marked]
     topic = DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0, 1])
     answer = await ask(DESCRIBE_PRODUCERS, 0, topics=[topic])
     known, unknown = answer.topics[0].partitions
     told = [
-        (p.producer_id, p.producer_epoch, p.last_sequence, p.last_timestamp, p.current_txn_start_offset)
+        (
+            p.producer_id,
+            p.producer_epoch,
+            p.last_sequence,
+            p.last_timestamp,
+            p.coordinator_epoch,
+            p.current_txn_start_offset,
+        )
         for p in known.active_producers
     ]
-    assert told == [(1, 0, 9, 5000, -1), (2, 3, -1, -1, 0)]
+    assert told == [(1, 0, 9, 5000, -1, -1), (2, 3, -1, -1, -1, 0), (3, 1, 4, 6000, 2, 17)]
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 

@@ -28,6 +28,7 @@ from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
 from fairlog.broker import Appended, DuplicateOf, RefusedAppend
 from fairlog.leaders import LocalLeaders
+from fairlog.transaction_modes import JOURNAL, TransactionMode
 from fairlog_types import (
     LeaderEpoch,
     LogId,
@@ -106,9 +107,9 @@ class Run:
     clock: Clock
     nursery: trio.Nursery
 
-    async def start(self, *logs: LogId, copying: bool = True) -> None:
+    async def start(self, *logs: LogId, copying: bool = True, mode: TransactionMode = JOURNAL) -> None:
         """Lead `logs` as a node does that has no coordinator to ask; without `copying` nothing becomes visible."""
-        await self.leaders.lead(logs)
+        await self.leaders.lead(logs, mode)
         await self.serve(copying=copying)
 
     async def serve(self, *, copying: bool = True) -> None:
@@ -156,24 +157,24 @@ class Run:
         return await self.leaders.append(log, data, parse_batch_header_untrusted(data))
 
     async def begin(self, txid: TxId, *logs: LogId) -> None:
-        begun = await self.leaders.begin(Begin(txid, logs))
+        begun = await self.leaders.participants.begin(Begin(txid, logs))
         assert not begun.refused, begun
 
     async def prepare(self, txid: TxId, *logs: LogId) -> Mapping[LogId, Expected]:
         """Seal and prepare; what PREPARE_COMMIT would say of it."""
-        expected = self.leaders.seal(txid, logs)
-        prepared = await self.leaders.prepare(Prepare(txid, expected))
+        expected = self.leaders.participants.seal(txid, logs)
+        prepared = await self.leaders.participants.prepare(Prepare(txid, expected))
         assert not prepared.refused, prepared
         return expected
 
     def place(self, txid: TxId, *logs: LogId) -> None:
-        self.leaders.place(ApplyCommit(txid, logs, self.clock()))
+        self.leaders.participants.place(ApplyCommit(txid, logs, self.clock()))
 
     async def applied(self, txid: TxId, *logs: LogId) -> Sequence[Placement]:
-        return (await self.leaders.applied(ApplyCommit(txid, logs, self.clock()))).placements
+        return (await self.leaders.participants.applied(ApplyCommit(txid, logs, self.clock()))).placements
 
     def discard(self, txid: TxId, *logs: LogId) -> None:
-        self.leaders.discard(DiscardTransaction(txid, logs))
+        self.leaders.participants.discard(DiscardTransaction(txid, logs))
 
     async def commit(self, txid: TxId, contents: Mapping[LogId, bytes], *, sequence: int = 0) -> Sequence[Placement]:
         """A whole transaction of one record per log."""
@@ -191,6 +192,10 @@ class Run:
     async def snapshot(self, *logs: LogId) -> dict[LogId, list[bytes | None]]:
         """What these logs hold, as one reader sees them at once."""
         return await trio.to_thread.run_sync(read_all, self.data_logs, logs)
+
+    async def committed(self, *logs: LogId) -> dict[LogId, list[tuple[Offset, bytes | None]]]:
+        """What a reader of committed records sees of these logs at once, with the offsets."""
+        return await trio.to_thread.run_sync(read_committed, self.data_logs, logs)
 
 
 def _files(directory: Path) -> dict[Path, tuple[int, int, int]]:
@@ -211,6 +216,24 @@ def read_all(data_logs: LmdbDataLogs, logs: Sequence[LogId]) -> dict[LogId, list
         records = [record for data in answer.batches for record in records_of(data)]
         assert [offset for offset, _ in records] == list(range(answer.next_offset))
         found[answer.log] = [value for _, value in records]
+    return found
+
+
+def read_committed(data_logs: LmdbDataLogs, logs: Sequence[LogId]) -> dict[LogId, list[tuple[Offset, bytes | None]]]:
+    """Offsets and values of the committed records of `logs`, in one read transaction, as a client filters them."""
+    found: dict[LogId, list[tuple[Offset, bytes | None]]] = {}
+    requests = [ReadRequest(log, Offset(0), 1 << 30, committed_only=True) for log in logs]
+    for answer in data_logs.read(requests, bytes_max=1 << 30):
+        assert isinstance(answer, ReadResult)
+        records = found[answer.log] = []
+        for data in answer.batches:
+            header = parse_batch_header_untrusted(data)
+            aborted = any(
+                it.producer_id == header.producer_id and it.first_offset <= header.base_offset < it.last_offset
+                for it in answer.aborted
+            )
+            if not header.control and not aborted:
+                records += [(Offset(offset), value) for offset, value in records_of(data)]
     return found
 
 

@@ -27,7 +27,7 @@ async def write(directory: Path, *, give_back: bool) -> None:
         if give_back:
             found = run.data_logs.mark(A)
             assert found is not None
-            await run.leaders._leaders[A].journal.reclaim(found.replay_from)  # the reclaimer's own round comes late
+            await run.leaders.led[A].journal.reclaim(found.replay_from)  # the reclaimer's own round comes late
 
 
 @pytest.mark.parametrize("lose", [shutil.rmtree, empty], ids=["gone", "empty"])

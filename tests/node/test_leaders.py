@@ -11,7 +11,7 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from coordinator.messages import Begin
-from fairlog import leaders
+from fairlog import led_writer
 from fairlog.broker import Appended, DuplicateOf, RefusedAppend
 from fairlog_types import LogId, Offset, ProducerEpoch, StorageFailure
 from journal.journal import Fsync, Journal, JournalKind, NoFiles
@@ -106,7 +106,7 @@ async def test_leader_without_file_descriptors_says_so_and_says_it_seldom(
         with capture_logs() as lines:
             for _ in range(4):
                 assert await run.plain(A, b"v") is RefusedAppend.STORAGE
-            monkeypatch.setattr(leaders, "REFUSED_SAID_EVERY_S", 0)
+            monkeypatch.setattr(led_writer, "REFUSED_SAID_EVERY_S", 0)
             assert await run.plain(A, b"v") is RefusedAppend.STORAGE
         assert [(line["refused"], line["reason"]) for line in lines if "descriptors" in line["event"]] == [
             (1, "Raise the limit of open files"),
@@ -229,7 +229,7 @@ async def test_leader_dropped_while_a_transaction_begins_refuses_that_log_only(o
         async with trio.open_nursery() as nursery:
 
             async def begin() -> None:
-                begun = await run.leaders.begin(Begin(txid, (A, B)))
+                begun = await run.leaders.participants.begin(Begin(txid, (A, B)))
                 assert list(begun.refused) == [A]
                 assert list(begun.leader_epochs) == [B]
 

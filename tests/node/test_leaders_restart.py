@@ -29,7 +29,7 @@ async def write(run: Run, txid=T0, value: bytes = b"v") -> None:
 async def say_again(run: Run, *txids) -> None:
     """What a coordinator does that finds PREPARE_COMMIT without COMMITTED."""
     for txid in txids:
-        assert not (await run.leaders.prepare(Prepare(txid, EXPECTED))).refused
+        assert not (await run.leaders.participants.prepare(Prepare(txid, EXPECTED))).refused
     for txid in txids:
         run.place(txid, A, B)
 
@@ -73,7 +73,7 @@ async def test_restart_discards_what_nobody_had_decided(open_run, tmp_path: Path
         async with open_run(crashed) as again:
             await again.start(A, B)
             assert await again.write(T0, A, b"second half", sequence=1) is RefusedAppend.NOT_IN_TRANSACTION
-            assert again.leaders.seal(T0, (A, B)) == {}
+            assert again.leaders.participants.seal(T0, (A, B)) == {}
             assert await again.snapshot(A, B) == {A: [], B: []}
     assert {(it["log"], it["txid"]) for it in logs if it["event"] == "orphan discarded"} == {
         (str(A), str(T0)),
@@ -97,7 +97,7 @@ async def test_restart_takes_a_discard_said_again(open_run, tmp_path: Path) -> N
 
 
 async def sealed(run: Run) -> None:
-    run.leaders.seal(T0, (A, B))
+    run.leaders.participants.seal(T0, (A, B))
 
 
 async def prepared(run: Run) -> None:
@@ -158,7 +158,7 @@ async def test_restart_of_a_transaction_whose_batches_were_lost_cannot_prepare_i
         crashed = run.crash(tmp_path / "crashed", losing={B: before})
     async with open_run(crashed) as again:
         await again.leaders.lead((A, B))
-        assert list((await again.leaders.prepare(Prepare(T0, EXPECTED))).refused) == [B]
+        assert list((await again.leaders.participants.prepare(Prepare(T0, EXPECTED))).refused) == [B]
         again.discard(T0, A, B)
         await again.serve()
         assert await again.snapshot(A, B) == {A: [], B: [b"kept"]}
@@ -177,7 +177,7 @@ async def test_restart_with_some_applies_lost_keeps_the_order_of_those_that_surv
         crashed = run.crash(tmp_path / "crashed", losing={B: before})
     async with open_run(crashed) as again:
         await again.leaders.lead((A, B))
-        numbers = [again.leaders.surviving_apply_number(txid, (A, B)) for txid in (T0, T1)]
+        numbers = [again.leaders.participants.surviving_apply_number(txid, (A, B)) for txid in (T0, T1)]
         assert numbers == [ApplyNumber(1), ApplyNumber(0)]
         await say_again(again, T1, T0)
         await again.serve()
@@ -193,8 +193,8 @@ async def test_restart_numbers_applies_behind_those_that_survived(open_run, tmp_
     async with open_run(crashed) as again:
         await again.start(A, B)
         await again.commit(T1, {A: b"w", B: b"w"})
-        assert again.leaders.surviving_apply_number(T0, (A,)) == 0
-        assert again.leaders.surviving_apply_number(T1, (A,)) == 1
+        assert again.leaders.participants.surviving_apply_number(T0, (A,)) == 0
+        assert again.leaders.participants.surviving_apply_number(T1, (A,)) == 1
 
 
 async def test_restart_places_nothing_twice_whose_participant_wrote_nothing(open_run, tmp_path: Path) -> None:
@@ -208,8 +208,8 @@ async def test_restart_places_nothing_twice_whose_participant_wrote_nothing(open
     async with open_run(crashed) as again:
         await again.leaders.lead((A, B))
         expected = {A: EXPECTED[A], B: Expected(LeaderEpoch(1), 0)}
-        assert not (await again.leaders.prepare(Prepare(T0, expected))).refused
-        again.leaders.place(ApplyCommit(T0, (A, B), 0))
+        assert not (await again.leaders.participants.prepare(Prepare(T0, expected))).refused
+        again.leaders.participants.place(ApplyCommit(T0, (A, B), 0))
         await again.serve()
         assert await again.applied(T0, A, B) == (Placement(A, Offset(0), 1),)
 

@@ -126,7 +126,7 @@ async def test_transaction_begun_fences_older_epochs_in_its_logs(open_run) -> No
     async with open_run() as run:
         await run.start(A)
         await run.begin(transaction(7, epoch=3), A)
-        begun = await run.leaders.begin(Begin(transaction(7, epoch=2), (A,)))
+        begun = await run.leaders.participants.begin(Begin(transaction(7, epoch=2), (A,)))
         assert list(begun.refused) == [A]
         assert await run.plain(A, b"v", producer_id=7, epoch=2, sequence=0) is RefusedAppend.FENCED
 
@@ -174,11 +174,11 @@ async def test_transaction_discarded_late_does_not_end_the_next_one(open_run) ->
     async with open_run() as run:
         await run.start(A)
         await run.begin(T0, A)
-        run.leaders.seal(T0, (A,))
+        run.leaders.participants.seal(T0, (A,))
         newer = transaction(7, 1)
         await run.begin(newer, A)
         run.discard(T0, A)
-        assert run.leaders.seal(T0, (A,)) == {}
+        assert run.leaders.participants.seal(T0, (A,)) == {}
         assert await run.write(newer, A, b"v") == Appended(None, None)
 
 
@@ -188,15 +188,15 @@ async def test_transaction_that_is_not_as_expected_cannot_be_prepared(open_run) 
         await run.start(A)
         await run.begin(T0, A)
         await run.write(T0, A, b"v")
-        run.leaders.seal(T0, (A,))
+        run.leaders.participants.seal(T0, (A,))
         for txid, expected in (
             (T0, Expected(LeaderEpoch(1), 2)),
             (T0, Expected(LeaderEpoch(9), 1)),
             (transaction(8), Expected(LeaderEpoch(1), 1)),
         ):
-            refused = (await run.leaders.prepare(Prepare(txid, {A: expected}))).refused
+            refused = (await run.leaders.participants.prepare(Prepare(txid, {A: expected}))).refused
             assert refused[A], expected
-        assert not (await run.leaders.prepare(Prepare(T0, {A: Expected(LeaderEpoch(1), 1)}))).refused
+        assert not (await run.leaders.participants.prepare(Prepare(T0, {A: Expected(LeaderEpoch(1), 1)}))).refused
 
 
 async def test_transaction_prepares_all_its_logs_in_one_flush_delay(open_run) -> None:
@@ -210,10 +210,10 @@ async def test_transaction_prepares_all_its_logs_in_one_flush_delay(open_run) ->
         await run.leaders.drain()
         for log in logs:
             await run.write(T0, log, b"v")
-        expected = run.leaders.seal(T0, logs)
+        expected = run.leaders.participants.seal(T0, logs)
         run.disk.hold()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(run.leaders.prepare, Prepare(T0, expected))
+            nursery.start_soon(run.leaders.participants.prepare, Prepare(T0, expected))
             await trio.testing.wait_all_tasks_blocked(0.02)
             assert run.disk.waiting == len(logs)
             run.disk.let_go()
@@ -227,8 +227,8 @@ async def test_transaction_whose_log_does_not_flush_is_refused(open_run) -> None
         for log in (A, B):
             await run.write(T0, log, b"v")
         run.disk.failing = str(B)
-        expected = run.leaders.seal(T0, (A, B))
-        refused = (await run.leaders.prepare(Prepare(T0, expected))).refused
+        expected = run.leaders.participants.seal(T0, (A, B))
+        refused = (await run.leaders.participants.prepare(Prepare(T0, expected))).refused
         assert list(refused) == [B]
         with pytest.raises(StorageFailure):
             run.place(T0, A, B)
@@ -256,7 +256,7 @@ async def test_transaction_placed_in_some_logs_only_is_copied_to_none_in_this_ru
         assert await run.snapshot(A, B) == {A: [], B: []}
     async with open_run() as again:
         await again.leaders.lead((A, B))
-        assert not (await again.leaders.prepare(Prepare(T0, expected))).refused
+        assert not (await again.leaders.participants.prepare(Prepare(T0, expected))).refused
         again.place(T0, A, B)
         await again.serve()
         assert await again.snapshot(A, B) == {A: [b"v"], B: [b"v"]}
@@ -268,7 +268,7 @@ async def test_transaction_placed_in_some_logs_only_is_copied_to_none_in_this_ru
 async def commit_without_b(run: Run) -> None:
     """A deleted log counts as prepared and placed; the other's records become visible."""
     expected = {A: Expected(LeaderEpoch(1), 1), B: Expected(LeaderEpoch(1), 1)}
-    assert not (await run.leaders.prepare(Prepare(T0, expected))).refused
+    assert not (await run.leaders.participants.prepare(Prepare(T0, expected))).refused
     run.place(T0, A, B)
 
 
@@ -292,7 +292,7 @@ async def test_transaction_with_a_log_deleted_after_prepare_commit_commits_the_r
         await run.begin(T0, A, B)
         for log in (A, B):
             await run.write(T0, log, b"v")
-        run.leaders.seal(T0, (A, B))
+        run.leaders.participants.seal(T0, (A, B))
         await run.leaders.drop([B])
         await commit_without_b(run)
         assert await run.applied(T0, A, B) == (Placement(A, Offset(0), 1),)
@@ -370,11 +370,11 @@ async def test_transaction_messages_for_unknown_logs_change_nothing(open_run) ->
     async with open_run() as run:
         await run.start(A)
         stranger = LogId.parse(f"t-{'f' * 32}-0")
-        begun = await run.leaders.begin(Begin(T0, (A, stranger)))
+        begun = await run.leaders.participants.begin(Begin(T0, (A, stranger)))
         assert list(begun.refused) == [stranger]
         await run.write(T0, A, b"v")
         await run.prepare(T0, A, stranger)
-        run.leaders.place(ApplyCommit(T0, (A, stranger), 0))
+        run.leaders.participants.place(ApplyCommit(T0, (A, stranger), 0))
         run.discard(T0, stranger)
         await run.leaders.drain()
         assert await run.values(A) == [b"v"]

@@ -124,6 +124,38 @@ def test_hung_transaction_is_seen_aborted_and_nobody_else_notices(new_node: NewN
         assert read(node, 1) == []
 
 
+def test_hung_transaction_of_marker_mode_shows_who_waits_for_it(new_node: NewNode) -> None:
+    """Mode, last stable offset and open transactions of a partition; abort frees the readers of committed records."""
+    node = start(new_node, FAIRLOG_TOPICS_TRANSACTIONS="markers")
+    with RawClient(node.address) as client:
+        produce(node, b"before")
+        hanging = Producer(client, "hangs")
+        assert hanging.begin() == {raw.NONE}
+        assert hanging.send(b"lost") == {raw.NONE}
+        produce(node, b"behind")
+
+        def topic() -> Any:
+            (found,) = call(node, "/api/topics")[1]["topics"]
+            return found
+
+        def ends() -> tuple[int, int, int]:
+            (partition,) = topic()["partitions"]
+            return partition["last_stable_offset"], partition["high_watermark"], partition["open_transactions"]
+
+        assert topic()["transactions"] == "markers"
+        until(lambda: ends() == (1, 3, 1))
+        (shown,) = until(lambda: live(node))
+        assert (shown["records"], shown["pinned_bytes"]) == (1, 0), "what is copied pins no journal"
+        samples = metrics(node)
+        assert samples["fairlog_topics_of_mode", ("markers",)] == 1
+        assert (samples["fairlog_unstable_partitions", ()], samples["fairlog_unstable_records", ()]) == (1, 2)
+        assert samples["fairlog_partition_unstable_records", ("0", TOPIC)] == 2
+        meant = {"transactional_id": "hangs", "transaction": shown["transaction"]}
+        assert call(node, "/api/transactions/abort", meant, token=TOKEN)[0] == 200
+        until(lambda: ends() == (4, 4, 0))
+        assert metrics(node)["fairlog_unstable_records", ()] == 0
+
+
 def test_abort_of_what_is_over_changes_nothing(new_node: NewNode) -> None:
     """Neither the next transaction of the same producer, nor one that was committed, nor one that nobody has."""
     node = start(new_node)

@@ -198,7 +198,7 @@ async def open_desk_over(
     )
     await run.leaders.lead((A, *offsets.logs()))
     for txid, expected in filter(None, (prepared, refused)):
-        answer = await run.leaders.prepare(Prepare(txid, expected))
+        answer = await run.leaders.participants.prepare(Prepare(txid, expected))
         assert bool(answer.refused) == (refused is not None), answer
         if refused is None:
             run.place(txid, *expected)

@@ -107,7 +107,7 @@ async def test_commits_at_once_share_the_copy(open_desk) -> None:
     """300 groups that commit together cost far fewer LMDB commits than 300."""
     async with open_desk() as desk:
         await desk.commit("g0", new(0))
-        copier = desk.run.leaders._copier
+        copier = desk.run.leaders._writer.copier
         before = copier.statistics().copied_chunks
         async with trio.open_nursery() as nursery:
             for number in range(300):
@@ -367,7 +367,7 @@ async def test_offsets_after_the_end_of_their_transaction_are_refused(open_desk)
     """Late ones: the transaction is sealed, committed or aborted, and the next one has not begun."""
     async with open_desk() as desk:
         await desk.begin(T0, "g")
-        desk.run.leaders.seal(T0, (A, desk.offsets.log_of("g")))
+        desk.run.leaders.participants.seal(T0, (A, desk.offsets.log_of("g")))
         assert await desk.commit_in(T0, "g", new(1)) is RefusedAppend.NOT_IN_TRANSACTION
         await desk.end(T0, "g")
         assert await desk.commit_in(T0, "g", new(1)) is RefusedAppend.NOT_IN_TRANSACTION

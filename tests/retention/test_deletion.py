@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datalog.interface import Unit
+from datalog.interface import Bounds, Unit
 from fairlog.retention.deletion import Limits, start_within
 from fairlog_types import Offset
 
@@ -22,10 +22,12 @@ def units_of(timestamps_ms: list[int], sizes: list[int] | None = None) -> list[U
     ]
 
 
-def deleted(limits: Limits, units: list[Unit]) -> int:
-    """How many of the units go."""
+def deleted(limits: Limits, units: list[Unit], *, undecided_from: int | None = None) -> int:
+    """How many of the units go, of which those from a number on are not decided."""
     size_bytes = sum(unit.size_bytes for unit in units)
-    start = start_within(limits, units, log_start=Offset(100), size_bytes=size_bytes)
+    end = Offset(100 + 10 * len(units))
+    stable = end if undecided_from is None else Offset(100 + 10 * undecided_from)
+    start = start_within(limits, units, Bounds(Offset(100), end, size_bytes, stable))
     assert (start - 100) % 10 == 0
     return (start - 100) // 10
 
@@ -66,6 +68,14 @@ def test_either_limit_is_enough() -> None:
     assert deleted(Limits(50, 100), units_of([10, 10, 60, 60])) == 2
     assert deleted(Limits(50, 3), units_of([60, 10, 60, 60])) == 2
     assert deleted(KEEP_ALL, units_of([0] * 4)) == 0
+
+
+@pytest.mark.parametrize(("undecided_from", "count"), [(0, 0), (1, 1), (3, 3), (4, 4)])
+def test_units_that_are_not_decided_stay_whatever_their_age(undecided_from: int, count: int) -> None:
+    """A log with markers starts at its last stable offset at the latest."""
+    units = units_of([10] * 4)
+    assert deleted(Limits(50, None), units, undecided_from=undecided_from) == count
+    assert deleted(Limits(None, 0), units, undecided_from=undecided_from) == count
 
 
 @given(

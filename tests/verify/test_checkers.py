@@ -312,7 +312,7 @@ def test_journal_with_its_mark_at_any_decision_is_right(
     }
     mark = Mark(JournalPosition(copied_through), JournalPosition(replay_from), Offset(next_offset))
     held = windows if copied_through > 8 else {}
-    found = list(check_journal(LOG, "log", JOURNAL, mark, held, view, start=JournalPosition(0)))
+    found = list(check_journal(LOG, "log", JOURNAL, mark, held, (), view, start=JournalPosition(0)))
     assert found == []
     assert (T1 in view.applied, T1 in view.pending) == (copied_through >= 40, copied_through < 40)
     assert view.complete_from == (0 if copied_through else None)
@@ -333,7 +333,7 @@ def test_journal_with_a_mark_that_does_not_fit_is_a_violation(
     """Too early pins the journal, too late loses what is open, and neither may stand between two frames."""
     copied_through, replay_from, next_offset = mark
     given_mark = Mark(JournalPosition(copied_through), JournalPosition(replay_from), Offset(next_offset))
-    found = list(check_journal(LOG, "log", JOURNAL, given_mark, {}, JournalView(), start=JournalPosition(0)))
+    found = list(check_journal(LOG, "log", JOURNAL, given_mark, {}, (), JournalView(), start=JournalPosition(0)))
     assert any(each.invariant == invariant and words in each.what for each in found), found
 
 
@@ -348,7 +348,9 @@ def test_journal_that_contradicts_itself_is_a_violation() -> None:
             "places 2 records, and 1 stand",
         ),
     ):
-        found = list(check_journal(LOG, "log", frames(*records_), mark, {}, JournalView(), start=JournalPosition(0)))
+        found = list(
+            check_journal(LOG, "log", frames(*records_), mark, {}, (), JournalView(), start=JournalPosition(0))
+        )
         assert any(words in each.what for each in found), found
 
 

@@ -332,7 +332,7 @@ FIRST = [
     (drop_the_first_batch, r"offset 1: the batch begins with 1, due is 0 \(invariant 2\)"),
     (drop_the_last_batch, r"its batches end before offset 12, its record has next offset 13 \(invariant 2\)"),
     (move_a_batch, r"offset 3: the batch there says that its last offset is 4 \(invariant 2\)"),
-    (make_a_control_batch, r"offset 1: a control batch \(invariant 1\)"),
+    (make_a_control_batch, r"offset 1: a control batch, in a topic of the mode journal \(invariant 1\)"),
     (repeat_a_batch_of_a_transaction, r"mark has next offset 14 .* come to offset 13 \(invariant 4\)"),
     (put_a_plain_batch_into_a_transaction, r"offsets 0 to 1; among them is a plain batch .* \(invariant 3\)"),
     (change_a_value, r"offset 0: the journal, position 0, has 1 records with checksum .* \(invariant 4\)"),

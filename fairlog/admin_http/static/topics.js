@@ -5,8 +5,8 @@ import { reconcile, setText, show } from "./dom.js";
 import { bytes, count, rate } from "./format.js";
 import { fillTable, foldingRow } from "./table.js";
 
-const LABELS = ["topic", "partitions", "records", "per second", "size", "journal"];
-const NUMERIC = [false, true, true, true, true, true];
+const LABELS = ["topic", "partitions", "records", "per second", "size", "journal", "transactions"];
+const NUMERIC = [false, true, true, true, true, true, false];
 
 const rows = document.getElementById("topics-rows");
 const contains = document.getElementById("topics-contains");
@@ -48,15 +48,18 @@ function topicRow() {
         growth(topic),
         bytes(topic.size_bytes),
         bytes(topic.journal_bytes),
+        topic.transactions,
       ],
       (details) =>
         fillTable(
           details,
-          ["partition", "first offset", "high watermark", "size", "journal"],
+          ["partition", "first offset", "high watermark", "last stable offset", "open", "size", "journal"],
           topic.partitions.map((each) => [
             String(each.partition),
             count(each.log_start),
             count(each.high_watermark),
+            count(each.last_stable_offset),
+            count(each.open_transactions),
             bytes(each.size_bytes),
             bytes(each.journal_bytes),
           ]),

@@ -8,8 +8,10 @@ Behaviour
   write finds it. acks=1: when it is in the journal. acks=0: never; a refusal closes the connection, as in
   Kafka, so that the client notices. Waiting longer than the request's time-out, be it for room or for the disk,
   is REQUEST_TIMED_OUT: the effect is unknown.
-- Inside a transaction: answered when it is in the journal, whatever acks says; durability is bought at the
-  commit. The batch's place is not known until then. See `unknown_base_offset` for what is answered instead.
+- Inside a transaction, journal mode: answered when it is in the journal, whatever acks says; durability is bought at
+  the commit. The batch's place is not known until then. See `unknown_base_offset` for what is answered instead.
+- Inside a transaction, marker mode: the batch has its offset, which is answered. acks=all waits for the disk, as a
+  replicated write does in Kafka; not until it is readable, which is the commit's affair.
 - A repeated batch of an idempotent producer is answered with the original's result.
 
 Version notes
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -38,7 +40,7 @@ from fairlog.kafka.errors import APPEND_REFUSALS, BAD_BATCHES, ErrorCode
 from fairlog.kafka.topic_lookup import find_or_create, log_of
 from fairlog.kafka.wire import Reader, Writer
 from fairlog.topic_configs import is_compacted, message_bytes_max, stamps_append_time
-from fairlog_types import LogId, Offset, StorageFailure
+from fairlog_types import LogId, StorageFailure
 
 log = structlog.get_logger()
 
@@ -74,8 +76,8 @@ class _Result:
     """If it is the node that gives timestamps."""
     log_start: int = -1
     message: str | None = None
-    visible_at: tuple[LogId, Offset] | None = None
-    """What has to be readable before the answer may go out."""
+    settled: Callable[[], Awaitable[None]] | None = None
+    """Returns once what has to be readable, or on disk, before the answer may go out is so. Raises StorageFailure."""
 
     def fail(self, error: ErrorCode, message: str | None = None) -> _Result:
         self.error, self.message = error, message
@@ -115,7 +117,7 @@ async def handle(context: Context, request: ProduceRequest) -> Reply:
     if request.acks == 0:
         _hang_up_on_errors(results)
         return None
-    waiting = [result for _, lines in results for result in lines if result.visible_at is not None]
+    waiting = [result for _, lines in results for result in lines if result.settled is not None]
     if not waiting or request.acks == 1:
         return encode(context.writer(), context.version, results)
     return Deferred(functools.partial(_finish, context, results, waiting, deadline))
@@ -179,13 +181,16 @@ async def _append(
 def _accepted(
     context: Context, result: _Result, log_id: LogId, header: BatchHeader, outcome: Appended | DuplicateOf
 ) -> _Result:
-    result.log_start = context.broker.leaders.log_start(log_id)
+    leaders = context.broker.leaders
+    result.log_start = leaders.log_start(log_id)
     if outcome.base_offset is not None:
         result.base_offset = outcome.base_offset
     else:
         result.base_offset = unknown_base_offset(context.client, header.record_count)
     if outcome.visible_at is not None:
-        result.visible_at = log_id, outcome.visible_at
+        result.settled = functools.partial(leaders.visible, log_id, outcome.visible_at)
+    elif outcome.durable_at is not None:
+        result.settled = functools.partial(leaders.durable, log_id, outcome.durable_at)
     return result
 
 
@@ -261,16 +266,16 @@ def unknown_base_offset(client: Client, record_count: int) -> int:
 async def _finish(context: Context, results: _Results, waiting: Sequence[_Result], deadline: float) -> Answer:
     with trio.move_on_at(deadline) as timeout:
         for result in waiting:
-            assert result.visible_at is not None, "only results that wait are waited for"
+            assert result.settled is not None, "only results that wait are waited for"
             try:
-                await context.broker.leaders.visible(*result.visible_at)
+                await result.settled()
             except StorageFailure as failure:
                 # The batch is in the journal, and may come back with it: KAFKA_STORAGE_ERROR would deny that.
                 result.fail(ErrorCode.REQUEST_TIMED_OUT, str(failure))
-            result.visible_at = None
+            result.settled = None
     if timeout.cancelled_caught:
         for result in waiting:
-            if result.visible_at is not None:
+            if result.settled is not None:
                 result.fail(ErrorCode.REQUEST_TIMED_OUT, "the batch is written, but neither on disk nor readable yet")
     return encode(context.writer(), context.version, results)
 

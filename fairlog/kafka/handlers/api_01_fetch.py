@@ -1,12 +1,16 @@
 """Fetch: whole record batches from the data logs, waiting a while for new ones.
 
 Behaviour
-- The high watermark is the last stable offset: everything that can be read is committed (invariant 1). Both
-  isolation levels get the same records, and the list of aborted transactions is always empty.
+- In a topic of the journal mode everything that can be read is committed (invariant 1): the high watermark is the last
+  stable offset, both isolation levels get the same records, and the list of aborted transactions is empty.
+- In one of the marker mode `read_committed` gets batches up to the last stable offset, and with them the list of
+  transactions that were aborted there, from the same cut (`ReadResult.aborted`). Each stands there once, though the
+  answer may be put together from several reads: librdkafka would apply a repetition to what the producer writes next.
+- An offset between the last stable offset and the high watermark is in range, and there is nothing there yet.
 - A fetch offset in the middle of a batch gets the whole batch; the client skips what it does not want.
 - Waits until `min_bytes` are there, `max_wait` (or `WAIT_MS_MAX`) is over, or the node stops. A consumer at the end of
-  its partitions costs no worker thread: offsets are compared with the high watermarks first, and one thread call
-  reads all partitions.
+  its partitions costs no worker thread: offsets are compared with the leaders' first, and one thread call
+  reads all partitions. A reader of committed records is not woken by what it may not read yet.
 - Limits are per partition and in all, by whole batches; the first batch is sent whatever its size (KIP-74).
   Answers that clients do not read off make other answers short, see `answer_budget`.
 - Errors do not wait.
@@ -30,7 +34,7 @@ from uuid import UUID
 import trio
 
 from datalog.batch import parse_stored_header
-from datalog.interface import LogMissing, OffsetOutOfRange, ReadAnswer, ReadRequest
+from datalog.interface import AbortedTransaction, LogMissing, OffsetOutOfRange, ReadAnswer, ReadRequest
 from fairlog.broker import Broker
 from fairlog.kafka.answer_budget import AnswerRoom
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
@@ -80,6 +84,10 @@ class FetchRequest:
     session_id: int
     topics: tuple[FetchTopic, ...]
 
+    @property
+    def committed_only(self) -> bool:
+        return self.isolation_level == _READ_COMMITTED
+
 
 @dataclass(slots=True)
 class _Partition:
@@ -90,12 +98,20 @@ class _Partition:
     position: int
     """The next offset to read."""
     bytes_left: int
+    committed_only: bool
     error: ErrorCode = ErrorCode.NONE
     high_watermark: int = -1
+    last_stable: int = -1
     log_start: int = -1
     batches: list[bytes] = field(default_factory=list[bytes])
+    aborted: dict[AbortedTransaction, None] = field(default_factory=dict[AbortedTransaction, None])
+    """A set in the order in which they ended."""
     full: bool = False
     """Nothing more goes into this answer."""
+
+    @property
+    def readable_end(self) -> int:
+        return self.last_stable if self.committed_only else self.high_watermark
 
 
 def decode(reader: Reader, version: int) -> FetchRequest:
@@ -152,7 +168,7 @@ async def handle(context: Context, request: FetchRequest) -> Reply:
 
 
 async def _finish(context: Context, request: FetchRequest, deadline: float, room: AnswerRoom) -> Answer:
-    lines = [_look_up(context, topic) for topic in request.topics]
+    lines = [_look_up(context, topic, committed_only=request.committed_only) for topic in request.topics]
     partitions = [partition for line in lines for partition in line]
     bytes_max = min(max(request.max_bytes, 0), ANSWER_BYTES_MAX)
     fetched = 0
@@ -169,13 +185,13 @@ async def _finish(context: Context, request: FetchRequest, deadline: float, room
         if failed or not ends or fetched >= request.min_bytes:
             break
         with context.client.long_poll(deadline) as waiting:
-            await context.broker.leaders.wait_for_more(ends)
+            await context.broker.leaders.wait_for_more(ends, committed_only=request.committed_only)
         if waiting.cancelled_caught:
             break
     return encode(context, request, lines, ErrorCode.NONE)
 
 
-def _look_up(context: Context, topic: FetchTopic) -> list[_Partition]:
+def _look_up(context: Context, topic: FetchTopic, *, committed_only: bool) -> list[_Partition]:
     cluster = context.broker.cluster
     if context.version >= _TOPIC_IDS_FROM:
         known = None if topic.topic_id is None else cluster.topic_by_id(topic.topic_id)
@@ -185,7 +201,8 @@ def _look_up(context: Context, topic: FetchTopic) -> list[_Partition]:
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     lines: list[_Partition] = []
     for asked in topic.partitions:
-        line = _Partition(asked.index, log_of(known, asked.index), asked.offset, max(asked.bytes_max, 0))
+        log, bytes_max = log_of(known, asked.index), max(asked.bytes_max, 0)
+        line = _Partition(asked.index, log, asked.offset, bytes_max, committed_only)
         if line.log is None:
             line.error = unknown if known is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif 0 <= asked.leader_epoch < cluster.leader_epoch:
@@ -203,7 +220,7 @@ async def _read(broker: Broker, partitions: Sequence[_Partition], bytes_max: int
     if not behind:
         return 0
     requests = [
-        ReadRequest(partition.log, Offset(partition.position), partition.bytes_left)
+        ReadRequest(partition.log, Offset(partition.position), partition.bytes_left, partition.committed_only)
         for partition in behind
         if partition.log is not None
     ]
@@ -223,12 +240,15 @@ def _is_behind(broker: Broker, partition: _Partition) -> bool:
     """
     assert partition.log is not None, "partitions without a log are full"
     high_watermark = broker.leaders.high_watermark(partition.log)
-    if high_watermark is None:
+    last_stable = broker.leaders.last_stable_offset(partition.log)
+    if high_watermark is None or last_stable is None:
         partition.error, partition.full = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True
         return False
     partition.high_watermark = max(partition.high_watermark, high_watermark)
+    partition.last_stable = max(partition.last_stable, last_stable)
     partition.log_start = broker.leaders.log_start(partition.log)
-    return partition.position != high_watermark
+    end = last_stable if partition.committed_only else high_watermark
+    return not end <= partition.position <= high_watermark
 
 
 def _take(partition: _Partition, answer: ReadAnswer, *, room: int, first: bool) -> int:
@@ -240,30 +260,37 @@ def _take(partition: _Partition, answer: ReadAnswer, *, room: int, first: bool) 
     if isinstance(answer, OffsetOutOfRange):
         partition.error, partition.full = ErrorCode.OFFSET_OUT_OF_RANGE, True
         return 0
+    partition.last_stable = answer.last_stable_offset
     size = sum(map(len, answer.batches))
     # The data logs send at least one batch per call; only the answer's very first may break the limits.
     if not answer.batches or (size > min(room, partition.bytes_left) and not first):
-        partition.full = partition.position < answer.next_offset
+        partition.full = partition.position < partition.readable_end
         return 0
     partition.batches += answer.batches
+    partition.aborted.update(dict.fromkeys(answer.aborted))
     partition.bytes_left -= size
     partition.position = parse_stored_header(answer.batches[-1]).last_offset + 1
-    partition.full = partition.bytes_left <= 0 or partition.position < answer.next_offset
+    partition.full = partition.bytes_left <= 0 or partition.position < partition.readable_end
     return size
 
 
 def encode(context: Context, request: FetchRequest, lines: Sequence[Sequence[_Partition]], error: ErrorCode) -> Answer:
     version, writer = context.version, context.writer()
 
+    def aborted(transaction: AbortedTransaction) -> None:
+        writer.int64(transaction.producer_id)
+        writer.int64(transaction.first_offset)
+        writer.end_of_fields()
+
     def partition(line: _Partition) -> None:
         writer.int32(line.index)
         writer.int16(line.error)
         writer.int64(line.high_watermark)
-        writer.int64(line.high_watermark)  # the last stable offset
+        writer.int64(line.last_stable)
         if version >= 5:
             writer.int64(line.log_start)
-        if request.isolation_level == _READ_COMMITTED:
-            writer.array((), writer.int64)  # aborted transactions
+        if request.committed_only:
+            writer.array(line.aborted, aborted)
         else:
             writer.null_array()
         if version >= 11:

@@ -1,10 +1,11 @@
 """ListOffsets: the first and the next offset of a partition, and offsets by timestamp.
 
 Behaviour
-- latest (-1) is the high watermark, for both isolation levels: everything below it is committed and nothing
-  above it can be read. earliest (-2) is the log start offset; max timestamp (-3, from version 7) is the
-  first record that has it.
-- A timestamp (ms, 0 or more) finds the first record that is not older, to the record; -1 if there is none.
+- latest (-1) is the end of what the isolation level can read: the high watermark, or the last stable offset. They
+  differ only while a transaction is open in a topic of the marker mode. earliest (-2) is the log start offset; max
+  timestamp (-3, from version 7) is the first record that has it.
+- A timestamp (ms, 0 or more) finds the first record that is not older, to the record; -1 if there is none. A record
+  that the isolation level cannot read yet counts as none, as in Kafka. Markers and aborted records are found, too.
 - A partition that is named more than once is INVALID_REQUEST, as in Kafka.
 - Searching costs a turn in a worker thread each, so it is deferred: whoever hangs up is noticed between two.
 
@@ -36,6 +37,7 @@ LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
 _MAX_TIMESTAMP_FROM = 7
+_READ_COMMITTED = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class OffsetQuery:
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequest:
+    committed_only: bool
     topics: tuple[tuple[str, tuple[OffsetQuery, ...]], ...]
 
 
@@ -73,9 +76,8 @@ def decode(reader: Reader, version: int) -> ListOffsetsRequest:
         return entry
 
     reader.int32()  # replica id
-    if version >= 2:
-        reader.int8()  # isolation level: makes no difference
-    request = ListOffsetsRequest(reader.array(topic))
+    isolation_level = reader.int8() if version >= 2 else 0
+    request = ListOffsetsRequest(isolation_level == _READ_COMMITTED, reader.array(topic))
     reader.end_of_fields()
     return request
 
@@ -97,23 +99,24 @@ async def _finish(context: Context, request: ListOffsetsRequest) -> Answer:
             if named[name, query.index] > 1:
                 lines.append(_Line(query.index, ErrorCode.INVALID_REQUEST))
             else:
-                lines.append(await _answer(context, log_of(topic, query.index), query))
+                lines.append(await _answer(context, request, log_of(topic, query.index), query))
             await trio.lowlevel.checkpoint()
         answers.append((name, lines))
     return encode(context, answers)
 
 
-async def _answer(context: Context, log: LogId | None, query: OffsetQuery) -> _Line:
+async def _answer(context: Context, request: ListOffsetsRequest, log: LogId | None, query: OffsetQuery) -> _Line:
     broker, epoch = context.broker, context.broker.cluster.leader_epoch
-    high_watermark = None if log is None else broker.leaders.high_watermark(log)
-    if log is None or high_watermark is None:
+    readable_end = broker.leaders.last_stable_offset if request.committed_only else broker.leaders.high_watermark
+    end = None if log is None else readable_end(log)
+    if log is None or end is None:
         return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if 0 <= query.leader_epoch < epoch:
         return _Line(query.index, ErrorCode.FENCED_LEADER_EPOCH)
     if query.leader_epoch > epoch:
         return _Line(query.index, ErrorCode.UNKNOWN_LEADER_EPOCH)
     if query.timestamp == LATEST:
-        return _Line(query.index, ErrorCode.NONE, -1, high_watermark, epoch)
+        return _Line(query.index, ErrorCode.NONE, -1, end, epoch)
     if query.timestamp == EARLIEST:
         return _Line(query.index, ErrorCode.NONE, -1, broker.leaders.log_start(log), epoch)
     by_maximum = query.timestamp == MAX_TIMESTAMP and context.version >= _MAX_TIMESTAMP_FROM
@@ -126,7 +129,7 @@ async def _answer(context: Context, log: LogId | None, query: OffsetQuery) -> _L
             found = await trio.to_thread.run_sync(broker.data_logs.offset_for_timestamp, log, query.timestamp)
     except UnknownLog:
         return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if found is None:
+    if found is None or (request.committed_only and found.offset >= (readable_end(log) or 0)):
         return _Line(query.index, ErrorCode.NONE)
     return _Line(query.index, ErrorCode.NONE, found.timestamp_ms, found.offset, epoch)
 

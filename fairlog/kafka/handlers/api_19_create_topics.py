@@ -8,6 +8,8 @@ Behaviour
   like a replication factor: there is only this one.
 - Configs are checked against a table (`fairlog.topic_configs`); an unknown name or value is
   INVALID_CONFIG.
+- What is fixed with the topic (`fairlog.transactions`) is written into its configs, given or not, and answered with
+  them.
 - validate_only checks all this, and whether the name is taken, and makes nothing.
 - A name that stands twice in one request is INVALID_REQUEST, and not made at all.
 
@@ -27,7 +29,7 @@ from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.replicas import NODES, BadReplicas, check_assignments, check_replication_factor
 from fairlog.kafka.wire import Reader
-from fairlog.topic_configs import why_refused
+from fairlog.topic_configs import why_refused, with_fixed
 from fairlog_types import StorageFailure
 
 SERVED = Versions(2, 7)
@@ -117,7 +119,7 @@ async def _create(context: Context, topic: NewTopic, validate_only: bool) -> _Li
     problem = why_refused(dict(topic.configs))
     if problem is not None:
         raise _Refused(ErrorCode.INVALID_CONFIG, problem)
-    configs = {name: value for name, value in topic.configs if value is not None}
+    configs = with_fixed({name: value for name, value in topic.configs if value is not None}, broker.settings)
     if validate_only:
         if broker.cluster.topic(topic.name) is not None:
             raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists")

@@ -1,13 +1,16 @@
 """WriteTxnMarkers: what Kafka's coordinator tells partition leaders, and Kafka's tools to end a hanging transaction.
 
 Behaviour
-- There are no markers here: a partition learns of a decision from the coordinator, through its journal, and no
-  transaction can be open in a partition that the coordinator does not know of. So a marker decides nothing
-  (decision 25); it is answered with whether that which it wants is so:
-- *abort* of a producer's epoch that has nothing open in the partition: no error. There is nothing to end.
-- *abort* of what is open, and any *commit*: INVALID_TXN_STATE. A transaction is decided as a whole, by its coordinator:
-  `fairlog txn abort`, or InitProducerId with its transactional id, ends one.
-- An epoch older than the partition knows is INVALID_PRODUCER_EPOCH, as in Kafka.
+- A partition learns of a decision from this node's coordinator, which writes markers itself. Over the network nothing
+  is ever *committed*: INVALID_TXN_STATE, in both modes (decisions 25 and 32).
+- Marker mode, *abort* of what a producer has open: an abort marker ends it in this partition, which readers of
+  committed records then pass. The transaction as a whole can only be aborted from then on. What is being committed is
+  CONCURRENT_TRANSACTIONS.
+- Journal mode, *abort* of what is open: INVALID_TXN_STATE. Nobody waits for it there; a transaction is decided as a
+  whole: `fairlog txn abort`, or InitProducerId with its transactional id, ends one.
+- *abort* of what is not open: no error, and nothing is written. There is nothing to end.
+- An epoch older than the partition knows is INVALID_PRODUCER_EPOCH, an older coordinator's
+  TRANSACTION_COORDINATOR_FENCED, as in Kafka.
 - Other clients run between one partition and the next.
 
 Version notes
@@ -20,12 +23,12 @@ from dataclasses import dataclass
 
 import trio
 
-from fairlog.broker import ActiveProducer, Leaders
+from fairlog.broker import AbortRefusal, ActiveProducer, Leaders
 from fairlog.kafka.api import Answer, Api, Context, Versions
-from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.errors import ABORT_REFUSALS, ErrorCode
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
-from fairlog_types import LogId
+from fairlog_types import LogId, ProducerEpoch, ProducerId
 
 SERVED = Versions(0, 1)
 FLEXIBLE_FROM = 1
@@ -33,9 +36,10 @@ FLEXIBLE_FROM = 1
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    producer_id: int
-    producer_epoch: int
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
     commit: bool
+    coordinator_epoch: int
     topics: tuple[tuple[str, tuple[int, ...]], ...]
     """(name, partitions)"""
 
@@ -52,10 +56,14 @@ def decode(reader: Reader, version: int) -> WriteTxnMarkersRequest:  # noqa: ARG
         return entry
 
     def marker() -> Marker:
-        entry = Marker(reader.int64(), reader.int16(), reader.boolean(), reader.array(topic))
-        reader.int32()  # the coordinator's epoch
+        producer_id, producer_epoch, commit = (
+            ProducerId(reader.int64()),
+            ProducerEpoch(reader.int16()),
+            reader.boolean(),
+        )
+        topics, coordinator_epoch = reader.array(topic), reader.int32()
         reader.end_of_fields()
-        return entry
+        return Marker(producer_id, producer_epoch, commit, coordinator_epoch, topics)
 
     request = WriteTxnMarkersRequest(reader.array(marker))
     reader.end_of_fields()
@@ -63,7 +71,8 @@ def decode(reader: Reader, version: int) -> WriteTxnMarkersRequest:  # noqa: ARG
 
 
 async def handle(context: Context, request: WriteTxnMarkersRequest) -> Answer:
-    cluster, producers = context.broker.cluster, _Producers(context.broker.leaders)
+    cluster, leaders = context.broker.cluster, context.broker.leaders
+    producers = _Producers(leaders)
     writer = context.writer()
     writer.array_length(len(request.markers))
     for marker in request.markers:
@@ -73,8 +82,12 @@ async def handle(context: Context, request: WriteTxnMarkersRequest) -> Answer:
             writer.string(name)
             writer.array_length(len(indexes))
             for index in indexes:
+                log = log_of(cluster.topic(name), index)
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if log is not None:
+                    code = await _abort(leaders, producers, log, marker)
                 writer.int32(index)
-                writer.int16(_answer(producers, log_of(cluster.topic(name), index), marker))
+                writer.int16(code)
                 writer.end_of_fields()
                 await trio.lowlevel.checkpoint()
             writer.end_of_fields()
@@ -100,8 +113,17 @@ class _Producers:
         return self._by_log[log]
 
 
-def _answer(producers: _Producers, log: LogId | None, marker: Marker) -> ErrorCode:
-    known = None if log is None else producers.of(log)
+async def _abort(leaders: Leaders, producers: _Producers, log: LogId, marker: Marker) -> ErrorCode:
+    if not marker.commit:
+        refusal = await leaders.abort_by_hand(log, marker.producer_id, marker.producer_epoch, marker.coordinator_epoch)
+        if refusal is not AbortRefusal.NO_MARKERS:
+            return ErrorCode.NONE if refusal is None else ABORT_REFUSALS[refusal]
+    return _as_it_is(producers, log, marker)
+
+
+def _as_it_is(producers: _Producers, log: LogId, marker: Marker) -> ErrorCode:
+    """The answer to a marker that decides nothing: whether that which it wants is so."""
+    known = producers.of(log)
     if known is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     producer = known.get(marker.producer_id)

@@ -151,7 +151,7 @@ def _topic_config(topic: Topic, row: TopicConfig, settings: Settings) -> _Config
         values.append(_Value(row.name, default_value(row, settings), _Source.DEFAULT))
     else:
         values += _broker_values(BROKER_CONFIGS[row.broker_name], settings)
-    return _Config(row.name, row.values.type, row.doc, False, values)
+    return _Config(row.name, row.values.type, row.doc, row.fixed, values)
 
 
 def _broker_values(row: BrokerConfig, settings: Settings) -> list[_Value]:

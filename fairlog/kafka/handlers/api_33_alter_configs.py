@@ -1,7 +1,9 @@
 """AlterConfigs: all configs that a topic has of its own, said anew.
 
 Behaviour
-- What the request does not name goes back to its default. IncrementalAlterConfigs is the better way.
+- What the request does not name goes back to its default, but for what was fixed with the topic
+  (`fairlog.transactions`): that stays, and naming another value is INVALID_CONFIG. IncrementalAlterConfigs is the
+  better way.
 - One bad name or value refuses its resource as a whole (INVALID_CONFIG), and says which. A name that stands twice, or
   without a value, is bad.
 - A resource that is named more than once is INVALID_REQUEST, and not altered.
@@ -61,8 +63,8 @@ async def handle(context: Context, request: AlterConfigsRequest) -> Answer:
     return await alter_all(context, alterations, validate_only=request.validate_only)
 
 
-def _replace(configs: _Configs, own: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG001 (none of them stays)
-    return replaced(configs)
+def _replace(configs: _Configs, own: Mapping[str, str]) -> Mapping[str, str]:
+    return replaced(own, configs)
 
 
 API = Api(33, "AlterConfigs", SERVED, FLEXIBLE_FROM, decode, handle)

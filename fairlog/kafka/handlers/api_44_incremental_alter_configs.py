@@ -5,6 +5,7 @@ Behaviour
   with the default where the topic has none of its own.
 - One bad name, value or operation refuses its resource as a whole (INVALID_CONFIG; INVALID_REQUEST for an operation
   that does not exist), and says which. A name that stands twice is bad.
+- What was fixed with the topic (`fairlog.transactions`) can be set to what it is; all else is INVALID_CONFIG.
 - Brokers, repeated resources, validate_only, and when a change holds: as with AlterConfigs.
 
 Version notes

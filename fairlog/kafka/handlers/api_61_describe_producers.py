@@ -1,11 +1,12 @@
 """DescribeProducers: what a partition knows of its idempotent and transactional producers.
 
 Behaviour
-- The coordinator epoch is always 0: there are no markers that could carry one.
+- The coordinator epoch is that of the last marker that was written for the producer in this partition; -1, as in
+  Kafka, if there is none, which is always so in journal mode.
+- The current start offset is where a producer's open transaction begins; -1, as in Kafka, if none is open. In journal
+  mode a record's offset is not known before its transaction commits: there it is the smallest that the records could
+  yet get, the high watermark.
 - A partition that is named more than once is answered once. Other clients run between one and the next.
-- A record's offset is not known before its transaction commits. For a producer with an open transaction the
-  current start offset is therefore the smallest that its records could yet get, the high watermark; -1 says
-  that none is open, as in Kafka.
 
 Version notes
 - 0 is the only one.
@@ -60,8 +61,8 @@ async def handle(context: Context, request: DescribeProducersRequest) -> Answer:
         writer.int32(active.producer_epoch)
         writer.int32(active.last_sequence)
         writer.int64(active.last_timestamp_ms)
-        writer.int32(0)  # coordinator epoch
-        writer.int64(line.high_watermark if active.in_transaction else -1)
+        writer.int32(active.coordinator_epoch)
+        writer.int64(_start_offset(line, active))
         writer.end_of_fields()
 
     def partition(line: _Line) -> None:
@@ -94,6 +95,12 @@ def _describe(context: Context, name: str, index: int) -> _Line:
     if log is None or high_watermark is None:
         return _Line(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, (), -1)
     return _Line(index, ErrorCode.NONE, leaders.describe_producers(log), high_watermark)
+
+
+def _start_offset(line: _Line, active: ActiveProducer) -> int:
+    if not active.in_transaction:
+        return -1
+    return line.high_watermark if active.first_offset is None else active.first_offset
 
 
 API = Api(61, "DescribeProducers", SERVED, FLEXIBLE_FROM, decode, handle)

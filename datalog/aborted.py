@@ -1,0 +1,29 @@
+"""Which batches of a log with markers were aborted, by the list that goes with them. Pure.
+
+A producer has one transaction open at a time, so all its transactional batches between an aborted transaction's first
+offset and its marker are of that one. Clients come to the same by following the batches in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from datalog.batch import BatchHeader
+from datalog.interface import AbortedTransaction
+from fairlog_types import Offset, ProducerId
+
+
+class AbortedRanges:
+    """The aborted transactions that a read has told of."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._of_producer: dict[ProducerId, list[tuple[Offset, Offset]]] = {}
+        for each in aborted:
+            self._of_producer.setdefault(each.producer_id, []).append((each.first_offset, each.last_offset))
+
+    def contain(self, header: BatchHeader) -> bool:
+        """Whether the batch is data of one of them; their markers are not."""
+        if not self._of_producer or not header.transactional or header.control:
+            return False
+        ranges = self._of_producer.get(header.producer_id, ())
+        return any(first <= header.base_offset < marker for first, marker in ranges)

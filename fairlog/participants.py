@@ -1,0 +1,278 @@
+"""What a coordinator has this node's leaders do: begin, seal, prepare, place, discard.
+
+    begin ─▶ Fence           seal ─▶ nothing is written, and no more batches are taken
+    prepare ─▶ flush         place ─▶ the decision of every log, in one step ─▶ the copier, as one group
+
+All of a transaction's logs on this node get their decision in one step without a checkpoint, and go to the copier as
+one group: this is what makes them visible in one LMDB transaction (invariant 7) and in the group's order (invariant 6).
+Which record a decision is, each log's mode says (`fairlog.transaction_modes`); a transaction may have logs of both.
+
+In a log of marker mode an administrator may abort a transaction without its coordinator (`abort_by_hand`). The log
+remembers that, so the transaction cannot be committed any more: nowhere, as all its logs have to prepare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from coordinator.messages import Applied, ApplyCommit, Begin, Begun, DiscardTransaction, Expected, Prepare, Prepared
+from fairlog.broker import AbortRefusal, RefusedAppend
+from fairlog.led_logs import LedLog, LedLogStore
+from fairlog.led_writer import LedWriter
+from fairlog_types import (
+    ApplyNumber,
+    JournalPosition,
+    LeaderEpoch,
+    LogId,
+    LogKind,
+    Offset,
+    Placement,
+    ProducerEpoch,
+    ProducerId,
+    StorageFailure,
+    TxId,
+)
+from journal.failpoints import planted, reach
+from journal.journal import Journal, NoFiles
+from journal.local_records import Fence
+from journal.placing import Placed
+
+logger = structlog.get_logger("fairlog.participants")
+
+
+class LocalParticipants:
+    """This node's part in transactions. Implements `coordinator.messages.Participants`."""
+
+    def __init__(self, writer: LedWriter, store: LedLogStore) -> None:
+        self._writer = writer
+        self._store = store
+        self._tell_decided: Callable[[LogId, TxId, Offset | None], None] = _told_to_nobody
+        self._open: dict[ProducerId, TxId] = {}
+        """The transaction that each producer has open on this node: Produce names the producer only."""
+        self._next_apply_number = 0
+
+    def tell_decided_offsets(self, decided: Callable[[LogId, TxId, Offset | None], None]) -> None:
+        """See `fairlog.leaders.LocalLeaders.tell_decided_offsets`."""
+        self._tell_decided = decided
+
+    def recall(self, leader: LedLog) -> None:
+        """A log with a past is led: go on behind the apply numbers that it knows."""
+        for window in leader.state.windows.values():
+            for applied in window.applied:
+                self._next_apply_number = max(self._next_apply_number, applied.apply_number + 1)
+
+    def discard_orphans(self) -> None:
+        """Abort what is open though the coordinators have said again what they had decided: it belongs to nobody."""
+        for log, leader in self._writer.led.items():
+            for txid in list(leader.state.open_transactions):
+                logger.info("orphan discarded", log=str(log), txid=str(txid))
+                self._discard_in(log, leader, txid)
+        self._open.clear()
+
+    def open_transaction(self, producer_id: ProducerId, epoch: ProducerEpoch) -> TxId | RefusedAppend:
+        """The transaction that the producer has open on this node, or why there is none for it."""
+        txid = self._open.get(producer_id)
+        if txid is None or txid.epoch < epoch:
+            return RefusedAppend.NOT_IN_TRANSACTION
+        return RefusedAppend.FENCED if txid.epoch > epoch else txid
+
+    def open_of(self, producer_id: ProducerId) -> TxId | None:
+        """The transaction that the producer has open on this node, of whatever epoch."""
+        return self._open.get(producer_id)
+
+    # --- what the coordinator says ------------------------------------------------------------
+
+    async def begin(self, message: Begin) -> Begun:
+        """See `Participants.begin`. The fence is written the first time an epoch of a producer is seen in a log."""
+        self._writer.raise_if_failed()
+        epochs: dict[LogId, LeaderEpoch] = {}
+        refused: dict[LogId, str] = {}
+        for log in message.logs:
+            try:
+                leader = await self._writer.leader_with_room(log, 0)
+            except NoFiles as failure:
+                refused[log] = str(failure)
+                continue
+            if leader is None:
+                refused[log] = "this node does not lead the log"
+                continue
+            refusal = leader.state.check_begin(message.txid)
+            if refusal is not None:
+                refused[log] = refusal.reason.value
+                continue
+            if leader.state.needs_fence(message.txid.producer_id, message.txid.epoch):
+                self._writer.write(leader, Fence(message.txid.producer_id, message.txid.epoch))
+            epochs[log] = leader.state.begin(message.txid)
+        if epochs:
+            self._open[message.txid.producer_id] = message.txid
+        return Begun(epochs, refused)
+
+    def seal(self, txid: TxId, logs: tuple[LogId, ...]) -> Mapping[LogId, Expected]:
+        """See `Participants.seal`."""
+        if self._open.get(txid.producer_id) == txid:
+            del self._open[txid.producer_id]
+        expected: dict[LogId, Expected] = {}
+        for log in logs:
+            leader = self._writer.led.get(log)
+            held = None if leader is None else leader.state.seal(txid)
+            if held is not None:
+                expected[log] = Expected(held.leader_epoch, held.records)
+        return expected
+
+    async def prepare(self, message: Prepare) -> Prepared:
+        """See `Participants.prepare`: all flushes are started before the first is waited for.
+
+        A node that refuses writes prepares nothing: it could not place what the producer is told to be committed.
+        """
+        self._writer.raise_if_failed()
+        refused: dict[LogId, str] = {}
+        gone: dict[LogId, str] = {}
+        flushing: list[tuple[LogId, Journal, JournalPosition]] = []
+        for log, expected in message.expected.items():
+            leader = self._writer.led.get(log)
+            if leader is None:
+                logger.warning("transaction goes without a deleted log", txid=str(message.txid), log=str(log))
+                continue
+            reason = leader.state.holds(message.txid, expected.leader_epoch, expected.records)
+            if reason is not None:
+                refused[log] = reason
+                if not leader.journal.begun:
+                    gone[log] = str(self._store.journal_directory(log))
+            elif expected.records:
+                through = leader.state.written_through(message.txid)
+                through = leader.journal.end if through is None else through
+                if leader.journal.durable < through:
+                    flushing.append((log, leader.journal, through))
+        if planted("skip-flush-of-one-participant"):
+            del flushing[:1]
+        for _, journal, _ in flushing:
+            journal.start_flush()
+        for log, journal, through in flushing:
+            try:
+                await journal.flush(through)
+            except StorageFailure as failure:
+                if log in self._writer.led:
+                    self._writer.fail(failure)
+                    refused[log] = str(failure)
+        return Prepared(refused, gone)
+
+    def place(self, message: ApplyCommit) -> None:
+        """See `Participants.place`: no checkpoint from the first decision to the hand-over of the group."""
+        writer = self._writer
+        writer.raise_if_failed()
+        number = self.surviving_apply_number(message.txid, message.logs)
+        if number is None:
+            number = ApplyNumber(self._next_apply_number)
+            self._next_apply_number += 1
+        group: list[Placed] = []
+        try:
+            for log in message.logs[: -1 if planted("leave-one-log-undecided") else None]:
+                leader = writer.led.get(log)
+                if leader is None or leader.state.applied(message.txid) is not None:
+                    continue
+                record = leader.mode.commit(
+                    leader.state,
+                    message.txid,
+                    number,
+                    coordinator_epoch=writer.leader_epoch,
+                    now_ms=message.timestamp_ms,
+                )
+                item = writer.fold(leader, record)
+                assert item is not None, f"a commit places something: {record}"
+                group.append(item)
+                reach("coordinator.place.between_logs")
+        except (StorageFailure, OSError) as failure:
+            # Some logs hold the decision and some do not: nothing of it may be copied in this run.
+            writer.fail(StorageFailure(str(failure)))
+            raise
+        if group:
+            writer.submit(tuple(group))
+        for item in group:
+            if item.log.kind == LogKind.OFFSETS.value:
+                self._tell_decided(item.log, message.txid, writer.led[item.log].state.next_offset)
+
+    def surviving_apply_number(self, txid: TxId, logs: Iterable[LogId]) -> ApplyNumber | None:
+        """See `Participants.surviving_apply_number`."""
+        for log in logs:
+            leader = self._writer.led.get(log)
+            applied = None if leader is None else leader.state.applied(txid)
+            if applied is not None:
+                return applied.apply_number
+        return None
+
+    async def applied(self, message: ApplyCommit) -> Applied:
+        """See `Participants.applied`. Raises StorageFailure if this run will not get there.
+
+        In a log of marker mode, where others' records stand between those of the transaction, a place tells where its
+        first one is, and how many there are.
+        """
+        placements: list[Placement] = []
+        visible_at: list[tuple[LogId, Offset]] = []
+        for log in message.logs:
+            leader = self._writer.led.get(log)
+            applied = None if leader is None else leader.state.applied(message.txid)
+            if leader is not None and applied is not None and applied.record_count:
+                placements.append(Placement(log, applied.base_offset, applied.record_count))
+                visible_at.append((log, leader.mode.visible_at(leader.state, applied)))
+        for log, offset in visible_at:
+            await self._writer.visible(log, offset)
+        return Applied(tuple(placement for placement in placements if placement.log in self._writer.led))
+
+    def discard(self, message: DiscardTransaction) -> None:
+        """See `Participants.discard`."""
+        if self._open.get(message.txid.producer_id) == message.txid:
+            del self._open[message.txid.producer_id]
+        for log in message.logs:
+            leader = self._writer.led.get(log)
+            if leader is not None and leader.state.held(message.txid) is not None:
+                self._discard_in(log, leader, message.txid)
+
+    def _discard_in(self, log: LogId, leader: LedLog, txid: TxId) -> None:
+        writer = self._writer
+        record = leader.mode.abort(leader.state, txid, coordinator_epoch=writer.leader_epoch, now_ms=writer.now_ms())
+        try:
+            writer.write(leader, record)
+        except StorageFailure as failure:
+            # Undecided is as good as aborted: the next start aborts it, and until then nothing more is written.
+            logger.warning("abort not written", log=str(log), txid=str(txid), reason=str(failure))
+        if log.kind == LogKind.OFFSETS.value:
+            self._tell_decided(log, txid, None)
+
+    # --- what an administrator says -----------------------------------------------------------
+
+    async def abort_by_hand(
+        self, log: LogId, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int
+    ) -> AbortRefusal | None:
+        """See `fairlog.broker.Leaders.abort_by_hand`."""
+        try:
+            leader = await self._writer.leader_with_room(log, 0)
+            if leader is None:
+                return AbortRefusal.UNKNOWN_LOG
+            if not leader.mode.has_markers:
+                return AbortRefusal.NO_MARKERS
+            state = leader.state
+            txid = state.open_of(producer_id)
+            if txid is None:
+                return None
+            if producer_epoch != txid.epoch:
+                # A larger one was never granted here: its marker would fence the rightful producer out of the log.
+                return AbortRefusal.INVALID_PRODUCER_EPOCH
+            if coordinator_epoch < state.windows[producer_id].coordinator_epoch:
+                return AbortRefusal.COORDINATOR_FENCED
+            if state.open_transactions[txid].sealed:
+                return AbortRefusal.BEING_DECIDED
+            held = state.held(txid)
+            assert held is not None, f"{log}: {txid} is open and holds nothing"
+            record = leader.mode.abort(state, txid, coordinator_epoch=coordinator_epoch, now_ms=self._writer.now_ms())
+            self._writer.write(leader, record)
+            state.note_aborted_by_hand(txid, held)
+        except StorageFailure:
+            return AbortRefusal.STORAGE
+        logger.warning("transaction aborted by hand", log=str(log), txid=str(txid), coordinator_epoch=coordinator_epoch)
+        return None
+
+
+def _told_to_nobody(log: LogId, txid: TxId, visible_at: Offset | None) -> None:
+    """Nobody keeps an index of pending offsets (yet)."""

@@ -1,0 +1,114 @@
+"""How a partition keeps transactions: which records its leader writes for them. Pure.
+
+    journal   TransactionalBatch … ─▶ Apply, or Discard    placed by the commit, in one piece; aborted, never
+    markers   OpenBatch …          ─▶ Marker               placed as it is written; the marker tells the outcome
+
+The second is how Kafka does it (KIP-98). A topic's config `fairlog.transactions` names its mode, once and for all.
+Nobody else asks for it: what follows, follows from the records. The fold says what each means (`journal.local_state`),
+the copier what becomes of it, and the coordinator knows of no modes at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from datalog.batch import BatchHeader
+from fairlog.cluster.interface import Topic
+from fairlog.config import TransactionModeName
+from fairlog.topic_configs import transactions
+from fairlog_types import NO_APPLY_NUMBER, ApplyNumber, Offset, TxId
+from journal.local_records import Apply, Discard, Marker, OpenBatch, TransactionalBatch
+from journal.local_state import LocalState
+from journal.producer_window import AppliedTransaction
+
+
+class TransactionMode(Protocol):
+    """What is written to a log for its transactions. Each record is meant for the very next frame of its journal."""
+
+    @property
+    def name(self) -> TransactionModeName: ...
+
+    @property
+    def has_markers(self) -> bool:
+        """Do readers of committed records wait for an open transaction's marker, which may be written by hand?"""
+        ...
+
+    def batch(self, state: LocalState, txid: TxId, header: BatchHeader) -> TransactionalBatch | OpenBatch:
+        """One batch of the open transaction, which the state has accepted."""
+        ...
+
+    def commit(
+        self, state: LocalState, txid: TxId, number: ApplyNumber, *, coordinator_epoch: int, now_ms: int
+    ) -> Apply | Marker:
+        """The transaction is committed; `number` orders it among the node's."""
+        ...
+
+    def abort(self, state: LocalState, txid: TxId, *, coordinator_epoch: int, now_ms: int) -> Discard | Marker:
+        """The transaction, which has begun here, is aborted."""
+        ...
+
+    def visible_at(self, state: LocalState, applied: AppliedTransaction) -> Offset:
+        """The high watermark at which a transaction that the log has applied in this run can be read."""
+        ...
+
+
+class _Journal:
+    """Held in the journal until the commit."""
+
+    name: TransactionModeName = "journal"
+    has_markers = False
+
+    def batch(self, state: LocalState, txid: TxId, header: BatchHeader) -> TransactionalBatch:  # noqa: ARG002
+        return TransactionalBatch(txid, header.record_count, header.max_timestamp, header.base_sequence)
+
+    def commit(
+        self,
+        state: LocalState,
+        txid: TxId,
+        number: ApplyNumber,
+        *,
+        coordinator_epoch: int,  # noqa: ARG002
+        now_ms: int,
+    ) -> Apply:
+        held = state.held(txid)
+        return Apply(txid, number, state.next_offset, 0 if held is None else held.records, now_ms)
+
+    def abort(self, state: LocalState, txid: TxId, *, coordinator_epoch: int, now_ms: int) -> Discard:  # noqa: ARG002
+        return Discard(txid)
+
+    def visible_at(self, state: LocalState, applied: AppliedTransaction) -> Offset:  # noqa: ARG002
+        return Offset(applied.base_offset + applied.record_count)
+
+
+class _Markers:
+    """In the data log at once, and ended by a control record."""
+
+    name: TransactionModeName = "markers"
+    has_markers = True
+
+    def batch(self, state: LocalState, txid: TxId, header: BatchHeader) -> OpenBatch:
+        return OpenBatch(txid, state.next_offset, header.record_count, header.max_timestamp, header.base_sequence)
+
+    def commit(
+        self, state: LocalState, txid: TxId, number: ApplyNumber, *, coordinator_epoch: int, now_ms: int
+    ) -> Marker:
+        return Marker(txid, number, state.next_offset, True, coordinator_epoch, now_ms)
+
+    def abort(self, state: LocalState, txid: TxId, *, coordinator_epoch: int, now_ms: int) -> Marker:
+        return Marker(txid, NO_APPLY_NUMBER, state.next_offset, False, coordinator_epoch, now_ms)
+
+    def visible_at(self, state: LocalState, applied: AppliedTransaction) -> Offset:  # noqa: ARG002
+        # Where its marker stands is not remembered; what came behind it since is copied with it, or soon after.
+        return state.next_offset
+
+
+JOURNAL: TransactionMode = _Journal()
+MARKERS: TransactionMode = _Markers()
+
+_MODES: Mapping[TransactionModeName, TransactionMode] = {mode.name: mode for mode in (JOURNAL, MARKERS)}
+
+
+def mode_of(topic: Topic) -> TransactionMode:
+    """The mode of a topic's logs. Other logs, those of committed offsets, are of JOURNAL."""
+    return _MODES[transactions(topic)]
