@@ -11,7 +11,7 @@ from benchmarks import runner
 from benchmarks.marks import MARKS, verdict
 from benchmarks.results import Results
 
-PEERS = ("journal", "mock")
+PEERS = ("journal", "markers", "mock")
 SCENARIOS = ("txn-latency", "txn-throughput", "visible")
 
 pytestmark = pytest.mark.slow
