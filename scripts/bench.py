@@ -13,10 +13,10 @@
     offsets          transactions that commit consumer offsets, too
     report           measures nothing: writes the report of what is in DIR again
 
-Without a SCENARIO, all others. The peers take turns within each round, so that a noisy machine is noisy for all of
-them. DIR gets results.json, report.md, report.html and the charts; scenarios that were measured into it before stay
-there. The disk that is measured is the one that DIR is on. Nothing here is a test: figures are for people to judge, on
-a machine they know. See docs/benchmarks.md.
+Without a SCENARIO, all but recovery-full. The peers take turns within each round, so that a noisy machine is noisy for
+all of them. DIR gets results.json, report.md, report.html and the charts; scenarios that were measured into it before
+stay there. The disk that is measured is the one that DIR is on. Nothing here is a test: figures are for people to
+judge, on a machine they know. See docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ def main() -> int:
     for given, known in ((scenarios, (*SCENARIOS, ONLY_NAMED, REPORT)), (peers, NAMES)):
         if strange := [name for name in given if name not in known]:
             parser.error(f"there is no {', '.join(strange)}; there are {', '.join(known)}")
+    if REPORT in scenarios and len(scenarios) > 1:
+        parser.error("report stands alone: every run ends with a report anyway")
     python = environment.ensure("bench")
     if Path(sys.prefix) != environment.ENVIRONMENT:
         sys.stdout.flush()
@@ -59,11 +61,15 @@ def main() -> int:
     # Inside .venv from here on. What ends this in order ends the brokers, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     from benchmarks import runner
+    from benchmarks.results import OtherRun
 
-    if scenarios == [REPORT]:
-        return runner.report_again(arguments.out)
-    rounds = max(1, arguments.rounds)
-    return runner.run(scenarios or SCENARIOS, peers, arguments.out, quick=arguments.quick, rounds=rounds)
+    try:
+        if scenarios == [REPORT]:
+            return runner.report_again(arguments.out)
+        rounds = max(1, arguments.rounds)
+        return runner.run(scenarios or SCENARIOS, peers, arguments.out, quick=arguments.quick, rounds=rounds)
+    except OtherRun as refusal:
+        sys.exit(f"{arguments.out}: {refusal}. Give another directory with --out.")
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ missing, a case that could not be measured and every comparison that is lost hav
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import charts
-from benchmarks.comparing import BASELINE, OURS, Comparison, comparisons, figure, ratio_of
+from benchmarks.comparing import AMOUNTS, BASELINE, OURS, SHARES, Comparison, comparisons, figure, ratio_of
 from benchmarks.document import Block, Heading, Paragraph, Picture, Points, Table, as_html, as_markdown
 from benchmarks.marks import MARKS, Verdict, verdict
 from benchmarks.results import Results, ScenarioRun
@@ -160,17 +160,23 @@ def _metric(rows: Sequence[Row], cases: Sequence[str]) -> Iterator[Block]:
     found = {(row.case, row.peer): row for row in rows}
     cases = [case for case in cases if any((case, peer) in found for peer in peers)]
     yield Heading(3, f"{rows[0].metric}, {rows[0].unit}")
-    yield Table(["", *peers], [[case, *(_cell(found.get((case, peer))) for peer in peers)] for case in cases])
+    yield _table("", cases, peers, lambda case, peer: _cell(found.get((case, peer))))
     others = [peer for peer in peers if peer != OURS]
-    if OURS not in peers or not others or ratio_of(rows[0], rows[0]) is None:
-        return
-    yield Table(
-        [f"{OURS} ÷", *others],
-        [
-            [case, *(_ratio_cell(found.get((case, OURS)), found.get((case, other))) for other in others)]
-            for case in cases
-        ],
-    )
+    if OURS in peers and others and rows[0].unit not in SHARES | AMOUNTS:
+        yield _table(
+            f"{OURS} ÷", cases, others, lambda case, peer: _ratio_cell(found.get((case, OURS)), found.get((case, peer)))
+        )
+    brokers = [peer for peer in peers if peer != BASELINE]
+    if BASELINE in peers and brokers and rows[0].unit == "ms":
+        yield _table(
+            f"above the floor: − {BASELINE}, ms", cases, brokers,
+            lambda case, peer: _above_cell(found.get((case, peer)), found.get((case, BASELINE))),
+        )  # fmt: skip
+
+
+def _table(corner: str, cases: Sequence[str], peers: Sequence[str], cell: Callable[[str, str], str]) -> Table:
+    """A line for each case, a column for each peer."""
+    return Table([corner, *peers], [[case, *(cell(case, peer) for peer in peers)] for case in cases])
 
 
 def _cell(row: Row | None) -> str:
@@ -187,3 +193,7 @@ def _ratio_cell(row: Row | None, other: Row | None) -> str:
     lost = other.peer != BASELINE and Comparison(row, other).lost
     text = f"{ratio:.2f}" if ratio >= 0.1 else figure(ratio)
     return f"**{text}**" if lost else text
+
+
+def _above_cell(row: Row | None, floor: Row | None) -> str:
+    return "–" if row is None or floor is None else figure(row.median - floor.median)

@@ -56,8 +56,7 @@ def run(names: Sequence[str], peers: Sequence[str], out: Path, *, quick: bool, r
         results.peers.update(measuring.setups)
         whole = whole and not any(remark.kind == "failed" for remark in done.remarks)
         (out / "results.json").write_text(json.dumps(results.as_json(), indent=1, ensure_ascii=False) + "\n")
-    write_report(results, out)
-    console.print(f"written: {out / 'report.md'}, {out / 'report.html'}, {out / 'results.json'}")
+    _report(results, out)
     return 0 if whole else 1
 
 
@@ -67,8 +66,13 @@ def report_again(out: Path) -> int:
     if results is None:
         console.print(f"there is no results.json in {out}: name a scenario to measure")
         return 2
-    write_report(results, out)
+    _report(results, out)
     return 0
+
+
+def _report(results: Results, out: Path) -> None:
+    write_report(results, out)
+    console.print(f"written: {out / 'report.md'}, {out / 'report.html'} and the charts")
 
 
 def load(out: Path) -> Results | None:

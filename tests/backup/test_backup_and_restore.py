@@ -15,10 +15,12 @@ from fairlog.verify.verification import Verification
 from fairlog_types import LogId
 from tests.backup.conftest import FairlogCommand, NewNode, Restore, back_up
 from tests.clients import raw_client as raw
+from tests.clients.modes import Mode
 from tests.clients.raw_client import RawClient, batch
 from tests.crash.checker import Reading, check
-from tests.crash.harness import PARTITIONS, read_data_logs
+from tests.crash.harness import JOURNALS, MIXED, make_topics, read_data_logs
 from tests.crash.history import History, Outcome
+from tests.crash.layout import Layout
 from tests.crash.load import Load
 from tests.node.nodes import TOPIC, Producer, produce, read, read_when
 
@@ -44,16 +46,16 @@ def as_of(before: History, after: History) -> History:
     return History(after.transactions, plain)
 
 
+@pytest.mark.parametrize("modes", [JOURNALS, MIXED], ids=["journal", "mixed"])
 def test_backups_under_load_hold_of_every_transaction_all_or_nothing(
-    new_node: NewNode, restore: Restore, tmp_path: Path
+    new_node: NewNode, restore: Restore, tmp_path: Path, modes: tuple[Mode, ...]
 ) -> None:
     """Taken while real clients commit, abort and hang; each starts, verifies, and reads as a cut."""
     node = new_node()
     node.start()
-    topic = "load"
-    admin = AdminClient({"bootstrap.servers": node.address})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(timeout=20)
-    load = Load(node.address, topic, PARTITIONS, seed=1)
+    layout = Layout("load", modes)
+    topics_by_id = make_topics(node.address, layout)
+    load = Load(node.address, layout, seed=1)
     taken: list[tuple[Path, History]] = []
     try:
         for number in range(BACKUPS):
@@ -72,12 +74,12 @@ def test_backups_under_load_hold_of_every_transaction_all_or_nothing(
         restored = restore(target)
         restored.start()
         with RawClient(restored.address) as client:
-            assert client.produce(topic, 0, batch([AFTERWARDS]))[0] == raw.NONE
+            assert client.produce(*layout.place(0), batch([AFTERWARDS]))[0] == raw.NONE
         assert restored.stop() == 0, restored.log_tail()
         assert_verified(restored.data_dir)
-        logs, _offsets = read_data_logs(restored.data_dir)
+        logs, _offsets = read_data_logs(restored.data_dir, layout, topics_by_id)
         assert logs[0].pop().value == AFTERWARDS
-        assert check(as_of(before, load.history), logs, Reading.AT_CRASH) == []
+        assert check(as_of(before, load.history), logs, Reading.AT_CRASH, marked=layout.marked) == []
         sizes.append(sum(map(len, logs.values())))
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]

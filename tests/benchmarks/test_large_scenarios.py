@@ -13,7 +13,7 @@ from benchmarks.scenario import Bench, Case, Lifetime, NotMeasured, Scenario
 from peers.catalogue import available
 from peers.interface import Missing, Peer
 
-PEERS = ("journal",)
+PEERS = ("journal", "markers")
 
 SCALE = Case("all of them", {"ids": 50, "partitions": 20, "producers": 2, "open": 5})
 RECOVERY = case_of(20, 1_000_000)

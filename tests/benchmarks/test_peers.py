@@ -14,7 +14,7 @@ from peers.interface import NAMES, Missing, Peer, Tuning
 from peers.kafka import Kafka
 from peers.kafka_artifacts import Artifacts
 
-FREE = ("journal", "mock")
+FREE = ("journal", "markers", "mock")
 """What runs wherever the project does."""
 
 MVN = """#!/bin/sh

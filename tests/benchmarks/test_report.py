@@ -27,6 +27,13 @@ def test_report_ratio_where_the_journal_mode_loses_is_bold(results: Results) -> 
     assert "| 10 × 2 | **1.75** | 2.50 |" in page
 
 
+def test_report_says_what_is_above_the_client_floor(results: Results) -> None:
+    """Of times, what the mock takes with the same client is subtracted: what is left is the broker's."""
+    page = as_markdown(blocks_of(results, []))
+    table = page.partition("| above the floor: − mock, ms | journal | kafka |")[2]
+    assert "| 10 × 2 | 2.10 | 0.6 |" in table
+
+
 def test_report_lists_every_lost_comparison(results: Results) -> None:
     """Where the journal mode loses, the report has a line for it, with both figures."""
     page = as_markdown(blocks_of(results, []))

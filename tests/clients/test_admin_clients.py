@@ -41,7 +41,7 @@ from confluent_kafka.admin import (
 
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CONFLUENT, ClientError, ClientKind
-from tests.clients.modes import BOTH_MODES, Mode
+from tests.clients.modes import BOTH_MODES, MODE_CONFIG, Mode
 from tests.clients.raw_client import OFFSET_OUT_OF_RANGE, RawClient
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
 
@@ -100,6 +100,8 @@ def entry(name: str, operation: AlterConfigOpType, value: str | None = None) -> 
     return ConfigEntry(name, value, incremental_operation=operation)
 
 
+FIXED = {MODE_CONFIG: Mode.JOURNAL.value}
+"""What every topic has of its own, from its making on."""
 SET, DELETE = AlterConfigOpType.SET, AlterConfigOpType.DELETE
 APPEND, SUBTRACT = AlterConfigOpType.APPEND, AlterConfigOpType.SUBTRACT
 
@@ -120,18 +122,18 @@ def test_confluent_sees_and_changes_a_topics_configs(confluent: AdminClient, new
     assert configs["retention.ms"].is_default
     assert list(configs["retention.ms"].synonyms) == ["log.retention.ms"]
     assert not configs["retention.ms"].is_read_only
-    assert own() == {"flush.ms": "7"}
+    assert own() == FIXED | {"flush.ms": "7"}
     changes = [entry("retention.ms", SET, "9"), entry("flush.ms", DELETE), entry("cleanup.policy", APPEND, "compact")]
     done(confluent.incremental_alter_configs([changed(topic, *changes)]))
-    assert own() == {"retention.ms": "9", "cleanup.policy": "delete,compact"}
+    assert own() == FIXED | {"retention.ms": "9", "cleanup.policy": "delete,compact"}
     done(confluent.incremental_alter_configs([changed(topic, entry("cleanup.policy", SUBTRACT, "delete"))]))
-    assert own() == {"retention.ms": "9", "cleanup.policy": "compact"}
+    assert own() == FIXED | {"retention.ms": "9", "cleanup.policy": "compact"}
     validated = changed(topic, entry("retention.ms", SET, "10"))
     done(confluent.incremental_alter_configs([validated], validate_only=True))
-    assert own() == {"retention.ms": "9", "cleanup.policy": "compact"}
+    assert own() == FIXED | {"retention.ms": "9", "cleanup.policy": "compact"}
     with pytest.warns(DeprecationWarning, match="incremental_alter_configs"):
         done(confluent.alter_configs([ConfigResource(ResourceType.TOPIC, topic, set_config={"flush.ms": "8"})]))
-    assert own() == {"flush.ms": "8"}
+    assert own() == FIXED | {"flush.ms": "8"}
 
 
 def test_confluent_is_refused_configs_by_name(confluent: AdminClient, new_topic: MakeTopic) -> None:
@@ -274,13 +276,13 @@ def test_kafka_python_sees_and_changes_a_topics_configs(
     """Its older way reads all configs, and writes them all back."""
     topic = new_topic(**{"flush.ms": "7"})
     resource = PythonConfigResource("TOPIC", topic, {"retention.ms": "9"})
-    assert own_configs(python, topic) == {"flush.ms": "7"}
+    assert own_configs(python, topic) == FIXED | {"flush.ms": "7"}
     result = python.alter_configs([resource], incremental=incremental)
     assert result == {"topic": {topic: "OK"}}
-    assert own_configs(python, topic) == {"flush.ms": "7", "retention.ms": "9"}
+    assert own_configs(python, topic) == FIXED | {"flush.ms": "7", "retention.ms": "9"}
     reset = PythonConfigResource("TOPIC", topic, {"flush.ms": None})
     assert python.reset_configs([reset], incremental=incremental) == {"topic": {topic: "OK"}}
-    assert own_configs(python, topic) == {"retention.ms": "9"}
+    assert own_configs(python, topic) == FIXED | {"retention.ms": "9"}
     shown = python.describe_configs(
         [PythonConfigResource("TOPIC", topic, {"retention.ms": None})], include_synonyms=True, config_filter="all"
     )["topic"][topic]
@@ -299,7 +301,7 @@ def test_kafka_python_is_refused_configs_by_name(python: KafkaAdminClient, new_t
     for resource, words in ((unknown, "unknown topic config retention.msec"), (bad, "retention.ms is not a list")):
         result = python.alter_configs([resource], raise_on_unknown=False)
         assert words in result["topic"][topic]
-    assert own_configs(python, topic) == {}
+    assert own_configs(python, topic) == FIXED
     broker = PythonConfigResource("BROKER", "1", {"num.partitions": "3"})
     result = python.alter_configs([broker], raise_on_unknown=False)
     assert "num.partitions of a broker is read-only" in result["broker"]["1"]

@@ -11,6 +11,7 @@ import aiokafka
 import pytest
 
 from scripts.node_process import NodeProcess
+from tests.clients.committed_readers import READERS
 from tests.clients.conftest import make_topic
 from tests.clients.drivers import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, ClientError, ClientKind
 from tests.clients.modes import BOTH_MODES, MODE_CONFIG, Mode
@@ -199,6 +200,37 @@ def test_transactions_into_a_compacted_topic_are_compacted_as_wholes(
                 break
             assert time.monotonic() < deadline, f"{len(records)} records"
         assert {record.key: record.value for record in records} == expected
+
+
+def test_aborted_records_go_and_readers_of_committed_ones_pass_what_they_leave(
+    compacting_node: NodeProcess, new_id: Callable[[], str]
+) -> None:
+    """In a topic with markers: they supersede nothing, and over the holes, the markers and the list each client comes
+    to the end."""
+    topic = make_compacted(compacting_node, **{MODE_CONFIG: Mode.MARKERS.value})
+    with CONFLUENT.producer(compacting_node.address, new_id()) as producer:
+        for number, commits in enumerate((True, False) * 5):
+            producer.begin()
+            producer.send(topic, 0, b"%d" % number, key=b"k")
+            producer.send(topic, 0, b"%d" % number, key=b"%d" % number if commits else b"aborted only")
+            producer.flush()
+            (producer.commit if commits else producer.abort)()
+        producer.begin()
+        producer.send(topic, 0, b"end", key=b"end")
+        producer.commit()
+    left = [b"0", b"2", b"4", b"6", b"8", b"8", b"end"]
+    end = 10 * 3 + 2
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        with Reader(compacting_node.address, topic, 1) as plain:
+            found = [record.value for record in plain.read_to_end()]
+        if found == left:
+            break
+        assert time.monotonic() < deadline, found
+    for open_reader in READERS.values():
+        with open_reader(compacting_node.address, topic) as reader:
+            reader.read_until(end)
+            assert reader.values == left
 
 
 def test_record_without_a_key_is_refused_by_a_compacted_topic(compacting_node: NodeProcess, client: ClientKind) -> None:

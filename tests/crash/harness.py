@@ -207,16 +207,9 @@ class CrashRun:
 
     def _prepare(self) -> None:
         self._node.start()
-        admin = AdminClient({"bootstrap.servers": self._node.address})
-        layout = self._layout
-        for topic, mode in layout.topics().items():
-            new = NewTopic(topic, len(layout.partitions_of(topic)), 1, config={MODE_CONFIG: mode.value})
-            admin.create_topics([new])[topic].result(timeout=20)
-        described = admin.describe_topics(TopicCollection(list(layout.topics())))
-        for topic, answer in described.items():
-            self._topics_by_id[_hex(answer.result(timeout=20).topic_id)] = topic
+        self._topics_by_id = make_topics(self._node.address, self._layout)
         self._readers = self._open_readers()
-        self._load = Load(self._node.address, layout, seed=self.seed)
+        self._load = Load(self._node.address, self._layout, seed=self.seed)
 
     def _open_readers(self) -> dict[str, Reader]:
         """Plain consumers; of topics of marker mode such as read what is committed."""
@@ -399,8 +392,17 @@ def _passes_max(point: str) -> int:
     return next((most for prefix, most in _PASSES_MAX.items() if point.startswith(prefix)), _PASSES_MAX_USUALLY)
 
 
+def make_topics(address: str, layout: Layout) -> dict[str, str]:
+    """Make the layout's topics; answers their names by their ids, as logs are named."""
+    admin = AdminClient({"bootstrap.servers": address})
+    for topic, mode in layout.topics().items():
+        new = NewTopic(topic, len(layout.partitions_of(topic)), 1, config={MODE_CONFIG: mode.value})
+        admin.create_topics([new])[topic].result(timeout=20)
+    described = admin.describe_topics(TopicCollection(list(layout.topics())))
+    return {_hex(answer.result(timeout=20).topic_id): topic for topic, answer in described.items()}
+
+
 def _hex(topic_id: Uuid) -> str:
-    """As logs are named."""
     high, low = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
     return (high % (1 << 64) << 64 | low % (1 << 64)).to_bytes(16, "big").hex()
 

@@ -19,6 +19,7 @@ import pytest
 from datalog import layout
 from fairlog import __version__
 from fairlog.cluster import records
+from journal.segment import VERSIONS, JournalKind
 from scripts.node_process import NodeProcess
 from tests.clients.raw_client import RawClient, batch
 from tests.node.nodes import TOPIC, WAIT_S, Producer, journal, produce, read, read_when, refusal, segments
@@ -105,7 +106,7 @@ def data_logs_of_tomorrow(node: NodeProcess) -> str:
 def journal_of_tomorrow(node: NodeProcess) -> str:
     path = segments(journal(node))[-1]
     content = bytearray(path.read_bytes())
-    struct.pack_into("<H", content, 8, 2)
+    struct.pack_into("<H", content, 8, VERSIONS[JournalKind.LOCAL] + 1)
     struct.pack_into("<I", content, 60, crc32c.crc32c(bytes(content[:60])))
     path.write_bytes(content)
     return f"{path}: byte 0: "

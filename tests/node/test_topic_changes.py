@@ -16,6 +16,7 @@ from datalog.interface import Bounds, DataLogWriter, EpochEnd, NoRoom
 from fairlog import leaders as leaders_module
 from fairlog.broker import Appended, RefusedAppend
 from fairlog.cluster.interface import InvalidPartitions, UnknownTopic
+from fairlog.transaction_modes import TransactionMode
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, StorageFailure
 from journal.journal import NoFiles
 from tests.node.runs import A, B, Run
@@ -84,8 +85,8 @@ async def test_partitions_that_cannot_be_led_are_not_added(open_run, monkeypatch
             topic = await store.create(partitions=1)
             lead = run.leaders.lead
 
-            async def lead_one(logs: tuple[LogId, ...]) -> None:
-                await lead(logs[:1])
+            async def lead_one(logs: tuple[LogId, ...], mode: TransactionMode) -> None:
+                await lead(logs[:1], mode)
                 raise NoFiles("too many open files")
 
             with monkeypatch.context() as patch:

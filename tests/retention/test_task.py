@@ -27,9 +27,10 @@ from fairlog.config import RetentionSettings, Settings
 from fairlog.led_logs import LedLogStore
 from fairlog.retention import cleaner, task
 from fairlog.retention.task import Retention
+from fairlog.transaction_modes import JOURNAL, MARKERS, TransactionMode
 from fairlog_types import LogId, Offset, StorageFailure
 from tests.datalog.batches import keyed_batch
-from tests.node.runs import MAP_BYTES, A, B, Run, open_run
+from tests.node.runs import MAP_BYTES, A, B, Run, open_run, transaction
 from tests.retention.cleaning_model import Pairs, map_of, values_of
 
 EAGER = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
@@ -50,12 +51,17 @@ class OneTopic:
 
 @asynccontextmanager
 async def retention_over(
-    directory: Path, configs: Mapping[str, str] = EAGER, *, timeout_s: float = 20, **retention: int
+    directory: Path,
+    configs: Mapping[str, str] = EAGER,
+    *,
+    timeout_s: float = 20,
+    mode: TransactionMode = JOURNAL,
+    **retention: int,
 ) -> AsyncIterator[tuple[Run, Retention]]:
     """Leaders of A and B, and the task over them, not running."""
     settings = replace(Settings(), retention=RetentionSettings(**retention))
     async with open_run(directory, leader_epoch=1, timeout_s=timeout_s) as run:
-        await run.start(A, B)
+        await run.start(A, B, mode=mode)
         yield run, Retention(OneTopic(configs), run.leaders, settings, run.clock)  # type: ignore[arg-type]
 
 
@@ -105,6 +111,24 @@ async def test_records_that_are_too_old_go(tmp_path: Path) -> None:
         assert (run.leaders.log_start(A), run.leaders.log_start(B)) == (4, 1)
         await write(run, A, [(b"a", b"5")])
         assert [row[0] for row in await stored(run, A, 4)] == [4]
+
+
+async def test_records_that_are_not_decided_do_not_go_however_old_they_are(tmp_path: Path) -> None:
+    """In a log with markers the start stops at the last stable offset, and goes on when the transaction has ended."""
+    async with retention_over(tmp_path, {"retention.ms": "1000"}, mode=MARKERS) as (run, retention):
+        hanging = transaction(7)
+        await write(run, A, [(b"a", b"1")])
+        await run.begin(hanging, A)
+        await run.write(hanging, A, b"open")
+        await write(run, A, [(b"a", b"2")])
+        run.clock.ms += 1 << 50  # the test's transactional batches have a time of their own
+        await retention.delete_expired()
+        assert run.leaders.log_start(A) == run.leaders.last_stable_offset(A) == 1
+        run.discard(hanging, A)
+        await run.leaders.drain()
+        run.clock.ms += 1001
+        await retention.delete_expired()
+        assert run.leaders.log_start(A) == run.leaders.last_stable_offset(A) == 4
 
 
 async def test_records_that_are_too_many_go_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
