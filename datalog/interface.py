@@ -249,10 +249,6 @@ class DataLogWriter(Protocol):
         """
         ...
 
-    def find_open(self, log: LogId, producer_id: ProducerId) -> OpenInLog | None:
-        """The producer's open transaction, as this block has it so far. Raises UnknownLog."""
-        ...
-
     def delete_open(self, log: LogId, producer_id: ProducerId) -> OpenInLog | None:
         """The producer's transaction is decided: forget that it is open, and answer it. Raises UnknownLog."""
         ...

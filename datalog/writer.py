@@ -126,9 +126,6 @@ class LmdbWriter:
             record.first_open = transaction.first_offset
             self._changed.add(log)
 
-    def find_open(self, log: LogId, producer_id: ProducerId) -> OpenInLog | None:
-        return self._open_of(self._record(log), producer_id)
-
     def _open_of(self, record: LogRecord, producer_id: ProducerId) -> OpenInLog | None:
         if record.first_open == layout.NONE_OPEN:
             return None

@@ -85,7 +85,7 @@ class AbortRefusal(Enum):
 
     UNKNOWN_LOG = "this node does not lead the partition (any more)"
     NO_MARKERS = "the topic is of journal mode: nobody waits for its open transactions, and there are no markers"
-    INVALID_PRODUCER_EPOCH = "the producer's open transaction here is of another epoch"
+    INVALID_PRODUCER_EPOCH = "the partition knows a later epoch of the producer, or has a transaction of another open"
     COORDINATOR_FENCED = "a coordinator of a later epoch has written a marker for this producer"
     BEING_DECIDED = "the transaction is being committed"
     STORAGE = "the journal takes no more: the disk is full or has failed"

@@ -253,14 +253,16 @@ class LocalParticipants:
             if not leader.mode.has_markers:
                 return AbortRefusal.NO_MARKERS
             state = leader.state
-            txid = state.open_of(producer_id)
-            if txid is None:
-                return None
-            if producer_epoch != txid.epoch:
+            window, txid = state.windows.get(producer_id), state.open_of(producer_id)
+            if window is not None and producer_epoch < window.epoch:
+                return AbortRefusal.INVALID_PRODUCER_EPOCH
+            if txid is not None and producer_epoch != txid.epoch:
                 # A larger one was never granted here: its marker would fence the rightful producer out of the log.
                 return AbortRefusal.INVALID_PRODUCER_EPOCH
-            if coordinator_epoch < state.windows[producer_id].coordinator_epoch:
+            if window is not None and coordinator_epoch < window.coordinator_epoch:
                 return AbortRefusal.COORDINATOR_FENCED
+            if txid is None:
+                return None
             if state.open_transactions[txid].sealed:
                 return AbortRefusal.BEING_DECIDED
             held = state.held(txid)

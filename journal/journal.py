@@ -414,7 +414,7 @@ class Journal:
         return work
 
     def flush_done(self, outcome: JournalPosition | OSError) -> None:
-        """What the thread answered."""
+        """What the thread answered, or the kernel."""
         full, self._under_flush = self._under_flush[:-1], ()
         if isinstance(outcome, OSError):
             self._fail("fdatasync", outcome)

@@ -95,7 +95,7 @@ class PlacedTransaction:
 class PlacedMarker:
     """The control record that ends a transaction in this log, to be written at `offset`.
 
-    A participant that was never written to gets one all the same, as in Kafka.
+    A participant that was never written to gets one all the same, as in Kafka: one that aborts, as if it were alone.
     """
 
     log: LogId

@@ -57,6 +57,7 @@ class RingSyncs:
     async def _tell(self) -> None:
         await trio.lowlevel.wait_readable(self._ring.eventfd)
         os.eventfd_read(self._ring.eventfd)
-        for number, error in self._ring.finished():
-            _file, done = self._under_way.pop(number)
+        finished = [(*self._under_way.pop(number), error) for number, error in self._ring.finished()]
+        # None is under way any more: were there a fault in one `done`, `close` must not wait for those behind it.
+        for _file, done, error in finished:
             done(error)

@@ -7,10 +7,11 @@ kernel runs it in a worker thread of its own for this process. Bound by ctypes t
 are three, and two rings of fixed layout (linux/io_uring.h), and no library to depend on.
 
 Who owns what: we write the tail of the submission ring and the head of the completion ring, the kernel the other two.
-Each side's writes are ordered by the system calls between them: `io_uring_enter` behind our entry, and the read of
-the eventfd before the kernel's.
+Our entries are read within `io_uring_enter`, in this very thread. Completions are written by another one, maybe while
+we look: that whoever sees the tail sees what lies before it takes a processor that reads in the order of the program,
+since Python has no barrier to offer. x86 does; others may not, and there is no ring for them.
 
-`open_ring` answers None where the kernel or a sandbox refuses (containers do, by default). For one thread.
+`open_ring` answers None there, and where the kernel or a sandbox refuses (containers do, by default). For one thread.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import ctypes
 import errno
 import mmap
 import os
+import platform
 import select
 import struct
 
@@ -30,6 +32,9 @@ _PROBE_MS = 1000
 
 _SETUP, _ENTER, _REGISTER = 425, 426, 427
 """The system calls' numbers, the same on every architecture that Linux calls 64-bit."""
+
+_ORDERED_MACHINES = frozenset({"x86_64", "AMD64"})
+"""Those whose processors read in the order of the program."""
 
 _REGISTER_EVENTFD = 4
 _FEATURE_SINGLE_MMAP = 1
@@ -95,8 +100,10 @@ class Ring:
         )
         self._words[self._sq_tail] = (tail + 1) & 0xFFFF_FFFF
         try:
-            _call(_ENTER, self._fd, 1, 0, 0, None, 0)
+            taken = _call(_ENTER, self._fd, 1, 0, 0, None, 0)
         except OSError:
+            taken = 0
+        if not taken:
             self._words[self._sq_tail] = tail  # the kernel looks at it within the call only
             return False
         self._under_way += 1
@@ -125,6 +132,8 @@ class Ring:
 
 def open_ring() -> Ring | None:
     """A ring that has been seen to work; None where there is none to be had."""
+    if platform.machine() not in _ORDERED_MACHINES:
+        return None
     try:
         ring = Ring()
     except OSError:

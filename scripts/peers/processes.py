@@ -92,8 +92,8 @@ def memory_bytes(pid: int) -> int:
 def written_bytes(pid: int) -> int:
     """What the process has passed to write(2) and its kin; 0 where the system does not tell.
 
-    Java answers its clients with write(2), so Kafka's answers are in it (when producing some 100 bytes per request),
-    while Fairlog's go by send(2), which is not counted. What is fetched says nothing of the disk for either.
+    Answers to clients are in it (when producing some 100 bytes per request): Java sends them with write(2), and so does
+    Fairlog, but for large ones. What is fetched says nothing of the disk for either.
 
     Not `write_bytes` of the same file: that counts the pages made dirty, and where the page cache keeps a file in
     large folios (ext4 on Linux 6.16 and newer) one write of 16 KB makes up to 2 MB dirty, of which the disk sees 16.

@@ -95,9 +95,7 @@ class TransactionsBehaviour(DataLogsBehaviour):
             assert writer.last_stable_offset(ORDERS) == Offset(7)
         assert logs.open_transactions(ORDERS) == [opened[2]]
         with logs.write() as writer:
-            assert writer.find_open(ORDERS, ProducerId(7)) == opened[2]
-            writer.delete_open(ORDERS, ProducerId(7))
-            assert writer.find_open(ORDERS, ProducerId(7)) is None
+            assert writer.delete_open(ORDERS, ProducerId(7)) == opened[2]
             assert writer.delete_open(ORDERS, ProducerId(7)) is None
         assert logs.bounds(ORDERS).last_stable_offset == Offset(8)
 
@@ -220,6 +218,6 @@ class TransactionsBehaviour(DataLogsBehaviour):
             logs.aborted_transactions(missing, Offset(0), Offset(1))
         with logs.write() as writer:
             with pytest.raises(UnknownLog):
-                writer.find_open(missing, ProducerId(1))
+                writer.delete_open(missing, ProducerId(1))
             with pytest.raises(UnknownLog):
                 writer.last_stable_offset(missing)

@@ -48,6 +48,11 @@ def refused_with(code: int) -> Callable[..., int]:
     return call
 
 
+def nothing_taken(*_: object) -> int:
+    """A system call that succeeds and has done nothing."""
+    return 0
+
+
 def new_file(path: Path) -> OpenFile:
     opened = OpenFile(path, os.O_RDWR | os.O_CREAT)
     os.pwrite(opened.fd, b"frame", 0)
@@ -87,13 +92,14 @@ def test_ring_that_is_full_begins_nothing_and_goes_on_afterwards(ring: Ring, tmp
         assert outcomes_of(ring, ENTRIES) == dict.fromkeys(range(ENTRIES))
 
 
+@pytest.mark.parametrize("answer", [refused_with(errno.EBUSY), nothing_taken], ids=["refused", "nothing taken"])
 def test_ring_that_the_kernel_does_not_enter_has_begun_nothing(
-    ring: Ring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ring: Ring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Callable[..., int]
 ) -> None:
     """The entry is taken back: the next call does not carry it out along with its own."""
     file = new_file(tmp_path / "file")
     with monkeypatch.context() as patched:
-        patched.setattr(uring, "_call", refused_with(errno.EBUSY))
+        patched.setattr(uring, "_call", answer)
         assert not ring.fdatasync(file.fd, 1)
     assert ring.fdatasync(file.fd, 2)
     assert outcomes_of(ring, 1) == {2: None}
@@ -112,6 +118,26 @@ async def test_syncs_closed_have_told_of_what_was_under_way(tmp_path: Path) -> N
             assert syncs.start(new_file(tmp_path / str(number)), told.append)
         await syncs.close()
     assert told == [None] * 5
+
+
+async def test_syncs_of_which_one_is_told_in_vain_still_close(
+    ring: Ring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault in whoever is told is raised by `run`, and does not make `close` wait for those behind it."""
+
+    def fault(_: OSError | None) -> None:
+        raise AssertionError("a fault of the program")
+
+    syncs = RingSyncs(ring)
+    for number in range(3):
+        assert syncs.start(new_file(tmp_path / str(number)), fault)
+    together = list(outcomes_of(ring, 3).items())
+    monkeypatch.setattr(ring, "finished", lambda: together)
+    os.eventfd_write(ring.eventfd, 1)
+    with pytest.raises(AssertionError, match="a fault"):
+        await syncs.run()
+    with trio.fail_after(5):
+        await syncs.close()
 
 
 async def test_journals_flushed_through_the_ring_are_durable(
@@ -179,6 +205,12 @@ async def test_journal_closed_under_a_shield_is_flushed_though_all_is_cancelled(
                 await journal.close()
                 closed = True
     assert closed
+
+
+def test_ring_is_not_had_where_reads_may_be_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python has no barrier between a completion's tail and the completion."""
+    monkeypatch.setattr(uring.platform, "machine", lambda: "aarch64")
+    assert open_ring() is None
 
 
 @pytest.mark.parametrize("refusal", [errno.EPERM, errno.ENOSYS])

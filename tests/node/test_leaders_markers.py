@@ -350,6 +350,20 @@ async def test_abort_by_hand_that_may_not_be_is_refused_and_leaves_no_trace(open
         assert await run.committed(A) == {A: [(0, b"v"), (2, b"w")]}
 
 
+async def test_abort_by_hand_from_before_is_refused_though_nothing_is_open(open_run) -> None:
+    """An epoch or a coordinator that the log has seen the end of is told so, as by Kafka; the present one is not."""
+    async with open_run() as run:
+        await run.start(A, mode=MARKERS)
+        await run.begin(T0, A)
+        await written(run, T0, A, b"v")
+        await commit(run, T0, A)
+        assert await abort(run, A, epoch=-1, coordinator_epoch=1) is AbortRefusal.INVALID_PRODUCER_EPOCH
+        assert await abort(run, A, coordinator_epoch=0) is AbortRefusal.COORDINATOR_FENCED
+        assert await abort(run, A, coordinator_epoch=1) is None
+        await run.leaders.drain()
+        assert await markers(run, A) == [(1, True, 1)]
+
+
 async def test_abort_by_hand_on_a_failed_disk_is_refused(open_run) -> None:
     """A node that takes no writes writes no markers."""
     async with open_run() as run:
