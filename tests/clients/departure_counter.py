@@ -67,7 +67,7 @@ def confluent(address: str, slot: str) -> None:
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": address,
-            "transactional.id": f"confluent-{slot}",
+            "transactional.id": f"confluent-kafka-{slot}",
             "transaction.timeout.ms": TRANSACTION_MS,
             "reconnect.backoff.max.ms": 200,
             "linger.ms": 5,
