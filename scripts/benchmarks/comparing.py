@@ -42,10 +42,11 @@ class Comparison:
 
 def comparisons(results: Results) -> Iterator[Comparison]:
     """Every figure of the journal mode beside that of every broker that does the same work."""
+    peers = list(dict.fromkeys(row.peer for row in results.rows))
     for row in results.rows:
         if row.peer != OURS:
             continue
-        for peer in results.peers:
+        for peer in peers:
             other = results.find(row.scenario, peer, row.case, row.metric)
             if peer not in (OURS, BASELINE) and other is not None and ratio_of(row, other) is not None:
                 yield Comparison(row, other)

@@ -86,7 +86,11 @@ def _setup(results: Results) -> Iterator[Block]:
 def _settings(settings: Mapping[str, str]) -> str:
     if not settings:
         return "Nothing is set: its defaults."
-    return "Set: " + ", ".join(f"`{name}={value}`" for name, value in settings.items())
+    return "Set: " + _listed(settings)
+
+
+def _listed(settings: Mapping[str, str]) -> str:
+    return ", ".join(f"`{name}={value}`" for name, value in settings.items())
 
 
 def _missing(results: Results) -> dict[str, str]:
@@ -142,6 +146,9 @@ def _scenario(results: Results, run: ScenarioRun, pictures: Sequence[Picture]) -
     points = [
         f"{remark.kind}: {remark.peer}" + (f", {remark.case}" if remark.case else "") + f": {remark.text}"
         for remark in run.remarks
+    ]
+    points += [
+        f"set for this scenario: {name}: {_listed(settings)}" for name, settings in results.own_settings(run).items()
     ]
     if run.idle_cores:
         idle = ", ".join(f"{name} {cores * 100:.1f} %" for name, cores in run.idle_cores.items())

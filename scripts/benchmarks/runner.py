@@ -53,7 +53,6 @@ def run(names: Sequence[str], peers: Sequence[str], out: Path, *, quick: bool, r
             measuring = Measuring(scenario, peers, Path(directory), quick=quick, rounds=rounds)
             done, rows = measuring.run()
         results.put(done, rows)
-        results.peers.update(measuring.setups)
         whole = whole and not any(remark.kind == "failed" for remark in done.remarks)
         (out / "results.json").write_text(json.dumps(results.as_json(), indent=1, ensure_ascii=False) + "\n")
     _report(results, out)
@@ -108,7 +107,7 @@ class Measuring:
         self._out: set[str] = set()
         self._used_idle_s: dict[str, float] = {}
         self._idle_s: dict[str, float] = {}
-        self.setups: dict[str, PeerSetup] = {}
+        self._setups: dict[str, PeerSetup] = {}
         self._peers: list[Peer] = []
         for name in peers:
             peer = self._obtain(name, directory / name)
@@ -117,7 +116,7 @@ class Measuring:
                 console.print(f"{scenario.name}: there is no {name} here: {peer.reason}")
             else:
                 self._peers.append(peer)
-                self.setups[name] = PeerSetup(peer.description, dict(peer.settings))
+                self._setups[name] = PeerSetup(peer.description, dict(peer.settings))
 
     def _obtain(self, name: str, directory: Path) -> Peer | Missing:
         return self._obtain_peer(name, directory, self._scenario.tuning)
@@ -151,6 +150,7 @@ class Measuring:
             cases={case.name: case.parameters for case in cases},
             remarks=self._remarks,
             idle_cores={name: round(used / self._idle_s[name], 4) for name, used in self._used_idle_s.items()},
+            setups=self._setups,
         )
         return done, rows
 

@@ -51,6 +51,17 @@ def test_report_says_what_idle_brokers_took(results: Results) -> None:
     assert "kafka 2.1 %" in as_markdown(blocks_of(results, []))
 
 
+def test_report_shows_what_one_scenario_set_otherwise(results: Results, run_of: Callable[..., ScenarioRun]) -> None:
+    """What a broker is set to in all scenarios stands above; what one of them sets besides, in its own section."""
+    results.put(run_of("soak", setups={"kafka": PeerSetup("the kafka peer", {"flush": "1", "clean": "500"})}), [])
+    results.put(run_of("visible", setups={"kafka": PeerSetup("the kafka peer", {"flush": "1"})}), [])
+    above, _, rest = as_markdown(blocks_of(results, [])).partition("\n## soak\n")
+    own, _, others = rest.partition("\n## ")
+    assert "*kafka*: the kafka peer. Set: `flush=1`\n" in above
+    assert "- set for this scenario: kafka: `clean=500`" in own
+    assert "clean=500" not in above + others
+
+
 def test_report_of_a_quick_run_is_labelled(results: Results, run_of: Callable[..., ScenarioRun]) -> None:
     """A quick run says at its top, and at the scenario, that it is not for quoting; a full one does not."""
     assert NOT_FOR_QUOTING not in as_markdown(blocks_of(results, []))
@@ -118,7 +129,6 @@ def test_comparison_of_rates_is_lost_by_the_lower(results: Results) -> None:
     """Of rates more is better, of everything else less; percentages and the mock are not compared."""
     assert more_is_better("MB/s")
     assert not more_is_better("CPU-s/GB")
-    results.peers["markers"] = PeerSetup("", {})
     results.rows = [
         Row("s", peer, "c", metric, unit, (value,))
         for metric, unit in (("rate", "MB/s"), ("cost", "CPU-s/GB"), ("loss", "%"))

@@ -209,3 +209,4 @@ def test_runner_says_how_the_scenario_was_run(measuring: Callable[..., Measuring
     done, _ = measuring(Asking(log), "a").run()
     assert (done.name, done.question, done.rounds, done.quick) == ("asking", "Who is asked when?", 3, False)
     assert done.cases == {"first": {}, "second": {"size": 2}}
+    assert done.setups["a"].description == "a fake a"
