@@ -108,12 +108,13 @@ def _marks(results: Results) -> Iterator[Block]:
 
 def _mark_line(found: Verdict) -> list[str]:
     mark = found.mark
-    text = f"`{mark.scenario}`: {mark.text}"
-    bound = f"{mark.direction} {mark.bound:g} {mark.unit}".strip()
+    text = f"`{mark.scenario}`: {mark.text}" + (f" ({mark.note})" if mark.note else "")
+    bound = "none: information" if mark.bound is None else f"{mark.direction} {mark.bound:g} {mark.unit}".strip()
     if found.value is None or found.low is None or found.high is None:
         return [text, bound, "–", found.why, "not measured"]
     spread = f"{figure(found.low)}–{figure(found.high)}"
-    return [text, bound, f"{figure(found.value)} {mark.unit}".strip(), spread, "yes" if found.reached else "**no**"]
+    reached = {True: "yes", False: "**no**", None: "–"}[found.reached]
+    return [text, bound, f"{figure(found.value)} {mark.unit}".strip(), spread, reached]
 
 
 def _losses(results: Results) -> Iterator[Block]:

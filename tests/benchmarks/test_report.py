@@ -41,6 +41,15 @@ def test_report_lists_every_lost_comparison(results: Results) -> None:
     assert "| `txn-latency`: transaction | kafka | 1 | 10 × 2: 3.50 against 2.00 ms | × 1.75 |" in losses
 
 
+def test_report_has_paced_transactions_as_information(results: Results) -> None:
+    """The line stands among the marks with its value, and is neither reached nor missed."""
+    for peer, took in (("journal", 2.0), ("kafka", 4.0)):
+        results.rows.append(Row("txn-latency", peer, "10 × 2", "transaction, paced", "ms", (took,), (took,)))
+    page = as_markdown(blocks_of(results, []))
+    line = "| `txn-latency`: transaction, paced, 10 × 2, journal ÷ kafka | none: information | 0.5 | 0.5–0.5 | – |"
+    assert line in page
+
+
 def test_report_names_the_peer_that_is_missing(results: Results) -> None:
     """A peer that cannot be had is named with the reason."""
     assert "*kafka-fsync* is missing: there is no Maven here" in as_markdown(blocks_of(results, []))
