@@ -13,7 +13,7 @@ LOST_FROM = 1.02
 """Worse by more than two percent: less is within what rounds differ by."""
 
 SHARES = frozenset({"%", "ratio"})
-"""Units of what is a comparison already."""
+"""Units of what is a comparison already, of two figures of one peer: those are compared, each by itself."""
 
 AMOUNTS = frozenset({"transactions"})
 """Units of how much a round did: context, of which more is neither better nor worse."""

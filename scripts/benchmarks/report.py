@@ -125,7 +125,8 @@ def _losses(results: Results) -> Iterator[Block]:
         return
     yield Paragraph(
         f"Against each broker that does the same work, by more than 2 %; {BASELINE} does none and is left out here."
-        " *worst* is the case with the largest ratio, and how many times worse it is."
+        " *worst* is the case with the largest ratio, and how many times worse it is. Shares (in % or as a ratio) are"
+        " of two figures of one broker: they are in the tables beside each other, and here those figures are."
     )
     lines: list[list[str]] = []
     for key in dict.fromkeys((each.row.scenario, each.row.metric, each.other.peer) for each in lost):

@@ -41,6 +41,19 @@ def test_report_lists_every_lost_comparison(results: Results) -> None:
     assert "| `txn-latency`: transaction | kafka | 1 | 10 × 2: 3.50 against 2.00 ms | × 1.75 |" in losses
 
 
+def test_report_compares_the_figures_of_a_share_and_not_the_share(results: Results) -> None:
+    """A share is not among what is lost, and the report says so; the figure that it is made of is."""
+    results.rows += [
+        Row("txn-latency", peer, "1 × 2", metric, unit, (value,))
+        for peer, loss, rate in (("journal", 9.0, 50.0), ("kafka", 3.0, 100.0))
+        for metric, unit, value in (("loss", "%", loss), ("transactional", "MB/s", rate))
+    ]
+    losses = as_markdown(blocks_of(results, [])).partition("## Where journal loses")[2].partition("\n## ")[0]
+    assert "`txn-latency`: transactional" in losses
+    assert "`txn-latency`: loss" not in losses
+    assert "Shares (in % or as a ratio)" in losses
+
+
 def test_report_has_paced_transactions_as_information(results: Results) -> None:
     """The line stands among the marks with its value, and is neither reached nor missed."""
     for peer, took in (("journal", 2.0), ("kafka", 4.0)):
