@@ -70,7 +70,7 @@ def _setup(results: Results) -> Iterator[Block]:
         head,
         [
             [
-                run.name + (" (quick)" if run.quick else ""),
+                run.name + _label(run),
                 run.begun,
                 f"`{run.commit}`",
                 str(run.rounds),
@@ -81,6 +81,11 @@ def _setup(results: Results) -> Iterator[Block]:
             for run in results.scenarios.values()
         ],
     )
+
+
+def _label(run: ScenarioRun | None) -> str:
+    """What stands behind the name of a scenario whose figures are not for quoting."""
+    return " (quick)" if run is not None and run.quick else ""
 
 
 def _settings(settings: Mapping[str, str]) -> str:
@@ -102,13 +107,14 @@ def _marks(results: Results) -> Iterator[Block]:
     yield Heading(2, "The marks")
     yield Table(
         ["mark", "bound", "value", "rounds", "reached"],
-        [_mark_line(verdict(mark, results)) for mark in MARKS],
+        [_mark_line(verdict(mark, results), results) for mark in MARKS],
     )
 
 
-def _mark_line(found: Verdict) -> list[str]:
+def _mark_line(found: Verdict, results: Results) -> list[str]:
     mark = found.mark
-    text = f"`{mark.scenario}`: {mark.text}" + (f" ({mark.note})" if mark.note else "")
+    run = results.scenarios.get(mark.scenario)
+    text = f"`{mark.scenario}`{_label(run)}: {mark.text}" + (f" ({mark.note})" if mark.note else "")
     bound = "none: information" if mark.bound is None else f"{mark.direction} {mark.bound:g} {mark.unit}".strip()
     if found.value is None or found.low is None or found.high is None:
         return [text, bound, "–", found.why, "not measured"]

@@ -91,6 +91,15 @@ def test_report_of_a_quick_run_is_labelled(results: Results, run_of: Callable[..
     assert as_markdown(blocks_of(results, [])).count(NOT_FOR_QUOTING) == 2
 
 
+def test_report_marks_of_a_quick_run_are_labelled(results: Results, run_of: Callable[..., ScenarioRun]) -> None:
+    """A line of the marks' table that is copied elsewhere still says that it is not for quoting; others do not."""
+    results.put(run_of(quick=True), results.of("txn-latency"))
+    results.put(run_of("visible"), [])
+    marks = as_markdown(blocks_of(results, [])).partition("## The marks")[2].partition("\n## ")[0]
+    named = {line.partition(":")[0] for line in marks.splitlines() if "`txn-latency`" in line or "`visible`" in line}
+    assert named == {"| `txn-latency` (quick)", "| `visible`"}
+
+
 @pytest.mark.slow
 def test_report_html_is_self_contained(results: Results, tmp_path: Path) -> None:
     """The page loads nothing: its charts are in it, and every tag is closed. The PNGs stand beside the Markdown."""
