@@ -24,6 +24,7 @@ from peers.interface import Missing, Peer, Tuning
 from rich.console import Console
 
 from benchmarks import machine
+from benchmarks.estimate import duration, estimate_s
 from benchmarks.report import write_report
 from benchmarks.results import PeerSetup, Remark, Results, ScenarioRun, results_from_json
 from benchmarks.rows import Measurements, Row, rows_of
@@ -51,7 +52,9 @@ def run(names: Sequence[str], peers: Sequence[str], out: Path, *, quick: bool, r
         # On the disk that `out` is on: /tmp may be memory, and then fsync costs nothing.
         with tempfile.TemporaryDirectory(dir=out, prefix="data-", ignore_cleanup_errors=True) as directory:
             measuring = Measuring(scenario, peers, Path(directory), quick=quick, rounds=rounds)
+            console.print(f"{name}: begun at {time.strftime('%H:%M')}, takes some {duration(measuring.estimate_s())}")
             done, rows = measuring.run()
+        console.print(f"{name}: took {duration(done.seconds)}")
         results.put(done, rows)
         whole = whole and not any(remark.kind == "failed" for remark in done.remarks)
         (out / "results.json").write_text(json.dumps(results.as_json(), indent=1, ensure_ascii=False) + "\n")
@@ -120,6 +123,12 @@ class Measuring:
 
     def _obtain(self, name: str, directory: Path) -> Peer | Missing:
         return self._obtain_peer(name, directory, self._scenario.tuning)
+
+    def estimate_s(self) -> float:
+        """How many seconds `run` will take, about."""
+        cases = len(self._scenario.cases(self._quick))
+        names = [peer.name for peer in self._peers]
+        return estimate_s(self._scenario.name, names, cases=cases, rounds=self._rounds, quick=self._quick)
 
     def run(self) -> tuple[ScenarioRun, list[Row]]:
         commit, load_before, flush_us = machine.commit(), machine.load(), machine.flush_us(self._directory)
