@@ -62,7 +62,7 @@ def _setup(results: Results) -> Iterator[Block]:
             f" {machine['file_system']}, {machine['system']}",
             "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()),
             *(f"*{name}*: {setup.description}. {_settings(setup.settings)}" for name, setup in results.peers.items()),
-            *(f"*{name}* is missing: {reason}" for name, reason in _missing(results).items()),
+            *_missing(results),
         ]
     )
     head = ["scenario", "begun (UTC)", "commit", "rounds", "took", "load before", "fdatasync of a page"]
@@ -98,9 +98,15 @@ def _listed(settings: Mapping[str, str]) -> str:
     return ", ".join(f"`{name}={value}`" for name, value in settings.items())
 
 
-def _missing(results: Results) -> dict[str, str]:
-    remarks = [remark for run in results.scenarios.values() for remark in run.remarks if remark.kind == "missing"]
-    return {remark.peer: remark.text for remark in remarks}
+def _missing(results: Results) -> Iterator[str]:
+    """Who could not be had, and in which scenarios, if others, at another time, had it."""
+    remarks = [
+        (name, remark) for name, run in results.scenarios.items() for remark in run.remarks if remark.kind == "missing"
+    ]
+    for peer, reason in dict.fromkeys((remark.peer, remark.text) for _, remark in remarks):
+        names = [f"`{name}`" for name, remark in remarks if (remark.peer, remark.text) == (peer, reason)]
+        where = f" in {', '.join(names)}" if len(names) < len(results.scenarios) else ""
+        yield f"*{peer}* is missing{where}: {reason}"
 
 
 def _marks(results: Results) -> Iterator[Block]:

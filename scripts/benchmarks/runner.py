@@ -41,11 +41,8 @@ def run(names: Sequence[str], peers: Sequence[str], out: Path, *, quick: bool, r
     results of another machine or of other versions.
     """
     out.mkdir(parents=True, exist_ok=True)
-    results = Results(machine.machine(out), machine.versions())
-    before = load(out)
-    if before is not None:
-        results.must_be_like(before)
-        results = before
+    mine = Results(machine.machine(out), machine.versions())
+    results = _joined(mine, out)
     whole = True
     for name in names:
         scenario: Scenario = import_module(f"benchmarks.{name.replace('-', '_')}").SCENARIO
@@ -55,9 +52,11 @@ def run(names: Sequence[str], peers: Sequence[str], out: Path, *, quick: bool, r
             console.print(f"{name}: begun at {time.strftime('%H:%M')}, takes some {duration(measuring.estimate_s())}")
             done, rows = measuring.run()
         console.print(f"{name}: took {duration(done.seconds)}")
+        # Read again: hours may have gone, and another run may have written its scenario meanwhile.
+        results = _joined(mine, out)
         results.put(done, rows)
         whole = whole and not any(remark.kind == "failed" for remark in done.remarks)
-        (out / "results.json").write_text(json.dumps(results.as_json(), indent=1, ensure_ascii=False) + "\n")
+        _save(results, out)
     _report(results, out)
     return 0 if whole else 1
 
@@ -75,6 +74,22 @@ def report_again(out: Path) -> int:
 def _report(results: Results, out: Path) -> None:
     write_report(results, out)
     console.print(f"written: {out / 'report.md'}, {out / 'report.html'} and the charts")
+
+
+def _joined(mine: Results, out: Path) -> Results:
+    """What `out` holds already, or `mine` if that is nothing. Raises OtherRun if the two must not be mixed."""
+    before = load(out)
+    if before is None:
+        return mine
+    mine.must_be_like(before)
+    return before
+
+
+def _save(results: Results, out: Path) -> None:
+    """Write results.json. Who is killed meanwhile leaves the old one: it may hold hours of other scenarios."""
+    new = out / "results.json.new"
+    new.write_text(json.dumps(results.as_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    new.replace(out / "results.json")
 
 
 def load(out: Path) -> Results | None:

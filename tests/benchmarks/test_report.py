@@ -68,6 +68,14 @@ def test_report_names_the_peer_that_is_missing(results: Results) -> None:
     assert "*kafka-fsync* is missing: there is no Maven here" in as_markdown(blocks_of(results, []))
 
 
+def test_report_of_separate_runs_says_where_a_peer_was_missing(
+    results: Results, run_of: Callable[..., ScenarioRun]
+) -> None:
+    """A peer that another run into the same directory had is missing in the scenarios that went without it only."""
+    results.put(run_of("visible", setups={"kafka-fsync": PeerSetup("", {})}), [])
+    assert "*kafka-fsync* is missing in `txn-latency`: there is no Maven" in as_markdown(blocks_of(results, []))
+
+
 def test_report_says_what_idle_brokers_took(results: Results) -> None:
     """What the others used meanwhile is part of what was measured."""
     assert "kafka 2.1 %" in as_markdown(blocks_of(results, []))
