@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks import charts
 from benchmarks.comparing import AMOUNTS, BASELINE, OURS, SHARES, Comparison, comparisons, figure, ratio_of
 from benchmarks.document import Block, Heading, Paragraph, Picture, Points, Table, as_html, as_markdown
+from benchmarks.estimate import duration
 from benchmarks.marks import MARKS, Verdict, verdict
 from benchmarks.results import Results, ScenarioRun
 from benchmarks.rows import Row
@@ -34,7 +35,7 @@ def blocks_of(results: Results, pictures: Sequence[charts.Chart]) -> list[Block]
     blocks: list[Block] = [Heading(1, TITLE)]
     if results.quick:
         blocks.append(Paragraph(NOT_FOR_QUOTING))
-    blocks += [*_reading(), *_setup(results), *_marks(results)]
+    blocks += [*_reading(), *_index(results), *_setup(results), *_marks(results)]
     results = unrolled(results)
     blocks += _losses(results)
     for run in results.scenarios.values():
@@ -53,6 +54,27 @@ def _reading() -> Iterator[Block]:
     )
 
 
+def _index(results: Results) -> Iterator[Block]:
+    """The scenarios, each with the run that its figures are of: they may be days apart."""
+    yield Heading(2, "Scenarios")
+    yield Table(
+        ["scenario", "begun (UTC)", "rounds", "peers", "took", "commit", "load before", "fdatasync of a page"],
+        [
+            [
+                f"[{run.name}](#{run.name}){_label(run)}",
+                run.begun,
+                str(run.rounds),
+                ", ".join(run.setups),
+                duration(run.seconds),
+                f"`{run.commit}`",
+                f"{run.load_before:.2f}",
+                f"{run.flush_us:.0f} µs",
+            ]
+            for run in results.scenarios.values()
+        ],
+    )
+
+
 def _setup(results: Results) -> Iterator[Block]:
     yield Heading(2, "What was measured, and on what")
     machine, versions = results.machine, results.versions
@@ -64,22 +86,6 @@ def _setup(results: Results) -> Iterator[Block]:
             *(f"*{name}*: {setup.description}. {_settings(setup.settings)}" for name, setup in results.peers.items()),
             *_missing(results),
         ]
-    )
-    head = ["scenario", "begun (UTC)", "commit", "rounds", "took", "load before", "fdatasync of a page"]
-    yield Table(
-        head,
-        [
-            [
-                run.name + _label(run),
-                run.begun,
-                f"`{run.commit}`",
-                str(run.rounds),
-                f"{run.seconds:,.0f} s",
-                f"{run.load_before:.2f}",
-                f"{run.flush_us:.0f} µs",
-            ]
-            for run in results.scenarios.values()
-        ],
     )
 
 

@@ -108,13 +108,25 @@ def test_report_marks_of_a_quick_run_are_labelled(results: Results, run_of: Call
     assert named == {"| `txn-latency` (quick)", "| `visible`"}
 
 
+def test_report_index_has_each_scenario_with_its_run(results: Results, run_of: Callable[..., ScenarioRun]) -> None:
+    """At the top stands when each scenario was run, on whom, and in how many rounds; it leads to the section."""
+    results.put(run_of("hung", rounds=2, begun="2026-02-01T08:30:00Z", seconds=720.0, quick=True), [])
+    index = as_markdown(blocks_of(results, [])).partition("## Scenarios")[2].partition("\n## ")[0]
+    assert "| [txn-latency](#txn-latency) | 2026-01-31T12:00:00Z | 3 | journal, kafka, mock | 12 s |" in index
+    assert "| [hung](#hung) (quick) | 2026-02-01T08:30:00Z | 2 |  | 12 min |" in index
+    page = as_html("t", blocks_of(results, []))
+    links = re.findall(r'href="#([^"]+)"', page)
+    assert links == ["txn-latency", "hung"]
+    assert all(f'<h2 id="{link}">' in page for link in links)
+
+
 @pytest.mark.slow
 def test_report_html_is_self_contained(results: Results, tmp_path: Path) -> None:
     """The page loads nothing: its charts are in it, and every tag is closed. The PNGs stand beside the Markdown."""
     (tmp_path / "txn-latency.a-metric-of-before.png").write_bytes(b"")
     write_report(results, tmp_path)
     page = (tmp_path / "report.html").read_text()
-    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
     assert "data:image/svg+xml;base64," in page
     assert "<script" not in page
     parser = _Tags()
