@@ -13,7 +13,7 @@ LOST_FROM = 1.02
 """Worse by more than two percent: less is within what rounds differ by."""
 
 SHARES = frozenset({"%", "ratio"})
-"""Units of what is a comparison already."""
+"""Units of what is a comparison already, of two figures of one peer: those are compared, each by itself."""
 
 AMOUNTS = frozenset({"transactions"})
 """Units of how much a round did: context, of which more is neither better nor worse."""
@@ -42,10 +42,11 @@ class Comparison:
 
 def comparisons(results: Results) -> Iterator[Comparison]:
     """Every figure of the journal mode beside that of every broker that does the same work."""
+    peers = list(dict.fromkeys(row.peer for row in results.rows))
     for row in results.rows:
         if row.peer != OURS:
             continue
-        for peer in results.peers:
+        for peer in peers:
             other = results.find(row.scenario, peer, row.case, row.metric)
             if peer not in (OURS, BASELINE) and other is not None and ratio_of(row, other) is not None:
                 yield Comparison(row, other)

@@ -1,6 +1,7 @@
 """A report as blocks, and the blocks as Markdown and as one HTML page. Pure.
 
-Text in blocks is Markdown of the plainest kind: words, with *emphasis* and `code`.
+Text in blocks is Markdown of the plainest kind: words, with *emphasis*, `code` and [links](#heading) to a heading of
+the page that is one word without capitals, as scenarios are named.
 """
 
 from __future__ import annotations
@@ -92,10 +93,15 @@ def as_html(title: str, blocks: Sequence[Block]) -> str:
     )
 
 
+_WORD = re.compile(r"[a-z-]+")
+"""A heading that can be linked to: Markdown's readers give it the same name."""
+
+
 def _html(block: Block) -> str:
     match block:
         case Heading(level, text):
-            return f"<h{level}>{_inline(text)}</h{level}>"
+            place = f' id="{text}"' if _WORD.fullmatch(text) else ""
+            return f"<h{level}{place}>{_inline(text)}</h{level}>"
         case Paragraph(text):
             return f"<p>{_inline(text)}</p>"
         case Points(texts):
@@ -113,4 +119,5 @@ def _inline(text: str) -> str:
     escaped = html.escape(text, quote=False)
     escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
     escaped = re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", escaped)
+    escaped = re.sub(r"\[([^]]+)\]\(#([a-z-]+)\)", r'<a href="#\2">\1</a>', escaped)
     return re.sub(r"\*([^*]+)\*", r"<em>\1</em>", escaped)

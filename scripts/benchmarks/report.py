@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks import charts
 from benchmarks.comparing import AMOUNTS, BASELINE, OURS, SHARES, Comparison, comparisons, figure, ratio_of
 from benchmarks.document import Block, Heading, Paragraph, Picture, Points, Table, as_html, as_markdown
+from benchmarks.estimate import duration
 from benchmarks.marks import MARKS, Verdict, verdict
 from benchmarks.results import Results, ScenarioRun
 from benchmarks.rows import Row
@@ -34,7 +35,7 @@ def blocks_of(results: Results, pictures: Sequence[charts.Chart]) -> list[Block]
     blocks: list[Block] = [Heading(1, TITLE)]
     if results.quick:
         blocks.append(Paragraph(NOT_FOR_QUOTING))
-    blocks += [*_reading(), *_setup(results), *_marks(results)]
+    blocks += [*_reading(), *_index(results), *_setup(results), *_marks(results)]
     results = unrolled(results)
     blocks += _losses(results)
     for run in results.scenarios.values():
@@ -53,6 +54,27 @@ def _reading() -> Iterator[Block]:
     )
 
 
+def _index(results: Results) -> Iterator[Block]:
+    """The scenarios, each with the run that its figures are of: they may be days apart."""
+    yield Heading(2, "Scenarios")
+    yield Table(
+        ["scenario", "begun (UTC)", "rounds", "peers", "took", "commit", "load before", "fdatasync of a page"],
+        [
+            [
+                f"[{run.name}](#{run.name}){_label(run)}",
+                run.begun,
+                str(run.rounds),
+                ", ".join(run.setups),
+                duration(run.seconds),
+                f"`{run.commit}`",
+                f"{run.load_before:.2f}",
+                f"{run.flush_us:.0f} µs",
+            ]
+            for run in results.scenarios.values()
+        ],
+    )
+
+
 def _setup(results: Results) -> Iterator[Block]:
     yield Heading(2, "What was measured, and on what")
     machine, versions = results.machine, results.versions
@@ -62,54 +84,55 @@ def _setup(results: Results) -> Iterator[Block]:
             f" {machine['file_system']}, {machine['system']}",
             "Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()),
             *(f"*{name}*: {setup.description}. {_settings(setup.settings)}" for name, setup in results.peers.items()),
-            *(f"*{name}* is missing: {reason}" for name, reason in _missing(results).items()),
+            *_missing(results),
         ]
     )
-    head = ["scenario", "begun (UTC)", "commit", "rounds", "took", "load before", "fdatasync of a page"]
-    yield Table(
-        head,
-        [
-            [
-                run.name + (" (quick)" if run.quick else ""),
-                run.begun,
-                f"`{run.commit}`",
-                str(run.rounds),
-                f"{run.seconds:,.0f} s",
-                f"{run.load_before:.2f}",
-                f"{run.flush_us:.0f} µs",
-            ]
-            for run in results.scenarios.values()
-        ],
-    )
+
+
+def _label(run: ScenarioRun | None) -> str:
+    """What stands behind the name of a scenario whose figures are not for quoting."""
+    return " (quick)" if run is not None and run.quick else ""
 
 
 def _settings(settings: Mapping[str, str]) -> str:
     if not settings:
         return "Nothing is set: its defaults."
-    return "Set: " + ", ".join(f"`{name}={value}`" for name, value in settings.items())
+    return "Set: " + _listed(settings)
 
 
-def _missing(results: Results) -> dict[str, str]:
-    remarks = [remark for run in results.scenarios.values() for remark in run.remarks if remark.kind == "missing"]
-    return {remark.peer: remark.text for remark in remarks}
+def _listed(settings: Mapping[str, str]) -> str:
+    return ", ".join(f"`{name}={value}`" for name, value in settings.items())
+
+
+def _missing(results: Results) -> Iterator[str]:
+    """Who could not be had, and in which scenarios, if others, at another time, had it."""
+    remarks = [
+        (name, remark) for name, run in results.scenarios.items() for remark in run.remarks if remark.kind == "missing"
+    ]
+    for peer, reason in dict.fromkeys((remark.peer, remark.text) for _, remark in remarks):
+        names = [f"`{name}`" for name, remark in remarks if (remark.peer, remark.text) == (peer, reason)]
+        where = f" in {', '.join(names)}" if len(names) < len(results.scenarios) else ""
+        yield f"*{peer}* is missing{where}: {reason}"
 
 
 def _marks(results: Results) -> Iterator[Block]:
     yield Heading(2, "The marks")
     yield Table(
         ["mark", "bound", "value", "rounds", "reached"],
-        [_mark_line(verdict(mark, results)) for mark in MARKS],
+        [_mark_line(verdict(mark, results), results) for mark in MARKS],
     )
 
 
-def _mark_line(found: Verdict) -> list[str]:
+def _mark_line(found: Verdict, results: Results) -> list[str]:
     mark = found.mark
-    text = f"`{mark.scenario}`: {mark.text}"
-    bound = f"{mark.direction} {mark.bound:g} {mark.unit}".strip()
+    run = results.scenarios.get(mark.scenario)
+    text = f"`{mark.scenario}`{_label(run)}: {mark.text}" + (f" ({mark.note})" if mark.note else "")
+    bound = "none: information" if mark.bound is None else f"{mark.direction} {mark.bound:g} {mark.unit}".strip()
     if found.value is None or found.low is None or found.high is None:
         return [text, bound, "–", found.why, "not measured"]
     spread = f"{figure(found.low)}–{figure(found.high)}"
-    return [text, bound, f"{figure(found.value)} {mark.unit}".strip(), spread, "yes" if found.reached else "**no**"]
+    reached = {True: "yes", False: "**no**", None: "–"}[found.reached]
+    return [text, bound, f"{figure(found.value)} {mark.unit}".strip(), spread, reached]
 
 
 def _losses(results: Results) -> Iterator[Block]:
@@ -120,7 +143,8 @@ def _losses(results: Results) -> Iterator[Block]:
         return
     yield Paragraph(
         f"Against each broker that does the same work, by more than 2 %; {BASELINE} does none and is left out here."
-        " *worst* is the case with the largest ratio, and how many times worse it is."
+        " *worst* is the case with the largest ratio, and how many times worse it is. Shares (in % or as a ratio) are"
+        " of two figures of one broker: they are in the tables beside each other, and here those figures are."
     )
     lines: list[list[str]] = []
     for key in dict.fromkeys((each.row.scenario, each.row.metric, each.other.peer) for each in lost):
@@ -142,6 +166,9 @@ def _scenario(results: Results, run: ScenarioRun, pictures: Sequence[Picture]) -
     points = [
         f"{remark.kind}: {remark.peer}" + (f", {remark.case}" if remark.case else "") + f": {remark.text}"
         for remark in run.remarks
+    ]
+    points += [
+        f"set for this scenario: {name}: {_listed(settings)}" for name, settings in results.own_settings(run).items()
     ]
     if run.idle_cores:
         idle = ", ".join(f"{name} {cores * 100:.1f} %" for name, cores in run.idle_cores.items())

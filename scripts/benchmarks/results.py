@@ -4,7 +4,8 @@
      "rows": [{scenario, peer, case, metric, unit, median, p99, low, high, rounds, values, p99s}, …]}
 
 A directory holds one machine's results with one set of versions. Scenarios may be measured one by one into it: what is
-measured again replaces what was there.
+measured again replaces what was there. A scenario may set brokers otherwise than others do, so each keeps its own
+`setups`; the header's `peers` are made of them, and say what a broker was set to in all scenarios alike.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Literal
 
 from benchmarks.rows import Row, row_from_json
 
-FORMAT = 1
+FORMAT = 2
 
 
 class OtherRun(Exception):
@@ -30,6 +31,14 @@ class Remark:
     peer: str
     case: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSetup:
+    """A broker as it was measured."""
+
+    description: str
+    settings: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +63,8 @@ class ScenarioRun:
     remarks: Sequence[Remark] = ()
     idle_cores: Mapping[str, float] = field(default_factory=dict[str, float])
     """By peer: how many cores it used while others were measured."""
-
-
-@dataclass(frozen=True, slots=True)
-class PeerSetup:
-    """A broker as it was measured."""
-
-    description: str
-    settings: Mapping[str, str]
+    setups: Mapping[str, PeerSetup] = field(default_factory=dict[str, PeerSetup])
+    """The peers that took part, in the order of the tables, as this scenario set them up."""
 
 
 @dataclass(slots=True)
@@ -70,7 +73,6 @@ class Results:
 
     machine: Mapping[str, Any]
     versions: Mapping[str, str]
-    peers: dict[str, PeerSetup] = field(default_factory=dict[str, PeerSetup])
     scenarios: dict[str, ScenarioRun] = field(default_factory=dict[str, ScenarioRun])
     rows: list[Row] = field(default_factory=list[Row])
 
@@ -78,6 +80,25 @@ class Results:
     def quick(self) -> bool:
         """Whether any of it may not be quoted."""
         return any(run.quick for run in self.scenarios.values())
+
+    @property
+    def peers(self) -> dict[str, PeerSetup]:
+        """Every peer that took part somewhere, with the settings that it had in all of its scenarios."""
+        found: dict[str, PeerSetup] = {}
+        for run in self.scenarios.values():
+            for name, setup in run.setups.items():
+                common = found.get(name, setup).settings.items() & setup.settings.items()
+                settings = {key: value for key, value in setup.settings.items() if (key, value) in common}
+                found[name] = PeerSetup(setup.description, settings)
+        return found
+
+    def own_settings(self, run: ScenarioRun) -> dict[str, dict[str, str]]:
+        """By peer: what this scenario set otherwise than another one of these did. Peers without any are left out."""
+        everywhere = self.peers
+        own = {
+            name: dict(setup.settings.items() - everywhere[name].settings.items()) for name, setup in run.setups.items()
+        }
+        return {name: dict(sorted(settings.items())) for name, settings in own.items() if settings}
 
     def put(self, run: ScenarioRun, rows: Sequence[Row]) -> None:
         """Add a scenario's run, in place of an earlier one."""
@@ -119,13 +140,16 @@ def results_from_json(document: Mapping[str, Any]) -> Results:
         raise OtherRun(f"the results that are there have format {header['format']}, and this program writes {FORMAT}")
     scenarios: dict[str, dict[str, Any]] = header["scenarios"]
     runs = (
-        replace(ScenarioRun(**run), remarks=[Remark(**remark) for remark in run["remarks"]])
+        replace(
+            ScenarioRun(**run),
+            remarks=[Remark(**remark) for remark in run["remarks"]],
+            setups={name: PeerSetup(**setup) for name, setup in run["setups"].items()},
+        )
         for run in scenarios.values()
     )
     return Results(
         machine=header["machine"],
         versions=header["versions"],
-        peers={name: PeerSetup(**setup) for name, setup in header["peers"].items()},
         scenarios={run.name: run for run in runs},
         rows=[row_from_json(line) for line in document["rows"]],
     )

@@ -24,6 +24,7 @@ from peers.interface import Missing, Peer, Tuning
 from rich.console import Console
 
 from benchmarks import machine
+from benchmarks.estimate import duration, estimate_s
 from benchmarks.report import write_report
 from benchmarks.results import PeerSetup, Remark, Results, ScenarioRun, results_from_json
 from benchmarks.rows import Measurements, Row, rows_of
@@ -40,22 +41,22 @@ def run(names: Sequence[str], peers: Sequence[str], out: Path, *, quick: bool, r
     results of another machine or of other versions.
     """
     out.mkdir(parents=True, exist_ok=True)
-    results = Results(machine.machine(out), machine.versions())
-    before = load(out)
-    if before is not None:
-        results.must_be_like(before)
-        results = before
+    mine = Results(machine.machine(out), machine.versions())
+    results = _joined(mine, out)
     whole = True
     for name in names:
         scenario: Scenario = import_module(f"benchmarks.{name.replace('-', '_')}").SCENARIO
         # On the disk that `out` is on: /tmp may be memory, and then fsync costs nothing.
         with tempfile.TemporaryDirectory(dir=out, prefix="data-", ignore_cleanup_errors=True) as directory:
             measuring = Measuring(scenario, peers, Path(directory), quick=quick, rounds=rounds)
+            console.print(f"{name}: begun at {time.strftime('%H:%M')}, takes some {duration(measuring.estimate_s())}")
             done, rows = measuring.run()
+        console.print(f"{name}: took {duration(done.seconds)}")
+        # Read again: hours may have gone, and another run may have written its scenario meanwhile.
+        results = _joined(mine, out)
         results.put(done, rows)
-        results.peers.update(measuring.setups)
         whole = whole and not any(remark.kind == "failed" for remark in done.remarks)
-        (out / "results.json").write_text(json.dumps(results.as_json(), indent=1, ensure_ascii=False) + "\n")
+        _save(results, out)
     _report(results, out)
     return 0 if whole else 1
 
@@ -73,6 +74,22 @@ def report_again(out: Path) -> int:
 def _report(results: Results, out: Path) -> None:
     write_report(results, out)
     console.print(f"written: {out / 'report.md'}, {out / 'report.html'} and the charts")
+
+
+def _joined(mine: Results, out: Path) -> Results:
+    """What `out` holds already, or `mine` if that is nothing. Raises OtherRun if the two must not be mixed."""
+    before = load(out)
+    if before is None:
+        return mine
+    mine.must_be_like(before)
+    return before
+
+
+def _save(results: Results, out: Path) -> None:
+    """Write results.json. Who is killed meanwhile leaves the old one: it may hold hours of other scenarios."""
+    new = out / "results.json.new"
+    new.write_text(json.dumps(results.as_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    new.replace(out / "results.json")
 
 
 def load(out: Path) -> Results | None:
@@ -108,7 +125,7 @@ class Measuring:
         self._out: set[str] = set()
         self._used_idle_s: dict[str, float] = {}
         self._idle_s: dict[str, float] = {}
-        self.setups: dict[str, PeerSetup] = {}
+        self._setups: dict[str, PeerSetup] = {}
         self._peers: list[Peer] = []
         for name in peers:
             peer = self._obtain(name, directory / name)
@@ -117,10 +134,16 @@ class Measuring:
                 console.print(f"{scenario.name}: there is no {name} here: {peer.reason}")
             else:
                 self._peers.append(peer)
-                self.setups[name] = PeerSetup(peer.description, dict(peer.settings))
+                self._setups[name] = PeerSetup(peer.description, dict(peer.settings))
 
     def _obtain(self, name: str, directory: Path) -> Peer | Missing:
         return self._obtain_peer(name, directory, self._scenario.tuning)
+
+    def estimate_s(self) -> float:
+        """How many seconds `run` will take, about."""
+        cases = len(self._scenario.cases(self._quick))
+        names = [peer.name for peer in self._peers]
+        return estimate_s(self._scenario.name, names, cases=cases, rounds=self._rounds, quick=self._quick)
 
     def run(self) -> tuple[ScenarioRun, list[Row]]:
         commit, load_before, flush_us = machine.commit(), machine.load(), machine.flush_us(self._directory)
@@ -151,6 +174,7 @@ class Measuring:
             cases={case.name: case.parameters for case in cases},
             remarks=self._remarks,
             idle_cores={name: round(used / self._idle_s[name], 4) for name, used in self._used_idle_s.items()},
+            setups=self._setups,
         )
         return done, rows
 

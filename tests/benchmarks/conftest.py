@@ -33,8 +33,10 @@ def results() -> Results:
         machine={"processor": "P", "cores": 2, "memory_gb": 8.0, "system": "Linux", "file_system": "ext4"},
         versions={"fairlog": "1.0"},
     )
-    for name in ("journal", "kafka", "mock"):
-        found.peers[name] = PeerSetup(f"the {name} peer", {"flush": "1"} if name == "kafka" else {})
+    setups = {
+        name: PeerSetup(f"the {name} peer", {"flush": "1"} if name == "kafka" else {})
+        for name in ("journal", "kafka", "mock")
+    }
     values = {
         "journal": {"1 × 2": (2.0, 2.1, 1.9), "10 × 2": (3.0, 4.0, 3.5)},
         "kafka": {"1 × 2": (4.0, 4.0, 4.0), "10 × 2": (2.0, 2.0, 2.5)},
@@ -46,7 +48,7 @@ def results() -> Results:
         for case, rounds in cases.items()
     ]
     missing = Remark("missing", "kafka-fsync", "", "there is no Maven here")
-    found.put(a_run(remarks=[missing], idle_cores={"kafka": 0.021}), rows)
+    found.put(a_run(remarks=[missing], idle_cores={"kafka": 0.021}, setups=setups), rows)
     return found
 
 

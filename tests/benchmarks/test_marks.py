@@ -39,6 +39,23 @@ def test_mark_without_its_rows_is_neither_reached_nor_missed(results: Results) -
     assert "markers" in found.why
 
 
+def test_mark_without_a_bound_is_neither_reached_nor_missed(results: Results) -> None:
+    """Information has its value, and promises nothing."""
+    found = verdict(Mark("txn-latency", "x", BOTH, lambda values: values[0]), results)
+    assert (found.value, found.reached) == (3.5, None)
+
+
+def test_mark_against_flushed_kafka_says_what_its_figure_is_made_of() -> None:
+    """The client's back-off is named beside the mark, and the paced line, which is free of it, follows at once."""
+    against = [mark for mark in MARKS if mark.scenario == "txn-latency" and mark.figures[-1].peer == "kafka-fsync"]
+    assert [(mark.figures[-1].metric, mark.bound) for mark in against] == [
+        ("transaction", 0.6),
+        ("transaction, paced", None),
+    ]
+    assert "back-off" in against[0].note
+    assert MARKS.index(against[1]) == MARKS.index(against[0]) + 1
+
+
 def test_mark_of_a_scenario_that_was_not_run_says_so(results: Results) -> None:
     """A report of some scenarios has all marks, and tells those that nobody asked for."""
     found = verdict(Mark("soak", "x", BOTH, lambda values: values[0], AT_MOST, 1.0), results)

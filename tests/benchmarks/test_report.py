@@ -41,14 +41,55 @@ def test_report_lists_every_lost_comparison(results: Results) -> None:
     assert "| `txn-latency`: transaction | kafka | 1 | 10 × 2: 3.50 against 2.00 ms | × 1.75 |" in losses
 
 
+def test_report_compares_the_figures_of_a_share_and_not_the_share(results: Results) -> None:
+    """A share is not among what is lost, and the report says so; the figure that it is made of is."""
+    results.rows += [
+        Row("txn-latency", peer, "1 × 2", metric, unit, (value,))
+        for peer, loss, rate in (("journal", 9.0, 50.0), ("kafka", 3.0, 100.0))
+        for metric, unit, value in (("loss", "%", loss), ("transactional", "MB/s", rate))
+    ]
+    losses = as_markdown(blocks_of(results, [])).partition("## Where journal loses")[2].partition("\n## ")[0]
+    assert "`txn-latency`: transactional" in losses
+    assert "`txn-latency`: loss" not in losses
+    assert "Shares (in % or as a ratio)" in losses
+
+
+def test_report_has_paced_transactions_as_information(results: Results) -> None:
+    """The line stands among the marks with its value, and is neither reached nor missed."""
+    for peer, took in (("journal", 2.0), ("kafka", 4.0)):
+        results.rows.append(Row("txn-latency", peer, "10 × 2", "transaction, paced", "ms", (took,), (took,)))
+    page = as_markdown(blocks_of(results, []))
+    line = "| `txn-latency`: transaction, paced, 10 × 2, journal ÷ kafka | none: information | 0.5 | 0.5–0.5 | – |"
+    assert line in page
+
+
 def test_report_names_the_peer_that_is_missing(results: Results) -> None:
     """A peer that cannot be had is named with the reason."""
     assert "*kafka-fsync* is missing: there is no Maven here" in as_markdown(blocks_of(results, []))
 
 
+def test_report_of_separate_runs_says_where_a_peer_was_missing(
+    results: Results, run_of: Callable[..., ScenarioRun]
+) -> None:
+    """A peer that another run into the same directory had is missing in the scenarios that went without it only."""
+    results.put(run_of("visible", setups={"kafka-fsync": PeerSetup("", {})}), [])
+    assert "*kafka-fsync* is missing in `txn-latency`: there is no Maven" in as_markdown(blocks_of(results, []))
+
+
 def test_report_says_what_idle_brokers_took(results: Results) -> None:
     """What the others used meanwhile is part of what was measured."""
     assert "kafka 2.1 %" in as_markdown(blocks_of(results, []))
+
+
+def test_report_shows_what_one_scenario_set_otherwise(results: Results, run_of: Callable[..., ScenarioRun]) -> None:
+    """What a broker is set to in all scenarios stands above; what one of them sets besides, in its own section."""
+    results.put(run_of("soak", setups={"kafka": PeerSetup("the kafka peer", {"flush": "1", "clean": "500"})}), [])
+    results.put(run_of("visible", setups={"kafka": PeerSetup("the kafka peer", {"flush": "1"})}), [])
+    above, _, rest = as_markdown(blocks_of(results, [])).partition("\n## soak\n")
+    own, _, others = rest.partition("\n## ")
+    assert "*kafka*: the kafka peer. Set: `flush=1`\n" in above
+    assert "- set for this scenario: kafka: `clean=500`" in own
+    assert "clean=500" not in above + others
 
 
 def test_report_of_a_quick_run_is_labelled(results: Results, run_of: Callable[..., ScenarioRun]) -> None:
@@ -58,13 +99,34 @@ def test_report_of_a_quick_run_is_labelled(results: Results, run_of: Callable[..
     assert as_markdown(blocks_of(results, [])).count(NOT_FOR_QUOTING) == 2
 
 
+def test_report_marks_of_a_quick_run_are_labelled(results: Results, run_of: Callable[..., ScenarioRun]) -> None:
+    """A line of the marks' table that is copied elsewhere still says that it is not for quoting; others do not."""
+    results.put(run_of(quick=True), results.of("txn-latency"))
+    results.put(run_of("visible"), [])
+    marks = as_markdown(blocks_of(results, [])).partition("## The marks")[2].partition("\n## ")[0]
+    named = {line.partition(":")[0] for line in marks.splitlines() if "`txn-latency`" in line or "`visible`" in line}
+    assert named == {"| `txn-latency` (quick)", "| `visible`"}
+
+
+def test_report_index_has_each_scenario_with_its_run(results: Results, run_of: Callable[..., ScenarioRun]) -> None:
+    """At the top stands when each scenario was run, on whom, and in how many rounds; it leads to the section."""
+    results.put(run_of("hung", rounds=2, begun="2026-02-01T08:30:00Z", seconds=720.0, quick=True), [])
+    index = as_markdown(blocks_of(results, [])).partition("## Scenarios")[2].partition("\n## ")[0]
+    assert "| [txn-latency](#txn-latency) | 2026-01-31T12:00:00Z | 3 | journal, kafka, mock | 12 s |" in index
+    assert "| [hung](#hung) (quick) | 2026-02-01T08:30:00Z | 2 |  | 12 min |" in index
+    page = as_html("t", blocks_of(results, []))
+    links = re.findall(r'href="#([^"]+)"', page)
+    assert links == ["txn-latency", "hung"]
+    assert all(f'<h2 id="{link}">' in page for link in links)
+
+
 @pytest.mark.slow
 def test_report_html_is_self_contained(results: Results, tmp_path: Path) -> None:
     """The page loads nothing: its charts are in it, and every tag is closed. The PNGs stand beside the Markdown."""
     (tmp_path / "txn-latency.a-metric-of-before.png").write_bytes(b"")
     write_report(results, tmp_path)
     page = (tmp_path / "report.html").read_text()
-    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
     assert "data:image/svg+xml;base64," in page
     assert "<script" not in page
     parser = _Tags()
@@ -118,7 +180,6 @@ def test_comparison_of_rates_is_lost_by_the_lower(results: Results) -> None:
     """Of rates more is better, of everything else less; percentages and the mock are not compared."""
     assert more_is_better("MB/s")
     assert not more_is_better("CPU-s/GB")
-    results.peers["markers"] = PeerSetup("", {})
     results.rows = [
         Row("s", peer, "c", metric, unit, (value,))
         for metric, unit in (("rate", "MB/s"), ("cost", "CPU-s/GB"), ("loss", "%"))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from benchmarks.results import OtherRun, Results, ScenarioRun, results_from_json
+from benchmarks.results import OtherRun, PeerSetup, Results, ScenarioRun, results_from_json
 from benchmarks.rows import Row
 
 
@@ -31,6 +31,20 @@ def test_scenario_measured_again_replaces_its_rows(results: Results, run_of: Cal
     results.put(run_of("txn-latency"), [again])
     assert results.of("txn-latency") == [again]
     assert len(results.of("visible")) == 1
+
+
+@pytest.mark.parametrize("order", [("soak", "visible"), ("visible", "soak")])
+def test_results_of_a_peer_say_what_it_was_set_to_in_all_scenarios(
+    results: Results, run_of: Callable[..., ScenarioRun], order: tuple[str, str]
+) -> None:
+    """A later scenario's settings neither replace nor join those of an earlier one: each run keeps its own."""
+    settings = {"soak": {"flush": "1", "clean": "500"}, "visible": {"flush": "1"}}
+    for name in order:
+        results.put(run_of(name, setups={"kafka": PeerSetup("kafka", settings[name])}), [])
+    assert results.peers["kafka"].settings == {"flush": "1"}
+    assert results.own_settings(results.scenarios["soak"]) == {"kafka": {"clean": "500"}}
+    assert results.own_settings(results.scenarios["visible"]) == {}
+    assert results.scenarios["soak"].setups["kafka"].settings == settings["soak"]
 
 
 @pytest.mark.parametrize("what", ["machine", "versions"])

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from benchmarks.results import Remark
-from benchmarks.rows import Measurements, counted
+from benchmarks import runner
+from benchmarks.results import Remark, ScenarioRun
+from benchmarks.rows import Measurements, Row, counted
 from benchmarks.runner import Measuring
-from benchmarks.scenario import Bench, Case, Lifetime, NotMeasured
+from benchmarks.scenario import Bench, Case, Lifetime, NotMeasured, Scenario
 from peers.interface import Isolation, Missing, Peer, PeerDidNotStart, Tuning
 
 TUNING = Tuning(retention_check_ms=500)
@@ -209,3 +210,64 @@ def test_runner_says_how_the_scenario_was_run(measuring: Callable[..., Measuring
     done, _ = measuring(Asking(log), "a").run()
     assert (done.name, done.question, done.rounds, done.quick) == ("asking", "Who is asked when?", 3, False)
     assert done.cases == {"first": {}, "second": {"size": 2}}
+    assert done.setups["a"].description == "a fake a"
+
+
+class FakeMeasuring:
+    """In place of Measuring: its scenario took as many seconds as it has rounds."""
+
+    def __init__(self, scenario: Scenario, peers: Sequence[str], _directory: Path, *, quick: bool, rounds: int) -> None:
+        self._scenario = scenario
+        self._peers = peers
+        self._quick = quick
+        self._rounds = rounds
+
+    def estimate_s(self) -> float:
+        return 480.0
+
+    def run(self) -> tuple[ScenarioRun, list[Row]]:
+        name = self._scenario.name
+        rows = [Row(name, peer, "c", "m", "ms", (1.0,) * self._rounds) for peer in self._peers]
+        run = ScenarioRun(
+            name, self._scenario.question, self._quick, self._rounds, "2026-01-31T12:00:00Z", "abc1234",
+            float(self._rounds), 0.0, 100.0, {"c": {}},
+        )  # fmt: skip
+        return run, rows
+
+
+@pytest.fixture
+def instantly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs measure nothing, and draw no charts."""
+    monkeypatch.setattr(runner, "Measuring", FakeMeasuring)
+    monkeypatch.setattr(runner, "write_report", lambda _results, _out: None)
+
+
+@pytest.mark.usefixtures("instantly")
+def test_runner_joins_scenarios_of_separate_runs_in_one_directory(tmp_path: Path) -> None:
+    """Each run adds its scenario with its own rounds and peers; one that is run again replaces its own rows only."""
+    assert runner.run(["visible"], ["journal", "markers"], tmp_path, quick=False, rounds=5) == 0
+    assert runner.run(["hung"], ["journal"], tmp_path, quick=False, rounds=3) == 0
+    assert runner.run(["visible"], ["journal"], tmp_path, quick=True, rounds=1) == 0
+    results = runner.load(tmp_path)
+    assert results is not None
+    assert {name: (run.rounds, run.quick) for name, run in results.scenarios.items()} == {
+        "visible": (1, True),
+        "hung": (3, False),
+    }
+    assert [(row.scenario, row.peer, row.rounds) for row in results.rows] == [
+        ("hung", "journal", 3),
+        ("visible", "journal", 1),
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+@pytest.mark.usefixtures("instantly")
+def test_runner_says_how_long_a_scenario_will_take_before_it_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever waits for it knows for how long."""
+    runner.run(["visible"], ["journal"], tmp_path, quick=False, rounds=5)
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("visible: begun at")
+    assert first.endswith("takes some 8 min")
+    assert second == "visible: took 5 s"

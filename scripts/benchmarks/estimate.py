@@ -1,0 +1,66 @@
+"""How long a scenario will take, before it starts. Pure.
+
+A turn is one measurement of one case on one peer, with what comes before and after it. What it takes on two cores was
+derived from the amounts of each scenario, and holds for brokers of the speed of those that are measured here: it is for
+planning, not for judging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.comparing import BASELINE
+from benchmarks.warming import warm_up_s
+
+START_S = 4.0
+QUICK_SHARE, QUICK_TURN_S = 0.1, 0.5
+"""A quick run does a tenth of the work, and has its answers and processes to wait for all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of one scenario at full size."""
+
+    turn_s: float
+    once_s: float = 0.0
+    """For each peer, beside starting it and warming it up."""
+    with_mock: bool = True
+    """Whether the mock has turns, too."""
+    warmed: bool = True
+    """Whether the runner starts the peers; else starting them is in the turn."""
+
+
+COSTS = {
+    "txn-latency": Cost(1.2),
+    "txn-throughput": Cost(4.5, 6.5),
+    "visible": Cost(2.2, 4.0, with_mock=False),
+    "hung": Cost(42.0, 5.0, with_mock=False),
+    "aborts": Cost(1.8, 30.0, with_mock=False),
+    "produce": Cost(2.2, 6.0),
+    "fetch": Cost(2.5, 20.0, with_mock=False),
+    "scale": Cost(4.5, 500.0),
+    "soak": Cost(45.0, with_mock=False, warmed=False),
+    "recovery": Cost(22.0, 300.0, with_mock=False),
+    "recovery-full": Cost(90.0, 3000.0, with_mock=False),
+    "offsets": Cost(4.8, 5.0),
+}
+"""By scenario."""
+
+
+def estimate_s(scenario: str, peers: Sequence[str], *, cases: int, rounds: int, quick: bool) -> float:
+    """Seconds that the scenario will take on these peers. Raises KeyError for a scenario that is not in COSTS."""
+    cost = COSTS[scenario]
+    brokers = [peer for peer in peers if peer != BASELINE]
+    turn_s, once_s = cost.turn_s, cost.once_s
+    if quick:
+        turn_s, once_s = turn_s * QUICK_SHARE + QUICK_TURN_S, once_s * QUICK_SHARE
+    before_s = once_s + (START_S + warm_up_s(quick) if cost.warmed else 0.0)
+    return before_s * len(brokers) + turn_s * cases * rounds * len(peers if cost.with_mock else brokers)
+
+
+def duration(seconds: float) -> str:
+    """As people say it: 40 s, 8 min, 2.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
