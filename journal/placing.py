@@ -70,7 +70,7 @@ class PlacedBatch:
 class PlacedTransaction:
     """This log's part of a committed transaction, to be copied to `base_offset` in one piece.
 
-    A participant that was never written to has a part all the same: `record_count` 0 and no batches.
+    An Apply of 0 records is one all the same, without batches.
     """
 
     log: LogId
@@ -95,7 +95,7 @@ class PlacedTransaction:
 class PlacedMarker:
     """The control record that ends a transaction in this log, to be written at `offset`.
 
-    A participant that was never written to gets one all the same, as in Kafka: one that aborts, as if it were alone.
+    A participant that was never written to gets one all the same, as in Kafka, and with the same outcome.
     """
 
     log: LogId

@@ -154,10 +154,12 @@ async def test_marker_goes_into_every_log_of_the_transaction(open_run) -> None:
         await run.start(A, B, C, mode=MARKERS)
         await run.begin(T0, A, B)
         await written(run, T0, A, b"v")
-        await commit(run, T0, A, B)
+        expected = await run.prepare(T0, A, B)
+        assert {log: it.records for log, it in expected.items()} == {A: 1, B: 0}
+        run.place(T0, *expected)
         await run.leaders.drain()
         assert [await markers(run, log) for log in (A, B, C)] == [[(1, True, 1)], [(0, True, 1)], []]
-        assert await run.applied(T0, A, B) == (Placement(A, Offset(0), 1),)
+        assert await run.applied(T0, *expected) == (Placement(A, Offset(0), 1),)
 
 
 # --- what producers are answered ---------------------------------------------------------------------
