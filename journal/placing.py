@@ -61,10 +61,6 @@ class PlacedBatch:
     part: OpenPart | None = None
     """The open transaction that the batch belongs to, this batch included; None for a plain one."""
 
-    @property
-    def txid(self) -> TxId | None:
-        return None if self.part is None else self.part.txid
-
 
 @dataclass(frozen=True, slots=True)
 class PlacedTransaction:
