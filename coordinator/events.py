@@ -224,13 +224,6 @@ class Discard:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
-    """Tell leaders to forget a *committed* transaction in logs to which it wrote nothing."""
-
-    message: DiscardTransaction
-
-
-@dataclass(frozen=True, slots=True)
 class AwaitCopied:
     """Wait until nothing of this id is being copied any more."""
 
@@ -263,7 +256,6 @@ Effect = (
     | Apply
     | LeaveOrder
     | Discard
-    | Release
     | AwaitCopied
     | AnswerWith
     | WaitForDecision

@@ -343,13 +343,13 @@ def _commit(producer: Producer, event: ev.End) -> Step:
 
 
 def _sealed(producer: Producer, event: ev.Sealed) -> Step:
-    """Only logs that hold records take part: the others need not be flushed. None at all is fine, too."""
+    """Logs that hold no records take part, too: what a commit means to them is their leaders' business."""
     assert producer.transaction is not None
-    expected = {log: it for log, it in event.expected.items() if it.records}
-    sealed = OpenTransaction(producer.transaction.started_ms, producer.transaction.logs, expected)
+    sealed = OpenTransaction(producer.transaction.started_ms, producer.transaction.logs, event.expected)
     after = replace(producer, transaction=sealed)
-    record = prepare_commit_record(producer.transactional_id, Decided(producer.txid, expected, event.now_ms))
-    return after, (ev.Append(record), ev.EnterOrder(producer.txid), ev.AskPrepare(Prepare(producer.txid, expected)))
+    record = prepare_commit_record(producer.transactional_id, Decided(producer.txid, event.expected, event.now_ms))
+    prepare = Prepare(producer.txid, event.expected)
+    return after, (ev.Append(record), ev.EnterOrder(producer.txid), ev.AskPrepare(prepare))
 
 
 def _prepared(producer: Producer, event: ev.Prepared) -> Step:
@@ -357,7 +357,6 @@ def _prepared(producer: Producer, event: ev.Prepared) -> Step:
     assert transaction is not None
     assert transaction.expected is not None
     decided = Decided(producer.txid, transaction.expected, event.now_ms)
-    untouched = tuple(log for log in transaction.logs if log not in transaction.expected)
     after = replace(
         producer,
         state=IdState.EMPTY,
@@ -367,8 +366,7 @@ def _prepared(producer: Producer, event: ev.Prepared) -> Step:
         transaction=None,
         decided=(*producer.decided, decided),
     )
-    release = (ev.Release(DiscardTransaction(producer.txid, untouched)),) if untouched else ()
-    return after, (ev.Apply(decided.apply()), *release, ev.AnswerWith(None))
+    return after, (ev.Apply(decided.apply()), ev.AnswerWith(None))
 
 
 def _refused(producer: Producer, event: ev.Refused) -> Step:

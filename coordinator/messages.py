@@ -61,7 +61,10 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class ApplyCommit:
-    """Place the transaction's records in these logs' data logs. Idempotent."""
+    """Place the transaction's records in these logs' data logs, and end it there. Idempotent.
+
+    Those to which nothing was written are among them: they have nothing to place, but may have to tell their readers.
+    """
 
     txid: TxId
     logs: tuple[LogId, ...]
@@ -112,7 +115,7 @@ class Participants(Protocol):
         ...
 
     def place(self, message: ApplyCommit) -> None:
-        """Write APPLY to every log in one step, without waiting: this fixes the order of transactions.
+        """Write the decision to every log in one step, without waiting: this fixes the order of transactions.
 
         Called in the group's commit order (invariant 6). Raises StorageFailure if a journal is closed;
         the transaction stays decided and is placed again after a restart.

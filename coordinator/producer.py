@@ -42,7 +42,7 @@ class OpenTransaction:
     logs: Mapping[LogId, LeaderEpoch]
     """With the leader epoch in which each began it."""
     expected: Mapping[LogId, Expected] | None = None
-    """The logs that hold records of it; set when it is sealed."""
+    """The logs that take part in its commit, also those that hold no records of it; set when it is sealed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,8 +201,6 @@ class Turns:
                         self._decide(slot, message)
                     case ev.LeaveOrder(txid):
                         self._place(self._order.leave(group_of(producer.transactional_id), txid))
-                    case ev.Release(message):
-                        self._discard(message)
                     case ev.Discard(message, record):
                         if not self._discard(message):
                             return Refusal.STORAGE
@@ -338,7 +336,7 @@ class Turns:
             began_s,
             prepared_s,
             trio.current_time(),
-            tuple(decided.expected),
+            tuple(log for log, it in decided.expected.items() if it.records),
             sum(it.records for it in decided.expected.values()),
         )
 

@@ -36,7 +36,6 @@ from datalog.disk_room import make_room
 from datalog.failures import damaged, explain, storage_errors
 from datalog.handles import Database, Tables, Transaction
 from datalog.interface import (
-    AbortedTransaction,
     Bounds,
     Cleaned,
     DataLogWriter,
@@ -196,10 +195,6 @@ class LmdbDataLogs:
     def open_transactions(self, log: LogId) -> list[OpenInLog]:
         with self._reading("reading open transactions") as txn:
             return reader.find_open_transactions(txn, self._tables, self._record(txn, log))
-
-    def aborted_transactions(self, log: LogId, offset: Offset, before: Offset) -> list[AbortedTransaction]:
-        with self._reading("reading aborted transactions") as txn:
-            return list(reader.find_aborted(txn, self._tables, self._record(txn, log), offset, before))
 
     def producers(self, log: LogId) -> list[tuple[ProducerId, bytes]]:
         with self._reading("reading producers") as txn:

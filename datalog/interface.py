@@ -370,13 +370,6 @@ class DataLogs(Protocol):
         """The transactions that are open in the log, by ascending producer id. Raises UnknownLog."""
         ...
 
-    def aborted_transactions(self, log: LogId, offset: Offset, before: Offset) -> list[AbortedTransaction]:
-        """The aborted transactions that have records from `offset` up to, and without, `before`, or might have.
-
-        By ascending `last_offset`. Raises UnknownLog.
-        """
-        ...
-
     def producers(self, log: LogId) -> list[tuple[ProducerId, bytes]]:
         """What `put_producer` kept, by ascending producer id. Raises UnknownLog."""
         ...

@@ -105,10 +105,10 @@ def find_open_transactions(txn: Transaction, tables: Tables, record: LogRecord) 
 def find_aborted(
     txn: Transaction, tables: Tables, record: LogRecord, offset: Offset, before: Offset
 ) -> Iterator[AbortedTransaction]:
-    """Answer `DataLogs.aborted_transactions`: a walk through the entries from `offset` on.
+    """Those that have records from `offset` up to, and without, `before`, or might have, by ascending `last_offset`.
 
-    It ends at the first one at whose time all before `before` was decided: what is entered behind it began later.
-    So many entries are looked at only while a transaction hangs for long.
+    A walk through the entries from `offset` on. It ends at the first one at whose time all before `before` was decided:
+    what is entered behind it began later. So many entries are looked at only while a transaction hangs for long.
     """
     prefix = layout.encode_number(record.number)
     with txn.cursor(db=tables.aborted) as cursor:

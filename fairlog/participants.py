@@ -6,6 +6,8 @@
 All of a transaction's logs on this node get their decision in one step without a checkpoint, and go to the copier as
 one group: this is what makes them visible in one LMDB transaction (invariant 7) and in the group's order (invariant 6).
 Which record a decision is, each log's mode says (`fairlog.transaction_modes`); a transaction may have logs of both.
+A log that was added and not written to takes part as well, with 0 records: in marker mode it gets its marker with the
+others, also after a crash in between; in journal mode nothing is placed there, and its leader forgets the transaction.
 
 In a log of marker mode an administrator may abort a transaction without its coordinator (`abort_by_hand`). The log
 remembers that, so the transaction cannot be committed any more: nowhere, as all its logs have to prepare.
@@ -167,6 +169,7 @@ class LocalParticipants:
             number = ApplyNumber(self._next_apply_number)
             self._next_apply_number += 1
         group: list[Placed] = []
+        unwritten: list[tuple[LogId, LedLog]] = []
         try:
             for log in message.logs[: -1 if planted("leave-one-log-undecided") else None]:
                 leader = writer.led.get(log)
@@ -179,6 +182,9 @@ class LocalParticipants:
                     coordinator_epoch=writer.leader_epoch,
                     now_ms=message.timestamp_ms,
                 )
+                if record is None:
+                    unwritten.append((log, leader))
+                    continue
                 item = writer.fold(leader, record)
                 assert item is not None, f"a commit places something: {record}"
                 group.append(item)
@@ -192,6 +198,9 @@ class LocalParticipants:
         for item in group:
             if item.log.kind == LogKind.OFFSETS.value:
                 self._tell_decided(item.log, message.txid, writer.led[item.log].state.next_offset)
+        for log, leader in unwritten:
+            if leader.state.held(message.txid) is not None:
+                self._discard_in(log, leader, message.txid)
 
     def surviving_apply_number(self, txid: TxId, logs: Iterable[LogId]) -> ApplyNumber | None:
         """See `Participants.surviving_apply_number`."""

@@ -40,8 +40,11 @@ class TransactionMode(Protocol):
 
     def commit(
         self, state: LocalState, txid: TxId, number: ApplyNumber, *, coordinator_epoch: int, now_ms: int
-    ) -> Apply | Marker:
-        """The transaction is committed; `number` orders it among the node's."""
+    ) -> Apply | Marker | None:
+        """The transaction is committed; `number` orders it among the node's.
+
+        None if nothing of it is here, and so nothing has to be placed: what the leader knows of it may be discarded.
+        """
         ...
 
     def abort(self, state: LocalState, txid: TxId, *, coordinator_epoch: int, now_ms: int) -> Discard | Marker:
@@ -70,9 +73,11 @@ class _Journal:
         *,
         coordinator_epoch: int,  # noqa: ARG002
         now_ms: int,
-    ) -> Apply:
+    ) -> Apply | None:
         held = state.held(txid)
-        return Apply(txid, number, state.next_offset, 0 if held is None else held.records, now_ms)
+        if held is None or not held.records:
+            return None
+        return Apply(txid, number, state.next_offset, held.records, now_ms)
 
     def abort(self, state: LocalState, txid: TxId, *, coordinator_epoch: int, now_ms: int) -> Discard:  # noqa: ARG002
         return Discard(txid)
@@ -93,6 +98,7 @@ class _Markers:
     def commit(
         self, state: LocalState, txid: TxId, number: ApplyNumber, *, coordinator_epoch: int, now_ms: int
     ) -> Marker:
+        # Also where nothing was written, as in Kafka.
         return Marker(txid, number, state.next_offset, True, coordinator_epoch, now_ms)
 
     def abort(self, state: LocalState, txid: TxId, *, coordinator_epoch: int, now_ms: int) -> Marker:

@@ -129,8 +129,8 @@ class LocalState:
         self._pins: dict[TxId, JournalPosition] = {}
         """First position of every open transaction with batches; in the order of positions, as they are entered
         when the first batch is folded: so the oldest is the first one, without a search."""
-        self._unstable: dict[TxId, Offset] = {}
-        """First offset of every open transaction whose batches are placed; in their order, for the same reason."""
+        self._unstable: set[TxId] = set()
+        """The open transactions whose batches are placed."""
         self._aborted_by_hand: dict[ProducerId, tuple[TxId, Held]] = {}
         """What each producer's transaction held when it was aborted here without its coordinator."""
 
@@ -155,10 +155,10 @@ class LocalState:
         self.windows = dict(windows)
         self._copied_through = copied_through
         self._pins = {}
-        self._unstable = {}
+        self._unstable = set()
         self._aborted_by_hand = {}
-        for part in sorted(open_parts, key=lambda it: it.first_offset):
-            self._unstable[part.txid] = part.first_offset
+        for part in open_parts:
+            self._unstable.add(part.txid)
             self.open_transactions[part.txid] = OpenTransaction(
                 part.leader_epoch, first_offset=part.first_offset, records=part.records
             )
@@ -253,13 +253,6 @@ class LocalState:
         return lost[1] if lost is not None and lost[0] == txid else None
 
     # ------------------------------------------------------------------ questions
-
-    @property
-    def last_stable_offset(self) -> Offset:
-        """Before it all is decided: the first offset of the oldest open transaction, or the next offset."""
-        for first_offset in self._unstable.values():
-            return first_offset
-        return self.next_offset
 
     def open_of(self, producer_id: ProducerId) -> TxId | None:
         """The transaction of which the producer has readable records here, and no marker behind them."""
@@ -435,7 +428,8 @@ class LocalState:
         if transaction is None:
             transaction = self.open_transactions[txid] = OpenTransaction(leader_epoch)
         if transaction.first_offset is None:
-            transaction.first_offset = self._unstable[txid] = base_offset
+            transaction.first_offset = base_offset
+            self._unstable.add(txid)
         transaction.records += record_count
         transaction.written_through = end
         self.windows[txid.producer_id] = window
@@ -577,7 +571,7 @@ class LocalState:
     def _close(self, txid: TxId) -> None:
         self.open_transactions.pop(txid, None)
         self._pins.pop(txid, None)
-        self._unstable.pop(txid, None)
+        self._unstable.discard(txid)
 
     def _require_next_offset(
         self, base_offset: Offset, record_count: int, what: str, position: JournalPosition

@@ -61,16 +61,12 @@ class PlacedBatch:
     part: OpenPart | None = None
     """The open transaction that the batch belongs to, this batch included; None for a plain one."""
 
-    @property
-    def txid(self) -> TxId | None:
-        return None if self.part is None else self.part.txid
-
 
 @dataclass(frozen=True, slots=True)
 class PlacedTransaction:
     """This log's part of a committed transaction, to be copied to `base_offset` in one piece.
 
-    A participant that was never written to has a part all the same: `record_count` 0 and no batches.
+    An Apply of 0 records is one all the same, without batches.
     """
 
     log: LogId
@@ -95,7 +91,7 @@ class PlacedTransaction:
 class PlacedMarker:
     """The control record that ends a transaction in this log, to be written at `offset`.
 
-    A participant that was never written to gets one all the same, as in Kafka: one that aborts, as if it were alone.
+    A participant that was never written to gets one all the same, as in Kafka, and with the same outcome.
     """
 
     log: LogId

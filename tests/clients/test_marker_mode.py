@@ -6,6 +6,7 @@ in test_read_committed.py. The first two sections hold against Apache Kafka 4.4 
 
 from __future__ import annotations
 
+import signal
 import struct
 import threading
 import time
@@ -168,6 +169,64 @@ def test_marker_is_the_control_batch_of_kip_98(
     assert data[65:70] == bytes([8]) + struct.pack(">hh", 0, int(commit)), "key: version 0, type 0 abort, 1 commit"
     version, coordinator_epoch = struct.unpack_from(">hi", data, 71)
     assert (data[70], version, coordinator_epoch >= 0) == (12, 0, True)
+
+
+def outcomes_of(wire: RawClient, topic: str, partition: int = 0) -> list[tuple[int, str | None]]:
+    """Offset of each batch, and what it says of a transaction's end if it is a marker."""
+    data, found = bytes(wire.fetch(topic, partition, 0, wait_ms=10).records or b""), []
+    while data:
+        base, size = struct.unpack_from(">qi", data)
+        is_marker = struct.unpack_from(">h", data, 21)[0] & 0x20
+        found.append((base, ("abort", "commit")[struct.unpack_from(">h", data, 68)[0]] if is_marker else None))
+        data = data[12 + size :]
+    return found
+
+
+@pytest.mark.parametrize("outcome", ["abort", "commit"])
+def test_marker_of_the_same_outcome_goes_where_nothing_was_written(
+    wire: RawClient, new_topic: NewTopic, new_id: NewId, outcome: str
+) -> None:
+    """Into each partition that was added, be it one or all that got nothing; into no other, nor a journal topic."""
+    topic, journal = new_topic(3), new_topic(mode=Mode.JOURNAL)
+    transaction = RawTransaction(wire, new_id(), topic)
+    mine = transaction.transactional_id, transaction.producer_id, transaction.epoch
+    assert wire.add_partitions(*mine, topic, [1]) == {1: raw.NONE}
+    assert wire.add_partitions(*mine, journal, [0]) == {0: raw.NONE}
+    transaction.write(b"v")
+    assert transaction.end(commit=outcome == "commit") == raw.NONE
+    wait_for_high_watermark(wire, topic, 2)
+    assert outcomes_of(wire, topic) == [(0, None), (1, outcome)]
+    assert [outcomes_of(wire, topic, partition) for partition in (1, 2)] == [[(0, outcome)], []]
+    assert wire.add_partitions(*mine, topic, [0]) == {0: raw.NONE}
+    assert transaction.end(commit=outcome == "commit") == raw.NONE
+    wait_for_high_watermark(wire, topic, 3)
+    assert outcomes_of(wire, topic)[2:] == [(2, outcome)]
+    assert wire.list_offset(journal, 0, -1) == (raw.NONE, 0)
+
+
+@pytest.mark.parametrize("moment", ["before", "between_logs", "after"])
+def test_commit_marker_goes_where_nothing_was_written_whenever_the_node_is_killed(
+    fresh_node: Callable[..., NodeProcess], moment: str
+) -> None:
+    """Between the decision and its last marker a kill takes none of them, and the restart after it adds none."""
+    node = fresh_node(FAIRLOG_FAILPOINT=f"coordinator.place.{moment}:kill:1")
+    with RawClient(node.address) as wire:
+        for topic in ("written", "only-added"):
+            wire.metadata(topic, create=True)
+        transaction = RawTransaction(wire, "t", "written")
+        transaction.write(b"v")
+        mine = transaction.transactional_id, transaction.producer_id, transaction.epoch
+        assert wire.add_partitions(*mine, "only-added", [0]) == {0: raw.NONE}
+        wire.send(raw.end_request(*mine, commit=True))
+        assert node.wait_end(WAIT_S) == -signal.SIGKILL
+    del node.environment["FAIRLOG_FAILPOINT"]
+    for _ in range(2):
+        node.start()
+        with RawClient(node.address) as wire:
+            wait_for_high_watermark(wire, "only-added", 1)
+            assert outcomes_of(wire, "only-added") == [(0, "commit")]
+            assert outcomes_of(wire, "written") == [(0, None), (1, "commit")]
+        node.kill()
 
 
 def test_produce_in_a_transaction_repeated_is_answered_with_the_first_offset(

@@ -189,7 +189,8 @@ class MemoryParticipants:
         if self.apply_fails:
             raise StorageFailure("the data log is full")
         held = self.held.get(message.txid, {})
-        return Applied(tuple(Placement(log, Offset(0), held.get(log, 0)) for log in message.logs if log in self.logs))
+        counts = {log: held.get(log, 0) for log in message.logs if log in self.logs}
+        return Applied(tuple(Placement(log, Offset(0), count) for log, count in counts.items() if count))
 
     def surviving_apply_number(self, txid: TxId, logs: tuple[LogId, ...]) -> ApplyNumber | None:
         number = self.apply_numbers.get(txid)

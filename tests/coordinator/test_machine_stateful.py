@@ -168,8 +168,6 @@ class Transactions(RuleBasedStateMachine):
                     case ev.Discard(message, record):
                         self.discard(message)
                         self.records.append(record)
-                    case ev.Release(message):
-                        self.discard(message)
                     case ev.AwaitCopied():
                         while self.producers[name].decided:
                             self.copy_oldest(name)

@@ -120,14 +120,18 @@ async def test_fifth_uncopied_commit_waits_for_room_and_is_not_refused(running, 
     assert answers == [None]
 
 
-async def test_log_without_records_is_neither_prepared_nor_placed(running, logs, autojump_clock):
-    """A partition that was added and not written to costs no flush; its leader forgets the transaction."""
+async def test_log_without_records_takes_part_with_none(running, logs, autojump_clock):
+    """The leader of a partition that was added and not written to is told of the commit; nobody else hears of it."""
     granted = await running.init()
     await running.add(granted, logs[0], logs[1])
     running.produce(logs[0])
     assert await running.end(granted) is None
-    assert list(running.participants.prepared[0].expected) == [logs[0]]
-    assert list(running.participants.held[txid(0)]) == [logs[0]]
+    await settle()
+    (prepared,) = running.participants.prepared
+    assert {log: it.records for log, it in prepared.expected.items()} == {logs[0]: 1, logs[1]: 0}
+    assert running.participants.discarded == []
+    (ended,) = running.coordinator.describe("t").committed
+    assert [placement.log for placement in ended.placements] == [logs[0]]
 
 
 async def test_commit_without_any_records_succeeds(running, logs, autojump_clock):
@@ -136,7 +140,7 @@ async def test_commit_without_any_records_succeeds(running, logs, autojump_clock
     await running.add(granted, logs[0])
     assert await running.end(granted) is None
     await settle()
-    assert running.participants.prepared == []
+    assert running.participants.placed == [txid(0)]
     assert running.coordinator.describe("t").state == "EMPTY"
 
 

@@ -23,7 +23,6 @@ from datalog.interface import (
 from fairlog_types import LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, TxId
 from tests.datalog.behaviour import (
     ORDERS,
-    PAYMENTS,
     DataLogsBehaviour,
     OpenLogs,
     append,
@@ -133,9 +132,6 @@ class TransactionsBehaviour(DataLogsBehaviour):
         (answer,) = logs.read([ReadRequest(ORDERS, Offset(5), 1 << 20)], bytes_max=1 << 20)
         assert isinstance(answer, ReadResult)
         assert answer.aborted == ()
-        assert logs.aborted_transactions(ORDERS, Offset(0), Offset(10)) == [one, two]
-        assert logs.aborted_transactions(ORDERS, Offset(0), Offset(8)) == [one]
-        assert logs.aborted_transactions(PAYMENTS, Offset(0), Offset(0)) == []
 
     def test_aborted_transaction_around_others_is_found_behind_them(self, logs: DataLogs) -> None:
         """A long one that ends after many short ones is told to whoever reads where they lie."""
@@ -169,7 +165,9 @@ class TransactionsBehaviour(DataLogsBehaviour):
             abort(writer, ORDERS, 6, producer_id=1)
         assert logs.open_transactions(ORDERS) == [opened]
         assert logs.bounds(ORDERS).last_stable_offset == Offset(5)
-        assert logs.aborted_transactions(ORDERS, Offset(0), Offset(6)) == []
+        with logs.write() as writer:
+            aborted = abort(writer, ORDERS, 6, producer_id=1)
+        assert read_committed(logs, ORDERS, 5).aborted == (aborted,)
 
     def test_delete_before_forgets_aborted_transactions_before_the_start(self, logs: DataLogs) -> None:
         """They go with their markers; one that reaches over the start stays."""
@@ -180,7 +178,6 @@ class TransactionsBehaviour(DataLogsBehaviour):
             two = abort(writer, ORDERS, 8, producer_id=1)
         with logs.write() as writer:
             writer.delete_before(ORDERS, Offset(8))
-        assert logs.aborted_transactions(ORDERS, Offset(0), Offset(9)) == [two]
         assert read_committed(logs, ORDERS, 8).aborted == (two,)
 
     def test_delete_before_into_an_open_transaction_moves_the_last_stable_offset(self, logs: DataLogs) -> None:
@@ -207,15 +204,15 @@ class TransactionsBehaviour(DataLogsBehaviour):
             writer.create(ORDERS)
         assert logs.open_transactions(ORDERS) == []
         assert logs.bounds(ORDERS).last_stable_offset == Offset(0)
-        assert logs.aborted_transactions(ORDERS, Offset(0), Offset(9)) == []
+        with logs.write() as writer:
+            append(writer, ORDERS, 0, [50] * 9)
+        assert read_committed(logs, ORDERS, 0).aborted == ()
 
     def test_transactions_of_an_unknown_log_raise(self, logs: DataLogs) -> None:
         """Asking and telling raise UnknownLog alike."""
         missing = LogId.of_topic(UUID(int=9), 9)
         with pytest.raises(UnknownLog):
             logs.open_transactions(missing)
-        with pytest.raises(UnknownLog):
-            logs.aborted_transactions(missing, Offset(0), Offset(1))
         with logs.write() as writer:
             with pytest.raises(UnknownLog):
                 writer.delete_open(missing, ProducerId(1))

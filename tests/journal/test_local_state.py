@@ -309,20 +309,24 @@ def test_open_batch_is_placed_at_once_and_pins_no_journal() -> None:
         replay_from=JournalPosition(200),
         part=OpenPart(TXID, LEADER_EPOCH, Offset(0), 2),
     )
-    assert placed.txid == TXID
 
 
-def test_open_batches_hold_back_the_last_stable_offset_until_the_marker(marking: Leader) -> None:
-    """What is behind the oldest open transaction is not stable; its marker stands behind it all."""
+def firsts_of(state: LocalState) -> list[Offset | None]:
+    """Where each open transaction begins in the log."""
+    return [it.first_offset for it in state.open_transactions.values()]
+
+
+def test_open_batches_are_known_by_their_first_offset_until_the_marker(marking: Leader) -> None:
+    """Each transaction by its own; its marker stands behind them all, and ends no other."""
     later = TxId(ProducerId(10), EPOCH, 0)
-    assert (marking.state.next_offset, marking.state.last_stable_offset) == (6, 0)
+    assert (marking.state.next_offset, firsts_of(marking.state)) == (6, [0])
     marking.write(OpenBatch(later, Offset(6), 1, 0, 0))
     placed = marking.write(marker(7))
     assert isinstance(placed, PlacedMarker)
     assert (placed.offset, placed.committed, placed.coordinator_epoch) == (7, True, 3)
-    assert (marking.state.next_offset, marking.state.last_stable_offset) == (8, 6)
+    assert (marking.state.next_offset, firsts_of(marking.state)) == (8, [6])
     marking.write(marker(8, committed=False, txid=later))
-    assert (marking.state.next_offset, marking.state.last_stable_offset) == (9, 9)
+    assert (marking.state.next_offset, firsts_of(marking.state)) == (9, [])
 
 
 def test_marker_of_a_commit_is_remembered_as_where_the_transaction_begins(marking: Leader) -> None:
@@ -348,7 +352,7 @@ def test_marker_where_nothing_was_written_takes_an_offset(marking: Leader) -> No
     placed = marking.write(marker(6, txid=other))
     assert isinstance(placed, PlacedMarker)
     assert placed.window.applied == (AppliedTransaction(EPOCH, 0, ApplyNumber(77), Offset(6), 0),)
-    assert marking.state.last_stable_offset == 0
+    assert firsts_of(marking.state) == [0]
 
 
 def test_check_transactional_repetition_of_an_open_batch_has_its_offset(marking: Leader) -> None:
@@ -389,7 +393,7 @@ def test_fold_contradiction_in_a_marker_log_is_corrupt(marking: Leader, record: 
     with pytest.raises(CorruptStorage, match="at position 400") as refused:
         marking.write(record)
     assert says in str(refused.value)
-    assert (marking.state.next_offset, marking.state.last_stable_offset) == (6, 0)
+    assert (marking.state.next_offset, firsts_of(marking.state)) == (6, [0])
     assert marking.state.windows == windows
 
 
@@ -410,5 +414,5 @@ def test_restore_knows_what_the_data_log_has_open(marking: Leader) -> None:
         open_parts=[OpenPart(TXID, LEADER_EPOCH, Offset(0), 5)],
     )
     assert state.holds(TXID, LEADER_EPOCH, 5) is None
-    assert state.last_stable_offset == 0
+    assert firsts_of(state) == [0]
     assert state.open_of(PRODUCER) == TXID

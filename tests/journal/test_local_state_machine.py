@@ -298,7 +298,6 @@ class LocalStateMachine(RuleBasedStateMachine):
             transaction.first_offset = base_offset
         placed = self.write(OpenBatch(txid, base_offset, count, 1, first), 256)
         assert isinstance(placed, PlacedBatch)
-        assert placed.txid == txid
         assert placed.part == OpenPart(txid, transaction.leader_epoch, transaction.first_offset, transaction.records)
         return base_offset
 
@@ -459,7 +458,6 @@ class LocalStateMachine(RuleBasedStateMachine):
         assert placed == self.placed[copied:], "invariant 4"
         assert state.next_offset == self.state.next_offset
         assert state.windows == self.state.windows
-        assert state.last_stable_offset == self.state.last_stable_offset
         assert without_memory(state) == without_memory(self.state)
         assert state.pinned_from(self.end) == self.state.pinned_from(self.end)
         return state
@@ -490,11 +488,10 @@ class LocalStateMachine(RuleBasedStateMachine):
         for producer_id, known in self.producers.items():
             assert self.state.windows[producer_id].epoch == known.epoch
         assert set(self.state.open_transactions) == set(self.transactions)
-        firsts = [it.first_offset for it in self.transactions.values() if it.first_offset is not None]
-        assert self.state.last_stable_offset == min(firsts, default=self.next_offset)
         for txid, transaction in self.transactions.items():
             held = self.state.held(txid)
             assert held == (transaction.leader_epoch, transaction.records)
+            assert self.state.open_transactions[txid].first_offset == transaction.first_offset
 
 
 def without_memory(state: LocalState) -> dict[TxId, OpenTransaction]:

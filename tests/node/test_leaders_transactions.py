@@ -365,6 +365,20 @@ async def test_describe_producers_tells_who_writes_in_a_transaction(open_run) ->
         assert described() == [plain, (7, 0, 0, 1_000_005, False)]
 
 
+async def test_commit_is_forgotten_where_nothing_was_written(open_run) -> None:
+    """The log has nothing to place; its producer has nothing open there any more, and begins the next one."""
+    async with open_run() as run:
+        await run.start(A, B)
+        await run.begin(T0, A, B)
+        await run.write(T0, A, b"v")
+        run.place(T0, *await run.prepare(T0, A, B))
+        assert not run.leaders.participants.seal(T0, (A, B))
+        assert await run.applied(T0, A, B) == (Placement(A, Offset(0), 1),)
+        assert run.leaders.participants.surviving_apply_number(T0, (B,)) is None
+        await run.leaders.drain()
+        assert await run.values(B) == []
+
+
 async def test_transaction_messages_for_unknown_logs_change_nothing(open_run) -> None:
     """A log that is not led is refused at the beginning, and passed over afterwards."""
     async with open_run() as run:
