@@ -1,20 +1,25 @@
 """Which batches of a log with markers were aborted, by the list that goes with them. Pure.
 
 A producer has one transaction open at a time, so all its transactional batches between an aborted transaction's first
-offset and its marker are of that one. Clients come to the same by following the batches in order.
+offset and its marker are of that one. Clients come to the same by following the batches in order. So a producer's
+first marker behind a batch decides about it, and is found by halving: one read can tell of thousands.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
+from operator import itemgetter
 
 from datalog.batch import BatchHeader
 from datalog.interface import AbortedTransaction
 from fairlog_types import Offset, ProducerId
 
+_marker_of = itemgetter(1)
+
 
 class AbortedRanges:
-    """The aborted transactions that a read has told of."""
+    """The aborted transactions that a read has told of, in the order of their markers."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._of_producer: dict[ProducerId, list[tuple[Offset, Offset]]] = {}
@@ -26,4 +31,5 @@ class AbortedRanges:
         if not self._of_producer or not header.transactional or header.control:
             return False
         ranges = self._of_producer.get(header.producer_id, ())
-        return any(first <= header.base_offset < marker for first, marker in ranges)
+        at = bisect_right(ranges, header.base_offset, key=_marker_of)
+        return at < len(ranges) and ranges[at][0] <= header.base_offset

@@ -78,6 +78,7 @@ class LmdbDataLogs:
         self._env = env
         self._tables = tables
         self._batches = batches
+        self._open_starts: dict[LogId, list[tuple[Offset, ProducerId]]] = {}
         self._write_lock = threading.Lock()  # beyond LMDB's own: it also covers `_failed` and the handles made known
         self._writing_thread: int | None = None
         self._failed: StorageFailure | CorruptStorage | None = None
@@ -137,7 +138,9 @@ class LmdbDataLogs:
                 with storage_errors(self._directory, "writing"):
                     txn = self._env.begin(write=True, buffers=True)
                     try:
-                        writer = LmdbWriter(self._env, txn, self._tables, self._batches)
+                        # Handed over, and given back by the commit alone: what an aborted block has changed is gone.
+                        open_starts, self._open_starts = self._open_starts, {}
+                        writer = LmdbWriter(self._env, txn, self._tables, self._batches, open_starts)
                         yield writer
                         writer.finish()
                     except BaseException:
@@ -147,6 +150,7 @@ class LmdbDataLogs:
                 for log in writer.dropped:
                     self._batches.pop(log, None)
                 self._batches.update(writer.created)
+                self._open_starts = writer.open_starts
             finally:
                 self._writing_thread = None
 

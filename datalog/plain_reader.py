@@ -41,7 +41,7 @@ import lmdb
 
 from datalog import layout, reader
 from datalog.aborted import AbortedRanges
-from datalog.batch import BadBatch, BatchHeader, check_crc, parse_stored_header
+from datalog.batch import BadBatch, check_crc, parse_stored_header
 from datalog.decoding import Record, decode_records_untrusted
 from datalog.decompress import UnreadableRecords
 from datalog.environment import DATABASES_MAX, check_format
@@ -51,6 +51,10 @@ from datalog.handles import Database, Tables, Transaction
 from datalog.interface import Bounds, UnknownFormat, UnknownLog
 from datalog.layout import DamagedValue, LogRecord
 from fairlog_types import CorruptStorage, LogId, LogKind, Offset, StorageFailure
+
+_ABORTED_SPAN = 1_000
+"""Offsets for which aborted transactions are looked up at a time. Where one was open for long, each look goes through
+all that were aborted meanwhile."""
 
 
 class OffsetOutsideLog(Exception):
@@ -130,22 +134,21 @@ class Cut:
             raise OffsetOutsideLog(log, from_offset, bounds)
         readable_end = bounds.last_stable_offset if committed_only else bounds.next_offset
         end = readable_end if before is None else min(before, readable_end)
+        aborted, known_before = AbortedRanges(()), 0
         offset = from_offset
         while offset < end:
             batch, last_offset = self._batch(log, offset)
             header = parse_stored_header(batch)
-            if not (header.control or (committed_only and self._is_aborted(log, header))):
+            if committed_only and header.transactional and last_offset >= known_before:
+                known_before = max(last_offset + 1, header.base_offset + _ABORTED_SPAN)
+                aborted = self._aborted(log, header.base_offset, Offset(known_before))
+            if not (header.control or aborted.contain(header)):
                 yield batch
             offset = last_offset + 1
 
-    def _is_aborted(self, log: LogId, header: BatchHeader) -> bool:
-        if not header.transactional:
-            return False
+    def _aborted(self, log: LogId, offset: Offset, before: Offset) -> AbortedRanges:
         with self._reading("reading aborted transactions"):
-            found = reader.find_aborted(
-                self._txn, self._tables, self._record(log), header.base_offset, Offset(header.last_offset + 1)
-            )
-            return AbortedRanges(found).contain(header)
+            return AbortedRanges(reader.find_aborted(self._txn, self._tables, self._record(log), offset, before))
 
     def _batch(self, log: LogId, offset: int) -> tuple[bytes, Offset]:
         """The batch that contains `offset`, copied out of the map, and its last offset."""

@@ -8,6 +8,10 @@ at each append, against the record and against the batch's own header.
 many blocks as that takes. Neither it nor `replace` looks for the timestamps of what is left when the batch with the
 largest is gone: that is `reindexing`, outside of write blocks.
 
+When the oldest open transaction of a log ends, the next oldest is looked for in `open_starts`, what one walk through
+the table has found: a walk for each would make the end of n open transactions cost n². The list outlives the block if
+that is committed; whether what it names is still open is looked up in the table.
+
 `drop` empties the log's database but leaves its name: LMDB frees a name's handle at once, under the eyes of
 readers that still use it. The empty names are removed when the environment is next opened, before there are readers.
 """
@@ -36,11 +40,15 @@ class LmdbWriter:
         txn: Transaction,
         tables: Tables,
         batches: Mapping[LogId, Database],
+        open_starts: dict[LogId, list[tuple[Offset, ProducerId]]],
     ) -> None:
         self._env = env
         self._txn = txn
         self._tables = tables
         self._batches = batches
+        self.open_starts = open_starts
+        """Of the logs whose open transactions were walked through: where each began, the oldest last. Ended ones may be
+        among them; those that began since are not, and began behind all of these. Good for others as `created` is."""
         self._records: dict[LogId, LogRecord] = {}
         self._changed: set[LogId] = set()
         self.created: dict[LogId, Database] = {}
@@ -81,6 +89,7 @@ class LmdbWriter:
         del self._records[log]
         self._changed.discard(log)
         self.created.pop(log, None)
+        self.open_starts.pop(log, None)
         self.dropped.add(log)
 
     def append(
@@ -120,6 +129,9 @@ class LmdbWriter:
         found = self._open_of(record, transaction.txid.producer_id)
         if found is not None and (found.txid, found.first_offset) != (transaction.txid, transaction.first_offset):
             raise AssertionError(f"data log {log}: {transaction} is put in place of {found}, which is not decided")
+        starts = self.open_starts.get(log)
+        if found is None and starts and transaction.first_offset < starts[0][0]:
+            del self.open_starts[log]
         key = layout.producer_key(record.number, transaction.txid.producer_id)
         self._txn.put(key, layout.encode_open(transaction), db=self._tables.unfinished)
         if record.first_open == layout.NONE_OPEN or transaction.first_offset < record.first_open:
@@ -140,10 +152,25 @@ class LmdbWriter:
             return None
         self._txn.delete(layout.producer_key(record.number, producer_id), db=self._tables.unfinished)
         if found.first_offset == record.first_open:
-            still_open = reader.find_open_transactions(self._txn, self._tables, record)
-            record.first_open = min((other.first_offset for other in still_open), default=layout.NONE_OPEN)
+            record.first_open = self._first_still_open(log, record)
             self._changed.add(log)
         return found
+
+    def _first_still_open(self, log: LogId, record: LogRecord) -> Offset:
+        starts = self.open_starts.pop(log, [])
+        while starts and not self._is_open_since(record, *starts[-1]):
+            starts.pop()
+        if not starts:
+            still_open = reader.find_open_transactions(self._txn, self._tables, record)
+            starts = sorted(((each.first_offset, each.txid.producer_id) for each in still_open), reverse=True)
+        if not starts:
+            return layout.NONE_OPEN
+        self.open_starts[log] = starts
+        return starts[-1][0]
+
+    def _is_open_since(self, record: LogRecord, first_offset: Offset, producer_id: ProducerId) -> bool:
+        found = self._open_of(record, producer_id)
+        return found is not None and found.first_offset == first_offset
 
     def put_aborted(self, log: LogId, aborted: AbortedTransaction) -> None:
         record = self._record(log)

@@ -13,12 +13,13 @@ import pytest
 from datalog import environment, layout
 from datalog.environment import LmdbDataLogs
 from datalog.failures import explain
-from datalog.interface import LogMissing, ReadRequest, ReadResult, UnknownFormat
+from datalog.interface import LogMissing, OpenInLog, ReadRequest, ReadResult, UnknownFormat
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
 from datalog.time_index import ENTRY_SPACING_BYTES
 from fairlog_types import CorruptStorage, LogId, Offset, ProducerId, StorageFailure
 from tests.datalog.batches import batch
 from tests.datalog.behaviour import COMMITS, ORDERS, PAYMENTS, OpenLogs, append, mark, read_one
+from tests.datalog.transactions_behaviour import append_open
 
 MAP_BYTES = 1 << 30
 
@@ -306,3 +307,29 @@ def test_space_grows_with_the_file_and_names_the_bound(tmp_path: Path) -> None:
     assert 2_000_000 < logs.space().used_bytes - before.used_bytes < 3_000_000
     assert logs.space().used_bytes <= (tmp_path / "data.mdb").stat().st_size
     logs.close()
+
+
+def test_end_of_many_open_transactions_does_not_look_at_all_of_them_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2,000 that were open in one partition took 4 s to end, the oldest first, and all copying waited."""
+    count, looked_at = 200, 0
+    decode = layout.decode_open
+
+    def counting(key: bytes | memoryview, data: bytes | memoryview) -> OpenInLog:
+        nonlocal looked_at
+        looked_at += 1
+        return decode(key, data)
+
+    logs = open_with_orders(tmp_path)
+    with logs.write() as writer:
+        for number in range(count):
+            append_open(writer, ORDERS, number, producer_id=count - number)
+    monkeypatch.setattr(layout, "decode_open", counting)
+    for start in range(0, count, 20):
+        with logs.write() as writer:
+            for number in range(start, start + 20):
+                writer.delete_open(ORDERS, ProducerId(count - number))
+                assert writer.last_stable_offset(ORDERS) == number + 1
+    logs.close()
+    assert looked_at < 5 * count

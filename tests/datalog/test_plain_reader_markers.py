@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from datalog import layout
 from datalog.environment import LmdbDataLogs
-from datalog.interface import Bounds
+from datalog.interface import AbortedTransaction, Bounds
 from datalog.plain_reader import Cut, DataLogReader
 from fairlog_types import Offset
 from tests.datalog.marked_log import LOG, MarkedLog
@@ -60,3 +61,29 @@ def test_batches_are_those_that_have_the_records(cut: Cut) -> None:
     """Neither markers nor aborted batches are among them."""
     assert len(list(cut.batches(LOG, 0))) == 3
     assert len(list(cut.batches(LOG, 0, committed_only=False))) == 8
+
+
+def test_aborted_transactions_behind_a_hung_one_are_not_looked_at_for_each_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2,000 of them in the time of one that hung took 5.6 s to read past; each batch is judged rightly all the same."""
+    count, looked_at = 700, 0
+    decode = layout.decode_aborted
+
+    def counting(key: bytes | memoryview, data: bytes | memoryview) -> AbortedTransaction:
+        nonlocal looked_at
+        looked_at += 1
+        return decode(key, data)
+
+    log = MarkedLog(LmdbDataLogs.open(tmp_path, map_bytes=1 << 26, sync=False))
+    log.create()
+    log.write(PAIRS, producer_id=9)
+    for number in range(count):
+        log.write(PAIRS, producer_id=1)
+        log.finish(1, committed=number % 100 == 0)
+    log.finish(9, committed=True)
+    log.logs.close()
+    monkeypatch.setattr(layout, "decode_aborted", counting)
+    with DataLogReader.open(tmp_path) as reader, reader.cut() as cut:
+        assert offsets(cut) == [0, *range(1, 2 * count, 200)]
+    assert looked_at < 3 * count

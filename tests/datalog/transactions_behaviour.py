@@ -98,6 +98,33 @@ class TransactionsBehaviour(DataLogsBehaviour):
             assert writer.delete_open(ORDERS, ProducerId(7)) is None
         assert logs.bounds(ORDERS).last_stable_offset == Offset(8)
 
+    def test_last_stable_offset_does_not_pass_what_only_an_interrupted_block_has_ended(self, logs: DataLogs) -> None:
+        """Their ends are undone with the block, and the next oldest is looked for among them as before."""
+        with logs.write() as writer:
+            for at in range(4):
+                append_open(writer, ORDERS, 5 + at, producer_id=at)
+        with logs.write() as writer:
+            writer.delete_open(ORDERS, ProducerId(0))
+        with interrupted_write(logs) as writer:
+            writer.delete_open(ORDERS, ProducerId(1))
+            writer.delete_open(ORDERS, ProducerId(2))
+        with logs.write() as writer:
+            writer.delete_open(ORDERS, ProducerId(1))
+            assert writer.last_stable_offset(ORDERS) == Offset(7)
+        assert logs.bounds(ORDERS).last_stable_offset == Offset(7)
+
+    def test_last_stable_offset_waits_for_the_second_transaction_of_who_had_one(self, logs: DataLogs) -> None:
+        """A producer that ended one and began another counts by where the other begins."""
+        with logs.write() as writer:
+            for at in range(4):
+                append_open(writer, ORDERS, 5 + at, producer_id=at)
+            writer.delete_open(ORDERS, ProducerId(0))
+            writer.delete_open(ORDERS, ProducerId(2))
+            append_open(writer, ORDERS, 9, producer_id=2)
+            for producer_id, stable in ((1, 8), (3, 9), (2, 10)):
+                writer.delete_open(ORDERS, ProducerId(producer_id))
+                assert writer.last_stable_offset(ORDERS) == Offset(stable)
+
     def test_open_transaction_grows_and_keeps_its_beginning(self, logs: DataLogs) -> None:
         """A further batch changes the number of records alone."""
         with logs.write() as writer:
