@@ -161,7 +161,7 @@ def test_offsets_in_transactions_take_one_request_each(
         "TxnOffsetCommit": 30,
         "EndTxn": 30,
     }
-    assert asked["FindCoordinator"] <= 1
+    assert asked["FindCoordinator"] <= 5, "now and then, by the client's clock; but not each time"
     assert stable(node, group, "in") == (NONE, 31)
 
 
