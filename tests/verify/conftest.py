@@ -42,9 +42,15 @@ def fill(node: NodeProcess) -> None:
 @pytest.fixture(scope="session")
 def killed_and_stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The same node's directory as a kill leaves it, and as a good end does."""
-    base = tmp_path_factory.mktemp("node")
-    environment = {"FAIRLOG_JOURNAL_GROUP_JOURNALS": "2", "FAIRLOG_TOPICS_PARTITIONS_DEFAULT": "2"}
-    node = NodeProcess(base / "data", environment)
+    return kill_and_stop(tmp_path_factory.mktemp("node"), fill)
+
+
+def kill_and_stop(base: Path, fill: Callable[[NodeProcess], None], **environment: str) -> tuple[Path, Path]:
+    """A node's directory once it is filled and killed, and once it was started again and stopped."""
+    node = NodeProcess(
+        base / "data",
+        {"FAIRLOG_JOURNAL_GROUP_JOURNALS": "2", "FAIRLOG_TOPICS_PARTITIONS_DEFAULT": "2"} | environment,
+    )
     node.start()
     fill(node)
     node.kill()

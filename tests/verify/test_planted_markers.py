@@ -20,7 +20,7 @@ from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient
 from tests.node.nodes import Producer, produce
-from tests.verify.conftest import FairlogCommand
+from tests.verify.conftest import FairlogCommand, kill_and_stop
 from tests.verify.planting import Planted, with_header
 
 pytestmark = pytest.mark.slow
@@ -49,20 +49,7 @@ def fill(node: NodeProcess) -> None:
 @pytest.fixture(scope="session")
 def killed_and_stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The same node's directory as a kill leaves it, and as a good end does, which has aborted what hung."""
-    base = tmp_path_factory.mktemp("node")
-    environment = {
-        "FAIRLOG_JOURNAL_GROUP_JOURNALS": "2",
-        "FAIRLOG_TOPICS_PARTITIONS_DEFAULT": "2",
-        "FAIRLOG_TOPICS_TRANSACTIONS": "markers",
-    }
-    node = NodeProcess(base / "data", environment)
-    node.start()
-    fill(node)
-    node.kill()
-    shutil.copytree(base / "data", base / "killed")
-    node.start()
-    assert node.stop() == 0, node.log_tail()
-    return base / "killed", base / "data"
+    return kill_and_stop(tmp_path_factory.mktemp("node"), fill, FAIRLOG_TOPICS_TRANSACTIONS="markers")
 
 
 @pytest.fixture
