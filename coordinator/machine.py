@@ -72,6 +72,13 @@ def group_of(transactional_id: str) -> str:
     return transactional_id
 
 
+def remember(
+    committed: tuple[CommittedTransaction, ...], done: CommittedTransaction
+) -> tuple[CommittedTransaction, ...]:
+    """The last few of an id, in commit order, which is that of their numbers, and not that of their copies."""
+    return tuple(sorted((*committed, done), key=lambda it: it.txid))[-COMMITTED_KEPT:]
+
+
 def kind_of(event: ev.Event) -> EventKind:
     """The event's column in `states.TABLE`."""
     if type(event) is ev.End:
@@ -467,12 +474,12 @@ def _abort_after_abort(producer: Producer, event: ev.End) -> Step:
 
 
 def _copied(producer: Producer, event: ev.Copied) -> Step:
+    """Several may be told of in any order: each copy waits for its own logs."""
     assert any(it.txid == event.txid for it in producer.decided), f"{event.txid} is not being copied"
-    done = CommittedTransaction(event.txid, event.placements)
     after = replace(
         producer,
         decided=tuple(it for it in producer.decided if it.txid != event.txid),
-        committed=(*producer.committed, done)[-COMMITTED_KEPT:],
+        committed=remember(producer.committed, CommittedTransaction(event.txid, event.placements)),
     )
     record = CommittedRecord(event.txid, producer.transactional_id, event.placements, event.now_ms)
     return after, (ev.Append(record),)

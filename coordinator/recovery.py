@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coordinator.answers import CommittedTransaction
-from coordinator.machine import COMMITTED_KEPT, group_of, prepare_commit_record, producer_record
+from coordinator.machine import group_of, prepare_commit_record, producer_record, remember
 from coordinator.messages import Expected
 from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
 from coordinator.states import IdState
@@ -127,10 +127,12 @@ def snapshot_records(producers: Iterable[Producer]) -> Iterator[GroupRecord]:
             continue
         transactional_id, now_ms = producer.transactional_id, producer.used_ms
         yield producer_record(producer, now_ms)
-        for done in producer.committed:
-            yield CommittedRecord(done.txid, transactional_id, done.placements, now_ms)
-        for decided in producer.decided:
-            yield prepare_commit_record(transactional_id, decided)
+        # In commit order, which is not that of the copies (invariant 6).
+        for one in sorted((*producer.committed, *producer.decided), key=lambda it: it.txid):
+            if isinstance(one, Decided):
+                yield prepare_commit_record(transactional_id, one)
+            else:
+                yield CommittedRecord(one.txid, transactional_id, one.placements, now_ms)
         if producer.last is Outcome.ABORTED:
             before = TxId(producer.producer_id, producer.epoch, producer.number - 1)
             yield AbortedRecord(before, transactional_id, now_ms)
@@ -206,7 +208,7 @@ def _fold_committed(found: Replay, record: CommittedRecord) -> None:
     after = replace(
         producer,
         decided=tuple(it for it in producer.decided if it.txid != record.txid),
-        committed=(*producer.committed, CommittedTransaction(record.txid, record.placements))[-COMMITTED_KEPT:],
+        committed=remember(producer.committed, CommittedTransaction(record.txid, record.placements)),
     )
     if not was_decided and _is_current(producer, record.txid):
         # Of a snapshot, where PREPARE_COMMIT is left out. Otherwise a later transaction may have ended since.

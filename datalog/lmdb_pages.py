@@ -5,7 +5,7 @@ LMDB does refuse it refuses without naming a byte. So whoever looks for damage r
 reached is checked before it is believed, and the first that cannot be right is `DamagedPage`, with its byte.
 
     meta 0 | meta 1 | pages …         the newer of the two metas counts; it names two trees:
-    free list: transaction → pages that nobody needs any more
+    free list: transaction → pages that nobody needs any more; in the order of the numbers, not of their bytes
     main:      key → value, or name → tree (a named database)
     tree:      branch pages ─▶ leaf pages ─▶ values, or overflow pages for what is larger than a quarter of a page
 
@@ -124,22 +124,26 @@ class LmdbFile:
         Raises DamagedPage, after the items before the damage. To be called once for each tree: a page that is reached
         a second time is damage.
         """
-        if tree.root is None:
-            if tree.entries or tree.depth:
-                raise DamagedPage(tree.at, f"a tree without a root has {tree.entries} entries, depth {tree.depth}")
-            return
-        if not 1 <= tree.depth <= _DEPTH_MAX:
-            raise DamagedPage(tree.at, f"a tree has the depth {tree.depth}")
         before: bytes | None = None
-        count = 0
-        for item in self._below(tree.root, tree.depth, tree.at, start):
+        for item in self._all(tree, start):
             if before is not None and item.key <= before:
                 raise DamagedPage(item.at, f"the key {item.key.hex()} stands behind {before.hex()}")
             before = item.key
-            count += 1
             yield item
-        if count != tree.entries and not start:
-            raise DamagedPage(tree.at, f"a tree should have {tree.entries} entries, and has {count}")
+
+    def free_list(self) -> list[Item]:
+        """By transaction: a key is its number, a value a count and as many page numbers. Raises DamagedPage."""
+        found: list[Item] = []
+        before = -1
+        for item in self._all(self.meta.free):
+            if len(item.key) != _NUMBER.size or len(item.value) < _NUMBER.size:
+                raise DamagedPage(item.at, "an entry of the free list has an impossible size")
+            (transaction,) = _NUMBER.unpack(item.key)
+            if transaction <= before:
+                raise DamagedPage(item.at, f"transaction {transaction} stands behind {before} in the free list")
+            before = transaction
+            found.append(item)
+        return found
 
     def check_free_list(self) -> int:
         """Hold the free list against what was read so far; answer how many pages are free. Raises DamagedPage.
@@ -147,9 +151,7 @@ class LmdbFile:
         A page that is free and in use is damage: the next write would take it.
         """
         free: set[int] = set()
-        for item in list(self.items(self.meta.free)):
-            if len(item.key) != _NUMBER.size or len(item.value) < _NUMBER.size:
-                raise DamagedPage(item.at, "an entry of the free list has an impossible size")
+        for item in self.free_list():
             (count,) = _NUMBER.unpack_from(item.value)
             if (count + 1) * _NUMBER.size > len(item.value):
                 raise DamagedPage(item.at, f"an entry of the free list tells of {count} pages and has no room for them")
@@ -161,6 +163,21 @@ class LmdbFile:
             if page < len(self._reached) and self._reached[page]:
                 raise DamagedPage(page * self._page_bytes, f"page {page} is in the free list, and in use")
         return len(free)
+
+    def _all(self, tree: Tree, start: bytes = b"") -> Iterator[Item]:
+        """As `items`, in whatever order they stand."""
+        if tree.root is None:
+            if tree.entries or tree.depth:
+                raise DamagedPage(tree.at, f"a tree without a root has {tree.entries} entries, depth {tree.depth}")
+            return
+        if not 1 <= tree.depth <= _DEPTH_MAX:
+            raise DamagedPage(tree.at, f"a tree has the depth {tree.depth}")
+        count = 0
+        for item in self._below(tree.root, tree.depth, tree.at, start):
+            count += 1
+            yield item
+        if count != tree.entries and not start:
+            raise DamagedPage(tree.at, f"a tree should have {tree.entries} entries, and has {count}")
 
     def _below(self, number: int, depth: int, from_byte: int, start: bytes) -> Iterator[Item]:
         page_start = self._take(number, 1, from_byte)

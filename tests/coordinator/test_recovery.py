@@ -203,6 +203,15 @@ def test_snapshot_ahead_of_the_journal_is_the_state(ends):
         assert _without_times(again) == _without_times(state)
 
 
+def test_snapshot_keeps_commit_order_whichever_copy_ended_first():
+    """The second one's COMMITTED came before the first one's, and the snapshot between the two or behind both."""
+    journal = [granted(), *(record for number in range(2) for record in (begin(number, LOG), prepare_commit(number)))]
+    for told in ([committed(1)], [committed(1), committed(0)]):
+        records = list(snapshot_records(replay([*journal, *told]).producers.values()))
+        commits = [it.txid for it in records if isinstance(it, PrepareCommitRecord | CommittedRecord)]
+        assert commits == [txid(0), txid(1)]
+
+
 def doubt(group: str, journal: int, sequence: int) -> InDoubt:
     return InDoubt(group, Decided(txid(sequence, producer_id=journal), {}, 0), journal, sequence)
 

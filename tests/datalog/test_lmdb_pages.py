@@ -158,13 +158,40 @@ def test_cut_file_is_damage_and_no_crash(busy: bytes, tmp_path: Path, size: int)
 def test_page_that_is_free_and_in_use_is_found(busy: bytes) -> None:
     """The free list is held against what was read: the next write would overwrite a page in use."""
     file = LmdbFile(memoryview(bytearray(busy)))
-    free = next(iter(file.items(file.meta.free)))
+    free = file.free_list()[0]
     damaged = bytearray(busy)
     (named, _) = LmdbFile(memoryview(damaged)).items(file.meta.main)
     assert named.tree is not None
     assert named.tree.root is not None
     damaged[free.at + 8 : free.at + 16] = named.tree.root.to_bytes(8, "little")
     with pytest.raises(DamagedPage, match="free list"):
+        read_all(LmdbFile(memoryview(damaged)))
+
+
+def test_free_list_stands_in_the_order_of_its_numbers(tmp_path: Path) -> None:
+    """256 stands behind 255, though its first byte is the smaller one: LMDB compares them as numbers."""
+    with lmdb.open(str(tmp_path), map_size=1 << 28, max_dbs=8, sync=False) as env:
+        one = env.open_db(b"one")
+        while env.info()["last_txnid"] < 250:
+            with env.begin(write=True, db=one) as txn:
+                txn.put(b"key", bytes(5000))
+        with env.begin():  # A reader: what is freed meanwhile stays in the list, by transaction.
+            while env.info()["last_txnid"] < 260:
+                with env.begin(write=True, db=one) as txn:
+                    txn.put(b"key", bytes(5000))
+    file = open_file(tmp_path / "data.mdb")
+    listed = [int.from_bytes(item.key, sys.byteorder) for item in file.free_list()]
+    assert {255, 256} <= set(listed)
+    read_all(file.unread())
+
+
+def test_free_list_out_of_order_is_damage(busy: bytes) -> None:
+    """Two entries that stand in another order are named."""
+    damaged = bytearray(busy)
+    first, second = LmdbFile(memoryview(damaged)).free_list()[:2]
+    for item, key in ((first, second.key), (second, first.key)):
+        damaged[item.at - len(key) : item.at] = key
+    with pytest.raises(DamagedPage, match="stands behind"):
         read_all(LmdbFile(memoryview(damaged)))
 
 
