@@ -1,0 +1,495 @@
+"""A broker in memory, for the edge to be asked about.
+
+Fault model of the double: everything is visible at once unless `leaders.held` says otherwise; refusals are what a
+test puts into `leaders.refusal`, `coordinator.refusal` and `topics.failure`. Nothing is lost, nothing is late.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+import trio
+
+from coordinator.answers import Description, Granted, Refusal
+from datalog.batch import BatchHeader, parse_batch_header_untrusted, patch
+from datalog.interface import (
+    AbortedTransaction,
+    EpochEnd,
+    LogMissing,
+    OffsetOutOfRange,
+    ReadAnswer,
+    ReadRequest,
+    ReadResult,
+    TimestampOffset,
+    UnknownLog,
+)
+from datalog.offset_entries import CommittedOffset
+from fairlog.broker import AbortRefusal, ActiveProducer, Appended, Broker, CommitRefusal, DuplicateOf, RefusedAppend
+from fairlog.cluster.interface import Topic, TopicExists, UnknownTopic
+from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
+from fairlog.config import Address, Settings
+from fairlog.groups.interface import GroupRefusal
+from fairlog.groups.offset_index import Partition
+from fairlog.groups.offset_values import CommitUnderWay, FetchedOffset, NewOffset, Sender, TransactionalProducer
+from fairlog.groups.service import LocalGroups
+from fairlog.groups.settings import GroupSettings
+from fairlog_types import (
+    JournalPosition,
+    LeaderEpoch,
+    LogId,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    StorageFailure,
+)
+
+LEADER_EPOCH = LeaderEpoch(3)
+
+
+class MemoryCluster:
+    cluster_id = "fairlog-memory-cluster"
+    node_id = 7
+    leader_epoch = LEADER_EPOCH
+    group_journal_count = 16
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.by_name: dict[str, Topic] = {}
+
+    def topics(self) -> Sequence[Topic]:
+        return [self.by_name[name] for name in sorted(self.by_name)]
+
+    def topic(self, name: str) -> Topic | None:
+        return self.by_name.get(name)
+
+    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        return next((topic for topic in self.by_name.values() if topic.topic_id == topic_id), None)
+
+
+class MemoryTopics:
+    def __init__(self, cluster: MemoryCluster, leaders: MemoryLeaders) -> None:
+        self._cluster, self._leaders = cluster, leaders
+        self._made = 0
+        self.failure: Exception | None = None
+
+    async def create(self, name: str, *, partitions: int, configs: Mapping[str, str]) -> Topic:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        return self.create_now(name, partitions=partitions, configs=configs)
+
+    def create_now(self, name: str, *, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Topic:
+        check_topic_untrusted(name, partitions)
+        if name in self._cluster.by_name:
+            raise TopicExists(name)
+        self._made += 1
+        topic = Topic(name, UUID(int=self._made), partitions, dict(configs or {}), 1_000)
+        self._cluster.by_name[name] = topic
+        self._cluster.generation += 1
+        for log in topic.logs():
+            self._leaders.logs[log] = []
+        return topic
+
+    async def add_partitions(self, name: str, total: int, *, validate_only: bool) -> Topic:
+        await trio.lowlevel.checkpoint()
+        topic = self._known(name)
+        check_total_untrusted(topic, total)
+        if validate_only:
+            return topic
+        if self.failure is not None:
+            raise self.failure
+        grown = self._replace(replace(topic, partitions=total))
+        for log in grown.logs()[topic.partitions :]:
+            self._leaders.logs[log] = []
+        return grown
+
+    async def alter_configs(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
+        await trio.lowlevel.checkpoint()
+        topic = self._known(name)
+        configs = change(topic.configs)
+        if self.failure is not None:
+            raise self.failure
+        return self._replace(replace(topic, configs=configs))
+
+    def _known(self, name: str) -> Topic:
+        if name not in self._cluster.by_name:
+            raise UnknownTopic(f"there is no topic {name}")
+        return self._cluster.by_name[name]
+
+    def _replace(self, topic: Topic) -> Topic:
+        self._cluster.by_name[topic.name] = topic
+        self._cluster.generation += 1
+        return topic
+
+    async def delete(self, topic_id: UUID) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        topic = self._cluster.topic_by_id(topic_id)
+        if topic is None:
+            raise UnknownTopic(str(topic_id))
+        del self._cluster.by_name[topic.name]
+        self._cluster.generation += 1
+        for log in topic.logs():
+            del self._leaders.logs[log]
+
+
+class MemoryLeaders:
+    def __init__(self) -> None:
+        self.logs: dict[LogId, list[bytes]] = {}
+        self.held = False
+        """While set, nothing that is appended becomes visible."""
+        self.full = False
+        """While set, appending waits for room that does not come."""
+        self.refusal: RefusedAppend | None = None
+        self.failure: StorageFailure | None = None
+        self.duplicate: DuplicateOf | None = None
+        self.starts: dict[LogId, Offset] = {}
+        self.producers: dict[LogId, list[ActiveProducer]] = {}
+        self.marker_logs: set[LogId] = set()
+        """The logs of marker mode: what is appended in a transaction is there at once, and waited for on disk."""
+        self.abort_refusal: AbortRefusal | None = AbortRefusal.NO_MARKERS
+        self.aborts: list[tuple[LogId, int, int, int]] = []
+        """Abort markers asked for: log, producer id and epoch, coordinator epoch."""
+        self.visible_before_hold: dict[LogId, Offset] = {}
+        self.undecided: dict[LogId, Offset] = {}
+        """Where the oldest open transaction of a log begins, of logs that have one."""
+        self.aborted: dict[LogId, list[AbortedTransaction]] = {}
+        self._moved = trio.Event()
+
+    async def append(
+        self, log: LogId, data: bytes | bytearray | memoryview, header: BatchHeader
+    ) -> Appended | DuplicateOf | RefusedAppend:
+        if self.full:
+            await trio.sleep_forever()
+        if self.failure is not None:
+            raise self.failure
+        if self.refusal is not None:
+            return self.refusal
+        if self.duplicate is not None:
+            return self.duplicate
+        if header.transactional and log not in self.marker_logs:
+            return Appended(None, None)
+        base = self.end(log)
+        batch = bytearray(data)
+        patch(batch, base, LEADER_EPOCH)
+        if self.held:
+            self.visible_before_hold.setdefault(log, base)
+        self.logs[log].append(bytes(batch))
+        self._wake()
+        if header.transactional:
+            return Appended(base, None, durable_at=JournalPosition(base + header.record_count))
+        return Appended(base, Offset(base + header.record_count))
+
+    def release(self) -> None:
+        self.held = False
+        self.visible_before_hold.clear()
+        self._wake()
+
+    def decide(self, log: LogId) -> None:
+        """The log's open transactions have ended."""
+        del self.undecided[log]
+        self._wake()
+
+    def _wake(self) -> None:
+        self._moved.set()
+        self._moved = trio.Event()
+
+    def end(self, log: LogId) -> Offset:
+        batches = self.logs[log]
+        return Offset(parse_batch_header_untrusted(batches[-1]).last_offset + 1) if batches else Offset(0)
+
+    async def visible(self, log: LogId, offset: Offset) -> None:
+        await trio.lowlevel.checkpoint()
+        while (self.high_watermark(log) or 0) < offset:
+            if self.failure is not None:
+                raise self.failure
+            await self._moved.wait()
+
+    async def durable(self, log: LogId, through: JournalPosition) -> None:
+        await self.visible(log, Offset(through))
+
+    async def abort_by_hand(
+        self, log: LogId, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int
+    ) -> AbortRefusal | None:
+        await trio.lowlevel.checkpoint()
+        self.aborts.append((log, producer_id, producer_epoch, coordinator_epoch))
+        return self.abort_refusal
+
+    def high_watermark(self, log: LogId) -> Offset | None:
+        if log not in self.logs:
+            return None
+        return self.visible_before_hold.get(log, self.end(log))
+
+    def log_start(self, log: LogId) -> Offset:
+        return self.starts.get(log, Offset(0))
+
+    def last_stable_offset(self, log: LogId) -> Offset | None:
+        high_watermark = self.high_watermark(log)
+        return None if high_watermark is None else min(self.undecided.get(log, high_watermark), high_watermark)
+
+    async def wait_for_more(self, ends: Mapping[LogId, Offset], *, committed_only: bool = False) -> None:
+        await trio.lowlevel.checkpoint()
+        readable_end = self.last_stable_offset if committed_only else self.high_watermark
+        while all(readable_end(log) is not None and readable_end(log) <= end for log, end in ends.items()):
+            await self._moved.wait()
+
+    def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]:
+        return self.producers.get(log, [])
+
+    async def delete_before(self, log: LogId, offset: Offset) -> Offset | None:
+        await trio.lowlevel.checkpoint()
+        if self.full:
+            await trio.sleep_forever()
+        if self.failure is not None:
+            raise self.failure
+        if log not in self.logs:
+            return None
+        assert offset <= (self.high_watermark(log) or 0)
+        self.starts[log] = max(offset, self.log_start(log))
+        return self.starts[log]
+
+
+class MemoryDataLogs:
+    """Reads what the leaders keep. Only what the handlers use of `datalog.interface.DataLogs`."""
+
+    def __init__(self, leaders: MemoryLeaders) -> None:
+        self._leaders = leaders
+        self.reads = 0
+        self.ahead = False
+        """While set, the data logs already hold what the leaders have not announced."""
+
+    def read(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> list[ReadAnswer]:
+        self.reads += 1
+        answers: list[ReadAnswer] = []
+        left = bytes_max
+        for request in requests:
+            end, stable = self._leaders.high_watermark(request.log), self._leaders.last_stable_offset(request.log)
+            if end is not None and self.ahead:
+                end = stable = self._leaders.end(request.log)
+            if end is None or stable is None:
+                answers.append(LogMissing(request.log))
+                continue
+            start = self._leaders.log_start(request.log)
+            if not start <= request.offset <= end:
+                answers.append(OffsetOutOfRange(request.log, end, start))
+                continue
+            taken: list[bytes] = []
+            for batch in self._leaders.logs[request.log]:
+                header = parse_batch_header_untrusted(batch)
+                if not request.offset <= header.last_offset < (stable if request.committed_only else end):
+                    continue
+                size = sum(map(len, taken)) + len(batch)
+                if size > min(left, request.bytes_max) and not (left == bytes_max and not taken):
+                    break
+                taken.append(batch)
+            left -= sum(map(len, taken))
+            aborted = tuple(self._leaders.aborted.get(request.log, ())) if request.committed_only and taken else ()
+            answers.append(ReadResult(request.log, taken, end, start, stable, aborted))
+        return answers
+
+    def offset_for_timestamp(self, log: LogId, timestamp_ms: int) -> TimestampOffset | None:
+        headers = map(parse_batch_header_untrusted, self._leaders.logs[log])
+        return next(
+            (TimestampOffset(h.base_offset, h.max_timestamp) for h in headers if h.max_timestamp >= timestamp_ms), None
+        )
+
+    def max_timestamp(self, log: LogId) -> TimestampOffset | None:
+        headers = list(map(parse_batch_header_untrusted, self._leaders.logs[log]))
+        if not headers:
+            return None
+        largest = max(headers, key=lambda h: h.max_timestamp)
+        return TimestampOffset(largest.base_offset, largest.max_timestamp)
+
+    def end_of_epoch(self, log: LogId, leader_epoch: LeaderEpoch) -> EpochEnd:
+        if log not in self._leaders.logs:
+            raise UnknownLog(log)
+        headers = list(map(parse_batch_header_untrusted, self._leaders.logs[log]))
+        upto = [header for header in headers if header.partition_leader_epoch <= leader_epoch]
+        later = [header.base_offset for header in headers if header.partition_leader_epoch > leader_epoch]
+        return EpochEnd(upto[-1].partition_leader_epoch if upto else None, (later or [self._leaders.end(log)])[0])
+
+
+class MemoryCoordinator:
+    def __init__(self) -> None:
+        self.refusal: Refusal | None = None
+        self.failure: StorageFailure | None = None
+        self.calls: list[tuple[object, ...]] = []
+        self.descriptions: dict[str, Description] = {}
+        self.epochs: dict[ProducerId, ProducerEpoch] = {}
+        self._next_id = 40
+
+    async def _called(self, *call: object) -> Refusal | None:
+        await trio.lowlevel.checkpoint()
+        self.calls.append(call)
+        if self.failure is not None:
+            raise self.failure
+        return self.refusal
+
+    async def init_producer_id(
+        self,
+        transactional_id: str | None,
+        timeout_ms: int,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        connection: int,
+    ) -> Granted | Refusal:
+        refusal = await self._called("init", transactional_id, timeout_ms, producer_id, epoch, connection)
+        if refusal is not None:
+            return refusal
+        self._next_id += 1
+        return Granted(ProducerId(self._next_id), ProducerEpoch(0))
+
+    async def add_logs(
+        self,
+        transactional_id: str,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        logs: Sequence[LogId],
+        connection: int,
+    ) -> Mapping[LogId, Refusal | None] | Refusal:
+        refusal = await self._called("add", transactional_id, producer_id, epoch, tuple(logs), connection)
+        return dict.fromkeys(logs) if refusal is None else refusal
+
+    async def end(
+        self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool, connection: int
+    ) -> Refusal | None:
+        return await self._called("end", transactional_id, producer_id, epoch, commit, connection)
+
+    def describe(self, transactional_id: str) -> Description | None:
+        return self.descriptions.get(transactional_id)
+
+    def describe_all(self) -> Sequence[Description]:
+        return list(self.descriptions.values())
+
+    def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None:
+        return self.epochs.get(producer_id)
+
+
+class MemoryKept:
+    """The groups that have committed offsets, by name alone: what membership sees of offsets."""
+
+    def __init__(self) -> None:
+        self.of: set[str] = set()
+        self.failure: StorageFailure | None = None
+
+    def groups(self) -> set[str]:
+        return self.of
+
+    async def delete(self, group: str) -> GroupRefusal | None:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        self.of.discard(group)
+        return None
+
+
+class MemoryOffsets:
+    """What is committed is there at once; what `pending` names is in an open transaction."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, dict[Partition, CommittedOffset]] = {}
+        self.pending: set[Partition] = set()
+        self.refusal: CommitRefusal | None = None
+        self.settles = True
+        self.readable = True
+        self.failure: Exception | None = None
+        self.deletion: GroupRefusal | None = None
+        self.subscribed: set[str] = set()
+        self.calls: list[tuple[object, ...]] = []
+
+    def log_of(self, group: str) -> LogId:
+        return LogId.of_offsets(len(group) % 4)
+
+    async def commit(self, group: str, sender: Sender, offsets: Sequence[NewOffset]) -> CommitUnderWay | CommitRefusal:
+        await trio.lowlevel.checkpoint()
+        self.calls.append(("commit", group, sender))
+        if self.refusal is not None:
+            return self.refusal
+        for new in offsets:
+            value = CommittedOffset(Offset(new.offset), new.leader_epoch, new.metadata, 1_000)
+            self.groups.setdefault(group, {})[new.partition] = value
+        return CommitUnderWay(self.log_of(group), Offset(1))
+
+    async def settled(self, commit: CommitUnderWay) -> bool:
+        await trio.lowlevel.checkpoint()
+        return self.settles
+
+    async def commit_in_transaction(
+        self, group: str, sender: Sender, producer: TransactionalProducer, offsets: Sequence[NewOffset]
+    ) -> CommitRefusal | None:
+        await trio.lowlevel.checkpoint()
+        self.calls.append(("commit in", group, sender, producer, tuple(offsets)))
+        return self.refusal
+
+    async def fetch(
+        self, group: str, partitions: Sequence[Partition] | None, *, require_stable: bool
+    ) -> Mapping[Partition, FetchedOffset] | None:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        if not self.readable:
+            return None
+        known = self.groups.get(group, {})
+        return {
+            asked: FetchedOffset(known.get(asked), require_stable and asked in self.pending)
+            for asked in (known if partitions is None else partitions)
+        }
+
+    async def delete_partitions(
+        self, group: str, topics: Mapping[Partition, str]
+    ) -> Mapping[Partition, GroupRefusal | None] | GroupRefusal:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        if self.deletion is not None:
+            return self.deletion
+        return {asked: GroupRefusal.SUBSCRIBED if name in self.subscribed else None for asked, name in topics.items()}
+
+
+@dataclass
+class Memory:
+    """The double, with its parts at hand."""
+
+    cluster: MemoryCluster = field(default_factory=MemoryCluster)
+    leaders: MemoryLeaders = field(default_factory=MemoryLeaders)
+    coordinator: MemoryCoordinator = field(default_factory=MemoryCoordinator)
+    offsets: MemoryOffsets = field(default_factory=MemoryOffsets)
+    settings: Settings = field(default_factory=Settings)
+
+    def __post_init__(self) -> None:
+        self.topics = MemoryTopics(self.cluster, self.leaders)
+        self.kept = MemoryKept()
+        # The real one: it is in memory, too. No rebalance waits for time.
+        counter = itertools.count(1)
+        self.groups = LocalGroups(
+            GroupSettings(initial_rebalance_delay_ms=0, members_max=3),
+            now_ms=lambda: 1_000,
+            new_suffix=lambda: str(next(counter)),
+        )
+        self.groups.ask_offsets_of(self.kept)
+        self.data_logs = MemoryDataLogs(self.leaders)
+
+    def configure(self, **topics: object) -> None:
+        """Change keys of the settings' `topics` part."""
+        self.settings = replace(self.settings, topics=replace(self.settings.topics, **topics))
+
+    @property
+    def broker(self) -> Broker:
+        return Broker(
+            self.cluster,  # type: ignore[arg-type]
+            self.topics,
+            self.leaders,
+            self.data_logs,  # type: ignore[arg-type]
+            self.coordinator,
+            self.settings,
+            Address("broker.example", 9092),
+            self.offsets,
+            self.groups,
+        )
+
+    def log(self, topic: str, partition: int = 0) -> LogId:
+        return self.cluster.by_name[topic].logs()[partition]
