@@ -4,15 +4,15 @@ The way of a frame:
 
     append ──pwritev──▶ page cache ──Flusher: fdatasync──▶ disk        `end` grows, then `durable` follows
                            ▲
-       zeros, preallocated ┘  Flusher's threads, ahead of need
+        room, preallocated ┘  Flusher's threads, ahead of need
 
-`append` runs on the event loop: a write into preallocated zeros costs a few µs and cannot fail for want of
-space. All else that touches the disk (zeroing, syncing, sealing, renaming) runs in the flusher's threads.
+`append` runs on the event loop: a write into preallocated room costs a few µs and cannot fail for want of
+space. All else that touches the disk (making room, syncing, sealing, renaming) runs in the flusher's threads.
 
-*Room.* While the loop appends, zeros are written ahead of it, and near a segment's limit a *spare*, which becomes
-the next segment in one step when a frame does not fit any more (`room`). So `make_room` seldom waits; it is
-where a full disk shows, as `NoRoom`. `has_room` leaves a reserve for the small frames that decide transactions
-(APPLY, DISCARD, COMMITTED), which are appended without asking. Should even the reserve be used up,
+*Room.* While the loop appends, room is made ahead of it (zeros, or blocks for large frames), and near a segment's limit
+a *spare*, which becomes the next segment in one step when a frame does not fit any more (`room`). So `make_room`
+seldom waits; it is where a full disk shows, as `NoRoom`. `has_room` leaves a reserve for the small frames that decide
+transactions (APPLY, DISCARD, COMMITTED), which are appended without asking. Should even the reserve be used up,
 such a frame waits for room on the spot.
 
 *Rolling.* The next segment takes frames at once, under a name that recovery counts as not durable; the next flush
@@ -45,12 +45,12 @@ import trio
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, StorageFailure
 from journal.failpoints import reach
 from journal.flush import Flusher
-from journal.frame import CLOSE, HEADER_BYTES, Buffer, encode_frame, padded
+from journal.frame import CLOSE, HEADER_BYTES, LARGE_FRAME_BYTES, Buffer, encode_frame, padded
 from journal.reading import FrameAt, ReadableSegment, read_frames, read_payload
 from journal.reopen import Reopened, reopen
 from journal.room import NoFiles, NoRoom, Room, refused_to_open
 from journal.segment import Fsync, JournalKind, file_offset
-from journal.segment_file import OpenFile, SealedSegment, SegmentFile
+from journal.segment_file import OpenFile, SealedSegment, SegmentFile, let_go_of_cache
 
 __all__ = ["FrameAt", "Fsync", "Journal", "JournalKind", "JournalSettings", "NoFiles", "NoRoom"]
 
@@ -104,10 +104,10 @@ class Journal:
             active=last,
             limit_bytes=settings.segment_bytes_max,
             flusher=flusher,
-            # Synced zeros make every later fdatasync cheap. Where nobody waits for one, zeros may stay in memory
+            # Synced room makes every later fdatasync cheap. Where nobody waits for one, zeros may stay in memory
             # (their space is allotted all the same), and most are overwritten before they would be written.
             sync=flusher.sync if self._waits_for_disk else _leave_in_memory,
-            failed=partial(self._fail, "writing zeros"),
+            failed=partial(self._fail, "making room"),
         )
         self._end = JournalPosition(0) if last is None else last.end
         self._synced = self._end
@@ -365,6 +365,8 @@ class Journal:
     def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray:
         """The payload of the frame at `position`, which takes `frame_bytes` (to the next frame). For any thread.
 
+        Payloads are read once, by the copier. So a large one that is on disk leaves the page cache behind, and what is
+        appended next takes its memory, which the processor, and a virtual machine's host, have at hand.
         Raises CorruptStorage, naming file and byte, if there is no such frame; NoFiles if the file cannot be opened
         just now; StorageFailure if the disk refuses.
         """
@@ -374,9 +376,13 @@ class Journal:
             raise CorruptStorage(f"{self._directory}: position {position} is before the journal's start, {self.start}")
         segment = segments[found]
         try:
-            return read_payload(self._readable(segment), position, frame_bytes)
+            readable = self._readable(segment)
+            payload = read_payload(readable, position, frame_bytes)
+            if frame_bytes >= LARGE_FRAME_BYTES and position + frame_bytes <= self._synced:
+                let_go_of_cache(readable.open_file.fd, file_offset(position, segment.base), frame_bytes)
         except OSError as error:
             raise self._unreadable(segment, error) from error
+        return payload
 
     # The flusher's side (`Flushable`)
 
@@ -448,7 +454,7 @@ class Journal:
             raise self._fail("writing a frame", OSError(f"only {written} of {size} bytes were taken"))
         self._end = segment.end = JournalPosition(position + size)
         if self._end >= self._room.refill_at:
-            self._room.refill()
+            self._room.refill(size)
         if self._settings.fsync is Fsync.INTERVAL:
             self._flusher.start_within(self, self._settings.fsync_interval_ms / 1000)
         return position

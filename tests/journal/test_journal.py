@@ -370,7 +370,7 @@ async def test_journal_room_that_breaks_the_disk_fails_the_journal(open_journal,
     """Any error but a full disk is the disk's failure, also while writing zeros."""
     journal = await open_journal()
     disk.fail()
-    with pytest.raises(StorageFailure, match="writing zeros failed"):
+    with pytest.raises(StorageFailure, match="making room failed"):
         await journal.make_room(1000)
     assert journal.failed is not None
 
