@@ -211,7 +211,7 @@ async def test_payload_that_is_large_and_on_disk_gives_its_memory_back_when_read
 async def test_payload_that_is_small_or_not_on_disk_stays_in_memory(open_journal, file_system) -> None:
     """A call for each small frame would cost more than it gives, and pages that are dirty would be written out."""
     journal = await open_journal()
-    small = await append(journal, 1, SMALL)
+    small = await append(journal, 1, LARGE[: LARGE_FRAME_BYTES // 2])
     await journal.flush(journal.end)
     large = await append(journal, 2, LARGE)
     journal.read_payload(*small)
