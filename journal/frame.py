@@ -46,7 +46,7 @@ FRAME_BYTES_MAX = 0xFFFF_FFFF - ALIGNMENT
 
 LARGE_FRAME_BYTES = 256 * 1024
 """From this size on room for a frame is allocated rather than filled with zeros, and its memory in the page cache is
-given back when it has been read: what either costs by the frame is less than what it saves by the byte.
+given back when it has been copied: what either costs by the frame is less than what it saves by the byte.
 (docs/decisions/0034-large-frames.md has the measurement.)"""
 
 CLOSE = 0xFF

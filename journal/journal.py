@@ -365,8 +365,6 @@ class Journal:
     def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray:
         """The payload of the frame at `position`, which takes `frame_bytes` (to the next frame). For any thread.
 
-        Payloads are read once, by the copier. So a large one that is on disk leaves the page cache behind, and what is
-        appended next takes its memory, which the processor, and a virtual machine's host, have at hand.
         Raises CorruptStorage, naming file and byte, if there is no such frame; NoFiles if the file cannot be opened
         just now; StorageFailure if the disk refuses.
         """
@@ -376,13 +374,24 @@ class Journal:
             raise CorruptStorage(f"{self._directory}: position {position} is before the journal's start, {self.start}")
         segment = segments[found]
         try:
-            readable = self._readable(segment)
-            payload = read_payload(readable, position, frame_bytes)
-            if frame_bytes >= LARGE_FRAME_BYTES and position + frame_bytes <= self._synced:
-                let_go_of_cache(readable.open_file.fd, file_offset(position, segment.base), frame_bytes)
+            return read_payload(self._readable(segment), position, frame_bytes)
         except OSError as error:
             raise self._unreadable(segment, error) from error
-        return payload
+
+    def let_go(self, position: JournalPosition, frame_bytes: int) -> None:
+        """The frame there has been copied, and will not be read again in this run. For any thread; never fails.
+
+        A large one that is on disk leaves the page cache: what is appended next takes its memory, which the processor,
+        and the host of a virtual machine, have at hand, where fresh memory is not. A small one is not worth the call.
+        """
+        if frame_bytes < LARGE_FRAME_BYTES or position + frame_bytes > self._synced:
+            return
+        for segment in reversed(self._segments):
+            if segment.base <= position:
+                opened = self._open_already(segment)
+                if opened is not None:
+                    let_go_of_cache(opened.fd, file_offset(position, segment.base), frame_bytes)
+                return
 
     # The flusher's side (`Flushable`)
 
@@ -566,15 +575,18 @@ class Journal:
 
     def _readable(self, segment: SealedSegment | SegmentFile) -> ReadableSegment:
         # The last file read stays open. Two threads may each open one; the one that is not kept closes by itself.
-        open_file = segment.open_file if isinstance(segment, SegmentFile) else None
+        open_file = self._open_already(segment)
         if open_file is None:
-            kept = self._last_read
-            if kept is not None and kept[0] == segment.base:
-                open_file = kept[1]
-            else:
-                open_file = OpenFile(segment.path, os.O_RDONLY)
-                self._last_read = (segment.base, open_file)
+            open_file = OpenFile(segment.path, os.O_RDONLY)
+            self._last_read = (segment.base, open_file)
         return ReadableSegment(segment.path, open_file, segment.base, segment.end, segment.salt)
+
+    def _open_already(self, segment: SealedSegment | SegmentFile) -> OpenFile | None:
+        open_file = segment.open_file if isinstance(segment, SegmentFile) else None
+        kept = self._last_read
+        if open_file is None and kept is not None and kept[0] == segment.base:
+            return kept[1]
+        return open_file
 
     def _unreadable(self, segment: SealedSegment | SegmentFile, error: OSError) -> StorageFailure:
         return refused_to_open(self._directory, error) or StorageFailure(f"{segment.path}: cannot be read: {error}")

@@ -22,6 +22,7 @@ import errno
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -271,13 +272,14 @@ def read_range(fd: int, offset: int, count: int) -> bytearray:
 
 
 def let_go_of_cache(fd: int, offset: int, count: int) -> None:
-    """Tell the system that this range, which is on disk, will hardly be read again. A hint; raises OSError.
+    """Tell the system that this range, which is on disk, will hardly be read again: a hint, that it may disregard.
 
     Only whole pages are named: of those at the ends other parts may be dirty, and would be written out at once.
     """
     start, end = -(-offset // _PAGE_BYTES) * _PAGE_BYTES, (offset + count) // _PAGE_BYTES * _PAGE_BYTES
     if start < end:
-        os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
+        with suppress(OSError):
+            os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
 
 def make_directory(directory: Path) -> None:

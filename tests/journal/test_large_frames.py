@@ -192,15 +192,16 @@ async def test_large_frames_torn_by_a_power_cut_are_cut_and_the_room_serves_on(o
     assert numbers(await open_journal("crashed")) == [0, 1, 3]
 
 
-async def test_payload_that_is_large_and_on_disk_gives_its_memory_back_when_read(open_journal, file_system) -> None:
-    """The whole pages of the frame, and no others; it can be read again."""
-    journal = await open_journal()
-    places = [await append(journal, number, LARGE) for number in range(3)]
+async def test_frame_that_is_large_and_on_disk_gives_its_memory_back_when_copied(open_journal, file_system) -> None:
+    """The whole pages of the frame, and no others, in sealed segments, too; it can be read again."""
+    journal = await open_journal(segment_bytes_max=2**20)
+    places = [await append(journal, number, LARGE) for number in range(6)]
     await journal.flush(journal.end)
     for position, frame_bytes in places:
         assert journal.read_payload(position, frame_bytes) == LARGE
+        journal.let_go(position, frame_bytes)
         ((offset, count),) = file_system.let_go
-        start = SEGMENT_HEADER_BYTES + position
+        start = SEGMENT_HEADER_BYTES + position - max(each.base for each in journal._segments if each.base <= position)
         assert (offset % PAGE_BYTES, count % PAGE_BYTES) == (0, 0)
         assert start <= offset < start + PAGE_BYTES
         assert start + frame_bytes - PAGE_BYTES < offset + count <= start + frame_bytes
@@ -208,14 +209,24 @@ async def test_payload_that_is_large_and_on_disk_gives_its_memory_back_when_read
     assert journal.read_payload(*places[0]) == LARGE
 
 
-async def test_payload_that_is_small_or_not_on_disk_stays_in_memory(open_journal, file_system) -> None:
+async def test_frame_that_is_small_or_not_on_disk_stays_in_memory(open_journal, file_system) -> None:
     """A call for each small frame would cost more than it gives, and pages that are dirty would be written out."""
     journal = await open_journal()
     small = await append(journal, 1, LARGE[: LARGE_FRAME_BYTES // 2])
     await journal.flush(journal.end)
-    large = await append(journal, 2, LARGE)
-    journal.read_payload(*small)
-    journal.read_payload(*large)
+    journal.let_go(*small)
+    journal.let_go(*await append(journal, 2, LARGE))
     journal = await open_journal("unsynced", fsync=Fsync.NEVER)
-    journal.read_payload(*await append(journal, 1, LARGE))
+    journal.let_go(*await append(journal, 1, LARGE))
+    assert file_system.let_go == []
+
+
+async def test_frame_whose_file_is_not_open_any_more_is_let_go_of_without_a_word(open_journal, file_system) -> None:
+    """It is a hint: for its sake no file is opened, and a journal that was closed or deleted is not asked."""
+    journal = await open_journal()
+    place = await append(journal, 1, LARGE)
+    await journal.close()
+    journal.let_go(*place)
+    reopened = await open_journal()
+    reopened.let_go(*place)
     assert file_system.let_go == []
