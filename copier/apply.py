@@ -2,7 +2,8 @@
 
 Runs in a worker thread, from start to end. Inside one write block of the data logs it reads the marks,
 plans what they have not passed yet, reads each batch back from its journal (its CRC is checked there),
-patches base offset and leader epoch, appends, and writes windows and marks. On any exception the block is
+patches base offset and leader epoch, appends, and writes windows and marks. When the block is committed the journals
+may let go of what they had of these frames in memory. On any exception the block is
 undone and nothing has happened.
 
 In a log of marker mode, whose batches are copied before their transaction is decided, the same block keeps which
@@ -38,6 +39,10 @@ class PayloadSource(Protocol):
 
     def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray:
         """The payload of the frame at `position`, its CRC checked. Callable from any thread."""
+        ...
+
+    def let_go(self, position: JournalPosition, frame_bytes: int) -> None:
+        """The frame at `position` has been copied. Callable from any thread; never fails."""
         ...
 
 
@@ -93,6 +98,10 @@ def apply(
             payload_bytes += copied_bytes
         reach("copier.copy.before_commit")
     reach("copier.copy.after_commit")
+    # Not as each is read: the commit would take what this gives back, and it has time, as it runs in a thread; but what
+    # comes next into the journals is written by the event loop.
+    for log_plan in plans:
+        _let_go(log_plan, journals[log_plan.log])
     return Copied(new_marks, high_watermarks, last_stable, records, payload_bytes)
 
 
@@ -132,6 +141,13 @@ def _copy_data(
     for part in grown.values():
         writer.put_open(log, OpenInLog(*part))
     return next_offset, payload_bytes
+
+
+def _let_go(log_plan: LogPlan, journal: PayloadSource) -> None:
+    for item in log_plan.data:
+        if not isinstance(item, PlacedMarker):
+            for _, batch in batches_at(item):
+                journal.let_go(batch.position, batch.frame_bytes)
 
 
 def _end(item: PlacedMarker, writer: DataLogWriter) -> None:

@@ -214,7 +214,7 @@ class LocalLeaders:
     async def append(self, log: LogId, data: Buffer, header: BatchHeader) -> Appended | DuplicateOf | RefusedAppend:
         """Write one checked batch to the journal of `log`. See `fairlog.broker.Leaders`.
 
-        Waits only for room: in the journal (zeros are written ahead), and in the copier's backlog.
+        Waits only for room: in the journal (it is made ahead), and in the copier's backlog.
         """
         try:
             leader = await self._writer.leader_with_place(log, len(data))

@@ -19,7 +19,7 @@ side, and how little is spent on getting there and back:
 - *Back*: a thread puts its outcome into a deque and wakes the loop once for all that lie there
   (`run_sync_soon(..., idempotent=True)`); the only tasks that are switched to are the journal's own waiters.
 
-Other disk work of journals (zeros for new room) goes through the same threads with `submit`. A timer flushes
+Other disk work of journals (making room) goes through the same threads with `submit`. A timer flushes
 journals with fsync=interval, all that are dirty together. The flusher never retries and never decides what a
 failure means: the journal does (invariant 12).
 """

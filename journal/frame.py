@@ -44,6 +44,11 @@ ALIGNMENT = 8
 CBOR_BYTES_MAX = 0xFFFF
 FRAME_BYTES_MAX = 0xFFFF_FFFF - ALIGNMENT
 
+LARGE_FRAME_BYTES = 512 * 1024
+"""From this size on room for a frame is allocated rather than filled with zeros, and its memory in the page cache is
+given back when it has been copied: what either costs by the frame is less than what it saves by the byte
+(docs/decisions/0034-large-frames.md)."""
+
 CLOSE = 0xFF
 """The kind of the frame that a clean close leaves behind: the witness that all before it is on disk."""
 

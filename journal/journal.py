@@ -4,15 +4,15 @@ The way of a frame:
 
     append ──pwritev──▶ page cache ──Flusher: fdatasync──▶ disk        `end` grows, then `durable` follows
                            ▲
-       zeros, preallocated ┘  Flusher's threads, ahead of need
+        room, preallocated ┘  Flusher's threads, ahead of need
 
-`append` runs on the event loop: a write into preallocated zeros costs a few µs and cannot fail for want of
-space. All else that touches the disk (zeroing, syncing, sealing, renaming) runs in the flusher's threads.
+`append` runs on the event loop: a write into preallocated room costs a few µs and cannot fail for want of
+space. All else that touches the disk (making room, syncing, sealing, renaming) runs in the flusher's threads.
 
-*Room.* While the loop appends, zeros are written ahead of it, and near a segment's limit a *spare*, which becomes
-the next segment in one step when a frame does not fit any more (`room`). So `make_room` seldom waits; it is
-where a full disk shows, as `NoRoom`. `has_room` leaves a reserve for the small frames that decide transactions
-(APPLY, DISCARD, COMMITTED), which are appended without asking. Should even the reserve be used up,
+*Room.* While the loop appends, room is made ahead of it (zeros, or blocks for large frames), and near a segment's limit
+a *spare*, which becomes the next segment in one step when a frame does not fit any more (`room`). So `make_room`
+seldom waits; it is where a full disk shows, as `NoRoom`. `has_room` leaves a reserve for the small frames that decide
+transactions (APPLY, DISCARD, COMMITTED), which are appended without asking. Should even the reserve be used up,
 such a frame waits for room on the spot.
 
 *Rolling.* The next segment takes frames at once, under a name that recovery counts as not durable; the next flush
@@ -45,12 +45,12 @@ import trio
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, StorageFailure
 from journal.failpoints import reach
 from journal.flush import Flusher
-from journal.frame import CLOSE, HEADER_BYTES, Buffer, encode_frame, padded
+from journal.frame import CLOSE, HEADER_BYTES, LARGE_FRAME_BYTES, Buffer, encode_frame, padded
 from journal.reading import FrameAt, ReadableSegment, read_frames, read_payload
 from journal.reopen import Reopened, reopen
 from journal.room import NoFiles, NoRoom, Room, refused_to_open
 from journal.segment import Fsync, JournalKind, file_offset
-from journal.segment_file import OpenFile, SealedSegment, SegmentFile
+from journal.segment_file import OpenFile, SealedSegment, SegmentFile, let_go_of_cache
 
 __all__ = ["FrameAt", "Fsync", "Journal", "JournalKind", "JournalSettings", "NoFiles", "NoRoom"]
 
@@ -104,10 +104,10 @@ class Journal:
             active=last,
             limit_bytes=settings.segment_bytes_max,
             flusher=flusher,
-            # Synced zeros make every later fdatasync cheap. Where nobody waits for one, zeros may stay in memory
+            # Synced room makes every later fdatasync cheap. Where nobody waits for one, zeros may stay in memory
             # (their space is allotted all the same), and most are overwritten before they would be written.
             sync=flusher.sync if self._waits_for_disk else _leave_in_memory,
-            failed=partial(self._fail, "writing zeros"),
+            failed=partial(self._fail, "making room"),
         )
         self._end = JournalPosition(0) if last is None else last.end
         self._synced = self._end
@@ -378,6 +378,21 @@ class Journal:
         except OSError as error:
             raise self._unreadable(segment, error) from error
 
+    def let_go(self, position: JournalPosition, frame_bytes: int) -> None:
+        """The frame there has been copied, and will not be read again in this run. For any thread; never fails.
+
+        A large one that is on disk leaves the page cache: what is appended next takes its memory, which the processor,
+        and the host of a virtual machine, have at hand, where fresh memory is not. A small one is not worth the call.
+        """
+        if frame_bytes < LARGE_FRAME_BYTES or position + frame_bytes > self._synced:
+            return
+        for segment in reversed(self._segments):
+            if segment.base <= position:
+                opened = self._open_already(segment)
+                if opened is not None:
+                    let_go_of_cache(opened.fd, file_offset(position, segment.base), frame_bytes)
+                return
+
     # The flusher's side (`Flushable`)
 
     def wants_flush(self) -> bool:
@@ -448,7 +463,7 @@ class Journal:
             raise self._fail("writing a frame", OSError(f"only {written} of {size} bytes were taken"))
         self._end = segment.end = JournalPosition(position + size)
         if self._end >= self._room.refill_at:
-            self._room.refill()
+            self._room.refill(size)
         if self._settings.fsync is Fsync.INTERVAL:
             self._flusher.start_within(self, self._settings.fsync_interval_ms / 1000)
         return position
@@ -560,15 +575,18 @@ class Journal:
 
     def _readable(self, segment: SealedSegment | SegmentFile) -> ReadableSegment:
         # The last file read stays open. Two threads may each open one; the one that is not kept closes by itself.
-        open_file = segment.open_file if isinstance(segment, SegmentFile) else None
+        open_file = self._open_already(segment)
         if open_file is None:
-            kept = self._last_read
-            if kept is not None and kept[0] == segment.base:
-                open_file = kept[1]
-            else:
-                open_file = OpenFile(segment.path, os.O_RDONLY)
-                self._last_read = (segment.base, open_file)
+            open_file = OpenFile(segment.path, os.O_RDONLY)
+            self._last_read = (segment.base, open_file)
         return ReadableSegment(segment.path, open_file, segment.base, segment.end, segment.salt)
+
+    def _open_already(self, segment: SealedSegment | SegmentFile) -> OpenFile | None:
+        open_file = segment.open_file if isinstance(segment, SegmentFile) else None
+        kept = self._last_read
+        if open_file is None and kept is not None and kept[0] == segment.base:
+            return kept[1]
+        return open_file
 
     def _unreadable(self, segment: SealedSegment | SegmentFile, error: OSError) -> StorageFailure:
         return refused_to_open(self._directory, error) or StorageFailure(f"{segment.path}: cannot be read: {error}")

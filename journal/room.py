@@ -1,9 +1,14 @@
-"""Room ahead of a journal's end: when zeros are written, how many, and into which file.
+"""Room ahead of a journal's end: when it is made, how much, of what, and in which file.
 
 A journal has an *active* segment, which takes frames, and at times a *spare*, which becomes the next one.
 Growth goes: extend the active segment (by as much again as it has, 64 KiB to 4 MiB at a time) until
 its limit, then make a spare. It is begun in the background while there is still half a step of room, so that appends
 seldom meet its end. At most one growth is under way for a journal; it runs in a flusher's thread.
+
+Room is zeros that are written, for small frames: their fdatasync changes no metadata. For large ones it is blocks that
+are allocated: with them writing each byte once more costs more than the metadata does. The frame that asks for room, or
+by which the last one ran short, stands for those that follow; one that is of the other size is taken as well
+(docs/decisions/0034-large-frames.md).
 
 `plan_growth` decides, without I/O; `Room` runs what it decided. A full disk is not the journal's failure, and neither
 is a process that may open no more files: it is told to whoever asked for room (invariant 12 is about bytes that were
@@ -26,6 +31,7 @@ import trio
 from fairlog_types import StorageFailure
 from journal.failpoints import reach
 from journal.flush import Flusher
+from journal.frame import LARGE_FRAME_BYTES
 from journal.segment import NEW_SUFFIX, SEGMENT_HEADER_BYTES
 from journal.segment_file import SegmentFile, Sync
 
@@ -74,31 +80,37 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Write `more_bytes` zeros behind the target, or make a new spare of that size."""
+    """Make `more_bytes` of room behind the target, or a new spare of that size."""
 
     target: Target
     more_bytes: int
+    allocated: bool = False
+    """Allocate blocks; otherwise write zeros."""
 
 
-def plan_growth(active: Space | None, spare: Space | None, *, needed_bytes: int, limit_bytes: int) -> Growth | None:
+def plan_growth(
+    active: Space | None, spare: Space | None, *, needed_bytes: int, limit_bytes: int, frame_bytes: int = 0
+) -> Growth | None:
     """What to do so that a frame of `needed_bytes` fits somewhere; None if it would fit into the spare already.
 
     `limit_bytes` bounds a segment's file; only a frame that is larger than a whole segment gets a larger one.
+    `frame_bytes` is the size of the frames to come, as far as that can be told.
     """
+    allocated = frame_bytes >= LARGE_FRAME_BYTES
 
     def blocks(count: int) -> int:
         return math.ceil(count / _BLOCK_BYTES) * _BLOCK_BYTES
 
     if spare is not None:
         missing = needed_bytes - spare.free_bytes
-        return Growth(Target.SPARE, blocks(missing)) if missing > 0 else None
+        return Growth(Target.SPARE, blocks(missing), allocated) if missing > 0 else None
     step = _step_bytes(active, limit_bytes)
     if active is not None:
         allowed = limit_bytes - active.file_bytes
         more = min(max(step, blocks(needed_bytes - active.free_bytes)), allowed)
         if more > 0 and needed_bytes <= active.free_bytes + more:
-            return Growth(Target.ACTIVE, more)
-    return Growth(Target.NEW_SPARE, max(step, blocks(SEGMENT_HEADER_BYTES + needed_bytes)))
+            return Growth(Target.ACTIVE, more, allocated)
+    return Growth(Target.NEW_SPARE, max(step, blocks(SEGMENT_HEADER_BYTES + needed_bytes)), allocated)
 
 
 def _step_bytes(active: Space | None, limit_bytes: int) -> int:
@@ -163,7 +175,7 @@ class Room:
     async def make(self, needed_bytes: int) -> None:
         """Wait until `has(needed_bytes)`, or `stop`. Raises NoRoom if the disk is full. Cancelled: growth goes on."""
         while not self.has(needed_bytes) and not self._stopped:
-            self._grow(needed_bytes + self._reserve_bytes)
+            self._grow(needed_bytes + self._reserve_bytes, frame_bytes=needed_bytes)
             await self._growth()
 
     async def make_spare(self) -> None:
@@ -178,7 +190,7 @@ class Room:
         while needed_bytes > max(_free(self.active), _free(self.spare)):
             growth = self._under_way
             if growth is None:
-                plan = self._plan(needed_bytes)
+                plan = self._plan(needed_bytes, needed_bytes)
                 assert plan is not None
                 growth = self._begin(plan)
                 growth.run()
@@ -187,10 +199,10 @@ class Room:
             if self._refused is not None:
                 raise self._no_room(self._refused)
 
-    def refill(self) -> None:
-        """Begin the next growth in the background."""
+    def refill(self, frame_bytes: int) -> None:
+        """Begin the next growth in the background; `frame_bytes` is the size of the frame that was appended last."""
         self.refill_at = math.inf
-        self._grow(_free(self.active) + 1)
+        self._grow(_free(self.active) + 1, frame_bytes=frame_bytes)
 
     def take_spare(self) -> SegmentFile:
         """Make the spare the active segment; the caller writes its header."""
@@ -220,13 +232,20 @@ class Room:
     def _step_bytes(self) -> int:
         return _step_bytes(_space(self.active), self._limit_bytes)
 
-    def _plan(self, needed_bytes: int) -> Growth | None:
-        active, spare = _space(self.active), _space(self.spare)
-        return plan_growth(active, spare, needed_bytes=needed_bytes, limit_bytes=self._limit_bytes)
+    def _plan(self, needed_bytes: int, frame_bytes: int) -> Growth | None:
+        return plan_growth(
+            _space(self.active),
+            _space(self.spare),
+            needed_bytes=needed_bytes,
+            limit_bytes=self._limit_bytes,
+            frame_bytes=frame_bytes,
+        )
 
-    def _grow(self, needed_bytes: int) -> None:
-        if self._under_way is None and not self._stopped and (plan := self._plan(needed_bytes)) is not None:
-            self._run_in_background(self._begin(plan))
+    def _grow(self, needed_bytes: int, *, frame_bytes: int) -> None:
+        if self._under_way is None and not self._stopped:
+            plan = self._plan(needed_bytes, frame_bytes)
+            if plan is not None:
+                self._run_in_background(self._begin(plan))
 
     def _run_in_background(self, growth: _GrowthUnderWay) -> None:
         def returned(_: OSError | None) -> None:
@@ -241,7 +260,7 @@ class Room:
             name = f"spare-{self._spares_made}{NEW_SUFFIX}"
 
             def create() -> SegmentFile:
-                return SegmentFile.create(self._directory, name, plan.more_bytes, sync)
+                return SegmentFile.create(self._directory, name, plan.more_bytes, sync, allocated=plan.allocated)
 
             self._under_way = _GrowthUnderWay(plan, create)
         else:
@@ -249,7 +268,7 @@ class Room:
             assert grown is not None
 
             def extend() -> SegmentFile:
-                grown.extend(plan.more_bytes, sync)
+                grown.extend(plan.more_bytes, sync, allocated=plan.allocated)
                 return grown
 
             self._under_way = _GrowthUnderWay(plan, extend)

@@ -15,10 +15,10 @@ does not read its answers blocks the writer, then fills the queue, then is not r
 connection holds two tasks and no buffer, and may be idle for ever: clients close theirs themselves (Java's after nine
 minutes), keepalive finds those that are gone, and `connections_max` bounds the rest.
 
-A frame that is too large is refused by its length, before room is made for it; the room for others is doubled as
-their bytes come, so that no more than twice of what was sent is ever held (and 64 KiB). Large ones of all connections
-share one budget (`frame_budget`). A client that has begun a frame and falls silent, or drips, is cut off: what a
-thousand of them hold would be a gigabyte of frames of which each is small.
+A frame that is too large is refused by its length, before room is made for it; the room for others is doubled, by
+a MiB at most, as their bytes come, so that no more than twice of what was sent is ever held (and 64 KiB). Large ones
+of all connections share one budget (`frame_budget`). A client that has begun a frame and falls silent, or drips, is cut
+off: what a thousand of them hold would be a gigabyte of frames of which each is small.
 
 While the queue is full nothing is read, so the end of the stream is not seen either. The system is asked about it
 then, each second: answers to a client that is gone are not waited for.
@@ -62,6 +62,8 @@ _HANG_UP_CHECK_S = 1.0
 """Between two questions to the system whether the client of a full queue is still there."""
 
 _RECEIVE_BYTES = 64 * 1024
+_GROWTH = memoryview(bytes(1 << 20))
+"""What a frame's buffer grows by, at most; made once, since making it takes as long as adding it."""
 _JOIN_BYTES_MAX = 64 * 1024
 """Up to this size an answer is joined into one buffer: cheaper than a gather of many small ones."""
 
@@ -151,7 +153,7 @@ class FrameReader:
         self._rest = memoryview(b"")
         while filled < length:
             if filled == len(frame):
-                frame += bytes(min(max(filled, _RECEIVE_BYTES), length - filled))
+                frame += _GROWTH[: min(max(filled, _RECEIVE_BYTES), length - filled)]
             received = None
             silent_at = trio.current_time() + FRAME_SILENCE_S
             late_at = started_s + FRAME_SILENCE_S + filled / FRAME_BYTES_PER_S

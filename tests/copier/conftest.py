@@ -43,6 +43,7 @@ class FakeJournal:
         self.payloads: dict[JournalPosition, bytes] = {}
         self.flushes_started = 0
         self.reclaimed: list[JournalPosition] = []
+        self.let_go_of: list[JournalPosition] = []
         self.on_read: Callable[[], None] = lambda: None
         """Called in the worker thread, before each payload is read."""
         self._failure: StorageFailure | None = None
@@ -88,6 +89,10 @@ class FakeJournal:
         payload = self.payloads[position]
         assert len(payload) + 32 == frame_bytes
         return bytearray(payload)
+
+    def let_go(self, position: JournalPosition, frame_bytes: int) -> None:
+        assert len(self.payloads[position]) + 32 == frame_bytes
+        self.let_go_of.append(position)
 
     async def reclaim(self, before: JournalPosition) -> None:
         await trio.lowlevel.checkpoint()

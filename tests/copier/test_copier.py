@@ -33,6 +33,32 @@ async def test_batch_alone_is_copied_and_told(make_node: Any, nursery: trio.Nurs
     assert node.copier.backlog_bytes == 0
 
 
+async def test_frames_are_let_go_of_once_the_copy_is_committed(make_node: Any, nursery: trio.Nursery) -> None:
+    """Each batch's frame, of plain batches and of transactions; not while the copy may have to read it again."""
+    node = make_node([A])
+    journal = node.journals[A]
+    seen_while_reading: list[int] = []
+    journal.on_read = lambda: seen_while_reading.append(len(journal.let_go_of))
+    node.copier.submit((node.plain(A, b"one"),))
+    node.copier.submit(node.transaction({A: [b"a1", b"a2"]}))
+    nursery.start_soon(node.copier.run)
+    await node.copier.drain()
+    assert seen_while_reading == [0, 0, 0]
+    assert journal.let_go_of == [position for position, payload in journal.payloads.items() if payload]
+    assert len(journal.let_go_of) == 3
+
+
+async def test_frames_are_kept_if_the_copy_is_not_committed(make_node: Any, nursery: trio.Nursery, arm: Any) -> None:
+    """What has failed is read again, after a restart or before."""
+    node = make_node([A])
+    arm("copier.copy.before_commit:fail:1")
+    nursery.start_soon(node.copier.run)
+    node.copier.submit((node.plain(A, b"one"),))
+    with pytest.raises(StorageFailure):
+        await node.copier.drain()
+    assert node.journals[A].let_go_of == []
+
+
 async def test_batch_is_not_copied_before_it_is_durable(make_node: Any, nursery: trio.Nursery) -> None:
     """The data log never holds what a crash could still take out of the journal."""
     node = make_node([A])

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from journal.uring import Ring
 
-JOURNAL_SUFFIXES = (".journal", ".new")  # a segment is filled with zeros under another name, then renamed into place
+JOURNAL_SUFFIXES = (".journal", ".new")  # a segment gets room under another name, then is renamed into place
 SECTOR_BYTES = 512
 LEDGER_VARIABLE = "LOSSY_DISK_LEDGER"
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -367,10 +367,10 @@ async def test_journal_without_file_descriptors_rolls_into_the_spare_it_has(
 
 
 async def test_journal_room_that_breaks_the_disk_fails_the_journal(open_journal, disk) -> None:
-    """Any error but a full disk is the disk's failure, also while writing zeros."""
+    """Any error but a full disk is the disk's failure, also while room is made."""
     journal = await open_journal()
     disk.fail()
-    with pytest.raises(StorageFailure, match="writing zeros failed"):
+    with pytest.raises(StorageFailure, match="making room failed"):
         await journal.make_room(1000)
     assert journal.failed is not None
 
@@ -530,14 +530,14 @@ async def test_journal_failing_wakes_every_waiter(open_journal, disk) -> None:
 
 
 async def test_journal_failing_wakes_those_who_wait_for_room(open_journal, disk) -> None:
-    """They are told at once, though the zeros they wait for are still being written."""
+    """They are told at once, though the room they wait for is still being made."""
     journal = await open_journal()
     await append(journal, 1)
     await journal.flush(journal.end)
     disk.hold()
 
     async def fail() -> None:
-        while not disk.waiting:  # ten megabytes of zeros come first
+        while not disk.waiting:  # the room comes first
             await trio.testing.wait_all_tasks_blocked(0.01)
         failpoints.arm({"FAIRLOG_FAILPOINT": "journal.append.after:fail:1"})
         try:

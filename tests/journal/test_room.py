@@ -1,10 +1,11 @@
-"""Where zeros are written next, and how many."""
+"""Where room is made next, how much, and of what."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from journal.frame import LARGE_FRAME_BYTES
 from journal.room import STEP_BYTES_MAX, STEP_BYTES_MIN, Growth, Space, Target, plan_growth
 
 LIMIT = 32 * 2**20
@@ -40,6 +41,16 @@ def test_growth_with_a_spare_extends_only_the_spare() -> None:
     """Once there is a spare the active segment is not touched: it may be sealed at any moment."""
     assert plan(Space(64 * 1024, 0), Space(64 * 1024, 60_000)) is None
     assert plan(Space(64 * 1024, 0), Space(64 * 1024, 60_000), needed=61_000) == Growth(Target.SPARE, 4096)
+
+
+def test_growth_for_large_frames_is_allocated_and_for_others_written() -> None:
+    """Whichever file grows, the size of the frames to come says of what the room is; without one it is zeros."""
+    full, spare = Space(LIMIT, 0), Space(64 * 1024, 0)
+    for active, other, needed in ((None, None, 1000), (Space(2**20, 0), None, 1000), (full, None, 1), (full, spare, 1)):
+        for frame_bytes, allocated in ((LARGE_FRAME_BYTES, True), (LARGE_FRAME_BYTES - 1, False), (0, False)):
+            growth = plan_growth(active, other, needed_bytes=needed, limit_bytes=LIMIT, frame_bytes=frame_bytes)
+            assert growth is not None
+            assert growth.allocated is allocated
 
 
 spaces = st.builds(lambda size, share: Space(size, int((size - 64) * share)), st.integers(4096, LIMIT), st.floats(0, 1))

@@ -153,6 +153,15 @@ async def test_frame_of_the_largest_size_is_taken():
     assert len(frame) == FRAME_BYTES_MAX
 
 
+async def test_frame_of_several_mib_comes_as_it_was_sent():
+    """Its buffer grows many times, the last times by less than it has."""
+    body = bytes(range(251)) * 20_000
+    ours, theirs = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(theirs.send_all, framed(body))
+        assert bytes(await FrameReader(ours, frame_bytes_max=len(body)).next_frame()) == body
+
+
 async def test_frame_announced_takes_no_memory_before_it_comes(nursery):
     """What is held grows with what was sent: a length costs four bytes to say."""
     ours, theirs = memory_stream_pair()

@@ -1,0 +1,107 @@
+"""Power cuts under batches that are large enough for allocated room, which no other crash test's load asks for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from journal.frame import LARGE_FRAME_BYTES
+from scripts.node_process import ROOT, NodeProcess
+from tests.crash import lossy_disk
+
+pytestmark = pytest.mark.slow
+
+POWER_CUTS = 4
+ANSWERS_PER_LIFE = 6
+ANSWER_WAIT_S = 60.0
+TOPIC = "large"
+SMALL_SEGMENTS = {
+    "FAIRLOG_JOURNAL_SEGMENT_BYTES_MAX": str(4 * 2**20),
+    "FAIRLOG_REQUESTS_MESSAGE_BYTES_MAX": str(2**20),
+    "FAIRLOG_DATALOG_MAP_BYTES": str(2**30),
+}
+
+
+def value_of(number: int) -> bytes:
+    """A record's value, of its own size: a batch each, and now and then a small one, in zeros' place or blocks'."""
+    rng = random.Random(number)
+    return rng.randbytes(100 if number % 5 == 0 else LARGE_FRAME_BYTES + rng.randrange(100_000))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeProcess]:
+    environment = SMALL_SEGMENTS | {lossy_disk.LEDGER_VARIABLE: str(tmp_path / "ledger")}
+    program = (str(ROOT / "tests" / "crash" / "lossy_disk.py"),)
+    node = NodeProcess(tmp_path / "data", environment, program=program)
+    node.start()
+    yield node
+    node.kill()
+
+
+def test_large_batches_that_were_answered_survive_power_cuts(node: NodeProcess, tmp_path: Path) -> None:
+    """After each cut the node starts, and has every batch that was answered, whole, in order and once."""
+    admin = AdminClient({"bootstrap.servers": node.address})
+    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result()
+    rng, answered, sent, lost_bytes = random.Random(1), set[int](), 0, 0
+    for _ in range(POWER_CUTS):
+        sent = produce_until_answered(node, sent, answered, ANSWERS_PER_LIFE)
+        node.kill()
+        lost_bytes += lossy_disk.lose_unsynced(node.data_dir, tmp_path / "ledger", rng)
+        node.start()
+        found = numbers_found(node)
+        assert found == sorted(set(found))
+        assert answered <= set(found)
+    assert lost_bytes, "no cut has met a batch on its way"
+    assert node.stop() == 0
+
+
+def produce_until_answered(node: NodeProcess, sent: int, answered: set[int], count: int) -> int:
+    """Send records numbered from `sent` on, several under way, until `count` are answered; the next number."""
+    wanted = len(answered) + count
+
+    def note(error: object, message: Message) -> None:
+        key = message.key()
+        if error is None and isinstance(key, bytes):
+            answered.add(int(key))
+
+    producer = Producer(
+        {
+            "bootstrap.servers": node.address,
+            "enable.idempotence": True,
+            "message.max.bytes": 2**20,
+            "batch.size": 1,
+            "linger.ms": 0,
+            "on_delivery": note,
+            "log_level": 0,
+        }
+    )
+    while len(answered) < wanted:
+        while len(producer) < 5:
+            producer.produce(TOPIC, value_of(sent), str(sent), partition=0)
+            sent += 1
+        producer.poll(0.01)
+    producer.purge()
+    return sent
+
+
+def numbers_found(node: NodeProcess) -> list[int]:
+    """The numbers of all records, each of which has the value that belongs to it."""
+    consumer = Consumer({"bootstrap.servers": node.address, "group.id": "reader", "log_level": 0})
+    try:
+        _low, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=ANSWER_WAIT_S)
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        found: list[int] = []
+        while len(found) < end:
+            (message,) = consumer.consume(1, ANSWER_WAIT_S)
+            key = message.key()
+            assert isinstance(key, bytes), message.error()
+            assert message.value() == value_of(int(key))
+            found.append(int(key))
+        return found
+    finally:
+        consumer.close()
