@@ -1,8 +1,9 @@
 """Run the tests in an environment of their own: `python3 scripts/test.py [pytest arguments]`.
 
-The first run makes .venv and installs what requirements-test.lock says; later runs start at once. The console is tested
-in Chromium, and the wire also with kcat: on CI (the variable CI is set) they are installed if they are missing;
-elsewhere those tests are skipped without them, and say what is missing.
+The first run makes .venv and installs what requirements-test.lock says; later runs start at once. Tests of real nodes
+and clients wait more than they compute, so several processes run them, a file at a time: `-n 0` has one do it all, as
+a debugger wants. The console is tested in Chromium, and the wire also with kcat: on CI (the variable CI is set) they
+are installed if they are missing; elsewhere those tests are skipped without them, and say what is missing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import sys
 import debian
 import environment
 
+WORKERS_PER_CORE = 1.5
+"""More of them make the tests of one node late for the others' load: no test is timed, but clients lose patience."""
+
 
 def main() -> None:
     python = environment.ensure("test")
@@ -21,7 +25,8 @@ def main() -> None:
     os.chdir(environment.ROOT)
     sys.stdout.flush()
     # In place of this process: pytest's exit code is ours, and its closing line is the last one.
-    os.execv(python, [str(python), "-m", "pytest", *sys.argv[1:]])
+    workers = max(1, int((os.cpu_count() or 1) * WORKERS_PER_CORE))
+    os.execv(python, [str(python), "-m", "pytest", "-n", str(workers), "--dist", "loadfile", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

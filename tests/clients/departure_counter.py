@@ -168,6 +168,12 @@ def kafka_python(address: str, slot: str) -> None:
             listener.moved = False
             _back_to_kafka_python_commits(consumer)
             continue
+        # Before anything is sent: its heartbeats' thread may fall out of the group at any moment, and from then on the
+        # client tells no generation at all, which no broker can refuse. What is told is fenced once it is not true.
+        membership = consumer.group_metadata()
+        if membership.generation_id < 0:
+            _back_to_kafka_python_commits(consumer)
+            continue
         if not polled:
             continue
         try:
@@ -177,7 +183,7 @@ def kafka_python(address: str, slot: str) -> None:
                 for record in records:
                     producer.send(OUTPUT, transform(record.value), key=record.key, partition=partition.partition)
                 ends[partition] = kafka.OffsetAndMetadata(records[-1].offset + 1, "", -1)
-            producer.send_offsets_to_transaction(ends, consumer.group_metadata())
+            producer.send_offsets_to_transaction(ends, membership)
             producer.commit_transaction()
         except (kafka.errors.ProducerFencedError, kafka.errors.InvalidProducerEpochError):
             raise
