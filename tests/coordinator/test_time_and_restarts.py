@@ -14,7 +14,7 @@ from fairlog_types import (
     StorageFailure,
     TxId,
 )
-from journal.group_records import BeginRecord
+from journal.group_records import BeginRecord, PrepareAbortRecord
 
 SAME_PRODUCER = ProducerId(1000)
 
@@ -241,6 +241,28 @@ async def test_second_restart_still_remembers_who_must_abort(running, logs, nurs
     once = await restart(running, nursery)
     twice = await restart(once, nursery)
     assert await twice.end(granted) is Refusal.MUST_ABORT
+
+
+async def test_restart_killed_anywhere_in_its_recovery_still_remembers_who_must_abort(
+    running, logs, nursery, autojump_clock
+):
+    """The run before was killed behind PREPARE_ABORT; an ABORTED that the next one wrote must not be all of it."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.produce(logs[0])
+    await running.coordinator.abort_open("t")
+    while not isinstance(running.journal.records[-1], PrepareAbortRecord):
+        running.journal.records.pop()
+    for appends in range(2):
+        killed = running.restarted()
+        killed.journal.room = appends
+        killed.journal.disk_is_full = True
+        with pytest.raises(StorageFailure):
+            await killed.coordinator.recover(tail_kept=True)
+        assert len(killed.journal.records) == len(running.journal.records) + appends
+        after = await restart(killed, nursery)
+        assert await after.add(granted, logs[1], connection=2) is Refusal.MUST_ABORT
+        assert await after.end(granted, connection=2) is Refusal.MUST_ABORT
 
 
 async def test_restart_after_power_loss_makes_every_id_abort_once(running, logs, nursery, autojump_clock):
