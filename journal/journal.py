@@ -245,9 +245,9 @@ class Journal:
             through = min(through, self._synced)
         await self._wait_for(through)
 
-    async def sync(self) -> None:
-        """Return once all that is appended is on disk, whatever fsync says. Raises StorageFailure as `flush`."""
-        await self._wait_for(self._end)
+    async def sync(self, through: JournalPosition | None = None) -> None:
+        """Return once what is appended, before `through` or all, is on disk, whatever fsync says. Raises as `flush`."""
+        await self._wait_for(self._end if through is None else through)
 
     async def begin(self) -> None:
         """Return once the journal has a segment on disk, so that it can be told from one that was lost.

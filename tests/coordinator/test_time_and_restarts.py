@@ -284,6 +284,24 @@ async def test_restart_after_power_loss_makes_every_id_abort_once(running, logs,
     assert not numbers & {1, 2, 3}, "the number of a lost transaction must not be used again"
 
 
+async def test_restart_after_power_loss_gives_no_epoch_and_no_number_twice_though_commits_do_not_wait_for_the_disk(
+    running, logs, nursery, autojump_clock
+):
+    """With fsync=interval|never too: the data logs may have kept what was written under them."""
+    running.journal.waits_for_disk = False
+    first = await running.init()
+    newer = await running.init(connection=2)
+    assert await running.transaction(newer, logs[0], connection=2) is None
+    after = await restart(running, nursery, power_lost=True)
+    assert await after.end(newer, commit=False) is None
+    assert await after.transaction(newer, logs[0]) is None
+    again = await restart(after, nursery, power_lost=True)
+    assert await again.end(newer, commit=False) is None
+    assert await again.transaction(newer, logs[0]) is None
+    assert len(again.participants.placed) == len(set(again.participants.placed)) == 3
+    assert first.epoch < newer.epoch < (await again.init(connection=2)).epoch
+
+
 async def test_restart_finishes_a_decided_transaction(running, logs, nursery, autojump_clock):
     """PREPARE_COMMIT without COMMITTED: prepared again, placed, recorded; the repeated EndTxn succeeds."""
     running.participants.copying = trio.Event()
