@@ -403,6 +403,8 @@ class LocalLeaders:
                 if leader.state.expired(unused_since_ms=unused_since_ms):
                     with suppress(StorageFailure):
                         await self._writer.leader_with_room(log, 0)
+                if self._writer.led.get(log) is not leader:
+                    continue  # it is being deleted, and its journal takes nothing more
                 # In one step, for a producer may come back at any checkpoint. Without room it is the next round's.
                 for producer_id in leader.state.expired(unused_since_ms=unused_since_ms):
                     if self._writer.failure is None and leader.journal.has_room(0):
