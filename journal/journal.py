@@ -45,7 +45,7 @@ import trio
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, StorageFailure
 from journal.failpoints import reach
 from journal.flush import Flusher
-from journal.frame import CLOSE, HEADER_BYTES, Buffer, encode_frame, padded
+from journal.frame import ALIGNMENT, CLOSE, HEADER_BYTES, Buffer, encode_frame, padded
 from journal.reading import FrameAt, ReadableSegment, read_frames, read_payload
 from journal.reopen import Reopened, reopen
 from journal.room import NoFiles, NoRoom, Room, refused_to_open
@@ -276,6 +276,18 @@ class Journal:
         target = JournalPosition(padded(to))
         if target > self._end:
             await self._roll(lambda: target)
+            await self.sync()
+
+    async def begin_under_present_setting(self) -> None:
+        """Begin a new segment if the last one was begun under another fsync, which holds for all frames of a segment.
+
+        For a restart, before anything is appended, and behind whoever asks for `begun_with`. Returns with the new
+        segment on disk. Raises as `roll`.
+        """
+        if self.begun and self.begun_with is not self._settings.fsync:
+            # A segment without frames keeps its name, so the next one has to begin behind it.
+            is_empty = self._end == self._segments[-1].base
+            await self._roll(lambda: JournalPosition(self._end + ALIGNMENT * is_empty))
             await self.sync()
 
     async def reclaim(self, before: JournalPosition) -> None:
