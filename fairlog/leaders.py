@@ -44,7 +44,7 @@ from fairlog_types import (
 from journal.failpoints import reach
 from journal.flush import Flusher
 from journal.journal import JournalSettings, NoFiles
-from journal.local_records import Forget, LocalRecord
+from journal.local_records import Forget, LocalRecord, PlainBatch
 from journal.local_state import LocalState
 
 EXPIRY_CHECK_MS = 600_000
@@ -214,8 +214,10 @@ class LocalLeaders:
     async def append(self, log: LogId, data: Buffer, header: BatchHeader) -> Appended | DuplicateOf | RefusedAppend:
         """Write one checked batch to the journal of `log`. See `fairlog.broker.Leaders`.
 
-        Waits only for room: in the journal (zeros are written ahead), and in the copier's backlog.
+        Waits only for room: in the journal (zeros are written ahead), and in the copier's backlog. A batch whose
+        transaction has ended meanwhile does not go into the producer's next one.
         """
+        came_in = self.participants.open_of(header.producer_id) if header.transactional else None
         try:
             leader = await self._writer.leader_with_place(log, len(data))
             if leader is None:
@@ -223,6 +225,8 @@ class LocalLeaders:
             decision = self._decide(leader, header)
             if isinstance(decision, DuplicateOf | RefusedAppend):
                 return decision
+            if not isinstance(decision, PlainBatch) and decision.txid != came_in:
+                return RefusedAppend.NOT_IN_TRANSACTION
             self._writer.write(leader, decision, data)
         except StorageFailure:
             return self._answered_before(log, header) or RefusedAppend.STORAGE
