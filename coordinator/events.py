@@ -160,7 +160,11 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Wait until all that was appended for this id is durable."""
+    """Wait until all that was appended for this id is on disk, also where a commit does not wait for that.
+
+    An epoch that a loss of power took back would be granted a second time, and the data logs, which kept what was
+    written in it, would take the new records for repetitions.
+    """
 
 
 @dataclass(frozen=True, slots=True)

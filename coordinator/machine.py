@@ -55,7 +55,8 @@ TRANSACTIONAL_ID_BYTES_MAX = 1_024
 """In UTF-8. Each record of the group journal names the id, and must stay below the largest frame."""
 
 DECIDED_MAX = 4
-"""So many committed transactions of an id may be uncopied; the leaders' windows remember one more."""
+"""So many transactions of an id may be committed from the oldest one on that is not known to be copied; the leaders'
+windows remember one more."""
 
 COMMITTED_KEPT = 5
 """So many placements are remembered for each id."""
@@ -342,11 +343,17 @@ def _end_nothing(producer: Producer, event: ev.End) -> Step:
 def _commit(producer: Producer, event: ev.End) -> Step:
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
-    if len(producer.decided) >= DECIDED_MAX:
+    if producer.decided and _commits_to_remember(producer) >= DECIDED_MAX:
         return producer, (ev.WaitForCopy(),)
     assert producer.transaction is not None
     after = _touched(producer, event, state=IdState.PREPARING)
     return after, (ev.AskSeal(producer.txid, tuple(producer.transaction.logs)),)
+
+
+def _commits_to_remember(producer: Producer) -> int:
+    """From the oldest one on that a restart would have prepared again; later ones may have been recorded before it."""
+    oldest = producer.decided[0].txid
+    return len(producer.decided) + sum(it.txid > oldest for it in producer.committed)
 
 
 def _sealed(producer: Producer, event: ev.Sealed) -> Step:

@@ -1,7 +1,7 @@
 """A restart: what the last run left undecided is decided, before anything is served.
 
-How it works. The journals are replayed (recovery.py says what they mean); what was half aborted is discarded again;
-what was open is aborted. Each transaction in doubt is prepared again, its PREPARE_COMMIT written and flushed a second
+How it works. The journals are replayed (recovery.py says what they mean); what was open is aborted; what was half
+aborted is discarded again. Each transaction in doubt is prepared again, its PREPARE_COMMIT written and flushed a second
 time. Those that can be prepared are placed in the order that `recovery.place_order` finds, and are copied while
 the node serves; the others are withdrawn.
 
@@ -41,19 +41,20 @@ async def recover(turns: Turns, *, tail_kept: bool) -> None:
     for index, one in enumerate(replays):
         for producer in one.producers.values():
             turns.adopt(producer, index, idle_before(producer, turns.settings, turns.now_ms()))
+    for slot in list(turns.slots.values()):
+        await turns.carry_out(slot, ev.Restarted(tail_kept, turns.now_ms()))
+    # Behind that: with ABORTED alone, a crash in between would let the next start forget that the id must abort.
     for index, one in enumerate(replays):
         for txid, record in one.half_aborted.items():
             slot = turns.slots.get(record.transactional_id) or Slot(Producer(record.transactional_id), index)
             turns.participants.discard(DiscardTransaction(txid, record.logs))
             await turns.append(slot, AbortedRecord(txid, record.transactional_id, turns.now_ms()))
-    for slot in list(turns.slots.values()):
-        await turns.carry_out(slot, ev.Restarted(tail_kept, turns.now_ms()))
     await _prepare_again(turns, recovery.in_doubt(replays), tail_kept=tail_kept)
     if turns.participants_failure is not None:
         raise turns.participants_failure
     for index, journal in enumerate(turns.journals):
         appended = max((slot.appended for slot in turns.slots.values() if slot.journal == index), default=0)
-        await journal.flush(JournalPosition(appended))
+        await journal.sync(JournalPosition(appended))  # else the next loss of power has the same numbers used again
 
 
 async def _prepare_again(turns: Turns, doubtful: Sequence[recovery.InDoubt], *, tail_kept: bool) -> None:

@@ -44,7 +44,7 @@ from fairlog_types import (
 from journal.failpoints import reach
 from journal.flush import Flusher
 from journal.journal import JournalSettings, NoFiles
-from journal.local_records import Forget, LocalRecord
+from journal.local_records import Forget, LocalRecord, PlainBatch
 from journal.local_state import LocalState
 
 EXPIRY_CHECK_MS = 600_000
@@ -214,8 +214,10 @@ class LocalLeaders:
     async def append(self, log: LogId, data: Buffer, header: BatchHeader) -> Appended | DuplicateOf | RefusedAppend:
         """Write one checked batch to the journal of `log`. See `fairlog.broker.Leaders`.
 
-        Waits only for room: in the journal (it is made ahead), and in the copier's backlog.
+        Waits only for room: in the journal (it is made ahead), and in the copier's backlog. A batch whose
+        transaction has ended meanwhile does not go into the producer's next one.
         """
+        came_in = self.participants.open_of(header.producer_id) if header.transactional else None
         try:
             leader = await self._writer.leader_with_place(log, len(data))
             if leader is None:
@@ -223,6 +225,8 @@ class LocalLeaders:
             decision = self._decide(leader, header)
             if isinstance(decision, DuplicateOf | RefusedAppend):
                 return decision
+            if not isinstance(decision, PlainBatch) and decision.txid != came_in:
+                return RefusedAppend.NOT_IN_TRANSACTION
             self._writer.write(leader, decision, data)
         except StorageFailure:
             return self._answered_before(log, header) or RefusedAppend.STORAGE
@@ -403,6 +407,8 @@ class LocalLeaders:
                 if leader.state.expired(unused_since_ms=unused_since_ms):
                     with suppress(StorageFailure):
                         await self._writer.leader_with_room(log, 0)
+                if self._writer.led.get(log) is not leader:
+                    continue  # it is being deleted, and its journal takes nothing more
                 # In one step, for a producer may come back at any checkpoint. Without room it is the next round's.
                 for producer_id in leader.state.expired(unused_since_ms=unused_since_ms):
                     if self._writer.failure is None and leader.journal.has_room(0):

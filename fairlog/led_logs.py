@@ -161,6 +161,7 @@ class LedLogStore:
         mark = loaded.mark
         if journal.end < mark.copied_through:
             mark = await self._go_on_at_the_mark(log, journal, mark)
+        await journal.begin_under_present_setting()
         state = LocalState(log, self._leader_epoch)
         state.restore(
             copied_through=mark.copied_through,

@@ -68,8 +68,9 @@ class OffsetLeaders:
     ) -> TxId | RefusedAppend | R:
         """The same inside the producer's open transaction, to which `log` was added: visible when that is committed.
 
-        Answers the transaction.
+        Answers the transaction, which is the one that is open now: if it has ended behind a wait, nothing is written.
         """
+        came_in = self._leaders.open_transaction(producer_id, epoch)
         outcome: TxId | RefusedAppend | R | None = None
 
         def decide(state: LocalState) -> LocalRecord | None:
@@ -79,6 +80,9 @@ class OffsetLeaders:
                 return None
             txid = outcome = self._leaders.open_transaction(producer_id, epoch)
             if isinstance(txid, RefusedAppend):
+                return None
+            if txid != came_in:
+                outcome = RefusedAppend.NOT_IN_TRANSACTION
                 return None
             check = state.check_transactional(txid, NO_SEQUENCE, 1)
             if isinstance(check, Refused):

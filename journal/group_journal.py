@@ -129,6 +129,10 @@ class GroupJournal:
         """Return once everything before `through` is durable. Raises StorageFailure. Cancelling changes nothing."""
         await self._journal.flush(through)
 
+    async def sync(self, through: JournalPosition) -> None:
+        """Return once everything before `through` is on disk, whatever `journal.fsync` says. Otherwise as `flush`."""
+        await self._journal.sync(through)
+
     async def snapshot(self, records: Iterable[GroupRecord]) -> None:
         """Let `records` stand for all that was appended so far, and delete the segments that are not needed then.
 

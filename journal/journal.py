@@ -45,7 +45,7 @@ import trio
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, StorageFailure
 from journal.failpoints import reach
 from journal.flush import Flusher
-from journal.frame import CLOSE, HEADER_BYTES, LARGE_FRAME_BYTES, Buffer, encode_frame, padded
+from journal.frame import ALIGNMENT, CLOSE, HEADER_BYTES, LARGE_FRAME_BYTES, Buffer, encode_frame, padded
 from journal.reading import FrameAt, ReadableSegment, read_frames, read_payload
 from journal.reopen import Reopened, reopen
 from journal.room import NoFiles, NoRoom, Room, refused_to_open
@@ -245,9 +245,9 @@ class Journal:
             through = min(through, self._synced)
         await self._wait_for(through)
 
-    async def sync(self) -> None:
-        """Return once all that is appended is on disk, whatever fsync says. Raises StorageFailure as `flush`."""
-        await self._wait_for(self._end)
+    async def sync(self, through: JournalPosition | None = None) -> None:
+        """Return once what is appended, before `through` or all, is on disk, whatever fsync says. Raises as `flush`."""
+        await self._wait_for(self._end if through is None else through)
 
     async def begin(self) -> None:
         """Return once the journal has a segment on disk, so that it can be told from one that was lost.
@@ -276,6 +276,18 @@ class Journal:
         target = JournalPosition(padded(to))
         if target > self._end:
             await self._roll(lambda: target)
+            await self.sync()
+
+    async def begin_under_present_setting(self) -> None:
+        """Begin a new segment if the last one was begun under another fsync, which holds for all frames of a segment.
+
+        For a restart, before anything is appended, and behind whoever asks for `begun_with`. Returns with the new
+        segment on disk. Raises as `roll`.
+        """
+        if self.begun and self.begun_with is not self._settings.fsync:
+            # A segment without frames keeps its name, so the next one has to begin behind it.
+            is_empty = self._end == self._segments[-1].base
+            await self._roll(lambda: JournalPosition(self._end + ALIGNMENT * is_empty))
             await self.sync()
 
     async def reclaim(self, before: JournalPosition) -> None:

@@ -1,6 +1,7 @@
 """A coordinator between doubles: group journals and participants in memory, with scripted trouble.
 
-Fault model of the doubles. A flush takes `flush_s` and may fail, after which the journal is closed. A
+Fault model of the doubles. A flush takes `flush_s` and may fail, after which the journal is closed;
+without `waits_for_disk` nobody waits for one but who asks for `sync`. A
 process that is killed keeps everything that was appended; a machine that loses power keeps what was flushed.
 Participants may refuse or fail to prepare, fail to place or to discard, take `prepare_s`, and copy
 nothing while `copying` is held back.
@@ -53,6 +54,7 @@ class MemoryGroupJournal:
         self.failed: StorageFailure | None = None
         self.flush_s = 0.0
         self.flush_fails = False
+        self.waits_for_disk = True
         self.flushes = 0
         self.room = 1_000_000
         self.disk_is_full = False
@@ -89,6 +91,10 @@ class MemoryGroupJournal:
         self._flushes.append((len(self.records), trio.current_time() + self.flush_s))
 
     async def flush(self, through: JournalPosition) -> None:
+        if self.waits_for_disk:
+            await self.sync(through)
+
+    async def sync(self, through: JournalPosition) -> None:
         if self.durable >= through and self.failed is None:
             await trio.lowlevel.checkpoint()
             return
@@ -115,6 +121,7 @@ class MemoryGroupJournal:
         after = MemoryGroupJournal()
         after.records = self.records[: self.durable] if power_lost else list(self.records)
         after.durable = len(after.records)
+        after.waits_for_disk = self.waits_for_disk
         return after
 
 

@@ -8,6 +8,7 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from coordinator.answers import Granted, Refusal
+from coordinator.machine import DECIDED_MAX
 from fairlog_types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -377,6 +378,27 @@ async def test_want_of_file_descriptors_behind_a_commit_takes_nothing_back(runni
     running.journal.files_are_out = False
     await trio.sleep(1)
     assert any(isinstance(record, CommittedRecord) for record in running.journal.records)
+
+
+async def test_commit_waits_for_an_older_one_that_cannot_be_recorded(running, logs, autojump_clock):
+    """A restart prepares it again, and the leaders remember the last five of an id: not more than those may follow."""
+    granted = await running.init()
+    running.participants.copying = trio.Event()
+    assert await running.transaction(granted, logs[0]) is None
+    running.journal.room, running.journal.files_are_out = 0, True
+    running.participants.copying.set()
+    await settle()  # COMMITTED of the first one is tried again in a while
+    running.journal.files_are_out = False
+    answers = []
+
+    with trio.move_on_after(0.4):
+        while len(answers) < DECIDED_MAX + 4:
+            answers.append(await running.transaction(granted, logs[0]))
+    assert answers == [None] * (DECIDED_MAX - 1)
+    assert running.coordinator.describe("t").being_copied[0] == txid(0)
+    await trio.sleep(0.2)
+    assert running.coordinator.describe("t").being_copied == ()
+    assert await running.end(granted) is None
 
 
 # ----------------------------------------------------------------------------------- aborts and repetitions

@@ -14,7 +14,7 @@ from fairlog_types import (
     StorageFailure,
     TxId,
 )
-from journal.group_records import BeginRecord
+from journal.group_records import BeginRecord, PrepareAbortRecord
 
 SAME_PRODUCER = ProducerId(1000)
 
@@ -243,6 +243,28 @@ async def test_second_restart_still_remembers_who_must_abort(running, logs, nurs
     assert await twice.end(granted) is Refusal.MUST_ABORT
 
 
+async def test_restart_killed_anywhere_in_its_recovery_still_remembers_who_must_abort(
+    running, logs, nursery, autojump_clock
+):
+    """The run before was killed behind PREPARE_ABORT; an ABORTED that the next one wrote must not be all of it."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.produce(logs[0])
+    await running.coordinator.abort_open("t")
+    while not isinstance(running.journal.records[-1], PrepareAbortRecord):
+        running.journal.records.pop()
+    for appends in range(2):
+        killed = running.restarted()
+        killed.journal.room = appends
+        killed.journal.disk_is_full = True
+        with pytest.raises(StorageFailure):
+            await killed.coordinator.recover(tail_kept=True)
+        assert len(killed.journal.records) == len(running.journal.records) + appends
+        after = await restart(killed, nursery)
+        assert await after.add(granted, logs[1], connection=2) is Refusal.MUST_ABORT
+        assert await after.end(granted, connection=2) is Refusal.MUST_ABORT
+
+
 async def test_restart_after_power_loss_makes_every_id_abort_once(running, logs, nursery, autojump_clock):
     """BEGIN is not flushed and may be lost: an id that looks idle may have had a transaction open."""
     granted = await running.init()
@@ -260,6 +282,24 @@ async def test_restart_after_power_loss_makes_every_id_abort_once(running, logs,
     assert await after.transaction(granted, logs[1], connection=2) is None
     numbers = {placed.number for placed in after.participants.placed}
     assert not numbers & {1, 2, 3}, "the number of a lost transaction must not be used again"
+
+
+async def test_restart_after_power_loss_gives_no_epoch_and_no_number_twice_though_commits_do_not_wait_for_the_disk(
+    running, logs, nursery, autojump_clock
+):
+    """With fsync=interval|never too: the data logs may have kept what was written under them."""
+    running.journal.waits_for_disk = False
+    first = await running.init()
+    newer = await running.init(connection=2)
+    assert await running.transaction(newer, logs[0], connection=2) is None
+    after = await restart(running, nursery, power_lost=True)
+    assert await after.end(newer, commit=False) is None
+    assert await after.transaction(newer, logs[0]) is None
+    again = await restart(after, nursery, power_lost=True)
+    assert await again.end(newer, commit=False) is None
+    assert await again.transaction(newer, logs[0]) is None
+    assert len(again.participants.placed) == len(set(again.participants.placed)) == 3
+    assert first.epoch < newer.epoch < (await again.init(connection=2)).epoch
 
 
 async def test_restart_finishes_a_decided_transaction(running, logs, nursery, autojump_clock):

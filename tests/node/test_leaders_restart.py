@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from structlog.testing import capture_logs
 
 from coordinator.messages import ApplyCommit, Expected, Prepare
 from fairlog.broker import Appended, DuplicateOf, RefusedAppend
-from fairlog_types import ApplyNumber, CorruptStorage, LeaderEpoch, LogId, Offset, Placement
-from journal.journal import Fsync
+from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LeaderEpoch, LogId, Offset, Placement
+from journal.journal import Fsync, JournalKind
+from journal.segment_file import begin_at
 from tests.node.runs import DATA_LOGS, JOURNALS, A, B, Run, transaction
 
 T0, T1 = transaction(7), transaction(8)
@@ -271,6 +273,31 @@ async def test_restart_without_the_journals_undurable_tail_goes_on_at_the_mark(
             assert repeated == DuplicateOf(Offset(1), Offset(2))
             await again.plain(A, b"next", producer_id=3, epoch=0, sequence=len(expected))
             crashed = again.crash(tmp_path / f"crashed behind {len(expected)}")
+
+
+@pytest.mark.parametrize("empty", [False, True])
+async def test_restart_after_a_change_of_fsync_asks_for_no_more_than_the_present_one_promised(
+    open_run, tmp_path: Path, empty: bool
+) -> None:
+    """What a segment was begun under holds for all its frames: under another setting the journal begins a new one."""
+    async with open_run() as run:
+        await run.start(A)
+        await run.plain(A, b"v")
+        await run.leaders.drain()
+        crashed = run.crash(tmp_path / "crashed")
+    if empty:
+        shutil.rmtree(crashed)
+        begin_at(crashed / JOURNALS / str(A), JournalKind.LOCAL, Fsync.COMMIT, JournalPosition(0))
+    async with open_run(crashed, fsync=Fsync.NEVER) as run:
+        await run.start(A)
+        await run.plain(A, b"w")
+        await run.leaders.drain()
+        crashed = run.crash(tmp_path / "crashed again")
+    last = max((crashed / JOURNALS / str(A)).glob("*.journal"))
+    last.write_bytes(last.read_bytes()[:64].ljust(last.stat().st_size, b"\0"))
+    async with open_run(crashed, fsync=Fsync.NEVER) as again:
+        await again.start(A)
+        assert await again.values(A) == ([b"w"] if empty else [b"v", b"w"])
 
 
 async def test_restart_without_the_data_logs_rebuilds_them_from_whole_journals(open_run, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import trio.testing
 
 from coordinator.messages import ApplyCommit, Begin, Expected, Prepare
 from fairlog.broker import Appended, DuplicateOf, RefusedAppend
+from fairlog.transaction_modes import JOURNAL, MARKERS, TransactionMode
 from fairlog_types import LeaderEpoch, LogId, Offset, Placement, StorageFailure
 from tests.node.runs import A, B, C, Run, is_waiting, read_all, transaction
 
@@ -34,6 +35,31 @@ async def test_transaction_becomes_visible_when_it_is_placed_and_not_before(open
         run.place(T0, A, B)
         assert await run.applied(T0, A, B) == (Placement(A, Offset(2), 3), Placement(B, Offset(0), 1))
         assert await run.snapshot(A, B) == {A: [b"before", b"between", b"a0", b"a1", b"a2"], B: [b"b0"]}
+
+
+@pytest.mark.parametrize("mode", [JOURNAL, MARKERS])
+async def test_transaction_takes_no_batch_that_has_waited_since_the_one_before_it(
+    open_run, mode: TransactionMode
+) -> None:
+    """It came in with a transaction that was aborted meanwhile; in the next one it would be committed after all."""
+    async with open_run() as run:
+        await run.start(A, mode=mode)
+        await run.begin(T0, A)
+        await run.write(T0, A, b"v")
+        outcomes: list[object] = []
+
+        async def produce() -> None:
+            outcomes.append(await run.write(T0, A, bytes(500_000), sequence=1))
+
+        run.disk.hold()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(produce)
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            run.discard(T0, A)
+            await run.begin(transaction(7, 1), A)
+            run.disk.let_go()
+        assert outcomes == [RefusedAppend.NOT_IN_TRANSACTION]
+        assert isinstance(await run.write(transaction(7, 1), A, b"w", sequence=1), Appended)
 
 
 async def test_transaction_is_seen_whole_by_every_reader(open_run) -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from fairlog.broker import Appended, RefusedAppend
 from fairlog_types import Offset
-from tests.node.runs import A, Clock, Run, transaction
+from tests.node.runs import A, B, C, Clock, Run, transaction
 
 MINUTE_MS = 60_000
 
@@ -88,3 +89,35 @@ async def test_producer_expiry_on_a_failing_disk_refuses_writes_and_keeps_the_no
         assert await run.plain(A, b"w") is RefusedAppend.STORAGE
         assert await run.values(A) == [b"v"]
         assert known(run) == [3]
+
+
+class WatchedClock(Clock):
+    """Tells when somebody asks for the time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = trio.Event()
+
+    def __call__(self) -> int:
+        self.asked.set()
+        return super().__call__()
+
+
+async def test_producer_expiry_passes_over_a_log_that_is_being_dropped(open_run, autojump_clock) -> None:
+    """Its journal is being closed and takes no FORGET: that is no failure of the disk, and the node goes on."""
+    clock = WatchedClock()
+    async with open_run(producer_expiration_ms=MINUTE_MS, timeout_s=inf, clock=clock) as run:
+        await run.start(A, B, C)
+        await run.plain(C, b"v", producer_id=3, epoch=0, sequence=0)
+        await run.leaders.drain()
+        clock.ms += 2 * MINUTE_MS
+        clock.asked = trio.Event()
+        await clock.asked.wait()  # the look at all logs has begun, with A
+        run.disk.hold()
+        await run.plain(C, b"not on disk yet")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run.leaders.drop, [C])
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            run.disk.let_go()
+        assert run.leaders.failure is None
+        assert isinstance(await run.plain(A, b"v"), Appended)

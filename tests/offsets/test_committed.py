@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -25,8 +26,8 @@ from fairlog.groups.offset_values import CommitUnderWay, OffsetRefusal, Sender
 from fairlog.offset_leaders import OffsetLeaders
 from fairlog_types import LogId, Offset
 from tests.clients.raw_client import records_of
-from tests.node.runs import A, Clock, is_waiting, transaction
-from tests.offsets.conftest import HOUR_MS, OTHER, TOPIC, Desk, new
+from tests.node.runs import A, Clock, is_waiting, open_run, transaction
+from tests.offsets.conftest import HOUR_MS, OTHER, TOPIC, Desk, new, open_desk_over
 
 T0, T1 = transaction(7), transaction(7, 1)
 FIRST = new(0).partition
@@ -372,6 +373,28 @@ async def test_offsets_after_the_end_of_their_transaction_are_refused(open_desk)
         assert await desk.commit_in(T0, "g", new(1)) is RefusedAppend.NOT_IN_TRANSACTION
         await desk.end(T0, "g")
         assert await desk.commit_in(T0, "g", new(1)) is RefusedAppend.NOT_IN_TRANSACTION
+        await nothing_is_there(desk)
+
+
+async def test_offsets_that_have_waited_since_the_transaction_before_are_refused(tmp_path: Path) -> None:
+    """They came in with a transaction that was aborted meanwhile; in the next one they would be committed after all."""
+    async with open_run(tmp_path, leader_epoch=1, backlog_bytes_max=1) as run, open_desk_over(run) as desk:
+        await desk.begin(T0, "g")
+        answers: list[object] = []
+
+        async def commit() -> None:
+            answers.append(await desk.commit_in(T0, "g", new(1)))
+
+        run.disk.hold()
+        await run.plain(A, b"not copied, so there is no room")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit)
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            await desk.end(T0, "g", commit=False)
+            await desk.begin(T1, "g")
+            run.disk.let_go()
+        assert answers == [RefusedAppend.NOT_IN_TRANSACTION]
+        await desk.end(T1, "g")
         await nothing_is_there(desk)
 
 
