@@ -69,6 +69,24 @@ def test_cache_makes_anew_what_is_too_old(place: Path) -> None:
     assert (cache.kept("one", writing("new"), age_s_max=DAY_S) / "file").read_text() == "new"
 
 
+def test_cache_does_not_take_what_is_half_deleted_for_young_and_whole(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deleting changes a directory's time: what is old loses its name first."""
+    old = cache.kept("one", writing("old"))
+
+    def interrupted(directory: Path, *, ignore_errors: bool) -> None:
+        if directory.exists():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(cache.shutil, "rmtree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cache.kept("one", never, age_s_max=0.0)
+    assert not old.exists()
+    assert (cache.kept("one", writing("new"), age_s_max=DAY_S) / "file").read_text() == "new"
+
+
 def test_cache_lets_the_second_of_two_wait_for_the_first() -> None:
     """Two runs that want the same make it once, and the second never deletes what the first is making."""
     begun, go_on = threading.Event(), threading.Event()
