@@ -14,6 +14,7 @@ Brokers forget transactional ids, and delete records, that are a week old. So da
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -49,6 +50,7 @@ def begin_with(peer: Peer, count: int) -> None:
     made = kept(peer, count)
     shutil.rmtree(peer.data, ignore_errors=True)
     shutil.copytree(made, peer.data)
+    os.sync()  # what was copied is not to be written to the disk while something is measured
     peer.start()
 
 
