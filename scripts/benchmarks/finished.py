@@ -9,7 +9,9 @@ A finished transaction is one that went through the protocol: begun by one of WI
 record of five bytes to one of PARTITIONS partitions, committed. The name under which data are kept says all of that,
 and what wrote them in which formats; not on which disk, as the broker writes the same on each, in memory too.
 
-Brokers forget transactional ids, and delete records, that are a week old. So data are made anew before they are that.
+The records carry a time of 1970 (plain_protocol.py), so retention takes them at its next look, while they are made or
+after a copy has started. What stays is what is to be measured: what coordinators and partitions remember of the
+transactions. They forget ids that were idle for a week; so data are made anew before they are that old.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ PIECE = 10_000
 """Transactions that are made by one call."""
 SAID_EACH_S = 30.0
 AGE_S_MAX = 6 * 86_400.0
-"""A day less than the shortest of what brokers forget by: transactional.id.expiration.ms and log.retention.hours."""
+"""A day less than what brokers forget by, unless they are told otherwise: transactional.id.expiration.ms."""
 MADE_BY = {"kafka-fsync": "kafka"}
 """Who makes the data of a peer, if not one of its own kind: the same broker, that does not flush each batch."""
 

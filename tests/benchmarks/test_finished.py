@@ -163,7 +163,7 @@ def test_making_that_is_interrupted_leaves_no_broker_and_keeps_nothing(
 def test_transactions_that_brokers_are_about_to_forget_are_made_anew(
     peer_of: Callable[[str], Any], log: list[str]
 ) -> None:
-    """Ids and records go after a week: what is measured with them must have them to its end."""
+    """Ids go after a week: what is measured with them must have them to its end."""
     directory = finished.kept(peer_of("kafka"), 1).parent
     for days, made in ((5, []), (6.5, ["start kafka"])):
         log.clear()
