@@ -43,7 +43,7 @@ COSTS = {
     "scale": Cost(4.5, 500.0),
     "soak": Cost(45.0, with_mock=False, warmed=False),
     "recovery": Cost(22.0, 20.0, with_mock=False),
-    "recovery-full": Cost(30.0, 40.0, with_mock=False),
+    "recovery-full": Cost(35.0, 60.0, with_mock=False),
     "offsets": Cost(4.8, 5.0),
 }
 """By scenario."""

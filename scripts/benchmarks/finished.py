@@ -1,6 +1,6 @@
 """Brokers' data with finished transactions in it: made once, kept, and copied by whoever begins with it.
 
-A million transactions over the protocol take a quarter of an hour with each broker, every time. So they are made by a
+A million transactions over the protocol take a quarter of an hour with a broker, every time. So they are made by a
 broker of the same kind beforehand, which is then stopped in order, and its data stays in the cache (peers/cache.py); a
 peer that is to begin with them is stopped and gets a copy in place of its own. The first who needs them makes them;
 `bench.py make-finished` makes them without measuring anything.
