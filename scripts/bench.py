@@ -12,10 +12,12 @@
     recovery-full    the same with up to a million transactions and 5 GB of journals; only if it is named
     offsets          transactions that commit consumer offsets, too
     report           measures nothing: writes the report of what is in DIR again
+    make-finished    measures nothing: makes `--count N` finished transactions for each peer, for recovery to begin with
 
 Without a SCENARIO, all but recovery-full. The peers take turns within each round, so that a noisy machine is noisy for
 all of them. DIR gets results.json, report.md, report.html and the charts; scenarios that were measured into it before
-stay there. The disk that is measured is the one that DIR is on. Nothing here is a test: figures are for people to
+stay there. The disk that is measured is the one that DIR is on. What is made once (Kafka's jars, finished transactions)
+stays in bench-cache, or where the environment's BENCH_CACHE says. Nothing here is a test: figures are for people to
 judge, on a machine they know. See docs/benchmarks.md.
 """
 
@@ -34,7 +36,8 @@ SCENARIOS = (
     "txn-latency", "txn-throughput", "visible", "hung", "aborts", "produce", "fetch", "scale", "soak", "recovery",
     "offsets",
 )  # fmt: skip
-ONLY_NAMED, REPORT = "recovery-full", "report"
+ONLY_NAMED = "recovery-full"
+REPORT, MAKE_FINISHED = ALONE = ("report", "make-finished")
 
 
 def main() -> int:
@@ -46,26 +49,29 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=environment.ROOT / "bench-out", help="default: bench-out")
     parser.add_argument("--quick", action="store_true", help="a tenth of the work: for trying it out, not for quoting")
     parser.add_argument("--rounds", type=int, default=5, help="how often each peer has its turn (default 5)")
+    parser.add_argument("--count", type=int, default=1_000_000, help="make-finished: how many (default %(default)s)")
     arguments = parser.parse_args()
     scenarios: list[str] = arguments.scenarios
     peers: list[str] = [name for name in arguments.peers.split(",") if name]
-    for given, known in ((scenarios, (*SCENARIOS, ONLY_NAMED, REPORT)), (peers, NAMES)):
+    for given, known in ((scenarios, (*SCENARIOS, ONLY_NAMED, *ALONE)), (peers, NAMES)):
         if strange := [name for name in given if name not in known]:
             parser.error(f"there is no {', '.join(strange)}; there are {', '.join(known)}")
-    if REPORT in scenarios and len(scenarios) > 1:
-        parser.error("report stands alone: every run ends with a report anyway")
+    if len(scenarios) > 1 and (alone := [name for name in scenarios if name in ALONE]):
+        parser.error(f"{alone[0]} stands alone")
     python = environment.ensure("bench")
     if Path(sys.prefix) != environment.ENVIRONMENT:
         sys.stdout.flush()
         os.execv(python, [str(python), str(Path(__file__).resolve()), *sys.argv[1:]])
     # Inside .venv from here on. What ends this in order ends the brokers, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    from benchmarks import runner
+    from benchmarks import finished, runner
     from benchmarks.results import OtherRun
 
     try:
         if scenarios == [REPORT]:
             return runner.report_again(arguments.out)
+        if scenarios == [MAKE_FINISHED]:
+            return finished.make(peers, arguments.count)
         rounds = max(1, arguments.rounds)
         return runner.run(scenarios or SCENARIOS, peers, arguments.out, quick=arguments.quick, rounds=rounds)
     except OtherRun as refusal:

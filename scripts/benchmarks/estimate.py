@@ -2,7 +2,8 @@
 
 A turn is one measurement of one case on one peer, with what comes before and after it. What it takes on two cores was
 derived from the amounts of each scenario, and holds for brokers of the speed of those that are measured here: it is for
-planning, not for judging.
+planning, not for judging. What is made once for all runs (finished.py) is not in it, and says for itself how long that
+takes.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ COSTS = {
     "fetch": Cost(2.5, 20.0, with_mock=False),
     "scale": Cost(4.5, 500.0),
     "soak": Cost(45.0, with_mock=False, warmed=False),
-    "recovery": Cost(22.0, 300.0, with_mock=False),
-    "recovery-full": Cost(90.0, 3000.0, with_mock=False),
+    "recovery": Cost(22.0, 20.0, with_mock=False),
+    "recovery-full": Cost(35.0, 60.0, with_mock=False),
     "offsets": Cost(4.8, 5.0),
 }
 """By scenario."""

@@ -118,7 +118,7 @@ def text(value: str) -> bytes:
 
 
 def batch(producer_id: int, epoch: int, sequence: int) -> bytes:
-    """A transactional record batch (v2) of one record with a value of five bytes."""
+    """A transactional record batch (v2) of one record with a value of five bytes, dated 1 ms after 1970 began."""
     record = bytes([0, 0, 0, 1, 10]) + b"value" + bytes([0])
     body = struct.pack(">hiqqqhii", 0x10, 0, 1, 1, producer_id, epoch, sequence, 1)
     body += bytes([2 * len(record)]) + record

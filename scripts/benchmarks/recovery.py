@@ -3,10 +3,11 @@
     finished transactions │ plain records beside an open transaction │ load ─────╳ SIGKILL
                                                                                  └ start … first answer … all visible
 
-What a restart has to go through is made beforehand: transactions that are finished, which coordinators remember; and
-gigabytes that recovery has to look at. Fairlog gives journals back as they are copied, so what keeps them is a
-transaction that stays open (in journal mode; in markers mode nothing does), and that is the worst case. Kafka, after an
-unclean end, reads what it had not flushed: up to a segment of each partition.
+What a restart has to go through is made beforehand: transactions that are finished, which coordinators remember, once
+for all runs (finished.py); and, in each round, gigabytes that recovery has to look at. Fairlog gives journals back as
+they are copied, so what keeps them is a transaction that stays open (in journal mode; in markers mode nothing does),
+and that is the worst case. Kafka, after an unclean end, reads what it had not flushed: up to a segment of each
+partition.
 
 The load's clients survive the broker, as clients do, and go on when it is back. *All* is every transaction that was
 answered as committed before the kill: the round fails if one of them is not seen.
@@ -23,17 +24,17 @@ from peers import topics
 from peers.interface import Peer, Tuning
 
 from benchmarks.client import ClientProcess
+from benchmarks.finished import begin_with
 from benchmarks.rows import Measurements, counted
 from benchmarks.scenario import Bench, Case, Lifetime, NotMeasured
 
 RECORDS, RECORD_BYTES, PARTITIONS = 10, 1024, 2
 PRODUCERS = 4
-BULK_PARTITIONS, FINISHED_PARTITIONS = 4, 10
+BULK_PARTITIONS = 4
 LOAD_S = 2.0
-PIECE = 10_000  # finished transactions made by one call
 BACK_S_MAX, VISIBLE_S_MAX, WAIT_S = 600.0, 300.0, 120.0
 POLL_S = 0.005
-FINISHED, PINNING = "finished", "pinning"
+PINNING = "pinning"
 RECONNECT = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 100}
 """The clients' waits between two attempts to connect, short, as the broker's time is what is measured."""
 
@@ -151,17 +152,19 @@ def case_of(finished: int, bulk_bytes: int) -> Case:
 
 
 class Recovery:
-    """Cases of finished transactions and bytes; a peer keeps its directory over the rounds and cases."""
+    """Cases of finished transactions and bytes; for each number of transactions a peer begins on a copy, once."""
 
     question = (
         f"SIGKILL while {PRODUCERS} producers commit transactions of {RECORDS} × 1 KB to {PARTITIONS} partitions, after"
-        f" {LOAD_S:.0f} s of it. Beforehand: as many finished transactions of one small record as the case says, once"
-        f" for each peer; and in each round, as many bytes of plain records to {BULK_PARTITIONS} partitions of a new"
-        " topic, each of which has an open transaction from the beginning. *first answer* is a Metadata response after"
-        " the restart, and contains the start of the process (Python's, the JVM's); *all visible* is when a consumer"
-        " that sees committed records only has seen every transaction that was answered before the kill. Both count"
-        " from the start of the process. Kafka's controller lets a broker register again when the session of the one"
-        " that was killed has expired (broker.session.timeout.ms, 9 s): a node alone waits for it."
+        f" {LOAD_S:.0f} s of it. Beforehand: as many finished transactions of one small record as the case says. They"
+        " were made by the same broker at another time (python3 scripts/bench.py make-finished), which was then stopped"
+        " in order, and the peer is started on a copy of its data before the first case with that many. And in each"
+        f" round, as many bytes of plain records to {BULK_PARTITIONS} partitions of a new topic, each of which has an"
+        " open transaction from the beginning. *first answer* is a Metadata response after the restart, and contains"
+        " the start of the process (Python's, the JVM's); *all visible* is when a consumer that sees committed records"
+        " only has seen every transaction that was answered before the kill. Both count from the start of the process."
+        " Kafka's controller lets a broker register again when the session of the one that was killed has expired"
+        " (broker.session.timeout.ms, 9 s): a node alone waits for it."
     )
     lifetime = Lifetime.SCENARIO
     tuning = Tuning()
@@ -170,7 +173,6 @@ class Recovery:
         self.name = name
         self._cases = cases
         self._quick = quick
-        self._finished: dict[str, int] = {}
 
     def cases(self, quick: bool) -> Sequence[Case]:
         return self._quick if quick else self._cases
@@ -179,10 +181,8 @@ class Recovery:
         if not peer.durable:
             raise NotMeasured("it stores nothing that could come back")
         finished, bulk_bytes = int(case.parameters["finished"]), int(case.parameters["bulk_bytes"])
-        if bench.first_time(peer):
-            peer.create_topics([FINISHED], FINISHED_PARTITIONS)
-            self._finished[peer.name] = 0
-        self._finish(bench, peer, finished)
+        if bench.first_time(peer, f"{finished} finished"):
+            begin_with(peer, finished)
         which = f"{finished}-{bulk_bytes}-{round_number}"
         bulk, load_topic = f"bulk-{which}", f"load-{which}"
         peer.create_topics([bulk], BULK_PARTITIONS)
@@ -214,18 +214,6 @@ class Recovery:
             "on the disk": counted("GB", disk / 1e9),
             **({"journals": counted("GB", journals / 1e9)} if journals else {}),
         }
-
-    def _finish(self, bench: Bench, peer: Peer, finished: int) -> None:
-        """Have as many finished transactions as that."""
-        had = self._finished[peer.name]
-        if had >= finished:
-            return
-        crowd = bench.client(
-            peer, "benchmarks.crowd:Crowd", prefix=FINISHED, topic=FINISHED, partitions=FINISHED_PARTITIONS
-        )
-        for piece in range(had, finished, PIECE):
-            crowd.call("commit_many", count=min(PIECE, finished - piece))
-        self._finished[peer.name] = finished
 
 
 def _pinning(bench: Bench, peer: Peer, topic: str) -> ClientProcess:

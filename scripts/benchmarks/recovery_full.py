@@ -1,7 +1,7 @@
 """Recovery at its full size: up to a million finished transactions and 5 GB. Only run when it is named.
 
-A million transactions over the protocol take a quarter of an hour with Kafka, half an hour with Fairlog, and one or two
-hours with Kafka that flushes every batch, on two cores; they are made once for each peer. The disk needs some 40 GB.
+The million is made once, beforehand or by the first run (finished.py); later runs begin with copies. The disk needs
+some 15 GB for each peer of Fairlog's, and half of that for each of Kafka's.
 """
 
 from __future__ import annotations

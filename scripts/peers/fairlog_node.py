@@ -11,11 +11,16 @@ from typing import Literal
 
 from node_process import NodeDidNotStart, NodeProcess
 
+import datalog.layout
 import fairlog
+import fairlog.cluster.records
+import journal.segment
 from peers import processes, topics
 from peers.interface import Isolation, PeerDidNotStart, Tuning
 
 _STOP_S = 60.0
+_FORMATS = (*journal.segment.VERSIONS.values(), datalog.layout.VERSION, fairlog.cluster.records.VERSION)
+"""Of local and group journals, data logs and cluster store."""
 
 
 class FairlogNode:
@@ -26,6 +31,8 @@ class FairlogNode:
     def __init__(self, name: Literal["journal", "markers"], directory: Path, tuning: Tuning) -> None:
         self.name = name
         self.directory = directory
+        self.data = directory / "data"
+        self.storage = f"fairlog-{fairlog.__version__}-{name}-formats-{'.'.join(map(str, _FORMATS))}"
         self.description = f"Fairlog {fairlog.__version__}, transactions in {name} mode, commits flushed"
         self.transactional_isolation: Isolation = "read_uncommitted" if name == "journal" else "read_committed"
         self.settings: Mapping[str, str] = {
@@ -39,7 +46,7 @@ class FairlogNode:
             self.settings |= {"FAIRLOG_RETENTION_CHECK_INTERVAL_MS": str(tuning.retention_check_ms)}
         if tuning.clean_check_ms is not None:
             self.settings |= {"FAIRLOG_RETENTION_CLEAN_INTERVAL_MS": str(tuning.clean_check_ms)}
-        self._node = NodeProcess(directory / "data", dict(self.settings))
+        self._node = NodeProcess(self.data, dict(self.settings))
 
     @property
     def address(self) -> str:
@@ -75,7 +82,7 @@ class FairlogNode:
         return processes.written_bytes(self._node.pid)
 
     def disk_bytes(self) -> int:
-        return processes.disk_bytes(self._node.data_dir)
+        return processes.disk_bytes(self.data)
 
     def create_topics(
         self, names: Sequence[str], partitions: int = 1, configs: Mapping[str, str] | None = None

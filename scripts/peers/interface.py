@@ -73,6 +73,17 @@ class Peer(Protocol):
         ...
 
     @property
+    def data(self) -> Path:
+        """What it has stored, all of it, in its `directory`. While it does not run, another's may take its place."""
+        ...
+
+    @property
+    def storage(self) -> str:
+        """What has written `data`, in which formats, as a part of a file's name. Peers may have each other's data if it
+        is the same for both. Empty if it is not `durable`."""
+        ...
+
+    @property
     def durable(self) -> bool:
         """Whether it stores anything. The mock does not: it is the client's floor in latency, and nothing else."""
         ...

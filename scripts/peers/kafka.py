@@ -59,7 +59,8 @@ class Kafka:
     ) -> None:
         self.name = name
         self.directory = directory
-        self._data = directory / "data"
+        self.data = directory / "data"
+        self.storage = f"kafka-{artifacts.version}"
         self._properties = directory / "server.properties"
         flushed = name == "kafka-fsync"
         self.description = f"Apache Kafka {artifacts.version}, KRaft, one node, " + (
@@ -126,7 +127,7 @@ class Kafka:
         return processes.written_bytes(self._program.pid)
 
     def disk_bytes(self) -> int:
-        return processes.disk_bytes(self._data)
+        return processes.disk_bytes(self.data)
 
     def create_topics(
         self, names: Sequence[str], partitions: int = 1, configs: Mapping[str, str] | None = None
@@ -134,7 +135,7 @@ class Kafka:
         topics.create(self.address, names, partitions, configs or {})
 
     def _format(self) -> None:
-        """Write the properties and Kafka's meta.properties for two free ports; they stay the node's own."""
+        """Write properties for two free ports that stay the node's own; and meta.properties, if there is no data."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._port, controller = _free_ports()
         address = f"127.0.0.1:{self._port}"
@@ -145,10 +146,12 @@ class Kafka:
             "controller.listener.names": "CONTROLLER",
             "listeners": f"PLAINTEXT://{address},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": f"PLAINTEXT://{address},CONTROLLER://127.0.0.1:{controller}",
-            "log.dirs": str(self._data),
+            "log.dirs": str(self.data),
             **self._settings,
         }
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        if (self.data / "meta.properties").exists():
+            return
         command = [*self._java, "kafka.tools.StorageTool", "format", "--standalone", "--cluster-id", _CLUSTER_ID,
                    "--config", str(self._properties)]  # fmt: skip
         done = subprocess.run(

@@ -1,9 +1,8 @@
 """Apache Kafka's jars: had from Maven once, and kept in a directory that git ignores.
 
 `mvn dependency:copy-dependencies` on kafka.pom.xml copies the broker and what it depends on. Where they come from is
-the machine's Maven settings' affair; by default that is Maven's own central repository. The copy is made under another
-name and renamed when complete, so an interrupted one is not taken for whole. The directory's name carries a hash of
-the pom, so another version is another directory.
+the machine's Maven settings' affair; by default that is Maven's own central repository. The directory's name carries a
+hash of the pom, so another version is another directory.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+from peers import cache
+
 POM = Path(__file__).resolve().parent / "kafka.pom.xml"
-CACHE = Path(__file__).resolve().parent.parent.parent / "bench-cache"
 _RESOLVE_S = 900.0
 _NAMESPACE = {"pom": "http://maven.apache.org/POM/4.0.0"}
 
@@ -41,9 +41,7 @@ def obtain() -> Artifacts:
         raise Unavailable("there is no `java` on the path (Kafka 4 needs Java 17 or newer)")
     pom = POM.read_bytes()
     version = _version(pom)
-    jars = CACHE / f"kafka-{version}-{hashlib.sha256(pom).hexdigest()[:8]}"
-    if not jars.is_dir():
-        _copy_dependencies(jars)
+    jars = cache.kept(f"kafka-{version}-{hashlib.sha256(pom).hexdigest()[:8]}", _copy_dependencies)
     return Artifacts(java, jars, version)
 
 
@@ -58,12 +56,10 @@ def _copy_dependencies(jars: Path) -> None:
     mvn = shutil.which("mvn")
     if mvn is None:
         raise Unavailable("there is no `mvn` on the path to have Kafka's jars with")
-    partial = jars.with_name(jars.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
     print("having Apache Kafka's jars from Maven …", flush=True)
     command = [
         mvn, "--batch-mode", "--quiet", "--file", str(POM),
-        "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={partial}",
+        "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}",
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_RESOLVE_S, check=False)
@@ -72,4 +68,3 @@ def _copy_dependencies(jars: Path) -> None:
     if done.returncode != 0:
         errors = [line for line in (done.stdout + done.stderr).splitlines() if "[ERROR]" in line]
         raise Unavailable(f"Maven could not resolve Kafka's jars: {errors[0] if errors else done.stderr[-500:]}")
-    partial.rename(jars)

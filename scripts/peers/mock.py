@@ -24,11 +24,12 @@ class Mock:
 
     name = "mock"
     durable = False
+    storage = ""
     transactional_isolation: Isolation = "read_uncommitted"
     settings: Mapping[str, str] = {}
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        self.directory = self.data = directory
         version, _number = confluent_kafka.libversion()
         self.description = f"the mock cluster of librdkafka {version}: in memory, stores nothing, answers at once"
         self._child: subprocess.Popen[str] | None = None

@@ -19,7 +19,7 @@ def test_every_scenario_has_an_estimate() -> None:
     ("name", "minutes"),
     [
         ("txn-latency", 10), ("txn-throughput", 8), ("visible", 3), ("hung", 16), ("aborts", 6), ("produce", 8),
-        ("fetch", 8), ("offsets", 4),
+        ("fetch", 8), ("offsets", 4), ("recovery", 18), ("recovery-full", 52),
     ],
 )  # fmt: skip
 def test_estimate_of_five_rounds_on_five_peers_is_what_the_documentation_says(name: str, minutes: int) -> None:

@@ -10,6 +10,7 @@ from benchmarks import recovery, scale, soak
 from benchmarks.recovery import Recovery, Watch, case_of
 from benchmarks.rows import Measurements
 from benchmarks.scenario import Bench, Case, Lifetime, NotMeasured, Scenario
+from peers import cache
 from peers.catalogue import available
 from peers.interface import Missing, Peer
 
@@ -24,6 +25,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Calla
     """Measures a case once on a new peer, as the runner does, and rests for shorter."""
     for module, rest in ((scale, "SETTLE_S"), (soak, "SETTLED_S"), (recovery, "LOAD_S")):
         monkeypatch.setattr(module, rest, 0.1)
+    monkeypatch.setattr(cache, "DIRECTORY", tmp_path / "cache")
     bench = Bench(True, 1, tmp_path)
     started: list[Peer] = []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from peers import kafka_artifacts, topics
+from peers import cache, kafka_artifacts, topics
 from peers.catalogue import available
 from peers.interface import NAMES, Missing, Peer, Tuning
 from peers.kafka import Kafka
@@ -50,7 +50,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
     directory = tmp_path / "programs"
     directory.mkdir()
     monkeypatch.setenv("PATH", f"{directory}{os.pathsep}/bin{os.pathsep}/nonexistent")
-    monkeypatch.setattr(kafka_artifacts, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(cache, "DIRECTORY", tmp_path / "cache")
     real = kafka_artifacts.shutil.which
     # /bin is there for the scripts' own sake, and may hold the real ones.
     monkeypatch.setattr(kafka_artifacts.shutil, "which", lambda name: real(name, path=str(directory)))
@@ -115,6 +115,37 @@ def test_kafka_settings_tell_one_durability_from_the_other(tmp_path: Path) -> No
     assert more == {"log.flush.interval.messages": "1"}
     assert "-Xmx1g" in default.settings["JVM"]
     assert default.settings["log.retention.check.interval.ms"] == "500"
+
+
+def test_kafka_over_data_of_another_node_does_not_format_it(tmp_path: Path) -> None:
+    """Data that was put there is taken as it is; an empty directory is formatted first."""
+    java = tmp_path / "java"
+    java.write_text('#!/bin/sh\necho "$@" >>calls\n')
+    java.chmod(0o755)
+    artifacts = Artifacts(str(java), tmp_path, "4")
+    for name, has_data in (("empty", False), ("given", True)):
+        kafka = Kafka("kafka", tmp_path / name, artifacts, Tuning())
+        if has_data:
+            kafka.data.mkdir(parents=True)
+            (kafka.data / "meta.properties").touch()
+        kafka.spawn()
+        kafka.kill()
+        calls = kafka.directory / "calls"
+        assert (calls.exists() and "StorageTool format" in calls.read_text()) is not has_data
+
+
+def test_peers_of_one_storage_are_those_that_differ_in_flushes_only(tmp_path: Path) -> None:
+    """Kafka writes the same with and without flushes; the two modes of Fairlog do not. What stores nothing says so."""
+    flushing, default = (
+        Kafka(name, tmp_path, Artifacts("", tmp_path, "4"), Tuning()) for name in ("kafka-fsync", "kafka")
+    )
+    journal, markers, mock = (available(name, tmp_path) for name in FREE)
+    assert not isinstance(journal, Missing)
+    assert not isinstance(markers, Missing)
+    assert not isinstance(mock, Missing)
+    assert flushing.storage == default.storage
+    assert len({default.storage, journal.storage, markers.storage, mock.storage}) == 4
+    assert bool(mock.storage) is mock.durable
 
 
 @pytest.mark.slow

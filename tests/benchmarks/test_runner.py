@@ -27,7 +27,8 @@ class FakePeer:
         self.name = name
         self.description = f"a fake {name}"
         self.settings: Mapping[str, str] = {}
-        self.directory = directory
+        self.directory = self.data = directory
+        self.storage = ""
         self.running = False
         self._log = log
         self._starts = starts
