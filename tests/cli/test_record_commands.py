@@ -157,7 +157,14 @@ def marked(node: NodeProcess) -> Iterator[str]:
     """A topic with markers: b and d committed, c aborted, f open, and plain ones around them."""
     name = make_topic(node, "marked", 1, **{"fairlog.transactions": "markers"})
     producers = [
-        Producer({"bootstrap.servers": node.address, "transactional.id": each, "reconnect.backoff.max.ms": 100})
+        Producer(
+            {
+                "bootstrap.servers": node.address,
+                "transactional.id": each,
+                "transaction.timeout.ms": 900_000,  # it hangs for as long as these tests take
+                "reconnect.backoff.max.ms": 100,
+            }
+        )
         for each in (HANGING, "two")
     ]
     for producer in producers:
