@@ -22,7 +22,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import cast
+from typing import NamedTuple, cast
 
 import cbor2
 from crc32c import crc32c
@@ -137,16 +137,50 @@ class BadFrame(Enum):
     PADDING = "its padding is not zero"
 
 
+class FrameHead(NamedTuple):
+    """What the header of a valid frame says."""
+
+    frame_bytes: int
+    """Unpadded: header, CBOR and payload."""
+    durable: int
+    leader_epoch: int
+    kind: int
+    cbor_bytes: int
+
+
 def decode_frame_untrusted(
     buffer: Buffer, position: JournalPosition, *, salt: int, offset: int = 0
 ) -> Frame | BadFrame:
     """Decode the frame that should begin at `buffer[offset]`, which is `position` of the journal.
 
+    It is valid if and only if `check_frame_untrusted` says so. Never raises.
+    """
+    view = memoryview(buffer)
+    head = check_frame_untrusted(view, position, salt=salt, offset=offset)
+    if isinstance(head, BadFrame):
+        return head
+    cbor_start = offset + HEADER_BYTES
+    return Frame(
+        position=position,
+        frame_bytes=head.frame_bytes,
+        durable=JournalPosition(head.durable),
+        leader_epoch=LeaderEpoch(head.leader_epoch),
+        kind=head.kind,
+        cbor=view[cbor_start : cbor_start + head.cbor_bytes],
+        payload=view[cbor_start + head.cbor_bytes : offset + head.frame_bytes],
+    )
+
+
+def check_frame_untrusted(
+    view: memoryview, position: JournalPosition, *, salt: int, offset: int = 0
+) -> FrameHead | BadFrame:
+    """Whether a frame begins at `view[offset]`, which is `position` of the journal; what its header says.
+
     It is valid if and only if: (1) it lies whole in the buffer, padding included; (2) its length holds at least
     the header and the CBOR; (3) it names `position`; (4) its checksum, begun with `salt`, is right; (5) its kind is
     not 0, the reserved byte is 0 and `durable` is not beyond `position`; (6) its padding is zeros. Never raises.
+    A third of the work of decoding it: a start reads a journal's last segment frame by frame.
     """
-    view = memoryview(buffer)
     room = len(view) - offset
     if room < HEADER_BYTES:
         return BadFrame.SHORT
@@ -162,18 +196,9 @@ def decode_frame_untrusted(
         return BadFrame.CHECKSUM
     if kind == 0 or reserved != 0 or durable > position:
         return BadFrame.FIELDS
-    if any(view[end : offset + padded(frame_bytes)]):
+    if frame_bytes % ALIGNMENT and any(view[end : offset + padded(frame_bytes)]):
         return BadFrame.PADDING
-    cbor_start = offset + HEADER_BYTES
-    return Frame(
-        position=position,
-        frame_bytes=frame_bytes,
-        durable=JournalPosition(durable),
-        leader_epoch=LeaderEpoch(leader_epoch),
-        kind=kind,
-        cbor=view[cbor_start : cbor_start + cbor_bytes],
-        payload=view[cbor_start + cbor_bytes : end],
-    )
+    return FrameHead(frame_bytes, durable, leader_epoch, kind, cbor_bytes)
 
 
 def claimed_frame_bytes(buffer: Buffer, position: JournalPosition, *, offset: int = 0) -> int | None:

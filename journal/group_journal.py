@@ -6,7 +6,7 @@ state over when a snapshot is taken.
 A snapshot lets older segments go. It is written while the node serves, so other records are appended beside it::
 
     … r1 r2 r3 │ r4 BEGIN(as_of │) part part r5 part END(3) r6 …
-               └─ the state was taken here
+               └─ a new segment began, and the state was taken, here
 
 The state is taken in one step with the position `as_of`, and its records are frames of kinds of their own (*parts*). A
 replay therefore gives: the parts of the last snapshot that has its END, then every other record from its
@@ -17,7 +17,7 @@ history or a complete snapshot (docs/formats/group-journal.md has the crash case
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -133,26 +133,25 @@ class GroupJournal:
         """Return once everything before `through` is on disk, whatever `journal.fsync` says. Otherwise as `flush`."""
         await self._journal.sync(through)
 
-    async def snapshot(self, records: Iterable[GroupRecord]) -> None:
-        """Let `records` stand for all that was appended so far, and delete the segments that are not needed then.
+    async def snapshot(self, state: Callable[[], Iterable[GroupRecord]]) -> None:
+        """Let the records of `state` stand for all that was appended so far, and delete the segments before them.
 
-        `records` must be the state as of this very step: they are taken before the first await, and what is
-        appended from now on is replayed after them. One snapshot at a time. Raises StorageFailure; then, and
-        when cancelled, the journal reads as if the snapshot had not been begun, and another one may follow.
+        `state` is called, and all of it taken, in the step in which a new segment has begun: what is appended from then
+        on is replayed after it. One snapshot at a time. Raises StorageFailure; then, and when cancelled, the journal
+        reads as if the snapshot had not been begun, and another one may follow.
         """
         assert not self._snapshot_running, "a snapshot of this group journal is being written"
         self._snapshot_running = True
         try:
-            as_of = self._journal.end
-            await self._write_snapshot(as_of, list(records))
+            reach("group.snapshot.before")
+            # In a segment of its own, and the state is that of its beginning: so all before it can be deleted.
+            as_of = await self._journal.roll()
+            await self._write_snapshot(as_of, list(state()))
             await self._journal.reclaim(as_of)
         finally:
             self._snapshot_running = False
 
     async def _write_snapshot(self, as_of: JournalPosition, records: list[GroupRecord]) -> None:
-        reach("group.snapshot.before")
-        # In a segment of its own, so that the one before can be deleted as soon as the snapshot is complete.
-        await self._journal.roll()
         await self._room_for(_BRACKET_BYTES_MAX)
         self._journal.append(SNAPSHOT_BEGIN, (as_of,))
         for number, record in enumerate(records):

@@ -24,7 +24,15 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from fairlog_types import JournalPosition
-from journal.frame import ALIGNMENT, BadFrame, Buffer, Frame, decode_frame_untrusted
+from journal.frame import (
+    ALIGNMENT,
+    BadFrame,
+    Buffer,
+    Frame,
+    check_frame_untrusted,
+    decode_frame_untrusted,
+    padded,
+)
 from journal.segment import SEGMENT_HEADER_BYTES, file_offset
 
 _ZEROS = bytes(64 * 1024)
@@ -173,13 +181,14 @@ def scan_tail(buffer: Buffer, *, base: JournalPosition, salt: int, close_kind: i
     position, witnessed, kind = base, base, 0
     bad: BadFrame | None = None
     # A frame's padding is part of it, and zeros: so frames are decoded against the whole buffer, not the content.
+    view = memoryview(buffer)
     while file_offset(position, base) < content:
-        frame = decode_frame_untrusted(buffer, position, salt=salt, offset=file_offset(position, base))
-        if isinstance(frame, BadFrame):
-            bad = frame
+        head = check_frame_untrusted(view, position, salt=salt, offset=file_offset(position, base))
+        if isinstance(head, BadFrame):
+            bad = head
             break
-        position, kind = frame.end, frame.kind
-        witnessed = max(witnessed, frame.durable)
+        position, kind = JournalPosition(position + padded(head.frame_bytes)), head.kind
+        witnessed = JournalPosition(max(witnessed, head.durable))
     if bad is None:
         return Tail(position, witnessed, Rest.ZEROS, None, position, 0, JournalPosition(0), kind == close_kind)
     later, witness = 0, JournalPosition(0)

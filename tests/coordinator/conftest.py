@@ -9,7 +9,7 @@ nothing while `copying` is held back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -108,8 +108,9 @@ class MemoryGroupJournal:
             raise self.failed
         self.durable = max(self.durable, end)
 
-    async def snapshot(self, records: Iterable[GroupRecord]) -> None:
-        self.records = list(records)
+    async def snapshot(self, state: Callable[[], Iterable[GroupRecord]]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.records = list(state())
         await trio.lowlevel.checkpoint()
         self.durable = len(self.records)
         self._flushes = []

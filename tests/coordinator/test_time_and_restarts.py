@@ -188,7 +188,8 @@ async def test_restart_between_a_refused_beginning_and_its_abort_knows_what_is_m
         await running.add(granted)
     assert [type(record) for record in running.journal.records].count(BeginRecord) == 2
     if cut:
-        await running.journal.snapshot(snapshot_records([running.coordinator._turns.slots["t"].producer]))
+        slots = running.coordinator._turns.slots
+        await running.journal.snapshot(lambda: snapshot_records([slots["t"].producer]))
     after = await restart(running, nursery)
     assert await after.end(granted, commit=False, connection=2) is None
     assert await after.end(granted, commit=False, connection=3) is None

@@ -143,7 +143,7 @@ class Writer:
         for _ in range(5):
             self.write()
         for _ in range(2):
-            await self.journal.snapshot([producer(name, number) for name, number in self.state.items()])
+            await self.journal.snapshot(lambda: [producer(name, number) for name, number in self.state.items()])
             for _ in range(3):
                 self.write()
 
@@ -184,8 +184,8 @@ async def test_snapshot_after_a_crashed_one_leaves_nothing_of_it() -> None:
     assert state_of(group_journal(journal).replay()) == writer.state
 
 
-async def test_snapshot_takes_the_state_before_it_lets_others_run() -> None:
-    """What is appended while a snapshot is written is replayed after it, not lost and not overwritten."""
+async def test_snapshot_takes_the_state_where_its_segment_begins() -> None:
+    """What is appended before that is in it; what comes while it is written is replayed after it."""
     journal = MemoryJournal()
     group = group_journal(journal)
     late: list[GroupRecord] = []
@@ -197,9 +197,18 @@ async def test_snapshot_takes_the_state_before_it_lets_others_run() -> None:
     group.append(producer("replaced", 1))
     journal.meanwhile = append_another
     parts = [producer(f"id-{number}", number) for number in range(5)]
-    await group.snapshot(part for part in parts)
-    assert len(late) > 2
-    assert list(group_journal(journal).replay()) == [*parts, *late]
+    taken: list[GroupRecord] = []
+
+    def state() -> list[GroupRecord]:
+        taken.extend([*parts, *late])
+        return list(taken)
+
+    await group.snapshot(state)
+    before = len(taken) - len(parts)
+    assert before > 0, "the new segment was waited for"
+    assert len(late) > before + 2
+    assert list(group_journal(journal).replay()) == [*taken, *late[before:]]
+    assert journal.start > 64 * before, "all before it is gone, what came while the segment was made, too"
 
 
 async def test_snapshot_deletes_what_stands_before_its_state() -> None:
@@ -209,7 +218,7 @@ async def test_snapshot_deletes_what_stands_before_its_state() -> None:
     for _ in range(50):
         writer.write()
     taken_at = journal.end
-    await writer.journal.snapshot([producer("a", 1)])
+    await writer.journal.snapshot(lambda: [producer("a", 1)])
     assert journal.start == taken_at
     assert writer.journal.bytes_since_snapshot == 0
     writer.write()
@@ -287,7 +296,7 @@ async def test_journal_on_files_snapshots_and_reopens(open_journal: OpenJournal)
     await group.flush(end)
     assert list(group.replay()) == [large, *small]
 
-    await group.snapshot([large, *small[::2]])
+    await group.snapshot(lambda: [large, *small[::2]])
     start, after = journal.start, producer("late", 7)
     assert start > 0
     await group.make_room(after)
@@ -311,8 +320,8 @@ async def test_snapshot_cancelled_reads_as_if_not_begun(open_journal: OpenJourna
     group.append(record)
     with trio.CancelScope() as scope:
         scope.cancel()
-        await group.snapshot([producer("b", number) for number in range(10)])
+        await group.snapshot(lambda: [producer("b", number) for number in range(10)])
     assert list(group.replay()) == [record]
-    await group.snapshot([producer("c", 3)])
+    await group.snapshot(lambda: [producer("c", 3)])
     assert list(group.replay()) == [producer("c", 3)]
     await journal.close()
