@@ -326,7 +326,8 @@ class LocalLeaders:
         """See `fairlog.broker.Leaders`. Retention and DeleteRecords use it.
 
         The start moves at once, and the batches before it go in steps, between which others write; a later call removes
-        what is left. Raises NoRoom if the disk or the map is full: that alone refuses no other writes.
+        what is left (`LedLog.has_remains`). Raises NoRoom if the disk or the map is full: that alone refuses no other
+        writes.
         """
         leader = self._writer.led.get(log)
         if leader is None:
@@ -334,10 +335,12 @@ class LocalLeaders:
         self._writer.raise_if_failed()
         moves = offset > leader.log_start
         try:
-            more = await trio.to_thread.run_sync(self._delete_before, log, offset)
-            leader.log_start = max(leader.log_start, offset)
+            start, more = offset, True
             while more:
+                start = max(start, leader.log_start)
                 more = await trio.to_thread.run_sync(self._delete_before, log, offset)
+                leader.log_start = max(leader.log_start, offset)
+            leader.swept_through = max(leader.swept_through, start)
             if moves:
                 # Without it a loss of power may bring back what was told to be gone.
                 await trio.to_thread.run_sync(self._data_logs.sync)

@@ -58,8 +58,6 @@ class Retention:
         self._settings = settings
         self._now_ms = now_ms
         self._limiter = trio.CapacityLimiter(1)
-        self._swept_up: set[LogId] = set()
-        """Logs whose start a stop may have left with batches before it, and that have been looked at since."""
         self._seen: dict[LogId, Offset] = {}
         """How far the last cleaning of each log has looked."""
         self._given_up: set[LogId] = set()
@@ -106,10 +104,10 @@ class Retention:
         return Limits(expired_before_ms, topic_configs.retention_bytes(topic, self._settings))
 
     async def _delete_expired_of(self, topic: str, log: LogId, limits: Limits) -> None:
-        if log not in self._swept_up:
-            # A stop in the middle of a deletion has left batches before the log's start.
+        led = self._leaders.led.get(log)
+        if led is not None and led.has_remains:
+            # A stop, a full disk or a client's time-out in the middle of a deletion has left them.
             await self._leaders.delete_before(log, Offset(0))
-            self._swept_up.add(log)
         while limits.any:
             looked = await trio.to_thread.run_sync(self._look, log, limiter=self._limiter)
             if looked is None:
