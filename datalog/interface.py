@@ -207,6 +207,10 @@ class NoRoom(StorageFailure):
     """
 
 
+class TooManyLogs(StorageFailure):
+    """There is no name left for another log before the environment is opened anew. Nothing was written."""
+
+
 class DataLogWriter(Protocol):
     """One write: all of it or nothing. Used in the thread that opened it, and not after its block."""
 

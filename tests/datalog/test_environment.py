@@ -13,7 +13,7 @@ import pytest
 from datalog import environment, layout
 from datalog.environment import LmdbDataLogs
 from datalog.failures import explain
-from datalog.interface import LogMissing, OpenInLog, ReadRequest, ReadResult, UnknownFormat
+from datalog.interface import LogMissing, OpenInLog, ReadRequest, ReadResult, TooManyLogs, UnknownFormat
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
 from datalog.time_index import ENTRY_SPACING_BYTES
 from fairlog_types import CorruptStorage, LogId, Offset, ProducerId, StorageFailure
@@ -196,7 +196,7 @@ def test_write_too_many_logs_is_refused_by_name(tmp_path: Path, monkeypatch: pyt
     """More logs than an environment has names for is a failure that says what to do."""
     monkeypatch.setattr(environment, "DATABASES_MAX", len(layout.TABLES) + 1)
     logs = open_with_orders(tmp_path)
-    with pytest.raises(StorageFailure, match="too many logs"), logs.write() as writer:
+    with pytest.raises(TooManyLogs, match="too many logs"), logs.write() as writer:
         writer.create(PAYMENTS)
     assert logs.logs() == [ORDERS]
     logs.close()
