@@ -12,6 +12,7 @@ Behaviour
   them.
 - validate_only checks all this, and whether the name is taken, and makes nothing.
 - A name that stands twice in one request is INVALID_REQUEST, and not made at all.
+- Other clients run between one and the next.
 
 Version notes
 - 5 is flexible and answers with partitions, replicas and configs; 7 adds the topic id.
@@ -23,6 +24,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
+
+import trio
 
 from fairlog.cluster.interface import InvalidTopic, TopicExists
 from fairlog.kafka.api import Answer, Api, Context, Versions
@@ -100,11 +103,11 @@ def decode(reader: Reader, version: int) -> CreateTopicsRequest:  # noqa: ARG001
 async def handle(context: Context, request: CreateTopicsRequest) -> Answer:
     times = Counter(topic.name for topic in request.topics)
     lines: list[_Line] = []
-    for name, count in times.items():
-        if count > 1:
+    for name, topic in {topic.name: topic for topic in request.topics}.items():
+        await trio.lowlevel.checkpoint()
+        if times[name] > 1:
             lines.append(_Line(name, ErrorCode.INVALID_REQUEST, "the request names this topic more than once"))
             continue
-        topic = next(topic for topic in request.topics if topic.name == name)
         try:
             lines.append(await _create(context, topic, request.validate_only))
         except _Refused as refused:
