@@ -312,10 +312,11 @@ async def test_topic_is_created(ask, memory, version):
         (new(fairlog_transactions="marker"), ErrorCode.INVALID_CONFIG),
     ],
 )
-async def test_topic_that_may_not_be_created_is_refused(ask, memory, topic, error):
-    """Each way of asking for nonsense has its own error and a sentence that says what is wrong."""
+@pytest.mark.parametrize("validate_only", [False, True])
+async def test_topic_that_may_not_be_created_is_refused(ask, memory, topic, error, validate_only):
+    """Each way of asking for nonsense has its own error and a sentence that says what is wrong, validated or not."""
     memory.topics.create_now("there")
-    (told,) = (await ask(CREATE, 7, **create(topic))).topics
+    (told,) = (await ask(CREATE, 7, **create(topic, validate_only=validate_only))).topics
     assert told.error_code == error
     assert told.error_message
     assert list(memory.cluster.by_name) == ["there"]

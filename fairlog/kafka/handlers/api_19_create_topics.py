@@ -28,6 +28,7 @@ from uuid import UUID
 import trio
 
 from fairlog.cluster.interface import InvalidTopic, TopicExists
+from fairlog.cluster.topic_rules import check_topic_untrusted
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.replicas import NODES, BadReplicas, check_assignments, check_replication_factor
@@ -124,6 +125,10 @@ async def _create(context: Context, topic: NewTopic, validate_only: bool) -> _Li
         raise _Refused(ErrorCode.INVALID_CONFIG, problem)
     configs = with_fixed({name: value for name, value in topic.configs if value is not None}, broker.settings)
     if validate_only:
+        try:
+            check_topic_untrusted(topic.name, partitions)
+        except InvalidTopic as error:
+            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
         if broker.cluster.topic(topic.name) is not None:
             raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists")
         return _Line(topic.name, partitions=partitions, configs=tuple(configs.items()))
