@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +44,9 @@ class OneTopic:
 
     def topics(self) -> list[Topic]:
         return [self.topic]
+
+    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        return self.topic if self.topic.topic_id == topic_id else None
 
     def configure(self, **configs: str) -> None:
         self.topic = replace(self.topic, configs={name.replace("_", "."): value for name, value in configs.items()})
@@ -143,6 +146,41 @@ async def test_records_that_are_too_many_go_in_portions(tmp_path: Path, monkeypa
         assert 500 <= bounds.size_bytes < 500 + size
         assert bounds.log_start == run.leaders.log_start(A) == 40 - bounds.size_bytes // size
         assert retention.statistics.deleted_bytes == 40 * size - bounds.size_bytes
+
+
+async def test_round_goes_by_what_holds_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has been told that more is kept from now on loses nothing to a round that was under way."""
+    monkeypatch.setattr(task, "BATCHES_PER_LOOK", 2)
+    async with retention_over(tmp_path, {"retention.ms": "1000"}) as (run, retention):
+        for log in (A, B):
+            await write(run, log, *[[(b"k", b"v")]] * 6)
+        run.clock.ms += 2_000
+        delete = run.leaders.delete_before
+
+        async def configured_after(log: LogId, offset: Offset) -> Offset | None:
+            start = await delete(log, offset)
+            retention._cluster.configure(retention_ms="-1")  # type: ignore[attr-defined]
+            return start
+
+        monkeypatch.setattr(run.leaders, "delete_before", configured_after)
+        await retention.delete_expired()
+        assert (run.leaders.log_start(A), run.leaders.log_start(B)) == (2, 0)
+
+
+async def test_cleaning_round_goes_by_what_holds_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic whose policy was changed meanwhile keeps all records of each key."""
+    async with retention_over(tmp_path) as (run, retention):
+        for log in (A, B):
+            await write(run, log, *[[(b"k", b"v")]] * 6)
+        go_through = retention._go_through
+
+        async def configured_after(steps: Iterator[None]) -> None:
+            await go_through(steps)
+            retention._cluster.configure(cleanup_policy="delete")  # type: ignore[attr-defined]
+
+        monkeypatch.setattr(retention, "_go_through", configured_after)
+        await retention.clean()
+        assert [len(await stored(run, log)) for log in (A, B)] == [1, 6]
 
 
 async def test_policy_compact_alone_keeps_what_is_old(tmp_path: Path) -> None:
