@@ -429,5 +429,8 @@ class DataLogs(Protocol):
         ...
 
     def close(self) -> None:
-        """Sync and close; twice is as good as once. No other method may be in flight or called afterwards."""
+        """Sync and close; twice is as good as once. Waits for reads in flight; later ones raise StorageFailure.
+
+        No write block may be open, or be opened afterwards.
+        """
         ...
