@@ -82,6 +82,10 @@ class LmdbDataLogs:
         self._write_lock = threading.Lock()  # beyond LMDB's own: it also covers `_failed` and the handles made known
         self._writing_thread: int | None = None
         self._failed: StorageFailure | CorruptStorage | None = None
+        self._readers_lock = threading.Lock()
+        self._readers_ended = threading.Condition(self._readers_lock)
+        self._readers = 0
+        """Calls that are inside LMDB just now; none begins once `_closed` is set."""
         self._closed = False
 
     @classmethod
@@ -232,7 +236,7 @@ class LmdbDataLogs:
         return groups
 
     def space(self) -> Space:
-        with storage_errors(self._directory, "asking for the space used"):
+        with self._in_use(), storage_errors(self._directory, "asking for the space used"):
             info, page_bytes = self._env.info(), self._env.stat()["psize"]
         return Space((info["last_pgno"] + 1) * page_bytes, info["map_size"])
 
@@ -278,17 +282,34 @@ class LmdbDataLogs:
     def close(self) -> None:
         if self._closed:
             return
-        self._closed = True
         try:
             if self._failed is None:
                 self.sync()
         finally:
+            with self._readers_lock:
+                self._closed = True
+                # LMDB unmaps the file under whoever still reads: that would end the process.
+                self._readers_ended.wait_for(lambda: not self._readers)
             self._env.close()
+
+    @contextmanager
+    def _in_use(self) -> Generator[None]:
+        with self._readers_lock:
+            if self._closed:
+                raise StorageFailure(f"the data logs in {self._directory} are closed")
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._readers_lock:
+                self._readers -= 1
+                if self._closed:
+                    self._readers_ended.notify_all()
 
     @contextmanager
     def _reading(self, doing: str) -> Generator[Transaction]:
         try:
-            with storage_errors(self._directory, doing), self._env.begin(buffers=True) as txn:
+            with self._in_use(), storage_errors(self._directory, doing), self._env.begin(buffers=True) as txn:
                 yield txn
         except BadBatch as error:
             raise damaged(error, self._directory, doing) from error

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import lmdb
 
-from datalog.interface import NoRoom
+from datalog.interface import NoRoom, TooManyLogs
 from datalog.layout import DamagedValue
 from datalog.offset_entries import MalformedEntries
 from fairlog_types import CorruptStorage, StorageFailure
@@ -42,7 +42,7 @@ def explain(error: lmdb.Error, directory: Path, doing: str) -> StorageFailure | 
     if isinstance(error, lmdb.DiskError):
         return StorageFailure(f"{where}: the disk is full. Free space, then restart.")
     if isinstance(error, lmdb.DbsFullError):
-        return StorageFailure(f"{where}: too many logs. Delete topics; names of deleted ones are freed at a restart.")
+        return TooManyLogs(f"{where}: too many logs. Delete topics; names of deleted ones are freed at a restart.")
     if isinstance(error, lmdb.ReadersFullError):
         return StorageFailure(f"{where}: LMDB's reader table is full. End some of the processes that read there.")
     return StorageFailure(f"{where}: {error}{_room_in(directory)}. Check the disk, then restart.")

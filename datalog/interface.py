@@ -207,6 +207,10 @@ class NoRoom(StorageFailure):
     """
 
 
+class TooManyLogs(StorageFailure):
+    """There is no name left for another log before the environment is opened anew. Nothing was written."""
+
+
 class DataLogWriter(Protocol):
     """One write: all of it or nothing. Used in the thread that opened it, and not after its block."""
 
@@ -425,5 +429,8 @@ class DataLogs(Protocol):
         ...
 
     def close(self) -> None:
-        """Sync and close; twice is as good as once. No other method may be in flight or called afterwards."""
+        """Sync and close; twice is as good as once. Waits for reads in flight; later ones raise StorageFailure.
+
+        No write block may be open, or be opened afterwards.
+        """
         ...

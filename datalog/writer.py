@@ -318,6 +318,10 @@ class LmdbWriter:
     def finish_time_index(self, log: LogId, through: Offset, scanned: LogRecord) -> None:
         """Go on with the index from `scanned`, which has noted all batches up to the key `through`."""
         record = self._record(log)
+        if record.log_start == record.next_offset:
+            record.forget_timestamps()  # all that was scanned has gone meanwhile
+            self._changed.add(log)
+            return
         with self._txn.cursor(db=self._database(log)) as cursor:
             remains = cursor.set_range(layout.batch_key(through + 1))
             while remains:
@@ -329,7 +333,9 @@ class LmdbWriter:
         record.max_timestamp_ms, record.max_timestamp_at = scanned.max_timestamp_ms, scanned.max_timestamp_at
         record.unindexed_bytes = scanned.unindexed_bytes
         # The batch with the max may have gone since it was seen: then the index is as far behind as it was.
-        record.index_behind = record.max_timestamp_at < record.log_start < record.next_offset
+        largest = self._txn.get(layout.batch_key(record.max_timestamp_at), db=self._database(log))
+        kept = largest is not None and max_timestamp_of(largest) == record.max_timestamp_ms
+        record.index_behind = record.max_timestamp_at < record.log_start or not kept
         self._changed.add(log)
 
     def finish(self) -> None:

@@ -24,7 +24,7 @@ import trio
 from copier.copier import BACKLOG_BYTES_MAX, CopierStatistics
 from copier.reclaim import Reclaimer
 from datalog.batch import BatchHeader
-from datalog.interface import DataLogs, NoRoom, UnknownLog
+from datalog.interface import DataLogs, NoRoom, TooManyLogs, UnknownLog
 from fairlog import produce_decisions
 from fairlog.broker import AbortRefusal, ActiveProducer, Appended, Buffer, DuplicateOf, RefusedAppend
 from fairlog.led_logs import LedLog, LedLogStore, steps
@@ -143,13 +143,14 @@ class LocalLeaders:
         """Take the lead of `logs`, all of one mode: open their journals and replay what the data logs do not hold yet.
 
         Raises CorruptStorage or StorageFailure; then none of the remaining logs is led, and a node that has recovered
-        already refuses writes: its next start leads them. NoFiles, if no file can be opened just now, is no failure.
+        already refuses writes: its next start leads them. NoFiles, if no file can be opened just now, is no failure,
+        nor is TooManyLogs, which concerns new logs alone.
         """
         try:
             async for opened in self._store.open([log for log in logs if log not in self._writer.led], mode):
                 self.participants.recall(opened.led)
                 self._writer.adopt(opened)
-        except NoFiles:
+        except (NoFiles, TooManyLogs):
             raise
         except StorageFailure as failure:
             if not self._writer.is_recovering:
@@ -330,7 +331,8 @@ class LocalLeaders:
         """See `fairlog.broker.Leaders`. Retention and DeleteRecords use it.
 
         The start moves at once, and the batches before it go in steps, between which others write; a later call removes
-        what is left. Raises NoRoom if the disk or the map is full: that alone refuses no other writes.
+        what is left (`LedLog.has_remains`). Raises NoRoom if the disk or the map is full: that alone refuses no other
+        writes.
         """
         leader = self._writer.led.get(log)
         if leader is None:
@@ -338,10 +340,12 @@ class LocalLeaders:
         self._writer.raise_if_failed()
         moves = offset > leader.log_start
         try:
-            more = await trio.to_thread.run_sync(self._delete_before, log, offset)
-            leader.log_start = max(leader.log_start, offset)
+            start, more = offset, True
             while more:
+                start = max(start, leader.log_start)
                 more = await trio.to_thread.run_sync(self._delete_before, log, offset)
+                leader.log_start = max(leader.log_start, offset)
+            leader.swept_through = max(leader.swept_through, start)
             if moves:
                 # Without it a loss of power may bring back what was told to be gone.
                 await trio.to_thread.run_sync(self._data_logs.sync)

@@ -51,6 +51,7 @@ class LedLog:
         "log_start",
         "mode",
         "state",
+        "swept_through",
     )
 
     def __init__(self, state: LocalState, journal: Journal, bounds: Bounds, mode: TransactionMode) -> None:
@@ -60,8 +61,15 @@ class LedLog:
         self.high_watermark = bounds.next_offset
         self.last_stable = bounds.last_stable_offset
         self.log_start = bounds.log_start
+        self.swept_through = Offset(0)
+        """No batch lies before this offset any more, as far as this run knows."""
         self._waiting: set[trio.Event] = set()
         self._waiting_for_committed: set[trio.Event] = set()
+
+    @property
+    def has_remains(self) -> bool:
+        """Whether batches may lie before the log's start: a deletion was cut short, in this run or an earlier one."""
+        return self.swept_through < self.log_start
 
     def readable_end(self, *, committed_only: bool) -> Offset:
         """The first offset that a reader cannot read yet."""

@@ -288,6 +288,10 @@ class CommittedOffsets:
         """When the group's newest offset was committed, in ms since 1970; None if it has none."""
         return self._index.last_commit_ms(group)
 
+    def members_left(self, group: str, at_ms: int) -> None:
+        """See `interface.GroupOffsets`: from that moment on its offsets are kept for the retention time."""
+        self._index.left(group, at_ms)
+
     # --- forgetting ---------------------------------------------------------------------------
 
     async def delete(self, group: str) -> GroupRefusal | None:
@@ -411,7 +415,7 @@ class CommittedOffsets:
         return GroupUse(
             has_members=not self._membership.is_empty(group),
             subscribed=self._subscribed(group),
-            empty_since_ms=self._membership.empty_since_ms(group) or self._started_ms,
+            empty_since_ms=self._membership.empty_since_ms(group) or self._index.left_ms(group) or self._started_ms,
         )
 
     def _is_used_otherwise(self, group: str, use: GroupUse) -> GroupRefusal | None:

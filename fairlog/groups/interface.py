@@ -107,8 +107,9 @@ class Membership(Protocol):
         ...
 
     def empty_since_ms(self, group: str) -> int | None:
-        """When (Unix ms) the last member left; None if the group has members, or none since the node's start.
+        """When (Unix ms) the last member left; None if the group has members, or is not remembered.
 
+        A group is remembered for a while after that; then `GroupOffsets.members_left` is told.
         The same each time, for as long as nobody joins: by it the offsets' half tells whether somebody has.
         """
         ...
@@ -142,4 +143,8 @@ class GroupOffsets(Protocol):
 
         Raises StorageFailure.
         """
+        ...
+
+    def members_left(self, group: str, at_ms: int) -> None:
+        """The group is not remembered any more; its last member left at that time (Unix ms)."""
         ...

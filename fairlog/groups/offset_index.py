@@ -42,6 +42,8 @@ class OffsetIndex:
     def __init__(self) -> None:
         self._last_commits_ms: dict[str, int] = {}
         """Of each group that has offsets."""
+        self._left_ms: dict[str, int] = {}
+        """Of groups among these, when their last member left, if that was in this run and nobody else knows it."""
         self._groups: dict[str, _Group] = {}
         """Those of which something was decided, or is pending, in this run."""
         self._open: dict[tuple[LogId, TxId], set[str]] = {}
@@ -74,6 +76,12 @@ class OffsetIndex:
         self._group(group).decided_through = visible_at
         if all_of_them:
             self._last_commits_ms.pop(group, None)
+            self._left_ms.pop(group, None)
+
+    def left(self, group: str, at_ms: int) -> None:
+        """The group's last member left at that time. Not kept of a group without offsets."""
+        if group in self._last_commits_ms:
+            self._left_ms[group] = at_ms
 
     def forget(self, group: str, decided_through: Offset) -> None:
         """What was decided before `decided_through` is visible: a group that has no offsets need not be known."""
@@ -98,6 +106,10 @@ class OffsetIndex:
     def last_commit_ms(self, group: str) -> int | None:
         """When the newest offset was committed; None if there is none."""
         return self._last_commits_ms.get(group)
+
+    def left_ms(self, group: str) -> int | None:
+        """What `left` was told last; None if nothing."""
+        return self._left_ms.get(group)
 
     def _group(self, group: str) -> _Group:
         known = self._groups.get(group)

@@ -305,6 +305,8 @@ class LocalGroups:
         if group.state is GroupState.DEAD or group.never_was:
             self._size_bytes -= group.size_bytes
             del self._entries[group.group_id]
+            if group.generation > 0 and self._offsets is not None:
+                self._offsets.members_left(group.group_id, entry.empty_since_ms)
         elif group.due_ms < entry.scheduled_ms:
             self._schedule(entry)
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
+from uuid import UUID
 
 import structlog
 import trio
@@ -58,8 +59,6 @@ class Retention:
         self._settings = settings
         self._now_ms = now_ms
         self._limiter = trio.CapacityLimiter(1)
-        self._swept_up: set[LogId] = set()
-        """Logs whose start a stop may have left with batches before it, and that have been looked at since."""
         self._seen: dict[LogId, Offset] = {}
         """How far the last cleaning of each log has looked."""
         self._given_up: set[LogId] = set()
@@ -91,26 +90,27 @@ class Retention:
     async def delete_expired(self) -> None:
         """Let each log start where its topic's limits say. Raises StorageFailure; the logs before it are done then."""
         for topic in self._cluster.topics():
-            limits = self._limits(topic)
             for log in topic.logs():
                 await trio.lowlevel.checkpoint()
                 if log not in self._given_up:
                     with self._corruption_reported(log):
-                        await self._delete_expired_of(topic.name, log, limits)
+                        await self._delete_expired_of(topic, log)
 
-    def _limits(self, topic: Topic) -> Limits:
-        if CleanupPolicy.DELETE not in topic_configs.cleanup_policies(topic, self._settings):
+    def _limits(self, topic_id: UUID) -> Limits:
+        """Of this moment: a round may take long, and who has just asked for more to be kept shall not lose it."""
+        topic = self._cluster.topic_by_id(topic_id)
+        if topic is None or CleanupPolicy.DELETE not in topic_configs.cleanup_policies(topic, self._settings):
             return Limits(None, None)
         age_ms = topic_configs.retention_ms(topic, self._settings)
         expired_before_ms = None if age_ms is None else self._now_ms() - age_ms
         return Limits(expired_before_ms, topic_configs.retention_bytes(topic, self._settings))
 
-    async def _delete_expired_of(self, topic: str, log: LogId, limits: Limits) -> None:
-        if log not in self._swept_up:
-            # A stop in the middle of a deletion has left batches before the log's start.
+    async def _delete_expired_of(self, topic: Topic, log: LogId) -> None:
+        led = self._leaders.led.get(log)
+        if led is not None and led.has_remains:
+            # A stop, a full disk or a client's time-out in the middle of a deletion has left them.
             await self._leaders.delete_before(log, Offset(0))
-            self._swept_up.add(log)
-        while limits.any:
+        while (limits := self._limits(topic.topic_id)).any:
             looked = await trio.to_thread.run_sync(self._look, log, limiter=self._limiter)
             if looked is None:
                 return
@@ -122,7 +122,7 @@ class Retention:
                 return  # its topic was deleted meanwhile, and what it holds is about to go
             deleted_bytes = sum(unit.size_bytes for unit in units if unit.last_offset < start)
             self.statistics.deleted_bytes += deleted_bytes
-            logger.info("records deleted", topic=topic, partition=log.partition, start=start, bytes=deleted_bytes)
+            logger.info("records deleted", topic=topic.name, partition=log.partition, start=start, bytes=deleted_bytes)
         await self._go_through(self._reindexing(log))
 
     def _reindexing(self, log: LogId) -> Iterator[None]:
@@ -146,12 +146,17 @@ class Retention:
     async def clean(self) -> None:
         """Clean each compacted log that is due. Raises StorageFailure; the logs before it are done then."""
         for topic in self._cluster.topics():
-            if CleanupPolicy.COMPACT in topic_configs.cleanup_policies(topic, self._settings):
-                for log in topic.logs():
-                    await trio.lowlevel.checkpoint()
-                    if log not in self._given_up:
-                        with self._corruption_reported(log):
-                            await self._clean_log(topic, log)
+            for log in topic.logs():
+                await trio.lowlevel.checkpoint()
+                current = self._cluster.topic_by_id(topic.topic_id)  # as with `_limits`
+                if current is None or not self._is_compacted(current):
+                    break
+                if log not in self._given_up:
+                    with self._corruption_reported(log):
+                        await self._clean_log(current, log)
+
+    def _is_compacted(self, topic: Topic) -> bool:
+        return CleanupPolicy.COMPACT in topic_configs.cleanup_policies(topic, self._settings)
 
     async def _clean_log(self, topic: Topic, log: LogId) -> None:
         cleaner = LogCleaner(

@@ -1,7 +1,7 @@
 """What the log record says of the batches in sum, and what the time index says of them. Pure.
 
 5 and 6 of docs/formats/data-log.md. An entry (P → b) of the time index promises: every batch before b has a max
-timestamp of at most P, and b has a larger one.
+timestamp of at most P, and b has a larger one; where compaction was, b may have lost it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class TimeIndexCheck:
             where = f"{self._log_name}, offset {at}"
             if at != batch.last_offset:
                 yield from self._missing(at)
-            elif self._largest_ms > before_ms or batch.header.max_timestamp <= before_ms:
+            elif self._largest_ms > before_ms or (batch.header.max_timestamp <= before_ms and at >= self._holes_before):
                 what = (
                     f"the time index says that timestamps grow beyond {before_ms} here; before it they reach "
                     f"{self._largest_ms}, here {batch.header.max_timestamp}"

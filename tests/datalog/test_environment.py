@@ -13,7 +13,7 @@ import pytest
 from datalog import environment, layout
 from datalog.environment import LmdbDataLogs
 from datalog.failures import explain
-from datalog.interface import LogMissing, OpenInLog, ReadRequest, ReadResult, UnknownFormat
+from datalog.interface import LogMissing, OpenInLog, ReadRequest, ReadResult, TooManyLogs, UnknownFormat
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
 from datalog.time_index import ENTRY_SPACING_BYTES
 from fairlog_types import CorruptStorage, LogId, Offset, ProducerId, StorageFailure
@@ -196,10 +196,43 @@ def test_write_too_many_logs_is_refused_by_name(tmp_path: Path, monkeypatch: pyt
     """More logs than an environment has names for is a failure that says what to do."""
     monkeypatch.setattr(environment, "DATABASES_MAX", len(layout.TABLES) + 1)
     logs = open_with_orders(tmp_path)
-    with pytest.raises(StorageFailure, match="too many logs"), logs.write() as writer:
+    with pytest.raises(TooManyLogs, match="too many logs"), logs.write() as writer:
         writer.create(PAYMENTS)
     assert logs.logs() == [ORDERS]
     logs.close()
+
+
+def test_close_waits_for_those_who_still_read(open_lmdb: OpenLogs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The admin listener is up until the last file is closed. Who comes later hears that they are closed."""
+    logs = open_lmdb()
+    entry = OffsetEntry(OffsetKey("g", "t", 0), CommittedOffset(Offset(7), 0, "", 0))
+    with logs.write() as writer:
+        writer.create(COMMITS)
+        writer.put_offsets(COMMITS, [entry])
+    reading, may_go_on = threading.Event(), threading.Event()
+    decode = environment.decode_offset_entry
+
+    def decode_slowly(data: memoryview) -> OffsetEntry:
+        reading.set()
+        assert may_go_on.wait(10)
+        return decode(data)
+
+    monkeypatch.setattr(environment, "decode_offset_entry", decode_slowly)
+    found: list[object] = []
+    reader = threading.Thread(target=lambda: found.extend(logs.offsets(COMMITS)))
+    reader.start()
+    assert reading.wait(10)
+    closing = threading.Thread(target=logs.close)
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    may_go_on.set()
+    reader.join(10)
+    closing.join(10)
+    assert found == [(entry.key, entry.value)]
+    for ask in (logs.logs, logs.space):
+        with pytest.raises(StorageFailure, match="are closed"):
+            ask()
 
 
 def test_read_while_writing_sees_all_of_a_block_or_none(open_lmdb: OpenLogs) -> None:

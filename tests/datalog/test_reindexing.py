@@ -71,6 +71,38 @@ def test_reindexing_beside_a_deletion_stays_behind(logs: LmdbDataLogs) -> None:
     assert_searches_are_right(logs, 21, 22)
 
 
+def test_reindexing_beside_a_compaction_stays_behind(logs: LmdbDataLogs) -> None:
+    """If the batch with the new maximum is compacted away while it is looked for, the index says so."""
+    with logs.write() as writer:
+        append(writer, ORDERS, 20, [5_000])
+        append(writer, ORDERS, 21, [210])
+    steps = logs.reindexing(ORDERS)
+    for _ in range(7):
+        next(steps)
+    with logs.write() as writer:
+        assert writer.replace(ORDERS, Offset(20), None)
+    for _ in steps:
+        pass
+    assert logs.time_index_is_behind(ORDERS)
+    assert logs.max_timestamp(ORDERS) == TimestampOffset(Offset(21), 210)
+
+
+def test_reindexing_beside_a_deletion_of_everything_leaves_nothing(logs: LmdbDataLogs) -> None:
+    """The largest timestamp is then that of what comes later, and not of what was scanned."""
+    steps = logs.reindexing(ORDERS)
+    for _ in range(7):
+        next(steps)
+    with logs.write() as writer:
+        writer.delete_before(ORDERS, Offset(20))
+    for _ in steps:
+        pass
+    assert logs.max_timestamp(ORDERS) is None
+    with logs.write() as writer:
+        append(writer, ORDERS, 20, [50])
+        append(writer, ORDERS, 21, [60])
+    assert logs.max_timestamp(ORDERS) == TimestampOffset(Offset(21), 60)
+
+
 def test_reindexing_of_an_emptied_log_leaves_it_empty(logs: LmdbDataLogs) -> None:
     """There is nothing to be found, and a batch that comes later is."""
     with logs.write() as writer:

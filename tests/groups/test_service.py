@@ -26,6 +26,7 @@ class Offsets:
     def __init__(self):
         self.of = set()
         self.refusal = None
+        self.left = {}
 
     def groups(self):
         return self.of
@@ -35,6 +36,9 @@ class Offsets:
         if self.refusal is None:
             self.of.discard(group)
         return self.refusal
+
+    def members_left(self, group, at_ms):
+        self.left[group] = at_ms
 
 
 @pytest.fixture
@@ -234,6 +238,18 @@ async def test_group_without_members_is_remembered_for_a_while(autojump_clock, g
     await trio.sleep(IDLE_MS_MAX / 1000)
     assert groups.describe("g") is None
     assert groups.empty_since_ms("g") is None
+
+
+async def test_moment_since_which_a_forgotten_group_was_empty_is_handed_on(autojump_clock, groups, offsets):
+    """To its offsets, which are kept for so long from then on; of a group that never was there is nothing to tell."""
+    member_id = await settle(groups)
+    await trio.sleep(1)
+    groups.leave("g", [Leaving(member_id, None)])
+    since_ms = groups.empty_since_ms("g")
+    await join(groups, group="nobody", id_required=True).answer()
+    await trio.sleep(IDLE_MS_MAX / 1000 + 1)
+    assert list(groups.known()) == []
+    assert offsets.left == {"g": since_ms}
 
 
 async def test_moment_since_which_a_group_is_empty_stays_the_same(autojump_clock):

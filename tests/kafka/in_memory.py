@@ -386,6 +386,9 @@ class MemoryKept:
         self.of.discard(group)
         return None
 
+    def members_left(self, group: str, at_ms: int) -> None:
+        """Nothing expires here."""
+
 
 class MemoryOffsets:
     """What is committed is there at once; what `pending` names is in an open transaction."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+import trio
 from kafka.protocol.admin import CreateTopicsRequest, DeleteTopicsRequest
 from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
@@ -311,10 +312,11 @@ async def test_topic_is_created(ask, memory, version):
         (new(fairlog_transactions="marker"), ErrorCode.INVALID_CONFIG),
     ],
 )
-async def test_topic_that_may_not_be_created_is_refused(ask, memory, topic, error):
-    """Each way of asking for nonsense has its own error and a sentence that says what is wrong."""
+@pytest.mark.parametrize("validate_only", [False, True])
+async def test_topic_that_may_not_be_created_is_refused(ask, memory, topic, error, validate_only):
+    """Each way of asking for nonsense has its own error and a sentence that says what is wrong, validated or not."""
     memory.topics.create_now("there")
-    (told,) = (await ask(CREATE, 7, **create(topic))).topics
+    (told,) = (await ask(CREATE, 7, **create(topic, validate_only=validate_only))).topics
     assert told.error_code == error
     assert told.error_message
     assert list(memory.cluster.by_name) == ["there"]
@@ -368,6 +370,24 @@ async def test_validate_only_makes_nothing(ask, memory):
     answer = await ask(CREATE, 7, **create(new("a"), new("there"), validate_only=True))
     assert [told.error_code for told in answer.topics] == [0, ErrorCode.TOPIC_ALREADY_EXISTS]
     assert list(memory.cluster.by_name) == ["there"]
+
+
+@pytest.mark.parametrize("topic", [{}, {"partitions": 0}], ids=["validated", "refused"])
+async def test_topics_in_a_long_list_let_others_run(ask, memory, autojump_clock, topic):
+    """However many a request names, and whatever becomes of each."""
+    turns = 0
+
+    async def count():
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        await ask.start(CREATE, 7, **create(*(new(f"t{number}", **topic) for number in range(500)), validate_only=True))
+        nursery.cancel_scope.cancel()
+    assert turns >= 490
 
 
 async def test_topic_named_twice_is_not_made_at_all(ask, memory):

@@ -15,6 +15,7 @@ import trio.testing
 from structlog.contextvars import merge_contextvars
 from structlog.testing import capture_logs
 
+from datalog import environment, layout
 from datalog.interface import DataLogWriter
 from fairlog.broker import Appended, RefusedAppend
 from fairlog.cluster.embedded import EmbeddedStore
@@ -341,6 +342,29 @@ async def test_topic_whose_files_cannot_be_removed_for_now_is_removed_later(open
             assert store.kept() == (set(), set())
     told = [line["event"] for line in lines if "removed" in line["event"]]
     assert told == ["deleted topic not removed yet", "deleted topic removed after all"]
+
+
+async def test_topic_for_which_no_name_is_left_is_refused_alone(open_run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until a restart the names of deleted logs are taken; the topics that there are take batches, and can go."""
+    monkeypatch.setattr(environment, "DATABASES_MAX", len(layout.TABLES) + 3)
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            topic = await store.create("t", 2)
+            with pytest.raises(StorageFailure, match="too many logs"):
+                await store.create("another", 2)
+            with pytest.raises(StorageFailure, match="too many logs"):
+                await store.topics.add_partitions("t", 4, validate_only=False)
+            await fill(run, topic)
+            assert run.leaders.failure is None
+            await store.remove_deleted()
+            await store.topics.delete(topic.topic_id)
+            await store.remove_deleted()
+            assert store.kept() == (set(), set())
+    async with open_run() as run:
+        with Store(run) as store:
+            await store.start()
+            await fill(run, await store.create("another", 2))
 
 
 async def test_topic_removal_meets_a_journal_that_gives_space_back(open_run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -537,6 +537,24 @@ async def test_offsets_expire_when_their_group_has_been_empty_for_so_long(open_d
         nursery.cancel_scope.cancel()
 
 
+async def test_offsets_of_a_group_that_is_not_remembered_are_kept_since_its_members_left(open_desk) -> None:
+    """A consumer of a quiet topic that is down for an hour finds its place again, however old its last commit is."""
+    async with open_desk() as desk, trio.open_nursery() as nursery:
+        await desk.commit("g", new(1))
+        desk.members.consuming["g"] = frozenset({"t"})
+        nursery.start_soon(desk.offsets.run)
+        desk.run.clock.ms += 10 * HOUR_MS
+        await several_sweeps(desk)
+        del desk.members.consuming["g"]
+        desk.offsets.members_left("g", desk.run.clock())
+        desk.run.clock.ms += HOUR_MS - 1
+        await several_sweeps(desk)
+        assert await desk.fetched("g") == {FIRST: 1}
+        desk.run.clock.ms += 1
+        await until(lambda: list(desk.offsets.groups()) == [])
+        nursery.cancel_scope.cancel()
+
+
 async def test_offset_that_is_committed_again_does_not_expire(open_desk) -> None:
     """Its time begins anew; other partitions of the same group go."""
     async with open_desk() as desk, trio.open_nursery() as nursery:

@@ -27,6 +27,7 @@ class IndexMachine(RuleBasedStateMachine):
         self.pending: dict[tuple[str, TxId], set[tuple[str, int]]] = {}
         self.through = dict.fromkeys(GROUPS, 0)
         self.last_ms: dict[str, int] = {}
+        self.left_ms: dict[str, int] = {}
         self.clock = 0
         self.ends = dict.fromkeys(LOG_OF.values(), 0)
 
@@ -61,6 +62,14 @@ class IndexMachine(RuleBasedStateMachine):
         self.through[group] = end
         if all_of_them:
             self.last_ms.pop(group, None)
+            self.left_ms.pop(group, None)
+
+    @rule(group=groups)
+    def leave(self, group: str) -> None:
+        """Nothing is kept of a group that has no offsets to be kept."""
+        self.index.left(group, self.clock)
+        if group in self.last_ms:
+            self.left_ms[group] = self.clock
 
     @rule(group=groups, behind=st.integers(0, 2))
     def forget(self, group: str, behind: int) -> None:
@@ -79,6 +88,7 @@ class IndexMachine(RuleBasedStateMachine):
         assert set(self.index.groups()) == set(self.last_ms)
         for group in GROUPS:
             assert self.index.last_commit_ms(group) == self.last_ms.get(group)
+            assert self.index.left_ms(group) == self.left_ms.get(group)
             expected = set().union(*(some for (whose, _), some in self.pending.items() if whose == group))
             assert self.index.pending(group) == expected
             # Only a group of which nothing is left may be forgotten, and with it how far to wait.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import trio.testing
 from datalog.batch import parse_batch_header_untrusted
 from datalog.decompress import UnreadableRecords
 from datalog.environment import LmdbDataLogs
-from datalog.interface import OffsetOutOfRange, ReadRequest, ReadResult
+from datalog.interface import NoRoom, OffsetOutOfRange, ReadRequest, ReadResult
 from fairlog import leaders
 from fairlog.cluster.interface import Topic
 from fairlog.config import RetentionSettings, Settings
@@ -44,6 +44,9 @@ class OneTopic:
 
     def topics(self) -> list[Topic]:
         return [self.topic]
+
+    def topic_by_id(self, topic_id: UUID) -> Topic | None:
+        return self.topic if self.topic.topic_id == topic_id else None
 
     def configure(self, **configs: str) -> None:
         self.topic = replace(self.topic, configs={name.replace("_", "."): value for name, value in configs.items()})
@@ -149,6 +152,41 @@ async def test_records_that_are_too_many_go_in_portions(tmp_path: Path, monkeypa
         assert retention.statistics.deleted_bytes == 40 * size - bounds.size_bytes
 
 
+async def test_round_goes_by_what_holds_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has been told that more is kept from now on loses nothing to a round that was under way."""
+    monkeypatch.setattr(task, "BATCHES_PER_LOOK", 2)
+    async with retention_over(tmp_path, {"retention.ms": "1000"}) as (run, retention):
+        for log in (A, B):
+            await write(run, log, *[[(b"k", b"v")]] * 6)
+        run.clock.ms += 2_000
+        delete = run.leaders.delete_before
+
+        async def configured_after(log: LogId, offset: Offset) -> Offset | None:
+            start = await delete(log, offset)
+            retention._cluster.configure(retention_ms="-1")  # type: ignore[attr-defined]
+            return start
+
+        monkeypatch.setattr(run.leaders, "delete_before", configured_after)
+        await retention.delete_expired()
+        assert (run.leaders.log_start(A), run.leaders.log_start(B)) == (2, 0)
+
+
+async def test_cleaning_round_goes_by_what_holds_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic whose policy was changed meanwhile keeps all records of each key."""
+    async with retention_over(tmp_path) as (run, retention):
+        for log in (A, B):
+            await write(run, log, *[[(b"k", b"v")]] * 6)
+        go_through = retention._go_through
+
+        async def configured_after(steps: Iterator[None]) -> None:
+            await go_through(steps)
+            retention._cluster.configure(cleanup_policy="delete")  # type: ignore[attr-defined]
+
+        monkeypatch.setattr(retention, "_go_through", configured_after)
+        await retention.clean()
+        assert [len(await stored(run, log)) for log in (A, B)] == [1, 6]
+
+
 async def test_policy_compact_alone_keeps_what_is_old(tmp_path: Path) -> None:
     """Limits of age and size are for the policy `delete`; both policies may be given."""
     async with retention_over(tmp_path, {"retention.ms": "1", **EAGER}) as (run, retention):
@@ -176,7 +214,7 @@ async def test_transaction_is_not_halved_by_age_nor_by_size(tmp_path: Path) -> N
         assert run.data_logs.bounds(A).log_start == 3
 
 
-@pytest.mark.parametrize("nth", [2, 3, 4])
+@pytest.mark.parametrize("nth", [1, 2, 3])
 async def test_deletion_that_was_cut_short_is_finished_by_the_next_run(
     tmp_path: Path, arm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, nth: int
 ) -> None:
@@ -193,6 +231,34 @@ async def test_deletion_that_was_cut_short_is_finished_by_the_next_run(
     async with retention_over(tmp_path, {}) as (run, retention):
         assert run.leaders.log_start(A) == 20
         assert [row[0] for row in await stored(run, A, 20)] == [20]
+        await retention.delete_expired()
+        assert run.data_logs.bounds(A).size_bytes < 100
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["its client's time was over", "the disk was full"])
+async def test_deletion_that_was_cut_short_is_finished_by_the_next_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    """DeleteRecords that is timed out leaves the rest to the background; a full disk needs the room most of all."""
+    monkeypatch.setattr(leaders, "DELETE_BATCHES_MAX", 3)
+    async with retention_over(tmp_path, {"retention.ms": "-1"}) as (run, retention):
+        await write(run, A, *[[(b"k", b"v")]] * 21)
+        await run.leaders.delete_before(A, Offset(1))
+        await retention.delete_expired()
+        delete = run.leaders._delete_before
+        with monkeypatch.context() as patch, trio.CancelScope() as scope, suppress(NoRoom):
+
+            def interrupted(log: LogId, offset: Offset) -> bool:
+                if full and run.data_logs.bounds(A).log_start == 20:
+                    raise NoRoom("full")
+                if not full:
+                    trio.from_thread.run_sync(scope.cancel)
+                return delete(log, offset)
+
+            patch.setattr(run.leaders, "_delete_before", interrupted)
+            await run.leaders.delete_before(A, Offset(20))
+        assert run.leaders.log_start(A) == 20
+        assert run.data_logs.bounds(A).size_bytes > 10 * 70
         await retention.delete_expired()
         assert run.data_logs.bounds(A).size_bytes < 100
 

@@ -244,6 +244,15 @@ def test_log_that_is_compacted_may_have_holes_where_its_record_says_so() -> None
     assert check(holes_before=2)
 
 
+def test_entry_of_a_batch_that_compaction_has_made_older_is_right() -> None:
+    """Until the time index is made anew, which a crash may put off: no search is led astray by it."""
+    log = made_up([("plain", -1, 1, 5), ("plain", -1, 1, 5), ("plain", -1, 1, 9)])
+    for before_ms, holes_before, right in ((7, 2, True), (7, 1, False), (4, 2, False)):
+        rules = LogRules(holes_before=holes_before)
+        check = TimeIndexCheck("log", [(before_ms, 1)], log_start=0, rules=rules)
+        assert (list(past([check], log.batches)) == []) is right
+
+
 def test_log_that_starts_inside_a_batch_is_right() -> None:
     """Retention moves the start; the batch that contains it stays, and those before it may wait to be removed."""
     log = made_up([("plain", -1, 3, 1), ("plain", -1, 3, 1), ("plain", -1, 3, 1)])

@@ -12,6 +12,7 @@ Behaviour
   them.
 - validate_only checks all this, and whether the name is taken, and makes nothing.
 - A name that stands twice in one request is INVALID_REQUEST, and not made at all.
+- Other clients run between one and the next.
 
 Version notes
 - 5 is flexible and answers with partitions, replicas and configs; 7 adds the topic id.
@@ -24,7 +25,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+import trio
+
 from fairlog.cluster.interface import InvalidTopic, TopicExists
+from fairlog.cluster.topic_rules import check_topic_untrusted
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.replicas import NODES, BadReplicas, check_assignments, check_replication_factor
@@ -100,11 +104,11 @@ def decode(reader: Reader, version: int) -> CreateTopicsRequest:  # noqa: ARG001
 async def handle(context: Context, request: CreateTopicsRequest) -> Answer:
     times = Counter(topic.name for topic in request.topics)
     lines: list[_Line] = []
-    for name, count in times.items():
-        if count > 1:
+    for name, topic in {topic.name: topic for topic in request.topics}.items():
+        await trio.lowlevel.checkpoint()
+        if times[name] > 1:
             lines.append(_Line(name, ErrorCode.INVALID_REQUEST, "the request names this topic more than once"))
             continue
-        topic = next(topic for topic in request.topics if topic.name == name)
         try:
             lines.append(await _create(context, topic, request.validate_only))
         except _Refused as refused:
@@ -121,6 +125,10 @@ async def _create(context: Context, topic: NewTopic, validate_only: bool) -> _Li
         raise _Refused(ErrorCode.INVALID_CONFIG, problem)
     configs = with_fixed({name: value for name, value in topic.configs if value is not None}, broker.settings)
     if validate_only:
+        try:
+            check_topic_untrusted(topic.name, partitions)
+        except InvalidTopic as error:
+            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
         if broker.cluster.topic(topic.name) is not None:
             raise _Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} exists")
         return _Line(topic.name, partitions=partitions, configs=tuple(configs.items()))
