@@ -1,4 +1,7 @@
-"""`python -m tests.history check FILE`: look for anomalies in a recorded history.
+"""Record what clients see while a node is tortured, and look for anomalies in the record.
+
+    python -m tests.history run --mode journal --seconds 60 --seed 1 --out history.jsonl
+    python -m tests.history check history.jsonl
 
 Exit status: 0 if there is no violation, 1 if there is, 2 if the file is not a history.
 """
@@ -12,7 +15,7 @@ from pathlib import Path
 from tests.history import report
 from tests.history.checker import EXAMPLES, check
 from tests.history.history_file import read_history
-from tests.history.operations import BadHistory
+from tests.history.operations import BadHistory, Mode
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,14 +24,27 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     checking = commands.add_parser("check", help="look for anomalies in a recorded history")
     checking.add_argument("file", type=Path, help="a history (docs/formats/history.md)")
-    checking.add_argument("--json", action="store_true", help="the verdict as JSON")
-    checking.add_argument("--examples", type=int, default=EXAMPLES, help="of each anomaly show so many")
-    checking.add_argument(
-        "--latency-ratio",
-        type=float,
-        help="records beside an open transaction may take so many times as long to be seen as others",
+    running = commands.add_parser("run", help="torture a node, record a history and check it")
+    running.add_argument(
+        "--mode", type=Mode, choices=list(Mode), required=True, metavar="|".join(each.value for each in Mode)
     )
-    return _check(parser.parse_args(arguments))
+    running.add_argument("--seconds", type=float, default=30.0)
+    running.add_argument("--seed", type=int, default=1, help="decides what is done; it stands in the history")
+    running.add_argument("--out", dest="file", type=Path, required=True, help="where the history goes")
+    for command in (checking, running):
+        command.add_argument("--json", action="store_true", help="the verdict as JSON")
+        command.add_argument("--examples", type=int, default=EXAMPLES, help="of each anomaly show so many")
+        command.add_argument(
+            "--latency-ratio",
+            type=float,
+            help="records beside an open transaction may take so many times as long to be seen as others",
+        )
+    options = parser.parse_args(arguments)
+    if options.command == "run":
+        from tests.history.workload import run  # it needs a node and real clients; checking needs neither
+
+        run(options.mode, options.seconds, options.seed, options.file)
+    return _check(options)
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -24,7 +24,10 @@ class BadHistory(Exception):
 
 
 class Mode(Enum):
-    """How transactions reach the partitions, hence what may be promised (docs/marker-mode.md)."""
+    """How transactions reach the partitions, hence what may be promised (docs/marker-mode.md).
+
+    Not `tests.clients.modes.Mode`, which comes with pytest: the checker runs on a file alone.
+    """
 
     JOURNAL = "journal"
     MARKERS = "markers"
