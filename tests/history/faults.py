@@ -15,8 +15,8 @@ from enum import Enum
 GAP_S = 0.7
 """Between two faults, on average."""
 STOP_MAX_S = 1.5
-QUIET_S = 1.0
-"""At the beginning: everybody connects."""
+QUIET_S = 0.5
+"""At the beginning, when all clients have begun."""
 
 
 class Fault(Enum):

@@ -112,6 +112,20 @@ def write_transactions(
         planned = [["send", place(OUT, rng.choice(out)), recorder.new_value()] for _ in range(rng.randint(1, 6))]
         op = recorder.invoke("txn", group=transactional_id, micro=planned)
         producer.begin()
+        failure = _produce(producer, planned, rng)
+        if failure is not None:
+            producer.abort(op, planned, [], why=failure)
+        elif rng.random() < ABORTED_SHARE:
+            producer.producer.flush(rng.choice([0, 0.2]))
+            producer.abort(op, planned, [])
+        else:
+            producer.commit(op, planned, [])
+        time.sleep(rng.uniform(0, 2 * PAUSE_S))
+
+
+def _produce(producer: TransactionalProducer, planned: list[list[Any]], rng: random.Random) -> str | None:
+    """Hand the records to the client, at a random pace. Why it takes no more of them, if it does not."""
+    try:
         for _send, partition, value in planned:
             producer.send(OUT, int(partition.rpartition("/")[2]), value)
             if rng.random() < 0.2:
@@ -119,12 +133,9 @@ def write_transactions(
         if rng.random() < HUNG_SHARE:
             producer.producer.flush(1.0)
             time.sleep(rng.uniform(0, HUNG_S))
-        if rng.random() < ABORTED_SHARE:
-            producer.producer.flush(rng.choice([0, 0.2]))
-            producer.abort(op, planned, [])
-        else:
-            producer.commit(op, planned, [])
-        time.sleep(rng.uniform(0, 2 * PAUSE_S))
+    except KafkaException as error:
+        return str(error)
+    return None
 
 
 def write_plain(address: str, recorder: Recorder, rng: random.Random, going: Callable[[], bool]) -> None:

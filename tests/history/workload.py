@@ -37,6 +37,7 @@ from tests.history.recorder import Recorder, joined
 
 HOST = "127.0.0.1"
 TICK_S = 0.02
+START_S = 30.0
 STOP_S = 15.0
 READ_S = 60.0
 RESPAWN_S = 0.2
@@ -118,6 +119,11 @@ class Workload:
         for slot in range(len(SLOTS)):
             self._lives[slot] = itertools.count()
             self._spawn(slot)
+        deadline = time.monotonic() + START_S
+        while sum(part.stat().st_size > 0 for part in (self.directory / "parts").iterdir()) < len(SLOTS):
+            if time.monotonic() > deadline:
+                raise WorkloadFailed(f"not all clients do something after {START_S:.0f} s:\n{self._node.log_tail()}")
+            time.sleep(TICK_S)
 
     def _spawn(self, slot: int) -> None:
         role, life = SLOTS[slot], next(self._lives[slot])
