@@ -70,6 +70,7 @@ from journal.producer_window import (
     Refused,
     check_sequence,
     first_window,
+    is_before,
 )
 
 _START = JournalPosition(0)
@@ -93,10 +94,21 @@ class OpenTransaction:
     batches: list[BatchRef] = field(default_factory=list[BatchRef])
     first_offset: Offset | None = None
     """Of the first batch that was placed at once; None as long as there is none."""
+    first_sequence: int | None = None
+    """Of the first batch that was folded; None as long as there is none."""
     records: int = 0
     written_through: JournalPosition = _START
     """The end of the last batch's frame, if that was folded in this run: with it on disk, all of them are."""
     sealed: bool = False
+
+    def may_have_written(self, first_sequence: int) -> bool:
+        """Whether a batch that was appended, and begins so, may be of this transaction. False: it is of an earlier one.
+
+        Of a transaction that was read from the data log (marker mode, after a restart) nobody knows.
+        """
+        if self.first_sequence is None:
+            return self.records > 0
+        return not is_before(first_sequence, self.first_sequence)
 
 
 class LocalState:
@@ -180,8 +192,10 @@ class LocalState:
         """May this batch be appended to the transaction?
 
         `first_sequence` -1 (no sequence) is for offsets logs only. A repetition is answered as one also when the
-        transaction is sealed or decided by now: "no effect" would be untrue. Otherwise the transaction must
-        have begun here and take batches still (NOT_OPEN, ABORTED, SEALED), and the sequence must fit.
+        transaction is sealed or decided by now: "no effect" would be untrue. But not one of an *earlier* transaction,
+        while this one takes batches: librdkafka gives sequences of records that it purged at an abort to new ones,
+        though the old ones may have arrived, and a new record must not pass for an old one. Otherwise the transaction
+        must have begun here and take batches still (NOT_OPEN, ABORTED, SEALED), and the sequence must fit.
         """
         if self._is_fenced(txid):
             return Refused(BatchRefusal.FENCED)
@@ -189,9 +203,11 @@ class LocalState:
             check = ACCEPT
         else:
             check = check_sequence(self.windows.get(txid.producer_id), txid.epoch, first_sequence, record_count)
-        if isinstance(check, DuplicateOf):
-            return check
         transaction = self.open_transactions.get(txid)
+        if isinstance(check, DuplicateOf):
+            if transaction is None or transaction.sealed or transaction.may_have_written(first_sequence):
+                return check
+            return Refused(BatchRefusal.OUT_OF_ORDER)
         if transaction is None:
             by_hand = self._lost_by_hand(txid) is not None
             return Refused(BatchRefusal.ABORTED if by_hand else BatchRefusal.NOT_OPEN)
@@ -412,6 +428,7 @@ class LocalState:
             transaction = self.open_transactions[txid] = OpenTransaction(leader_epoch)
         if transaction.first_position is None:
             transaction.first_position = self._pins[txid] = position
+            transaction.first_sequence = record.first_sequence
         transaction.batches.append(_batch_ref(record, position, end))
         transaction.records += record.record_count
         transaction.written_through = end
@@ -429,6 +446,7 @@ class LocalState:
             transaction = self.open_transactions[txid] = OpenTransaction(leader_epoch)
         if transaction.first_offset is None:
             transaction.first_offset = base_offset
+            transaction.first_sequence = record.first_sequence
             self._unstable.add(txid)
         transaction.records += record_count
         transaction.written_through = end

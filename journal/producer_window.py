@@ -262,11 +262,11 @@ def check_sequence(
     for batch in window.batches:
         if batch.first_sequence == first_sequence and batch.last_sequence == last:
             return DuplicateOf(batch.base_offset, remembered=True)
-    if len(window.batches) == BATCHES_KEPT and _is_before(last, window.batches[0].first_sequence):
+    if len(window.batches) == BATCHES_KEPT and is_before(last, window.batches[0].first_sequence):
         return DuplicateOf(None, remembered=False)
     return Refused(BatchRefusal.OUT_OF_ORDER)
 
 
-def _is_before(sequence: int, other: int) -> bool:
+def is_before(sequence: int, other: int) -> bool:
     """Whether `sequence` lies in the half circle before `other`."""
     return sequence != other and (other - sequence) % _SEQUENCES < _SEQUENCES // 2

@@ -175,13 +175,33 @@ def test_discard_of_a_transaction_keeps_the_sequence(leader: Leader) -> None:
 
 
 def test_check_transactional_repetition_of_a_decided_batch_is_a_duplicate(leader: Leader) -> None:
-    """A late repetition is answered as such and appended to nothing, whatever is open by then."""
+    """A late repetition is answered as such and appended to nothing."""
     leader.write(apply(0, 5))
     later = TxId(PRODUCER, EPOCH, 1)
     assert leader.state.check_transactional(TXID, 2, 3) == DuplicateOf(None, remembered=True)
-    leader.state.begin(later)
     assert leader.state.check_transactional(later, 2, 3) == DuplicateOf(None, remembered=True)
     assert leader.state.check_transactional(TXID, 5, 1) == Refused(BatchRefusal.NOT_OPEN)
+
+
+@pytest.mark.parametrize("decision", [apply(0, 5), Discard(TXID)], ids=["committed", "aborted"])
+def test_check_transactional_sequence_of_an_earlier_transaction_is_no_repetition(
+    leader: Leader, decision: Apply | Discard
+) -> None:
+    """A new record under an old number (librdkafka, after an abort) is refused, and not answered as if it were kept."""
+    leader.write(decision)
+    later = TxId(PRODUCER, EPOCH, 1)
+    leader.state.begin(later)
+    for first, count in [(0, 2), (2, 3)]:
+        assert leader.state.check_transactional(later, first, count) == Refused(BatchRefusal.OUT_OF_ORDER)
+    leader.write(TransactionalBatch(later, 1, 0, 5))
+    assert leader.state.check_transactional(later, 2, 3) == Refused(BatchRefusal.OUT_OF_ORDER)
+    assert leader.state.check_transactional(later, 5, 1) == DuplicateOf(None, remembered=True)
+    for sequence in range(6, 12):
+        leader.write(TransactionalBatch(later, 1, 0, sequence))
+    assert leader.state.check_transactional(later, 5, 1) == DuplicateOf(None, remembered=False)
+    assert leader.state.check_transactional(later, 2, 3) == Refused(BatchRefusal.OUT_OF_ORDER)
+    leader.state.seal(later)
+    assert leader.state.check_transactional(later, 11, 1) == DuplicateOf(None, remembered=True)
 
 
 def test_check_transactional_sealed_takes_no_more_batches(leader: Leader) -> None:

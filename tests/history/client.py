@@ -1,0 +1,63 @@
+"""One client of the workload, a process that is made to be killed: `python -m tests.history.client ROLE SLOT LIFE …`.
+
+It does what its role says until SIGTERM, or until it cannot go on; either way it ends, and the next one of its slot
+takes over. What ended it stands in its log. It also ends when its parent has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+from pathlib import Path
+
+from tests.history.consuming import tail, take_cuts
+from tests.history.layout import Role, transactional_id
+from tests.history.producing import write_plain, write_transactions
+from tests.history.recorder import Recorder
+from tests.history.transforming import transform
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("role", type=Role)
+    parser.add_argument("slot", type=int)
+    parser.add_argument("life", type=int)
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--node-address", required=True, help="the node itself, past the proxy")
+    parser.add_argument("--part", type=Path, required=True, help="where its part of the history goes")
+    parser.add_argument("--seed", required=True)
+    options = parser.parse_args()
+    stopping = False
+    parent = os.getppid()
+
+    def stop(_signal: int, _frame: object) -> None:
+        nonlocal stopping
+        stopping = True
+
+    def going() -> bool:
+        return not stopping and os.getppid() == parent
+
+    signal.signal(signal.SIGTERM, stop)
+    process = f"{options.role.value}{options.slot}-{options.life}"
+    rng = random.Random(f"{options.seed} {process}")
+    name = transactional_id(options.role, options.slot)
+    with Recorder(options.part, process) as recorder:
+        match options.role:
+            case Role.WRITER:
+                write_transactions(options.address, name, recorder, rng, going)
+            case Role.PLAIN:
+                write_plain(options.address, recorder, rng, going)
+            case Role.TRANSFORMER:
+                transform(options.address, name, recorder, rng, going)
+            case Role.READER:
+                tail(options.address, recorder, rng, going, plain=False)
+            case Role.PLAIN_READER:
+                tail(options.address, recorder, rng, going, plain=True)
+            case Role.CUTTER:
+                take_cuts(options.node_address, recorder, going)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""The workload's consumers outside of groups: those that tail all partitions, and one that takes cuts.
+
+A cut is one Fetch that names all partitions and reads each to its end. The node reads them in one read transaction of
+its data logs, but only those that have something to read: a partition whose end the consumer has reached is compared,
+not read. So the cutter asks for the last batch that it knows of each partition again, and every partition is read. The
+first cut is taken when each has one.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from datalog.control_batch import decode_control_batch
+from tests.clients.raw_client import NONE, FetchRequest, FetchResponse, RawClient
+from tests.history.batches import batches_of
+from tests.history.layout import PARTITIONS, TOPICS, place
+from tests.history.producing import CLIENT, PAUSE_S
+from tests.history.recorder import Recorder
+
+SEEK_SHARE = 0.02
+RECONNECT_S = 0.05
+
+
+def tail(address: str, recorder: Recorder, rng: random.Random, going: Callable[[], bool], *, plain: bool) -> None:
+    """Read all partitions from their beginning; now and then one of them again, from somewhere before."""
+    consumer = Consumer(
+        CLIENT
+        | {
+            "bootstrap.servers": address,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_uncommitted" if plain else "read_committed",
+            "fetch.wait.max.ms": 10,
+        }
+    )
+    positions = dict.fromkeys(PARTITIONS, 0)
+    isolation = "plain" if plain else "committed"
+
+    def assign() -> None:
+        consumer.assign([TopicPartition(topic, index, offset) for (topic, index), offset in positions.items()])
+        recorder.whole("assign", positions={place(*partition): offset for partition, offset in positions.items()})
+
+    assign()
+    while going():
+        if rng.random() < SEEK_SHARE:
+            partition = rng.choice(PARTITIONS)
+            positions[partition] = rng.randint(0, positions[partition])
+            assign()
+        op = recorder.invoke("poll", isolation=isolation)
+        polls: dict[str, list[list[Any]]] = {}
+        for message in consumer.consume(500, 0.05):
+            error = message.error()
+            if error is None:
+                topic, index, offset, value = message.topic(), message.partition(), message.offset(), message.value()
+                assert topic is not None
+                assert index is not None
+                assert offset is not None
+                assert value is not None
+                polls.setdefault(place(topic, index), []).append([offset, value.decode()])
+                positions[topic, index] = offset + 1
+            elif error.fatal() or not error.retriable():
+                raise KafkaException(error)
+        recorder.end(op, "ok", micro=[["poll", partition, records] for partition, records in polls.items()])
+
+
+def take_cuts(address: str, recorder: Recorder, going: Callable[[], bool]) -> None:
+    """Read all partitions to their ends in one answer, again and again."""
+    known: dict[tuple[str, int], int] = {}
+    client: RawClient | None = None
+    positions = dict.fromkeys(PARTITIONS, 0)
+    recorder.whole("assign", positions={place(*partition): 0 for partition in PARTITIONS})
+    while going():
+        try:
+            if client is None:
+                client = RawClient(address, timeout_s=5)
+            op = recorder.invoke("poll")
+            micro, ends = _cut(client, positions, known)
+            recorder.end(op, "ok", micro=micro, **({"ends": ends} if ends else {}))
+        except OSError:
+            if client is not None:
+                client.close()
+                client = None
+            time.sleep(RECONNECT_S)
+        time.sleep(PAUSE_S)
+
+
+def _cut(
+    client: RawClient, positions: dict[tuple[str, int], int], known: dict[tuple[str, int], int]
+) -> tuple[list[list[Any]], dict[str, int]]:
+    """Micro-operations and, if it is a cut, the ends. `positions` and the last `known` records move on."""
+    asked = {partition: known.get(partition, 0) for partition in PARTITIONS}
+    client.send(_fetch_all(asked))
+    micro: list[list[Any]] = []
+    ends: dict[str, int] = {}
+    for topic in client.receive(FetchResponse, 11).responses:
+        for row in topic.partitions:
+            partition = topic.topic, row.partition_index
+            if row.error_code != NONE:
+                raise OSError(f"{partition}: error {row.error_code}")
+            records, read_to, last_batch = _committed(row)
+            new = [[offset, value] for offset, value in records if offset >= positions[partition]]
+            if new:
+                micro.append(["poll", place(*partition), new])
+            if last_batch is not None:
+                known[partition] = last_batch
+            positions[partition] = max(positions[partition], read_to)
+            if last_batch is not None and read_to == row.last_stable_offset:
+                ends[place(*partition)] = read_to
+    return micro, ends if len(ends) == len(PARTITIONS) else {}
+
+
+def _committed(row: Any) -> tuple[list[tuple[int, str]], int, int | None]:
+    """Committed records of a partition's answer, the offset behind them, and that of the last batch."""
+    begun = sorted((each.first_offset, each.producer_id) for each in row.aborted_transactions or ())
+    aborted: set[int] = set()
+    records: list[tuple[int, str]] = []
+    read_to, last_batch = 0, None
+    for header, data, values in batches_of(row.records or b""):
+        while begun and begun[0][0] <= header.base_offset:
+            aborted.add(begun.pop(0)[1])
+        read_to, last_batch = header.last_offset + 1, header.base_offset
+        if header.control:
+            if not decode_control_batch(data).committed:
+                aborted.discard(header.producer_id)
+        elif not (header.transactional and header.producer_id in aborted):
+            records += values
+    return records, read_to, last_batch
+
+
+def _fetch_all(asked: dict[tuple[str, int], int]) -> Any:
+    """A Fetch (version 11) of all partitions for a reader of committed records, which does not wait."""
+    row, topic = FetchRequest.FetchTopic.FetchPartition, FetchRequest.FetchTopic
+    topics = [
+        topic(
+            topic=name,
+            partitions=[
+                row(partition=index, fetch_offset=asked[name, index], partition_max_bytes=1 << 26)
+                for index in range(count)
+            ],
+        )
+        for name, count in TOPICS.items()
+    ]
+    return FetchRequest[11](
+        replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 26, isolation_level=1, topics=topics
+    )

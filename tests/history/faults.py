@@ -1,0 +1,64 @@
+"""What is done to node and clients, and when: a schedule that follows from a seed. Pure.
+
+Each kind comes once in the first stretch, in random order, so that a short run has them all; then at random. The
+network's own faults are the proxy's (tests/history/proxy.py). The clock is left alone: jumps want a library under the
+node (libfaketime) that is not part of the test environment.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+GAP_S = 0.7
+"""Between two faults, on average."""
+STOP_MAX_S = 1.5
+QUIET_S = 0.5
+"""At the beginning, when all clients have begun."""
+
+
+class Fault(Enum):
+    """What is done."""
+
+    KILL_NODE = "SIGKILL of the node, and a restart"
+    STOP_NODE = "SIGSTOP of the node"
+    KILL_CLIENT = "SIGKILL of a client, and a successor"
+    STOP_CLIENT = "SIGSTOP of a client"
+    REPLACE_CLIENT = "SIGSTOP of a client, and a successor meanwhile: a zombie"
+    CUT_CONNECTIONS = "all connections cut"
+
+
+_WEIGHTS = {
+    Fault.KILL_NODE: 2,
+    Fault.STOP_NODE: 1,
+    Fault.KILL_CLIENT: 3,
+    Fault.STOP_CLIENT: 1,
+    Fault.REPLACE_CLIENT: 3,
+    Fault.CUT_CONNECTIONS: 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One fault, so long after the beginning."""
+
+    at_s: float
+    fault: Fault
+    lasting_s: float
+    """How long something stays stopped."""
+    choice: float
+    """0 to 1: which client."""
+
+
+def schedule(seed: int) -> Iterator[Planned]:
+    """Faults without end, in the order of time."""
+    rng = random.Random(seed)
+    first = list(Fault)
+    rng.shuffle(first)
+    at_s = QUIET_S
+    while True:
+        fault = first.pop() if first else rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+        yield Planned(at_s, fault, rng.uniform(0.1, STOP_MAX_S), rng.random())
+        at_s += rng.expovariate(1 / GAP_S)

@@ -1,0 +1,52 @@
+"""What the workload's clients share: topics, roles, and how a client is told who it is. Pure.
+
+Plain records go into IN, which transformers consume; and, as the writers' transactions, into OUT.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+IN, OUT = "in", "out"
+TOPICS = {IN: 2, OUT: 3}
+"""Partitions of each topic."""
+PARTITIONS = tuple((topic, index) for topic, count in TOPICS.items() for index in range(count))
+TRANSFORMERS = "transformers"
+"""The transformers' consumer group."""
+
+
+class Role(Enum):
+    """What a client does all its life."""
+
+    WRITER = "writer"
+    PLAIN = "plain"
+    TRANSFORMER = "transformer"
+    READER = "reader"
+    PLAIN_READER = "plain-reader"
+    CUTTER = "cutter"
+
+
+SLOTS = (
+    Role.WRITER,
+    Role.WRITER,
+    Role.WRITER,
+    Role.PLAIN,
+    Role.TRANSFORMER,
+    Role.TRANSFORMER,
+    Role.READER,
+    Role.PLAIN_READER,
+    Role.CUTTER,
+)
+"""The clients of a workload. A slot's client is followed by the next one when it ends, however it does."""
+
+
+def place(topic: str | None, index: int | None) -> str:
+    """The name of a partition in a history."""
+    assert topic is not None
+    assert index is not None
+    return f"{topic}/{index}"
+
+
+def transactional_id(role: Role, slot: int) -> str:
+    """Of a slot's clients: each takes over from the one before."""
+    return f"{role.value}-{slot}"

@@ -1,0 +1,385 @@
+"""One small history for each anomaly: it is found, with the lines that make it up, and the sound ones are clean.
+
+A history is written as operations, one after the other; `op` fills in the times.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.history import anomalies
+from tests.history.anomalies import AnomalyKind
+from tests.history.checker import Verdict, check
+from tests.history.history_file import event_line, head_line, read_history
+from tests.history.operations import Mode
+from tests.history.report import as_json, as_text
+
+P, Q = "t/0", "t/1"
+Events = list[dict[str, Any]]
+
+
+def send(partition: str, value: str, offset: int | None = None) -> list[Any]:
+    return ["send", partition, value] if offset is None else ["send", partition, value, offset]
+
+
+def poll(partition: str, *values: str, at: int = 0) -> list[Any]:
+    return ["poll", partition, [[at + index, value] for index, value in enumerate(values)]]
+
+
+def op(
+    process: str, kind: str, *micro: list[Any], outcome: str | None = "ok", commit: bool = True, **more: Any
+) -> Events:
+    """An operation of one process. Times are added by `judge`, unless `at=(start, commit, end)` says them."""
+    at: Sequence[int | None] = more.pop("at", (None, None, None))
+    planned = [each[:3] for each in micro if each[0] == "send"]
+    events: Events = [{"type": "invoke", "f": kind, "micro": planned, "at": at[0], **more}]
+    if kind == "txn" and commit and outcome != "fail":
+        events.append({"type": "commit", "at": at[1]})
+    if outcome is not None:
+        events.append({"type": outcome, "micro": list(micro), "at": at[2]})
+    return [{"process": process, **event} for event in events]
+
+
+def txn(process: str, *micro: list[Any], **more: Any) -> Events:
+    return op(process, "txn", *micro, **{"group": process} | more)
+
+
+def final(
+    values: dict[str, Sequence[str]], *, isolation: str = "committed", ends: dict[str, int] | None = None
+) -> Events:
+    micro = [poll(partition, *found) for partition, found in values.items()]
+    ends = ends or {partition: len(found) for partition, found in values.items()}
+    return op("final", "final", *micro, isolation=isolation, ends=ends)
+
+
+def lines_of(mode: Mode, operations: Sequence[Events]) -> list[str]:
+    timed: list[tuple[int, dict[str, Any]]] = []
+    for number, events in enumerate(operations):
+        for index, event in enumerate(events):
+            time_us = (number + 1) * 100 + index * 10 if event["at"] is None else event["at"]
+            untimed = {key: value for key, value in event.items() if key != "at"}
+            timed.append((time_us, {**untimed, "time_us": time_us, "op": number}))
+    return [head_line(mode), *(event_line(event) for _time, event in sorted(timed, key=lambda each: each[0]))]
+
+
+def judge(*operations: Events, mode: Mode = Mode.JOURNAL, **bounds: Any) -> Verdict:
+    return check(read_history(lines_of(mode, operations)), **bounds)
+
+
+SOUND: dict[str, list[Events]] = {
+    "nothing at all": [],
+    "a transaction, read by both kinds of consumers": [
+        txn("a", send(P, "1"), send(Q, "2")),
+        final({P: ["1"], Q: ["2"]}),
+        final({P: ["1"], Q: ["2"]}, isolation="plain"),
+    ],
+    "an aborted transaction that nobody saw": [txn("a", send(P, "1"), outcome="fail"), final({P: []})],
+    "a commit without an answer, not there": [txn("a", send(P, "1"), outcome="info"), final({P: []})],
+    "a commit without an answer, there whole": [
+        txn("a", send(P, "1"), send(Q, "2"), outcome=None),
+        final({P: ["1"], Q: ["2"]}),
+    ],
+    "a plain record without an answer, there in part: it is no transaction": [
+        op("a", "send", send(P, "1"), send(Q, "2"), outcome="info"),
+        final({P: ["1"], Q: []}),
+    ],
+    "a consumer that is sent back": [
+        op("a", "send", send(P, "1", 0), send(P, "2", 1)),
+        op("r", "poll", poll(P, "1", "2")),
+        op("r", "assign", positions={P: 0}),
+        op("r", "poll", poll(P, "1")),
+        op("r", "assign", revoked=[P]),
+        op("r", "poll", poll(P, "1", "2")),
+    ],
+    "cuts that see more and more": [
+        txn("a", send(P, "1"), send(Q, "2")),
+        op("r", "poll", ends={P: 0, Q: 0}),
+        op("s", "poll", ends={P: 1, Q: 1}),
+        final({P: ["1"], Q: ["2"]}),
+    ],
+    "a consumer group that goes over its input once": [
+        op("a", "send", send(P, "1", 0), send(P, "2", 1)),
+        txn("x", poll(P, "1"), send(Q, "y"), consumer_group="g"),
+        txn("x", poll(P, "2", at=1), consumer_group="g", outcome="fail"),
+        op("x", "assign", positions={P: 1}),
+        txn("x", poll(P, "2", at=1), consumer_group="g"),
+    ],
+}
+
+TWO_READS = [op("r", "poll", poll(P, "1")), op("s", "poll", poll(P, "2"))]
+
+PLANTED: dict[str, tuple[AnomalyKind, tuple[int, ...], list[Events]]] = {
+    "an aborted transaction is read": (
+        anomalies.ABORTED_READ,
+        (2, 4),
+        [txn("a", send(P, "1"), outcome="fail"), op("r", "poll", poll(P, "1"))],
+    ),
+    "a transaction that nobody asked to commit is read": (
+        anomalies.ABORTED_READ,
+        (2, 4),
+        [txn("a", send(P, "1"), outcome="info", commit=False), op("r", "poll", poll(P, "1"))],
+    ),
+    "a refused plain record is read": (
+        anomalies.ABORTED_READ,
+        (2, 4),
+        [op("a", "send", send(P, "1"), outcome="fail"), op("r", "poll", poll(P, "1"))],
+    ),
+    "an aborted transaction is read by a plain consumer": (
+        anomalies.PLAIN_ABORTED_READ,
+        (2, 4),
+        [txn("a", send(P, "1"), outcome="fail"), op("r", "poll", poll(P, "1"), isolation="plain")],
+    ),
+    "a transaction reads what it wrote": (
+        anomalies.PRECOMMITTED_READ,
+        (2,),
+        [txn("a", send(P, "1"), poll(P, "1"))],
+    ),
+    "a record is read before its commit is asked for": (
+        anomalies.EARLY_READ,
+        (2, 3),
+        [txn("a", send(P, "1"), at=(100, 300, 310)), op("r", "poll", poll(P, "1"), at=(110, None, 299))],
+    ),
+    "a plain consumer reads before the commit is asked for": (
+        anomalies.PLAIN_EARLY_READ,
+        (2, 3),
+        [
+            txn("a", send(P, "1"), at=(100, 300, 310)),
+            op("r", "poll", poll(P, "1"), at=(110, None, 299), isolation="plain"),
+        ],
+    ),
+    "a record appears that nobody sent": (anomalies.PHANTOM, (2,), [op("r", "poll", poll(P, "1"))]),
+    "a record appears in another partition": (
+        anomalies.PHANTOM,
+        (4,),
+        [op("a", "send", send(Q, "1")), op("r", "poll", poll(P, "1"))],
+    ),
+    "a committed transaction is not there": (
+        anomalies.LOST_WRITE,
+        (2, 5),
+        [txn("a", send(P, "1")), final({P: []})],
+    ),
+    "a record without an answer is read, and then gone": (
+        anomalies.LOST_WRITE,
+        (2, 6),
+        [op("a", "send", send(P, "1"), outcome="info"), op("r", "poll", poll(P, "1")), final({P: []})],
+    ),
+    "of a commit without an answer a part is there": (
+        anomalies.TORN_TRANSACTION,
+        (2, 4),
+        [txn("a", send(P, "1"), send(Q, "2"), outcome=None), final({P: ["1"], Q: []})],
+    ),
+    "a record stands twice": (
+        anomalies.DUPLICATE,
+        (4, 4),
+        [op("a", "send", send(P, "1")), final({P: ["1", "1"]})],
+    ),
+    "a record is answered elsewhere than it is read": (
+        anomalies.DUPLICATE,
+        (2, 4),
+        [op("a", "send", send(P, "1", 7)), op("r", "poll", poll(P, "1"))],
+    ),
+    "two consumers read different records at an offset": (
+        anomalies.INCONSISTENT_OFFSET,
+        (4, 6),
+        [op("a", "send", send(P, "1"), send(P, "2")), *TWO_READS],
+    ),
+    "a consumer passes over a record": (
+        anomalies.POLL_SKIP,
+        (4, 6),
+        [
+            op("a", "send", send(P, "1", 0), send(P, "2", 1), send(P, "3", 2)),
+            op("r", "poll", poll(P, "1")),
+            op("r", "poll", poll(P, "3", at=2)),
+        ],
+    ),
+    "a consumer does not begin where it was sent": (
+        anomalies.POLL_SKIP,
+        (4, 6),
+        [
+            op("a", "send", send(P, "1", 0), send(P, "2", 1)),
+            op("r", "assign", positions={P: 0}),
+            op("r", "poll", poll(P, "2", at=1)),
+        ],
+    ),
+    "a consumer comes to the end without a record": (
+        anomalies.POLL_SKIP,
+        (4, 4),
+        [op("a", "send", send(P, "1", 0), send(P, "2", 1)), final({P: ["1"]}, ends={P: 2})],
+    ),
+    "a consumer comes back": (
+        anomalies.NONMONOTONIC_POLL,
+        (4, 6),
+        [
+            op("a", "send", send(P, "1"), send(P, "2")),
+            op("r", "poll", poll(P, "1", "2")),
+            op("r", "poll", poll(P, "1")),
+        ],
+    ),
+    "a transaction's records stand in another order": (
+        anomalies.NONMONOTONIC_SEND,
+        (2,),
+        [txn("a", send(P, "1"), send(P, "2")), final({P: ["2", "1"]})],
+    ),
+    "a producer's records stand in another order": (
+        anomalies.NONMONOTONIC_SEND,
+        (2, 4),
+        [op("a", "send", send(P, "1")), op("a", "send", send(P, "2")), final({P: ["2", "1"]})],
+    ),
+    "a group processes a record twice": (
+        anomalies.CONSUMED_TWICE,
+        (4, 7),
+        [
+            op("a", "send", send(P, "1")),
+            txn("x", poll(P, "1"), consumer_group="g"),
+            txn("y", poll(P, "1"), consumer_group="g"),
+        ],
+    ),
+    "a group passes over a record": (
+        anomalies.CONSUMED_NEVER,
+        (4,),
+        [op("a", "send", send(P, "1", 0), send(P, "2", 1)), txn("x", poll(P, "2", at=1), consumer_group="g")],
+    ),
+    "offsets have a hole": (
+        anomalies.OFFSET_GAP,
+        (4,),
+        [op("a", "send", send(P, "1", 0), send(P, "2", 2)), op("r", "poll", ["poll", P, [[0, "1"], [2, "2"]]])],
+    ),
+    "there is an offset behind the last record": (
+        anomalies.OFFSET_GAP,
+        (4, 4),
+        [op("a", "send", send(P, "1", 0)), final({P: ["1"]}, ends={P: 2})],
+    ),
+    "a transaction's records are apart": (
+        anomalies.INTERLEAVED,
+        (2,),
+        [txn("a", send(P, "1"), send(P, "3")), txn("b", send(P, "2")), final({P: ["1", "2", "3"]})],
+    ),
+    "two transactions of an id stand in another order": (
+        anomalies.GROUP_ORDER,
+        (2, 5),
+        [txn("a", send(P, "1")), txn("b", send(P, "2"), group="a"), final({P: ["2", "1"]})],
+    ),
+    "two transactions stand in two orders": (
+        anomalies.G0,
+        (2, 5),
+        [
+            txn("a", send(P, "1"), send(Q, "2")),
+            txn("b", send(P, "3"), send(Q, "4")),
+            final({P: ["1", "3"], Q: ["4", "2"]}),
+        ],
+    ),
+    "two transactions read each other's records": (
+        anomalies.G1C,
+        (2, 3),
+        [
+            txn("a", send(P, "1"), poll(Q, "2"), at=(100, 120, 140)),
+            txn("b", send(Q, "2"), poll(P, "1"), at=(101, 121, 141)),
+        ],
+    ),
+    "a transaction reads one that stands behind it": (
+        anomalies.G1C,
+        (2, 3),
+        [
+            txn("a", send(P, "1"), poll(Q, "3"), at=(100, 120, 140)),
+            txn("b", send(P, "2"), send(Q, "3"), at=(101, 121, 141)),
+            final({P: ["1", "2"], Q: ["3"]}),
+        ],
+    ),
+    "a cut sees half a transaction": (
+        anomalies.G_SINGLE,
+        (2, 5),
+        [
+            txn("a", send(P, "1"), send(Q, "2")),
+            op("r", "poll", ends={P: 1, Q: 0}),
+            final({P: ["1"], Q: ["2"]}),
+        ],
+    ),
+    "two cuts see two records in two orders": (
+        anomalies.G2,
+        (2, 4, 6, 8),
+        [
+            op("a", "send", send(P, "1", 0)),
+            op("b", "send", send(Q, "2", 0)),
+            op("r", "poll", ends={P: 1, Q: 0}),
+            op("s", "poll", ends={P: 0, Q: 1}),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("name", SOUND)
+def test_checker_sound_history_is_clean(name: str, mode: Mode) -> None:
+    """Nothing is found where nothing is wrong."""
+    verdict = judge(*SOUND[name], mode=mode)
+    assert not verdict.found, as_text(verdict)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_checker_planted_anomaly_is_found_with_its_lines(name: str) -> None:
+    """Each is found under its name, and the lines of its operations are given."""
+    kind, lines, operations = PLANTED[name]
+    verdict = judge(*operations)
+    assert kind in verdict.violations, as_text(verdict)
+    assert sorted(verdict.found[kind].examples[0].lines) == sorted(lines), as_text(verdict)
+    assert kind.name in as_text(verdict)
+    assert json.loads(as_json(verdict))["anomalies"][kind.name]["examples"][0]["lines"]
+
+
+def test_checker_planted_histories_cover_the_catalogue() -> None:
+    """No anomaly is without its history."""
+    assert {kind for kind, _lines, _operations in PLANTED.values()} | {anomalies.DELAYED} == set(anomalies.KINDS)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_checker_anomaly_of_marker_mode_is_counted_and_forbidden_only_where_promised(name: str) -> None:
+    """The same histories in marker mode: what Kafka allows is found as well, and is no violation of that kind."""
+    kind, _lines, operations = PLANTED[name]
+    verdict = judge(*operations, mode=Mode.MARKERS)
+    assert kind in verdict.found
+    assert (kind in verdict.violations) == (Mode.MARKERS in kind.forbidden)
+
+
+def _visible_after(beside_us: int, alone_us: int) -> list[Events]:
+    """Forty records: twenty beside a transaction that stays open, twenty before it was begun."""
+    operations: list[Events] = []
+    offset = 0
+    for start, delay_us in ((0, alone_us), (10_000_000, beside_us)):
+        for number in range(20):
+            at = start + 1_000_000 + number * 100_000
+            value = f"{start}-{number}"
+            operations.append(txn("w", send(P, value), at=(at, at + 10, at + 20)))
+            operations.append(op("r", "poll", poll(P, value, at=offset), at=(at, None, at + 20 + delay_us)))
+            offset += 1
+    operations.append(txn("hung", send(P, "never"), outcome=None, commit=False, at=(9_000_000, None, None)))
+    return operations
+
+
+def test_checker_delay_beside_an_open_transaction_is_held_to_the_callers_bound() -> None:
+    """Medians are compared, and the bound is the caller's; without one nothing is judged."""
+    slow = _visible_after(beside_us=50_000, alone_us=5_000)
+    assert judge(*slow).valid
+    assert judge(*_visible_after(5_000, 5_000), latency_ratio_max=2.0).valid
+    verdict = judge(*_visible_after(50_000, 5_000), latency_ratio_max=2.0)
+    assert list(verdict.violations) == [anomalies.DELAYED]
+    assert verdict.delays.ratio == pytest.approx(10.0)
+    assert "10.0 times as long" in as_text(verdict)
+
+
+def test_checker_few_records_beside_an_open_transaction_say_nothing() -> None:
+    """Medians of less than twenty records are shown, and not compared."""
+    verdict = judge(*_visible_after(50_000, 5_000)[:-20], latency_ratio_max=2.0)
+    assert verdict.valid
+    assert verdict.delays.ratio is None
+
+
+def test_report_examples_are_limited_and_the_count_is_not() -> None:
+    """A thousand of a kind are counted, and the first few shown."""
+    verdict = judge(*(op(f"r{number}", "poll", poll(P, f"{number}", at=number)) for number in range(100)), examples=3)
+    assert verdict.found[anomalies.PHANTOM].count == 100
+    assert len(verdict.found[anomalies.PHANTOM].examples) == 3
+    assert "and 97 more" in as_text(verdict)

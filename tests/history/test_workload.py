@@ -1,0 +1,35 @@
+"""Real clients against a tortured node, briefly: no violation in either mode, and something was really done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.history.anomalies import PLAIN_EARLY_READ
+from tests.history.checker import check
+from tests.history.history_file import read_history
+from tests.history.operations import Mode
+from tests.history.report import as_text
+from tests.history.workload import run
+
+SECONDS = 7.0
+SEED = 3
+TRANSACTIONS_MIN = 10
+"""Of a slow machine; a quick one does hundreds."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", Mode)
+def test_workload_under_faults_shows_no_violation(mode: Mode, tmp_path: Path) -> None:
+    """Kills, stops, zombies, cut connections, late and repeated requests: what clients saw keeps every promise."""
+    out = tmp_path / "history.jsonl"
+    run(mode, SECONDS, SEED, out)
+    with out.open(encoding="utf-8") as lines:
+        verdict = check(read_history(lines))
+    print(as_text(verdict))  # noqa: T201 - `pytest -rP` shows what was done
+    assert verdict.valid, as_text(verdict)
+    assert verdict.has_finals
+    assert verdict.operations["txn", "ok"] >= TRANSACTIONS_MIN
+    assert "SIGKILL of the node" in str(verdict.about["faults"])
+    assert mode is Mode.MARKERS or PLAIN_EARLY_READ not in verdict.found

@@ -1,0 +1,279 @@
+"""The workload: a node, clients in processes of their own, a proxy between them, and faults by a schedule.
+
+At the end the clients come to rest, transactions that are still open are aborted by their next instances, a plain
+record is written to each partition (its answer waits until it is visible, and so all before it), and new consumers of
+both kinds read everything to the end. Then the parts of all processes are put together into one history.
+
+What is done follows from the seed; what comes of it also depends on how processes are scheduled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from scripts.node_process import ROOT, NodeProcess
+from tests.clients.modes import MODE_CONFIG
+from tests.clients.reading import Reader
+from tests.crash.harness import SMALL
+from tests.history.faults import Fault, Planned, schedule
+from tests.history.history_file import head_line
+from tests.history.layout import PARTITIONS, SLOTS, TOPICS, Role, place, transactional_id
+from tests.history.operations import Mode
+from tests.history.producing import ANSWER_S, PRODUCER, send_plain
+from tests.history.proxy import Proxy
+from tests.history.recorder import Recorder, joined
+
+HOST = "127.0.0.1"
+TICK_S = 0.02
+START_S = 30.0
+STOP_S = 15.0
+READ_S = 60.0
+RESPAWN_S = 0.2
+"""A client that ends is followed after this, so that one that cannot live does not eat the machine."""
+
+
+class WorkloadFailed(AssertionError):
+    """The workload itself could not go on: the node ended, or did not start. The message carries its log."""
+
+
+@dataclass(slots=True)
+class _Client:
+    """A process, and whether it is stopped just now."""
+
+    child: subprocess.Popen[bytes]
+    stopped: bool = False
+
+
+@dataclass(slots=True)
+class Workload:
+    """One run, in a directory of its own."""
+
+    directory: Path
+    mode: Mode
+    seed: int
+    counts: Counter[Fault] = field(default_factory=Counter[Fault])
+    _proxy: Proxy = field(init=False)
+    _node: NodeProcess = field(init=False)
+    _recorder: Recorder = field(init=False)
+    _port: int = 0
+    _clients: dict[int, _Client] = field(default_factory=dict[int, _Client])
+    _zombies: list[_Client] = field(default_factory=list[_Client])
+    _lives: dict[int, itertools.count[int]] = field(default_factory=dict[int, "itertools.count[int]"])
+    _due: list[tuple[float, _Client]] = field(default_factory=list[tuple[float, _Client]])
+    """Clients that go on at a time."""
+    _empty_since: dict[int, float] = field(default_factory=dict[int, float])
+
+    def run(self, seconds: float, out: Path) -> None:
+        """Torture for so long, come to rest, read all, and write the history."""
+        parts = self.directory / "parts"
+        parts.mkdir(parents=True)
+        self._proxy = Proxy(self.seed)
+        self._proxy.start()
+        self._node = NodeProcess(
+            self.directory / "node",
+            SMALL
+            | {
+                "FAIRLOG_ADVERTISED": f"{HOST}:{self._proxy.port}",
+                "FAIRLOG_GROUPS_MIN_SESSION_TIMEOUT_MS": "500",
+            },
+        )
+        try:
+            with Recorder(parts / "faults", "faults") as self._recorder:
+                self._begin()
+                self._torture(seconds)
+                self._rest()
+                self._read_all()
+            if self._node.stop() != 0:
+                raise WorkloadFailed(f"the node did not stop well:\n{self._node.log_tail()}")
+        finally:
+            self._end()
+        about = {"seed": self.seed, "seconds": seconds, "faults": self._summary()}
+        with out.open("w", encoding="utf-8") as file:
+            file.write(head_line(self.mode, **about))
+            file.writelines(joined(sorted(parts.iterdir())))
+
+    def _summary(self) -> str:
+        done = [(fault.value, count) for fault, count in self.counts.items()]
+        done += [(f"proxied {meddling.value}", count) for meddling, count in self._proxy.counts.items()]
+        return ", ".join(f"{count} × {what}" for what, count in done)
+
+    # --- beginning ---
+
+    def _begin(self) -> None:
+        self._port = _free_port()
+        self._proxy.upstream = HOST, self._port
+        self._start_node()
+        _make_topics(self._node.address, self.mode)
+        for slot in range(len(SLOTS)):
+            self._lives[slot] = itertools.count()
+            self._spawn(slot)
+        deadline = time.monotonic() + START_S
+        while sum(part.stat().st_size > 0 for part in (self.directory / "parts").iterdir()) < len(SLOTS):
+            if time.monotonic() > deadline:
+                raise WorkloadFailed(f"not all clients do something after {START_S:.0f} s:\n{self._node.log_tail()}")
+            time.sleep(TICK_S)
+
+    def _spawn(self, slot: int) -> None:
+        role, life = SLOTS[slot], next(self._lives[slot])
+        name = f"{role.value}{slot}-{life}"
+        command = [
+            sys.executable, "-m", "tests.history.client", role.value, str(slot), str(life),
+            "--address", f"{HOST}:{self._proxy.port}", "--node-address", self._node.address,
+            "--part", str(self.directory / "parts" / name), "--seed", str(self.seed),
+        ]  # fmt: skip
+        with (self.directory / "clients.log").open("ab") as log:
+            child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self._clients[slot] = _Client(child)
+
+    def _start_node(self) -> None:
+        """On its own port: the one that it says it is ready on is the proxy's, where clients are to connect."""
+        listening = f"{HOST}:{self._port}"
+        self._node.address = listening
+        self._node.start()
+        self._node.address = listening
+
+    # --- torture ---
+
+    def _torture(self, seconds: float) -> None:
+        started = time.monotonic()
+        faults = schedule(self.seed)
+        planned = next(faults)
+        while (now_s := time.monotonic() - started) < seconds:
+            if not self._node.running:
+                raise WorkloadFailed(f"the node ended by itself:\n{self._node.log_tail()}")
+            self._go_on(now_s)
+            self._replace_the_dead()
+            if planned.at_s <= now_s:
+                self._do(planned, now_s)
+                planned = next(faults)
+            time.sleep(TICK_S)
+        self._go_on(float("inf"))
+
+    def _do(self, planned: Planned, now_s: float) -> None:
+        self.counts[planned.fault] += 1
+        slot = int(planned.choice * len(SLOTS))
+        client = self._clients[slot]
+        of_client = planned.fault in (Fault.KILL_CLIENT, Fault.STOP_CLIENT, Fault.REPLACE_CLIENT)
+        whom = f" ({SLOTS[slot].value}{slot})" if of_client else ""
+        self._recorder.fault(f"{planned.fault.value}{whom}, {planned.lasting_s:.2f} s")
+        match planned.fault:
+            case Fault.KILL_NODE:
+                self._node.kill()
+                self._start_node()
+            case Fault.STOP_NODE:
+                self._node_signal(signal.SIGSTOP)
+                time.sleep(planned.lasting_s)
+                self._node_signal(signal.SIGCONT)
+            case Fault.KILL_CLIENT:
+                client.child.kill()
+            case Fault.STOP_CLIENT | Fault.REPLACE_CLIENT:
+                client.child.send_signal(signal.SIGSTOP)
+                client.stopped = True
+                self._due.append((now_s + planned.lasting_s, client))
+                if planned.fault is Fault.REPLACE_CLIENT:
+                    self._zombies.append(client)
+                    self._spawn(slot)
+            case Fault.CUT_CONNECTIONS:
+                self._proxy.cut_all()
+
+    def _node_signal(self, number: signal.Signals) -> None:
+        subprocess.run(["kill", f"-{number.value}", str(self._node.pid)], check=True)
+
+    def _go_on(self, now_s: float) -> None:
+        """Clients that have been stopped for long enough go on."""
+        for due_s, client in self._due[:]:
+            if due_s <= now_s:
+                self._due.remove((due_s, client))
+                client.child.send_signal(signal.SIGCONT)
+                client.stopped = False
+
+    def _replace_the_dead(self) -> None:
+        now_s = time.monotonic()
+        for slot, client in list(self._clients.items()):
+            if client.child.poll() is not None and now_s - self._empty_since.setdefault(slot, now_s) >= RESPAWN_S:
+                del self._empty_since[slot]
+                self._spawn(slot)
+
+    # --- the end ---
+
+    def _rest(self) -> None:
+        """All clients have ended, nothing is under way, and no transaction is open."""
+        self._proxy.settle()
+        self._stop_clients()
+        deadline = time.monotonic() + STOP_S
+        while not self._proxy.settled:
+            assert time.monotonic() < deadline, "the proxy still holds something back"
+            time.sleep(TICK_S)
+        for slot, role in enumerate(SLOTS):
+            if role in (Role.WRITER, Role.TRANSFORMER):
+                config = {"bootstrap.servers": self._node.address, "transactional.id": transactional_id(role, slot)}
+                Producer(PRODUCER | config).init_transactions(ANSWER_S)
+
+    def _stop_clients(self) -> None:
+        clients = [*self._clients.values(), *self._zombies]
+        for client in clients:
+            client.child.terminate()
+        deadline = time.monotonic() + STOP_S
+        for client in clients:
+            try:
+                client.child.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                client.child.kill()
+                client.child.wait()
+
+    def _read_all(self) -> None:
+        """Records that push what is before them into sight, and all partitions by consumers of both kinds."""
+        with Recorder(self.directory / "parts" / "last", "last") as recorder:
+            producer = Producer(PRODUCER | {"bootstrap.servers": self._node.address, "enable.idempotence": True})
+            if not send_plain(producer, recorder, list(PARTITIONS)):
+                raise WorkloadFailed(f"the node does not answer a plain record:\n{self._node.log_tail()}")
+            for isolation, level in (("committed", "read_committed"), ("plain", "read_uncommitted")):
+                op = recorder.invoke("final", isolation=isolation)
+                micro: list[list[object]] = []
+                ends: dict[str, int] = {}
+                for topic, count in TOPICS.items():
+                    with Reader(self._node.address, topic, count, isolation=level) as reader:
+                        records = reader.read_to_end(timeout_s=READ_S)
+                        for index in range(count):
+                            here = [each for each in records if each.partition == index]
+                            found = [[each.offset, (each.value or b"").decode()] for each in here]
+                            micro.append(["poll", place(topic, index), found])
+                            ends[place(topic, index)] = reader.high_watermark(index)
+                recorder.end(op, "ok", micro=micro, ends=ends)
+
+    def _end(self) -> None:
+        for client in (*self._clients.values(), *self._zombies):
+            client.child.kill()
+            client.child.wait()
+        self._node.kill()
+        self._proxy.stop()
+
+
+def _free_port() -> int:
+    with socket.create_server((HOST, 0)) as server:
+        return server.getsockname()[1]
+
+
+def _make_topics(address: str, mode: Mode) -> None:
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    new = [NewTopic(topic, count, 1, config={MODE_CONFIG: mode.value}) for topic, count in TOPICS.items()]
+    for made in admin.create_topics(new).values():
+        made.result(timeout=20)
+
+
+def run(mode: Mode, seconds: float, seed: int, out: Path) -> None:
+    """Run a workload and write its history. Raises WorkloadFailed if the node ends, or does not start again."""
+    with tempfile.TemporaryDirectory(prefix="fairlog-history-") as directory:
+        Workload(Path(directory), mode, seed).run(seconds, out)
