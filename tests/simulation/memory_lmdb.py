@@ -37,7 +37,7 @@ class MemoryEnvironment:
     """What `LmdbDataLogs` needs of `lmdb.Environment`."""
 
     def __init__(self, state: State | None = None, *, at_commit: Callable[[], None] = lambda: None) -> None:
-        """`at_commit` is called twice in each commit, before and after it is made: it may raise."""
+        """`at_commit` is called before and after each commit and sync: it may raise."""
         self.state: State = state if state is not None else {}
         self._before: State = self.state
         """The state that a power cut may go back to."""
@@ -59,7 +59,7 @@ class MemoryEnvironment:
         self._before, self.state = self.state, state
         self._at_commit()
 
-    def sync(self, force: bool) -> None:  # noqa: FBT001 (as lmdb has it)
+    def sync(self, force: bool) -> None:
         assert force
         self._at_commit()
         self._before = self.state
@@ -68,8 +68,14 @@ class MemoryEnvironment:
         """The states that a power cut may leave."""
         return [self.state] if self._before is self.state else [self.state, self._before]
 
-    def power_cut(self, rng: Random) -> State:
-        return rng.choice(self.survivors())
+    def after_power_cut(self, rng: Random) -> MemoryEnvironment:
+        return MemoryEnvironment(rng.choice(self.survivors()), at_commit=self._at_commit)
+
+    def after_kill(self) -> MemoryEnvironment:
+        """The file's pages are in the system's memory; what a power cut may undo, it still may."""
+        env = MemoryEnvironment(self.state, at_commit=self._at_commit)
+        env._before = self._before
+        return env
 
     def reader_check(self) -> int:
         return 0

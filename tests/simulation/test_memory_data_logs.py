@@ -37,6 +37,6 @@ def test_power_cut_takes_at_most_the_last_commit_and_none_behind_a_sync() -> Non
                 writer.put_mark(ORDERS, mark(number + 1, number + 1))
             if number == 1:
                 logs.sync()
-        after = open_memory_logs(NOWHERE, MemoryEnvironment(env.power_cut(Random(seed))))
+        after = open_memory_logs(NOWHERE, env.after_power_cut(Random(seed)))
         found.add(after.bounds(ORDERS).next_offset)
     assert found == {2, 3}
