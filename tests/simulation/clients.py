@@ -58,7 +58,7 @@ class Client:
         return answer
 
     async def pause(self) -> None:
-        await trio.sleep(self.rng.choice((0.0, 0.001, 0.01, 0.03)) * self.rng.random())
+        await trio.sleep(self.rng.choice((0.0, 0.0005, 0.003, 0.02)) * self.rng.random())
 
     @property
     def done(self) -> bool:
@@ -111,6 +111,7 @@ class Producer(Client):
                 batch.refused = attempt == 0 and answer is not RefusedAppend.DUPLICATE_FORGOTTEN
             else:
                 batch.acknowledged = True
+                self.network.machine.answered("produced")
                 if batch.transaction is None:
                     batch.offset = answer.base_offset
                 if self.producer_id >= 0:
@@ -152,7 +153,7 @@ class TransactionalProducer(Producer):
     def __init__(self, world: World, network: Network, history: History, name: str, transactional_id: str) -> None:
         super().__init__(world, network, history, name)
         self.transactional_id = transactional_id
-        self.timeout_ms = self.rng.choice((500, 1000, 2000))
+        self.timeout_ms = self.rng.choice((80, 150, 1000))
         self._count = 0
 
     async def run(self) -> None:
@@ -178,6 +179,7 @@ class TransactionalProducer(Producer):
             if isinstance(answer, Granted):
                 self.producer_id, self.epoch, self.sequences = answer.producer_id, answer.epoch, {}
                 self.history.granted(answer.producer_id, answer.epoch)
+                self.network.machine.answered("granted")
                 return
             if answer is not Refusal.CONCURRENT:
                 self.producer_id, self.epoch = -1, -1
@@ -197,9 +199,11 @@ class TransactionalProducer(Producer):
                 added += more
             await self._produce(transaction, log)
             await self.pause()
+        if not added:
+            return
         choice = self.rng.random()
         if choice < 0.04:
-            await trio.sleep(self.timeout_ms / 1000 * 1.2 + 0.5)  # it hangs, and times out
+            await trio.sleep(self.timeout_ms / 1000 * 1.2 + 0.1)  # it hangs, and times out
         elif choice < 0.08:
             raise _StartOver  # the client dies
         await self._end(transaction, commit=choice < 0.85)
@@ -264,6 +268,7 @@ class TransactionalProducer(Producer):
             if answer is None:
                 transaction.committed = transaction.committed or commit
                 self.world.count("commits" if commit else "aborts")
+                self.network.machine.answered("committed" if commit else "aborted")
                 return
             if answer is Refusal.CONCURRENT and not unanswered:
                 await trio.sleep(0.01)
@@ -304,6 +309,7 @@ class Reader(Client):
             self._connection = None
             raise
         indexes.update(self.history.view(self.name, indexes, found))
+        self.network.machine.answered("read")
         for log in offsets:
             offsets[log] = self.history.end(log, indexes[log])
 

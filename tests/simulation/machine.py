@@ -199,6 +199,7 @@ class Machine:
         self._died = ""
         self._after = disk, self.env
         self._steps_left: int | None = None
+        self._where = ""
         self._failpoints = _Failpoints(self, Death("stop", 0))
         self._kind = "kill"
         self._clock_offset_ms = 0
@@ -209,7 +210,7 @@ class Machine:
 
     # --- deaths ---
 
-    def _crash(self, _kind: str, where: str) -> None:
+    def _crash(self, where: str) -> None:
         """The machine dies in this very moment."""
         if self.world.crashed:
             return
@@ -241,7 +242,21 @@ class Machine:
         self._failpoints = _Failpoints(self, death)
         failpoints._armed = self._failpoints  # type: ignore[assignment]
         self.calls.die_at_call = death.at_call
-        self._steps_left = death.at_step
+        self._steps_left, self._where = death.at_step, f"at step {death.at_step}"
+
+    def dies_at(self, point: str, steps_later: int) -> bool:
+        """The point at which it is to die is reached; False if some steps are left."""
+        if steps_later:
+            self._steps_left, self._where = steps_later, f"{steps_later} steps behind {point}"
+            return False
+        self._crash(f"at {point}")
+        return True
+
+    def answered(self, what: str) -> None:
+        """A client has an answer: a point like those of the node."""
+        if not self.world.crashed:
+            with suppress(Crashed):
+                self._failpoints.reached(f"client.{what}")
 
     def step(self) -> None:
         """Before each step of the event loop."""
@@ -251,7 +266,7 @@ class Machine:
             self._steps_left -= 1
             if self._steps_left <= 0:
                 self._steps_left = None
-                self._crash("", "between two steps")
+                self._crash(self._where)
         if self.world.crashed and self._life is not None:
             self._life.cancel()
 
@@ -323,7 +338,7 @@ class Machine:
                     with trio.move_on_after(death.after_s):
                         await until.wait()
                     if death.kind != "stop" and not until.is_set():
-                        self._crash("", "between two steps")
+                        self._crash("when its time was up")
                         raise Crashed
                     node.alive, self.node, self.came_up = False, None, trio.Event()
                     serving.cancel_scope.cancel()
@@ -377,7 +392,7 @@ class Machine:
                 journals=[GroupJournal(journal) for journal in opened],
                 participants=leaders.participants,
                 producer_ids=ProducerIds(durable),
-                settings=CoordinatorSettings(check_interval_ms=500, min_timeout_ms=500, max_timeout_ms=20_000),
+                settings=CoordinatorSettings(check_interval_ms=40, min_timeout_ms=80, max_timeout_ms=20_000),
                 now_ms=self.now_ms,
                 on_failure=leaders.refuse_writes,
             )
@@ -416,8 +431,8 @@ class _Failpoints:
         if name == self._death.at_point:
             self._left -= 1
             if self._left == 0:
-                self._machine._crash("", f"at {name}")
-                raise Crashed
+                if self._machine.dies_at(name, self._death.steps_later):
+                    raise Crashed
 
 
 async def _closed(close: Callable[[], Awaitable[None]]) -> None:

@@ -11,7 +11,11 @@ from random import Random
 
 from journal.failpoints import FAILPOINTS
 
-POINTS = (*(name for name in FAILPOINTS if not name.startswith("retention")), "datalog.commit")
+POINTS = (*(name for name in FAILPOINTS if not name.startswith(("retention", "journal.append"))), "datalog.commit")
+"""Where a machine may die, beside system calls and steps: the failpoints, and the moments around an LMDB commit."""
+
+ANSWERS = ("client.committed", "client.committed", "client.aborted", "client.produced", "client.granted", "client.read")
+"""And when a client has just been answered: what it knows then must survive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class Death:
     at_step: int | None = None
     at_point: str | None = None
     nth: int = 1
+    steps_later: int = 0
+    """So many steps of the event loop behind the point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +81,12 @@ def draw(seed: str, *, faults: bool = True) -> Plan:
         rivals=rng.choice((0, 0, 1, transactional)),
         plain=rng.randint(0, 2),
         readers=rng.randint(1, 2),
-        deaths=tuple(_draw_death(rng) for _ in range(rng.randint(2, 6))),
+        deaths=tuple(_draw_death(rng) for _ in range(rng.randint(2, 7))),
         segment_bytes=rng.choice((12 * 1024, 16 * 1024, 64 * 1024)),
         group_journals=rng.randint(1, 2),
-        ring=rng.random() < 0.5,
+        ring=rng.random() < 0.7,
         pause_probability=rng.choice((0.0, 0.0, 0.05, 0.3)),
-        slow_sync_s=rng.choice((0.0005, 0.0005, 0.01)),
+        slow_sync_s=rng.choice((0.0005, 0.005, 0.05)),
         lost_requests=rng.choice((0.0, 0.02, 0.1)),
         late_requests=rng.choice((0.0, 0.02, 0.1)),
         write_error=rng.choice((0.0, 0.0, 0.002)) if failing else 0.0,
@@ -101,16 +107,21 @@ def draw(seed: str, *, faults: bool = True) -> Plan:
 
 
 def _draw_death(rng: Random) -> Death:
-    kind = rng.choice(("power cut", "power cut", "power cut", "kill", "kill", "stop"))
-    after_s = rng.choice((0.05, 0.3, 1.0)) * rng.random() + 0.001
+    kind = rng.choice(("power cut", "power cut", "power cut", "power cut", "kill", "kill", "stop"))
+    after_s = rng.choice((0.05, 0.2, 0.6)) * rng.random() + 0.001
     if kind == "stop":
         return Death(kind, after_s)
-    match rng.choice(("time", "call", "step", "point", "point")):
+    steps_later = rng.choice((0, 0, rng.randint(0, 30), rng.randint(0, 300)))
+    match rng.choice(("time", "call", "step", "point", "answer", "answer")):
         case "call":
             return Death(kind, after_s, at_call=int(rng.choice((60, 600, 3000)) * rng.random()) + 1)
         case "step":
-            return Death(kind, after_s, at_step=int(rng.choice((100, 1000, 5000)) * rng.random()) + 1)
+            return Death(kind, after_s, at_step=int(rng.choice((100, 1000, 10_000)) * rng.random()) + 1)
         case "point":
-            return Death(kind, after_s, at_point=rng.choice(POINTS), nth=rng.choice((1, 1, 2, 3, rng.randint(1, 30))))
+            nth = rng.choice((1, 2, rng.randint(1, 10), rng.randint(1, 40)))
+            return Death(kind, after_s, at_point=rng.choice(POINTS), nth=nth, steps_later=steps_later)
+        case "answer":
+            nth = rng.choice((rng.randint(1, 5), rng.randint(1, 30)))
+            return Death(kind, after_s, at_point=rng.choice(ANSWERS), nth=nth, steps_later=steps_later)
         case _:
             return Death(kind, after_s)

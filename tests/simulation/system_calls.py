@@ -69,7 +69,8 @@ class SystemCalls:
         self.die_at_call = None
 
     def sync_delay(self) -> float:
-        return self._rng.random() * self._slow_sync_s
+        """Most are quick, some are not."""
+        return self._rng.random() ** 3 * self._slow_sync_s
 
     # --- what may happen at any call ---
 
@@ -82,7 +83,7 @@ class SystemCalls:
             self.die_at_call -= 1
             if self.die_at_call <= 0:
                 self.die_at_call = None
-                self.world.on_crash("", f"at {call} {path.removeprefix(ROOT)}")
+                self.world.on_crash(f"at {call} {path.removeprefix(ROOT)}")
                 raise Crashed
 
     def _perhaps_full(self, path: str) -> None:

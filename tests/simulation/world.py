@@ -43,7 +43,7 @@ class World:
         self.violation: Violation | None = None
         self.crashed = False
         """The machine is dead, and not started again yet."""
-        self.on_crash: Callable[[str, str], None] = lambda _kind, _where: None
+        self.on_crash: Callable[[str], None] = lambda _where: None
         self.stopping = trio.Event()
         """The clients are to come to an end."""
         self.finished = trio.CancelScope()
