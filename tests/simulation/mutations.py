@@ -181,8 +181,9 @@ def _copies_what_is_not_durable() -> Iterator[None]:
     def chunk(self: Copier) -> Any:
         return list(self._queue)
 
-    with mock.patch.object(Copier, "_head_is_durable", _does_not_wait), mock.patch.object(
-        Copier, "_durable_chunk", chunk
+    with (
+        mock.patch.object(Copier, "_head_is_durable", _does_not_wait),
+        mock.patch.object(Copier, "_durable_chunk", chunk),
     ):
         yield
 
@@ -332,14 +333,20 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "leave-one-log-undecided", "a commit is placed in all logs but the last", _planted("leave-one-log-undecided")
     ),
-    Mutation("prepare-without-flush", "*prepare* flushes nothing", _patched(LocalParticipants, "prepare", _prepares_without_flush)),
+    Mutation(
+        "prepare-without-flush",
+        "*prepare* flushes nothing",
+        _patched(LocalParticipants, "prepare", _prepares_without_flush),
+    ),
     Mutation("flush-skipped", "no flush reaches the disk", _flush_is_skipped),
     Mutation(
         "flush-covers-later-frames",
         "what was appended during a flush counts as flushed",
         _patched(Journal, "flush_done", _flush_covers_what_came_later),
     ),
-    Mutation("failed-flush-passes", "a flush that has failed counts", _patched(Journal, "flush_done", _failed_flush_passes)),
+    Mutation(
+        "failed-flush-passes", "a flush that has failed counts", _patched(Journal, "flush_done", _failed_flush_passes)
+    ),
     Mutation(
         "frame-claims-too-much",
         "a frame says that all before it was durable",
@@ -361,7 +368,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         "a group journal's old segments go before its snapshot is on disk",
         _patched(GroupJournal, "_write_snapshot", _snapshot_is_not_synced),
     ),
-    Mutation("count-unchecked", "*prepare* does not look what is held", _patched(LocalState, "holds", _any_count_is_held)),
+    Mutation(
+        "count-unchecked", "*prepare* does not look what is held", _patched(LocalState, "holds", _any_count_is_held)
+    ),
     Mutation(
         "duplicates-accepted",
         "a repeated batch is taken for a new one",
@@ -372,8 +381,16 @@ MUTATIONS: tuple[Mutation, ...] = (
         "the mark lets go of an open transaction's frames",
         _patched(LocalState, "pinned_from", lambda _self, end: end),
     ),
-    Mutation("mark-too-far", "the copied-through mark is eight bytes too far", _patched(copier.apply, "_copy_state", _mark_too_far)),
-    Mutation("mark-too-near", "the copied-through mark is one frame short", _patched(copier.plan, "_plan_log", _mark_too_near)),
+    Mutation(
+        "mark-too-far",
+        "the copied-through mark is eight bytes too far",
+        _patched(copier.apply, "_copy_state", _mark_too_far),
+    ),
+    Mutation(
+        "mark-too-near",
+        "the copied-through mark is one frame short",
+        _patched(copier.plan, "_plan_log", _mark_too_near),
+    ),
     Mutation("copy-before-durable", "the copier does not wait for the journals", _copies_what_is_not_durable),
     Mutation(
         "copy-log-by-log",
@@ -381,7 +398,9 @@ MUTATIONS: tuple[Mutation, ...] = (
         _patched(copier.copier, "apply", _copies_log_by_log),
     ),
     Mutation(
-        "window-not-kept", "the data log does not keep the producers' windows", _patched(LmdbWriter, "put_producer", lambda *_: None)
+        "window-not-kept",
+        "the data log does not keep the producers' windows",
+        _patched(LmdbWriter, "put_producer", lambda *_: None),
     ),
     Mutation(
         "reclaim-without-sync",
@@ -403,9 +422,15 @@ MUTATIONS: tuple[Mutation, ...] = (
         "the parts of a transaction go to the copier one by one",
         _patched(LocalParticipants, "place", _places_one_by_one),
     ),
-    Mutation("late-end-accepted", "EndTxn on an older connection is carried out", _patched(coordinator.machine, "_refusal", _late_is_accepted)),
     Mutation(
-        "epoch-unchecked", "the coordinator takes requests of any epoch", _patched(coordinator.machine, "_refusal", _epoch_is_not_checked)
+        "late-end-accepted",
+        "EndTxn on an older connection is carried out",
+        _patched(coordinator.machine, "_refusal", _late_is_accepted),
+    ),
+    Mutation(
+        "epoch-unchecked",
+        "the coordinator takes requests of any epoch",
+        _patched(coordinator.machine, "_refusal", _epoch_is_not_checked),
     ),
     Mutation("grant-not-flushed", "InitProducerId is answered before its epoch is on disk", _grant_is_not_flushed),
     Mutation(

@@ -18,6 +18,10 @@ ANSWERS = ("client.committed", "client.committed", "client.aborted", "client.pro
 """And when a client has just been answered: what it knows then must survive."""
 
 
+PATIENCE_S = 0.5
+"""By then the place at which a death is planned has been reached, or will not be soon."""
+
+
 @dataclass(frozen=True, slots=True)
 class Death:
     """How one run of the node ends. At the place, if it comes to that within its time, else when its time is up."""
@@ -108,20 +112,15 @@ def draw(seed: str, *, faults: bool = True) -> Plan:
 
 def _draw_death(rng: Random) -> Death:
     kind = rng.choice(("power cut", "power cut", "power cut", "power cut", "kill", "kill", "stop"))
-    after_s = rng.choice((0.05, 0.2, 0.6)) * rng.random() + 0.001
-    if kind == "stop":
-        return Death(kind, after_s)
+    place = rng.choice(("time", "call", "step", "point", "point", "answer", "answer", "answer"))
+    if kind == "stop" or place == "time":
+        return Death(kind, rng.choice((0.01, 0.05, 0.3)) * rng.random() + 0.001)
     steps_later = rng.choice((0, 0, rng.randint(0, 30), rng.randint(0, 300)))
-    match rng.choice(("time", "call", "step", "point", "answer", "answer")):
-        case "call":
-            return Death(kind, after_s, at_call=int(rng.choice((60, 600, 3000)) * rng.random()) + 1)
-        case "step":
-            return Death(kind, after_s, at_step=int(rng.choice((100, 1000, 10_000)) * rng.random()) + 1)
-        case "point":
-            nth = rng.choice((1, 2, rng.randint(1, 10), rng.randint(1, 40)))
-            return Death(kind, after_s, at_point=rng.choice(POINTS), nth=nth, steps_later=steps_later)
-        case "answer":
-            nth = rng.choice((rng.randint(1, 5), rng.randint(1, 30)))
-            return Death(kind, after_s, at_point=rng.choice(ANSWERS), nth=nth, steps_later=steps_later)
-        case _:
-            return Death(kind, after_s)
+    if place == "call":
+        return Death(kind, PATIENCE_S, at_call=int(rng.choice((60, 600, 1500)) * rng.random()) + 1)
+    if place == "step":
+        return Death(kind, PATIENCE_S, at_step=int(rng.choice((100, 1000, 5000)) * rng.random()) + 1)
+    if place == "point":
+        nth = rng.choice((1, 1, 2, rng.randint(1, 10)))
+        return Death(kind, PATIENCE_S, at_point=rng.choice(POINTS), nth=nth, steps_later=steps_later)
+    return Death(kind, PATIENCE_S, at_point=rng.choice(ANSWERS), nth=rng.randint(1, 12), steps_later=steps_later)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 from unittest import mock
 from uuid import UUID
 
@@ -79,6 +80,7 @@ def run(plan: Plan) -> Outcome:
             cause = error.__cause__ if isinstance(error, trio.TrioInternalError) else error
             if not isinstance(cause, _Stuck):
                 raise
+            world.clock._real_clock = time.perf_counter
             world.violation = world.violation or Violation(8, "the run does not come to an end")
         except Exception as error:  # noqa: BLE001 (whatever the node raises is what the run has found)
             world.violation = world.violation or _verdict_on(error)
@@ -128,7 +130,7 @@ async def _run(world: World, plan: Plan) -> None:
     machine = Machine(world, plan, logs)
     history = History(world, logs)
     trio.lowlevel.add_instrument(_Scheduler(machine))
-    trio.lowlevel.spawn_system_task(_watch)
+    trio.lowlevel.spawn_system_task(_watch, world)
     with machine.calls.installed(), machine.workers.installed(), world.finished:
         async with trio.open_nursery() as nursery:
             network = Network(world, plan, machine, nursery)
@@ -183,7 +185,28 @@ async def _disturb(machine: Machine, plan: Plan) -> None:
         await trio.sleep(0.05 * rng.random())
 
 
-async def _watch() -> None:
-    """Time passes also when all others wait; and not for ever."""
+async def _watch(world: World) -> None:
+    """Time passes also when all others wait; and not for ever: then the event loop is stopped where it stands."""
     await trio.sleep(VIRTUAL_S_MAX)
-    raise _Stuck
+    world.transcript += _waiting(trio.lowlevel.current_root_task())
+
+    def stuck() -> float:
+        raise _Stuck
+
+    world.clock._real_clock = stuck
+
+
+def _waiting(task: trio.lowlevel.Task | None, indent: int = 0) -> list[str]:
+    """What each task waits for, as a tree."""
+    if task is None:
+        return []
+    frames: list[str] = []
+    coroutine: Any = task.coro
+    while getattr(coroutine, "cr_frame", None) is not None:
+        frames.append(f"{coroutine.cr_frame.f_code.co_name}:{coroutine.cr_frame.f_lineno}")
+        coroutine = coroutine.cr_await
+    lines = [" " * indent + " > ".join(frames)]
+    for nursery in task.child_nurseries:
+        for child in sorted(nursery.child_tasks, key=lambda each: each.name):
+            lines += _waiting(child, indent + 2)
+    return lines

@@ -15,9 +15,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from unittest import mock
 
 import trio
 
+import journal.room
 from journal.flush import Flusher, TailWatcher
 from journal.segment_file import OpenFile
 from tests.simulation.system_calls import SystemCalls
@@ -49,15 +51,10 @@ class _Thread:
         self._back.acquire()
         return self.ended
 
-    def result(self) -> Any:
+    def take_outcome(self) -> Callable[[], Any]:
         self._work = None
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                del error
-        return self._result
+        (result, self._result), (error, self._error) = (self._result, None), (self._error, None)
+        return (lambda: result) if error is None else _raising(error)
 
     def pause(self) -> None:
         self._back.release()
@@ -81,6 +78,50 @@ class _Thread:
             self._back.release()
 
 
+class _Job:
+    """One piece of work, under way in a thread, or done in one go where threads never pause."""
+
+    def __init__(self, work: Callable[[], Any], idle: list[_Thread] | None) -> None:
+        self._work = work
+        self._idle = idle
+        self._thread: _Thread | None = None
+        self._outcome: Callable[[], Any] | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self._outcome is not None
+
+    def advance(self) -> None:
+        """Begin, or go on, up to the next pause."""
+        if self._idle is None:
+            self._outcome = self._done_at_once()
+            return
+        if self._thread is None:
+            self._thread = self._idle.pop() if self._idle else _Thread()
+            self._thread.begin(self._work)
+        if self._thread.step():
+            self._outcome = self._thread.take_outcome()
+            self._idle.append(self._thread)
+
+    def result(self) -> Any:
+        assert self._outcome is not None
+        return self._outcome()
+
+    def _done_at_once(self) -> Callable[[], Any]:
+        try:
+            result = self._work()
+        except BaseException as error:  # noqa: BLE001 (raised where it is waited for)
+            return _raising(error)
+        return lambda: result
+
+
+def _raising(error: BaseException) -> Callable[[], Any]:
+    def raise_it() -> Any:
+        raise error
+
+    return raise_it
+
+
 class Workers:
     """All threads of one run."""
 
@@ -89,6 +130,7 @@ class Workers:
         self._rng = world.stream("workers")
         self._pause_probability = pause_probability
         self._idle: list[_Thread] = []
+        self._jobs: dict[_Job, None] = {}
 
     def maybe_pause(self) -> None:
         """At a system call: let others go first, if this is a thread, and the seed says so."""
@@ -101,20 +143,22 @@ class Workers:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run blocking work; nobody can cancel it. Raises what it raises."""
+        job = _Job(work, self._idle if self._pause_probability else None)
+        self._jobs[job] = None
         with trio.CancelScope(shield=True):
             await trio.sleep(self._delay())
-            if not self._pause_probability:
-                result = work()
-            else:
-                thread = self._idle.pop() if self._idle else _Thread()
-                thread.begin(work)
-                while not thread.step():
-                    await trio.sleep(self._delay())
-                self._idle.append(thread)
-                result = thread.result()
-            await trio.sleep(self._delay())
-            return result
-        raise AssertionError("nobody cancels this scope")
+            while not job.ended:
+                job.advance()
+                await trio.sleep(self._delay())
+        del self._jobs[job]
+        return job.result()
+
+    def drive(self, event: threading.Event) -> None:
+        """The event loop waits for a thread: let the threads run until one has set the event."""
+        while not event.is_set():
+            running = [job for job in self._jobs if not job.ended]
+            assert running, "the event loop waits for what nobody does"
+            self._rng.choice(running).advance()
 
     async def run_sync(
         self,
@@ -134,14 +178,26 @@ class Workers:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        real = trio.to_thread.run_sync
-        trio.to_thread.run_sync = self.run_sync  # type: ignore[assignment]
-        try:
+        with (
+            mock.patch.object(trio.to_thread, "run_sync", self.run_sync),
+            mock.patch.object(journal.room, "ThreadEvent", lambda: _Event(self)),
+        ):
             yield
-        finally:
-            trio.to_thread.run_sync = real
-            for thread in self._idle:
-                thread.stop()
+        for thread in self._idle:
+            thread.stop()
+
+
+class _Event(threading.Event):
+    """What the event loop waits for in the one place where it waits for a thread (`journal.room`)."""
+
+    def __init__(self, workers: Workers) -> None:
+        super().__init__()
+        self._workers = workers
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is None
+        self._workers.drive(self)
+        return True
 
 
 class CooperativeLock:
@@ -191,16 +247,22 @@ class SimulatedRing:
         self._calls = calls
 
     def start(self, file: OpenFile, done: Callable[[OSError | None], None]) -> bool:
-        begun = self._calls.begin_fdatasync(file.fd)
-        self._machine.start_soon(self._finish, file, begun, done)
+        self._machine.start_soon(self._finish, file, self._begin(file), done)
         return True
 
-    async def _finish(self, file: OpenFile, begun: int, done: Callable[[OSError | None], None]) -> None:
+    def _begin(self, file: OpenFile) -> int | OSError:
+        try:
+            return self._calls.begin_fdatasync(file.fd)
+        except OSError as error:
+            return error
+
+    async def _finish(self, file: OpenFile, begun: int | OSError, done: Callable[[OSError | None], None]) -> None:
+        outcome = begun if isinstance(begun, OSError) else None
         with trio.CancelScope(shield=True):
             await trio.sleep(self._calls.sync_delay())
-        outcome: OSError | None = None
-        try:
-            self._calls.end_fdatasync(file.fd, begun)
-        except OSError as error:
-            outcome = error
+        if not isinstance(begun, OSError):
+            try:
+                self._calls.end_fdatasync(file.fd, begun)
+            except OSError as error:
+                outcome = error
         done(outcome)
