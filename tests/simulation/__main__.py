@@ -10,10 +10,11 @@ import os
 import sys
 import time
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.plan import Plan, draw
-from tests.simulation.shrinking import shrink
+from tests.simulation.shrinking import RUNS_MAX, shrink
 from tests.simulation.simulation import Outcome, run
 
 
@@ -24,38 +25,42 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", default="0", help="any word")
     parser.add_argument("--only", metavar="SEED", help="one run, of this seed, with its transcript")
     parser.add_argument("--plan", metavar="JSON", help="one run, of a plan that shrinking has printed")
+    parser.add_argument("--shrink-runs", type=int, default=RUNS_MAX, help="so many runs to make a failing one smaller")
     parser.add_argument("--no-faults", action="store_true", help="no crash, and nothing that fails")
     parser.add_argument("--mutations", action="store_true", help="plant each bug, and say which seed has found it")
     parser.add_argument("--mutation", metavar="NAME", help="plant this one")
     options = parser.parse_args(arguments)
     if options.mutations:
         return _check_mutations(options.seed, options.runs)
-    planted = next((it for it in MUTATIONS if it.name == options.mutation), None)
-    if options.only is not None or options.plan is not None:
-        plan = draw(options.only, faults=not options.no_faults) if options.only else Plan.from_json(options.plan)
-        if planted is None:
+    with _planted(options.mutation):
+        if options.only is not None or options.plan is not None:
+            plan = draw(options.only, faults=not options.no_faults) if options.only else Plan.from_json(options.plan)
             outcome = run(plan)
-        else:
-            with planted.plant():
-                outcome = run(plan)
-        _say("\n".join(outcome.transcript))
-        _say(f"{plan.to_json()}\n{outcome.digest}: {outcome.violation or 'nothing found'}")
-        return int(outcome.violation is not None)
-    return _run_many(options.seed, options.runs, options.hours, faults=not options.no_faults)
+            _say("\n".join(outcome.transcript))
+            _say(f"{plan.to_json()}\n{outcome.digest}: {outcome.violation or 'nothing found'}")
+            return int(outcome.violation is not None)
+        return _run_many(options)
 
 
-def _run_many(seed: str, runs: int, hours: float | None, *, faults: bool) -> int:
+def _planted(name: str | None) -> AbstractContextManager[object]:
+    if name is None:
+        return nullcontext()
+    return next(mutation for mutation in MUTATIONS if mutation.name == name).plant()
+
+
+def _run_many(options: argparse.Namespace) -> int:
+    seed, runs, hours = options.seed, options.runs, options.hours
     totals: Counter[str] = Counter()
     started = time.monotonic()
     virtual_s = 0.0
     number = 0
     while number < runs if hours is None else time.monotonic() - started < hours * 3600:
-        outcome = run(draw(f"{seed}.{number}", faults=faults))
+        outcome = run(draw(f"{seed}.{number}", faults=not options.no_faults))
         number += 1
         totals.update(outcome.counts)
         virtual_s += outcome.virtual_s
         if outcome.violation is not None:
-            _tell(outcome)
+            _tell(outcome, options.shrink_runs)
             return 1
     seconds = time.monotonic() - started
     _say(f"{number} runs of seed {seed!r} in {seconds:.1f} s, {virtual_s:.1f} s by their own clocks: nothing found")
@@ -63,9 +68,9 @@ def _run_many(seed: str, runs: int, hours: float | None, *, faults: bool) -> int
     return 0
 
 
-def _tell(outcome: Outcome) -> None:
+def _tell(outcome: Outcome, shrink_runs: int) -> None:
     _say(f"seed {outcome.plan.seed}: {outcome.violation}\nshrinking …")
-    smaller = shrink(outcome)
+    smaller = shrink(outcome, runs_max=shrink_runs)
     _say("\n".join(smaller.transcript))
     _say(f"run it again: python -m tests.simulation --only {outcome.plan.seed}")
     _say(f"shrunk:       python -m tests.simulation --plan '{smaller.plan.to_json()}'")

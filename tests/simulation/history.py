@@ -11,8 +11,8 @@ find the same. Each batch is judged when it is seen first:
     5   it is there once; it was not refused as being without effect
     9   its transaction was not asked to be committed behind the back of a newer instance
 
-and each cut: a transaction is in all its logs, or in none (7). `settled` is asked of a view behind a recovery: all that was
-answered is there (5), and the transactions of one id stand in one order everywhere (6).
+and each cut: a transaction is in all its logs, or in none (7). `settled` is asked of a view behind a recovery: all
+that was answered is there (5), and the transactions of one id stand in one order everywhere (6).
 """
 
 from __future__ import annotations

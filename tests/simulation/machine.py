@@ -9,7 +9,8 @@ cluster store and the note of the last run are what the machine durably remember
     stop        in good order
 
 A power cut or a kill can come at any system call, at any step of the event loop, at any failpoint, and at any time.
-The dead node's tasks are unwound, but nothing they do then has an effect: every system call and every answer is dropped.
+The dead node's tasks are unwound, but nothing they do then has an effect: every system call fails, every answer is
+dropped.
 """
 
 from __future__ import annotations
@@ -215,10 +216,7 @@ class Machine:
         if self.world.crashed:
             return
         self.world.crashed = True
-        if self.node is not None:
-            self.node.alive = False
-            self.node = None
-            self.came_up = trio.Event()
+        self._takes_no_more()
         if self._kind == "power cut":
             image, lost = self.calls.disk.power_cut(self._rng)
             env = self.env.after_power_cut(self._rng)
@@ -280,7 +278,7 @@ class Machine:
     async def run_node(
         self, death: Death, *, until: trio.Event, after_recovery: Callable[[Node], Awaitable[None]]
     ) -> None:
-        """Start, serve, and end as `death` says, or as soon as `until` is set. Raises CorruptStorage, AssertionError."""
+        """Start, serve, and end as `death` says, or when `until` is set. Raises CorruptStorage, AssertionError."""
         world = self.world
         self.arm(death)
         try:
@@ -326,7 +324,7 @@ class Machine:
                 background.start_soon(coordinator.run)
                 await leaders.drain()
                 last_run.begin()
-                async with trio.open_nursery(strict_exception_groups=True) as serving:
+                async with self._serving(), trio.open_nursery(strict_exception_groups=True) as serving:
                     node = Node(durable.starts, leaders, coordinator, data_logs, serving)
                     world.count("recoveries")
                     world.note("node", f"start {durable.starts} serves, tail kept: {last_run.tail_kept}")
@@ -340,7 +338,7 @@ class Machine:
                     if death.kind != "stop" and not until.is_set():
                         self._crash("when its time was up")
                         raise Crashed
-                    node.alive, self.node, self.came_up = False, None, trio.Event()
+                    self._takes_no_more()
                     serving.cancel_scope.cancel()
                 if leaders.failure is None:
                     await leaders.drain()
@@ -349,6 +347,18 @@ class Machine:
             last_run.end()
         world.note("node", "stopped in good order")
         world.count("stops")
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            self._takes_no_more()
+
+    def _takes_no_more(self) -> None:
+        """Nothing comes to the node any more, and no answer of it goes out."""
+        if self.node is not None:
+            self.node.alive, self.node, self.came_up = False, None, trio.Event()
 
     @asynccontextmanager
     async def _open(
@@ -430,9 +440,8 @@ class _Failpoints:
             raise Crashed
         if name == self._death.at_point:
             self._left -= 1
-            if self._left == 0:
-                if self._machine.dies_at(name, self._death.steps_later):
-                    raise Crashed
+            if self._left == 0 and self._machine.dies_at(name, self._death.steps_later):
+                raise Crashed
 
 
 async def _closed(close: Callable[[], Awaitable[None]]) -> None:

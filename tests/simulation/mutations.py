@@ -19,9 +19,7 @@ import coordinator.recovery
 import copier.apply
 import copier.copier
 import copier.plan
-import fairlog.participants
 import journal.local_state
-import journal.reopen
 import journal.segment_file
 from coordinator import events as ev
 from coordinator.messages import Applied, Prepared
@@ -72,7 +70,7 @@ def _flush_is_skipped() -> Iterator[None]:
     def sync(self: SegmentFile, _sync: object) -> JournalPosition:
         return self.end
 
-    with mock.patch.object(SegmentFile, "sync", sync), mock.patch.object(Journal, "flush_file", lambda _: None):
+    with mock.patch.object(SegmentFile, "sync", sync), mock.patch.object(Journal, "flush_file", return_value=None):
         yield
 
 
@@ -121,16 +119,12 @@ def _publish_before_sealing(self: Journal) -> Callable[[], JournalPosition]:
     return work
 
 
-@contextmanager
-def _cut_tail_stays() -> Iterator[None]:
-    with mock.patch.object(journal.reopen, "write_zeros", lambda *_: None):
-        yield
-
-
 async def _snapshot_is_not_synced(self: GroupJournal, as_of: JournalPosition, records: Sequence[Any]) -> None:
     async def nothing() -> None:
         await trio.lowlevel.checkpoint()
 
+    await self._journal.roll()
+    await self._journal.sync()
     with mock.patch.object(self._journal, "sync", nothing):
         await _REAL_WRITE_SNAPSHOT(self, as_of, list(records))
 
@@ -202,7 +196,7 @@ _REAL_APPLY = copier.apply.apply
 
 
 async def _reclaims_without_sync(self: Reclaimer) -> None:
-    with mock.patch.object(type(self._data_logs), "sync", lambda _: None):
+    with mock.patch.object(type(self._data_logs), "sync", return_value=None):
         await _REAL_RECLAIM(self)
 
 
@@ -316,13 +310,6 @@ async def _tail_is_always_taken_for_kept(self: Coordinator, *, tail_kept: bool) 
 _REAL_RECOVER = Coordinator.recover
 
 
-def _placed_backwards(prepared: Any, surviving: Any) -> Any:
-    return list(reversed(_REAL_PLACE_ORDER(prepared, surviving)))
-
-
-_REAL_PLACE_ORDER = coordinator.recovery.place_order
-
-
 MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "skip-flush-of-one-participant",
@@ -362,7 +349,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "the next segment gets its name before the full one is sealed",
         _patched(Journal, "flush_work", _publish_before_sealing),
     ),
-    Mutation("cut-tail-stays", "recovery cuts a torn tail in memory only", _cut_tail_stays),
     Mutation(
         "snapshot-not-synced",
         "a group journal's old segments go before its snapshot is on disk",
@@ -448,16 +434,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "doubt-forgotten",
         "a start does not finish what was being committed",
         _patched(coordinator.recovery, "in_doubt", lambda _: []),
-    ),
-    Mutation(
-        "placed-backwards",
-        "a start places what was decided in another order",
-        _patched(coordinator.recovery, "place_order", _placed_backwards),
-    ),
-    Mutation(
-        "apply-numbers-restart",
-        "a start counts its apply numbers from 0 again",
-        _patched(LocalParticipants, "recall", lambda *_: None),
     ),
     Mutation(
         "recovery-not-copied",

@@ -1,9 +1,9 @@
 """The network between clients and the node: it delays, and loses requests and answers; a connection keeps its order.
 
-Fault model: a request may be lost before it comes to the node, its answer afterwards; either may come late, much later than
-the client's patience. Then the client gives its connection up and repeats the request on another one, and the first,
-if it was only late, comes to the node in between or behind it, on the older connection. The node may notice that a
-client has hung up, or not. A death of the node takes all connections with it, and every answer that is on the way.
+Fault model: a request may be lost before it comes to the node, its answer afterwards; either may come late, much
+later than the client's patience. Then the client gives its connection up and repeats the request on another one, and
+the first, if it was only late, comes to the node in between or behind it, on the older connection. The node may notice
+that a client has hung up, or not. A death of the node takes all connections with it, and every answer on its way.
 
 What TCP excludes does not happen: nothing is doubled or reordered within one connection.
 """

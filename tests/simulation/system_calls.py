@@ -1,10 +1,10 @@
-"""The simulated disk under the calls of `os`, with its faults: what a call may fail with, and where the machine may die.
+"""The simulated disk under the calls of `os`, with its faults: what a call fails with, where the machine may die.
 
 For paths below ROOT, and the descriptors that come of them, the functions of `os` that the journals use work on a
 `Disk`; all else goes to the system. As in `tests/crash/lossy_disk.py`, the node's own code has no part in this.
 
-Fault model: a write or a sync fails with EIO; what makes a file longer, or makes a file, fails with ENOSPC while the disk
-is full; the machine dies at a call, before it or after it. In a write that fails nothing, or a part, is written.
+Fault model: a write or a sync fails with EIO; what makes a file longer, or makes a file, fails with ENOSPC while the
+disk is full; the machine dies at a call. Of a write that fails nothing, or a part, is written.
 
 Checked here, because only the disk sees it: invariant 12 (after a frame could not be written or synced nothing more
 is written to that file), and 11 for local journals (`may_delete` is asked before a segment goes).

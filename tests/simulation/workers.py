@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -141,10 +142,14 @@ class Workers:
     def _delay(self) -> float:
         return self._rng.choice((0.00001, 0.0001, 0.0001, 0.0003, 0.002)) * self._rng.random()
 
-    async def run(self, work: Callable[[], T]) -> T:
-        """Run blocking work; nobody can cancel it. Raises what it raises."""
+    def take(self, work: Callable[[], Any]) -> _Job:
+        """Take in blocking work, for `finish` to be called with."""
         job = _Job(work, self._idle if self._pause_probability else None)
         self._jobs[job] = None
+        return job
+
+    async def finish(self, job: _Job) -> Any:
+        """Run the work to its end; nobody can cancel that. Raises what it raises."""
         with trio.CancelScope(shield=True):
             await trio.sleep(self._delay())
             while not job.ended:
@@ -172,15 +177,15 @@ class Workers:
         assert not abandon_on_cancel
         await trio.lowlevel.checkpoint_if_cancelled()
         if limiter is None:
-            return await self.run(lambda: work(*args))
+            return await self.finish(self.take(lambda: work(*args)))
         async with limiter:
-            return await self.run(lambda: work(*args))
+            return await self.finish(self.take(lambda: work(*args)))
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         with (
             mock.patch.object(trio.to_thread, "run_sync", self.run_sync),
-            mock.patch.object(journal.room, "ThreadEvent", lambda: _Event(self)),
+            mock.patch.object(journal.room, "ThreadEvent", partial(_Event, self)),
         ):
             yield
         for thread in self._idle:
@@ -229,11 +234,11 @@ class SimulatedFlusher(Flusher):
         self._machine = machine
 
     def submit(self, work: Callable[[], T], done: Callable[[T | OSError], None]) -> None:
-        self._machine.start_soon(self._carry_out, work, done)
+        self._machine.start_soon(self._carry_out, self._workers.take(work), done)
 
-    async def _carry_out(self, work: Callable[[], T], done: Callable[[T | OSError], None]) -> None:
+    async def _carry_out(self, job: _Job, done: Callable[[T | OSError], None]) -> None:
         try:
-            outcome: T | OSError = await self._workers.run(work)
+            outcome: T | OSError = await self._workers.finish(job)
         except OSError as error:
             outcome = error
         done(outcome)
