@@ -11,6 +11,7 @@ when it does not know how something ended: as the clients of Kafka do.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import trio
@@ -161,7 +162,8 @@ class TransactionalProducer(Producer):
             try:
                 await self._init()
                 while not self.done:
-                    await self._transaction()
+                    with suppress(_NextTransaction):
+                        await self._transaction()
                     await self.pause()
             except (_StartOver, Unanswered):
                 await trio.sleep(0.01 * self.rng.random())
@@ -281,7 +283,7 @@ class TransactionalProducer(Producer):
         raise _StartOver
 
 
-class _NextTransaction(_StartOver):
+class _NextTransaction(Exception):
     """The abort is done: the next transaction may begin in the same epoch."""
 
 
