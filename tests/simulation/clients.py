@@ -241,8 +241,8 @@ class TransactionalProducer(Producer):
         batch, data = self.new_batch(log, transaction)
         answer = await self.send(batch, data, repeats=2)
         if isinstance(answer, RefusedAppend):
-            await self._give_up(transaction, must_abort=answer is RefusedAppend.MUST_ABORT)
-            raise _StartOver
+            # If an earlier attempt had no answer, nobody knows whether its sequence is used: only a new epoch helps.
+            await self._give_up(transaction, must_abort=answer is RefusedAppend.MUST_ABORT and batch.refused)
 
     async def _give_up(self, transaction: Transaction, *, must_abort: bool) -> None:
         """The transaction cannot go on: abort it, and go on in the same epoch, or ask for a new one."""
