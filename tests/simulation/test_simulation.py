@@ -65,7 +65,7 @@ def test_simulation_of_one_seed_is_the_same_each_time() -> None:
 @pytest.mark.slow
 def test_simulation_without_faults_finds_nothing() -> None:
     """The clients' own mischief, over stops in good order, breaks nothing either."""
-    status, output = simulate("--runs", "5", "--seed", "calm", "--no-faults")
+    status, output = simulate("--runs", "2", "--seed", "calm", "--no-faults")
     assert status == 0, output
     assert "power cut" not in output
 
