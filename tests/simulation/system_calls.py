@@ -4,7 +4,8 @@ For paths below ROOT, and the descriptors that come of them, the functions of `o
 `Disk`; all else goes to the system. As in `tests/crash/lossy_disk.py`, the node's own code has no part in this.
 
 Fault model: a write or a sync fails with EIO; what makes a file longer, or makes a file, fails with ENOSPC while the
-disk is full; the machine dies at a call. Of a write that fails nothing, or a part, is written.
+disk is full; the machine dies at a call. A write that fails writes nothing, or takes a part and says how much, as
+Linux does.
 
 Checked here, because only the disk sees it: invariant 12 (after a frame could not be written or synced nothing more
 is written to that file), and 11 for local journals (`may_delete` is asked before a segment goes).
@@ -26,6 +27,7 @@ from tests.simulation.world import Crashed, World
 
 ROOT = "/simulated"
 _FIRST_DESCRIPTOR = 1 << 20
+_REST_BYTES_MIN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +138,16 @@ class SystemCalls:
         if offset + len(data) > len(file.cached):
             self._perhaps_full(path)
         if self._rng.random() < self.faults.write_error:
-            part = self._rng.randint(0, len(data))
+            # Never all but zeros, which are there before: such a frame is whole, whatever the call says.
+            part = self._rng.randint(0, len(data)) - _REST_BYTES_MIN
+            if part <= 0:
+                self._fail("write", path, file, failed=frame)
             self.disk.write(file, offset, data[:part])
-            self._fail("write", path, file, failed=frame)
+            if frame:
+                self._failed.add(id(file))
+            self.world.count("failed system calls")
+            self.world.note("disk", f"write of {path.removeprefix(ROOT)}: {part} of {len(data)} bytes are taken")
+            return part
         self.disk.write(file, offset, data)
         return len(data)
 
