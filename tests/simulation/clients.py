@@ -83,7 +83,7 @@ class Producer(Client):
         sequence = self.sequences.get(log, 0) if self.producer_id >= 0 else -1
         data = keyed_batch(
             0,
-            [(None, f"{name}/{index}".encode() + bytes(filler)) for index in range(records)],
+            [(None, f"{name}/{index}".encode() + b"." * filler) for index in range(records)],
             timestamp_ms=1_700_000_000_000,
             attributes=0 if transaction is None else 0x10,
             producer=(self.producer_id, self.epoch, sequence),
