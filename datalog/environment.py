@@ -118,11 +118,16 @@ class LmdbDataLogs:
                 lib_version=_LMDB_0_9,
             )
         try:
-            with storage_errors(directory, "opening the logs"), env.begin(write=True, buffers=True) as txn:
-                tables, batches = _open_databases(directory, env, txn)
+            return cls.over(directory, env)
         except BaseException:
             env.close()
             raise
+
+    @classmethod
+    def over(cls, directory: Path, env: lmdb.Environment) -> LmdbDataLogs:
+        """The data logs in an environment that is open, or in whatever stands in its place. Raises as `open`."""
+        with storage_errors(directory, "opening the logs"), env.begin(write=True, buffers=True) as txn:
+            tables, batches = _open_databases(directory, env, txn)
         return cls(directory, env, tables, batches)
 
     def write(self, *, room_bytes: int = 0) -> AbstractContextManager[DataLogWriter]:

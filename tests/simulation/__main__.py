@@ -1,0 +1,110 @@
+"""Run the simulation: `python -m tests.simulation --runs N --seed S`.
+
+Each run is drawn from its own seed, `S.0`, `S.1`, …; a violation is printed with it, shrunk, and told as a transcript.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
+
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.plan import Plan, draw
+from tests.simulation.shrinking import RUNS_MAX, shrink
+from tests.simulation.simulation import Outcome, run
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--runs", type=int, default=100, help="how many")
+    parser.add_argument("--hours", type=float, help="as many as fit into so much time, instead")
+    parser.add_argument("--seed", default="0", help="any word")
+    parser.add_argument("--only", metavar="SEED", help="one run, of this seed, with its transcript")
+    parser.add_argument("--plan", metavar="JSON", help="one run, of a plan that shrinking has printed")
+    parser.add_argument("--shrink-runs", type=int, default=RUNS_MAX, help="so many runs to make a failing one smaller")
+    parser.add_argument("--no-faults", action="store_true", help="no crash, and nothing that fails")
+    parser.add_argument("--mutations", action="store_true", help="plant each bug, and say which seed has found it")
+    parser.add_argument("--mutation", metavar="NAME", help="plant this one")
+    options = parser.parse_args(arguments)
+    if options.mutations:
+        return _check_mutations(options.seed, options.runs)
+    with _planted(options.mutation):
+        if options.only is not None or options.plan is not None:
+            plan = draw(options.only, faults=not options.no_faults) if options.only else Plan.from_json(options.plan)
+            outcome = run(plan)
+            _say("\n".join(outcome.transcript))
+            _say(f"{plan.to_json()}\n{outcome.digest}: {outcome.violation or 'nothing found'}")
+            return int(outcome.violation is not None)
+        return _run_many(options)
+
+
+def _planted(name: str | None) -> AbstractContextManager[object]:
+    if name is None:
+        return nullcontext()
+    return next(mutation for mutation in MUTATIONS if mutation.name == name).plant()
+
+
+def _run_many(options: argparse.Namespace) -> int:
+    seed, runs, hours = options.seed, options.runs, options.hours
+    totals: Counter[str] = Counter()
+    started = time.monotonic()
+    virtual_s = 0.0
+    number = 0
+    while number < runs if hours is None else time.monotonic() - started < hours * 3600:
+        outcome = run(draw(f"{seed}.{number}", faults=not options.no_faults))
+        number += 1
+        totals.update(outcome.counts)
+        virtual_s += outcome.virtual_s
+        if outcome.violation is not None:
+            _tell(outcome, options.shrink_runs)
+            return 1
+    seconds = time.monotonic() - started
+    _say(f"{number} runs of seed {seed!r} in {seconds:.1f} s, {virtual_s:.1f} s by their own clocks: nothing found")
+    _say(", ".join(f"{count:,} {name}" for name, count in sorted(totals.items())))
+    return 0
+
+
+def _tell(outcome: Outcome, shrink_runs: int) -> None:
+    _say(f"seed {outcome.plan.seed}: {outcome.violation}\nshrinking …")
+    smaller = shrink(outcome, runs_max=shrink_runs)
+    _say("\n".join(smaller.transcript))
+    _say(f"run it again: python -m tests.simulation --only {outcome.plan.seed}")
+    _say(f"shrunk:       python -m tests.simulation --plan '{smaller.plan.to_json()}'")
+
+
+def _check_mutations(seed: str, runs: int) -> int:
+    """For each planted bug the first seed that finds it."""
+    missed = 0
+    _say("| planted bug | what the code does then | found by seed | as |\n|---|---|---|---|")
+    for mutation in MUTATIONS:
+        found: Outcome | None = None
+        with mutation.plant():
+            for number in range(runs):
+                outcome = run(draw(f"{seed}.{number}"))
+                if outcome.violation is not None:
+                    found = outcome
+                    break
+        if found is None:
+            missed += 1
+            _say(f"| {mutation.name} | {mutation.what} | none of {runs} | |")
+        else:
+            said = " ".join(str(found.violation).split()).replace("|", "\\|")
+            _say(f"| {mutation.name} | {mutation.what} | {found.plan.seed} | {said[:160]} |")
+    return int(missed > 0)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # Sets of strings are iterated in an order of their own in each process, unless it is fixed at its start.
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]], environment)
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,343 @@
+"""The clients of a run: transactional producers, their rivals, plain producers, and readers.
+
+They do what real clients do, and what makes trouble: repeat what had no answer on another connection, change their mind
+and abort, fall silent until the transaction times out, start again in the middle, run twice with the same id. What
+they send, and what they hear of it, goes into the `History`; that alone judges.
+
+A producer never commits a transaction of which it does not know that every batch was taken, and asks for a new epoch
+when it does not know how something ended: as the clients of Kafka do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import trio
+
+from coordinator.answers import Effect, Granted, Refusal
+from fairlog.broker import Appended, DuplicateOf, RefusedAppend
+from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId
+from tests.datalog.batches import keyed_batch
+from tests.simulation.history import Batch, History, Transaction, log_name
+from tests.simulation.machine import Node
+from tests.simulation.network import Connection, Network, Unanswered
+from tests.simulation.world import World
+
+T = TypeVar("T")
+
+_REPEATS = 6
+
+
+class _StartOver(Exception):
+    """The producer does not know where it stands: it asks for a new epoch."""
+
+
+class Client:
+    """What all clients are: somebody with a name, a stream of random numbers, and a connection."""
+
+    def __init__(self, world: World, network: Network, history: History, name: str) -> None:
+        self.world = world
+        self.network = network
+        self.history = history
+        self.name = name
+        self.rng = world.stream(f"client {name}")
+        self._connection: Connection | None = None
+
+    async def ask(self, what: str, request: Callable[[Node, int], Awaitable[T]]) -> T:
+        """Raises Unanswered."""
+        if self._connection is None:
+            self._connection = await self.network.connect()
+        try:
+            answer = await self._connection.ask(f"{self.name}: {what}", request)
+        except Unanswered:
+            self._connection = None
+            self.world.note(self.name, f"{what}: no answer")
+            raise
+        self.world.note(self.name, f"{what}: {said(answer)}")
+        return answer
+
+    async def pause(self) -> None:
+        await trio.sleep(self.rng.choice((0.0, 0.0005, 0.003, 0.02)) * self.rng.random())
+
+    @property
+    def done(self) -> bool:
+        return self.world.stopping.is_set()
+
+
+class Producer(Client):
+    """Batches with a producer id, an epoch, and a sequence for each log."""
+
+    def __init__(self, world: World, network: Network, history: History, name: str) -> None:
+        super().__init__(world, network, history, name)
+        self.producer_id, self.epoch = -1, -1
+        self.sequences: dict[LogId, int] = {}
+        self._numbers = 0
+
+    def new_batch(self, log: LogId, transaction: Transaction | None) -> tuple[Batch, bytearray]:
+        self._numbers += 1
+        name = f"{self.name}.{self._numbers}"
+        records = self.rng.randint(1, 3)
+        filler = self.rng.choice((0, 20, 20, 200, 3000))
+        sequence = self.sequences.get(log, 0) if self.producer_id >= 0 else -1
+        data = keyed_batch(
+            0,
+            [(None, f"{name}/{index}".encode() + b"." * filler) for index in range(records)],
+            timestamp_ms=1_700_000_000_000,
+            attributes=0 if transaction is None else 0x10,
+            producer=(self.producer_id, self.epoch, sequence),
+        )
+        batch = Batch(name, log, bytes(data[17:]), records, transaction)
+        if transaction is not None:
+            transaction.batches.setdefault(log, []).append(batch)
+        self.history.sends(batch)
+        return batch, data
+
+    async def send(self, batch: Batch, data: bytearray, *, repeats: int) -> Appended | DuplicateOf | RefusedAppend:
+        """Send until it is answered. Raises Unanswered."""
+        transactional_id = None if batch.transaction is None else batch.transaction.transactional_id
+        for attempt in range(repeats + 1):
+            try:
+                # A copy, as each comes out of a socket.
+                answer = await self.ask(
+                    f"produce {batch.name} to {log_name(batch.log)}",
+                    lambda node, _: node.produce(transactional_id, batch.log, bytearray(data)),
+                )
+            except Unanswered:
+                if attempt == repeats:
+                    raise
+                continue
+            if isinstance(answer, RefusedAppend):
+                batch.refused = attempt == 0 and answer is not RefusedAppend.DUPLICATE_FORGOTTEN
+            else:
+                batch.acknowledged = True
+                self.network.machine.answered("produced")
+                if batch.transaction is None:
+                    batch.offset = answer.base_offset
+                if self.producer_id >= 0:
+                    self.sequences[batch.log] = self.sequences.get(batch.log, 0) + batch.records
+            return answer
+        raise AssertionError("the last attempt returns or raises")
+
+
+class PlainProducer(Producer):
+    """Plain batches with acks=all, with idempotence or without."""
+
+    async def run(self) -> None:
+        idempotent = self.rng.random() < 0.7
+        while not self.done:
+            if idempotent and self.producer_id < 0:
+                try:
+                    granted = await self.ask("init", _init(None, 1000, -1, -1))
+                except Unanswered:
+                    continue
+                if isinstance(granted, Refusal):
+                    await trio.sleep(0.2)
+                    continue
+                self.producer_id, self.epoch, self.sequences = granted.producer_id, granted.epoch, {}
+            batch, data = self.new_batch(self.rng.choice(self.history.logs), None)
+            try:
+                answer = await self.send(batch, data, repeats=_REPEATS if idempotent else 0)
+            except Unanswered:
+                self.producer_id = self.epoch = -1
+                continue
+            if isinstance(answer, RefusedAppend):
+                self.producer_id = self.epoch = -1
+                await trio.sleep(0.05)
+            await self.pause()
+
+
+class TransactionalProducer(Producer):
+    """Transactions, one after the other."""
+
+    def __init__(self, world: World, network: Network, history: History, name: str, transactional_id: str) -> None:
+        super().__init__(world, network, history, name)
+        self.transactional_id = transactional_id
+        self.timeout_ms = self.rng.choice((80, 150, 1000))
+        self._count = 0
+
+    async def run(self) -> None:
+        while not self.done:
+            try:
+                await self._init()
+                while not self.done:
+                    with suppress(_NextTransaction):
+                        await self._transaction()
+                    await self.pause()
+            except (_StartOver, Unanswered):
+                await trio.sleep(0.01 * self.rng.random())
+
+    async def _init(self) -> None:
+        if self.rng.random() < 0.4:
+            self.producer_id, self.epoch = -1, -1  # as a new instance
+        while not self.done:
+            try:
+                answer = await self.ask(
+                    "init", _init(self.transactional_id, self.timeout_ms, self.producer_id, self.epoch)
+                )
+            except Unanswered:
+                continue
+            if isinstance(answer, Granted):
+                self.producer_id, self.epoch, self.sequences = answer.producer_id, answer.epoch, {}
+                self.history.granted(answer.producer_id, answer.epoch)
+                self.network.machine.answered("granted")
+                return
+            if answer is not Refusal.CONCURRENT:
+                self.producer_id, self.epoch = -1, -1
+            await trio.sleep(0.05)
+
+    async def _transaction(self) -> None:
+        self._count += 1
+        name = f"{self.name}#{self._count}"
+        transaction = Transaction(name, self.transactional_id, (self.producer_id, self.epoch))
+        self.history.transactions.append(transaction)
+        logs = self.rng.sample(self.history.logs, self.rng.randint(1, len(self.history.logs)))
+        added: list[LogId] = []
+        for log in self._order(logs):
+            if log not in added:
+                more = [log] if self.rng.random() < 0.5 else [it for it in logs if it not in added]
+                await self._add(transaction, more)
+                added += more
+            await self._produce(transaction, log)
+            await self.pause()
+        if not added:
+            return
+        choice = self.rng.random()
+        if choice < 0.04:
+            await trio.sleep(self.timeout_ms / 1000 * 1.2 + 0.1)  # it hangs, and times out
+        elif choice < 0.08:
+            raise _StartOver  # the client dies
+        await self._end(transaction, commit=choice < 0.85)
+
+    def _order(self, logs: list[LogId]) -> list[LogId]:
+        """To which log each batch goes."""
+        return [self.rng.choice(logs) for _ in range(self.rng.randint(0, 5))] + (
+            logs if self.rng.random() < 0.5 else []
+        )
+
+    async def _add(self, transaction: Transaction, logs: list[LogId]) -> None:
+        names = "".join(sorted(map(log_name, logs)))
+        producer_id, epoch = ProducerId(self.producer_id), ProducerEpoch(self.epoch)
+        for _ in range(_REPEATS):
+            try:
+                answer = await self.ask(
+                    f"{transaction.name} adds {names}",
+                    lambda node, connection: node.coordinator.add_logs(
+                        self.transactional_id, producer_id, epoch, tuple(logs), connection
+                    ),
+                )
+            except Unanswered:
+                continue
+            if not isinstance(answer, Refusal) and not any(answer.values()):
+                return
+            if answer is Refusal.CONCURRENT:
+                await trio.sleep(0.01)
+                continue
+            await self._give_up(transaction, must_abort=answer is Refusal.MUST_ABORT)
+        raise _StartOver
+
+    async def _produce(self, transaction: Transaction, log: LogId) -> None:
+        batch, data = self.new_batch(log, transaction)
+        answer = await self.send(batch, data, repeats=2)
+        if isinstance(answer, RefusedAppend):
+            # If an earlier attempt had no answer, nobody knows whether its sequence is used: only a new epoch helps.
+            await self._give_up(transaction, must_abort=answer is RefusedAppend.MUST_ABORT and batch.refused)
+
+    async def _give_up(self, transaction: Transaction, *, must_abort: bool) -> None:
+        """The transaction cannot go on: abort it, and go on in the same epoch, or ask for a new one."""
+        if must_abort and self.rng.random() < 0.6:
+            await self._end(transaction, commit=False)
+            raise _NextTransaction
+        raise _StartOver
+
+    async def _end(self, transaction: Transaction, *, commit: bool) -> None:
+        producer_id, epoch = ProducerId(self.producer_id), ProducerEpoch(self.epoch)
+        unanswered = False
+        for _ in range(_REPEATS):
+            if commit:
+                self.history.asks_commit(transaction)
+            try:
+                answer = await self.ask(
+                    f"{transaction.name} {'commits' if commit else 'aborts'}",
+                    lambda node, connection: node.coordinator.end(
+                        self.transactional_id, producer_id, epoch, commit, connection
+                    ),
+                )
+            except Unanswered:
+                unanswered = True
+                continue
+            if answer is None:
+                transaction.committed = transaction.committed or commit
+                self.world.count("commits" if commit else "aborts")
+                self.network.machine.answered("committed" if commit else "aborted")
+                return
+            if answer is Refusal.CONCURRENT and not unanswered:
+                await trio.sleep(0.01)
+                continue
+            if commit and not unanswered and answer.effect is Effect.NONE:
+                transaction.without_effect = True
+            if answer is Refusal.MUST_ABORT and commit:
+                await self._give_up(transaction, must_abort=True)
+            break
+        raise _StartOver
+
+
+class _NextTransaction(Exception):
+    """The abort is done: the next transaction may begin in the same epoch."""
+
+
+class Reader(Client):
+    """Reads all logs, again and again, each time in one cut, from where it is."""
+
+    async def run(self) -> None:
+        while not self.done:
+            indexes = dict.fromkeys(self.history.logs, 0)
+            offsets = dict.fromkeys(self.history.logs, Offset(0))
+            try:
+                while not self.done:
+                    await self._read(indexes, offsets)
+                    await trio.sleep(0.02 * self.rng.random())
+            except Unanswered:
+                continue
+
+    async def _read(self, indexes: dict[LogId, int], offsets: dict[LogId, Offset]) -> None:
+        asked = dict(offsets)
+        if self._connection is None:
+            self._connection = await self.network.connect()
+        try:
+            found = await self._connection.ask(f"{self.name}: read", lambda node, _: node.read(asked))
+        except Unanswered:
+            self._connection = None
+            raise
+        indexes.update(self.history.view(self.name, indexes, found))
+        self.network.machine.answered("read")
+        for log in offsets:
+            offsets[log] = self.history.end(log, indexes[log])
+
+
+def _init(
+    transactional_id: str | None, timeout_ms: int, producer_id: int, epoch: int
+) -> Callable[[Node, int], Awaitable[Granted | Refusal]]:
+    return lambda node, connection: node.coordinator.init_producer_id(
+        transactional_id, timeout_ms, ProducerId(producer_id), ProducerEpoch(epoch), connection
+    )
+
+
+def said(answer: object) -> str:
+    """An answer in a word."""
+    match answer:
+        case Granted(producer_id, epoch):
+            return f"producer {producer_id}, epoch {epoch}"
+        case Refusal() | RefusedAppend():
+            return f"refused, {answer.name}"
+        case Appended(base_offset) | DuplicateOf(base_offset):
+            again = "again " if isinstance(answer, DuplicateOf) else ""
+            return f"{again}taken" if base_offset is None else f"{again}taken at {base_offset}"
+        case dict():
+            refused = sorted(f"{log_name(log)} {why.name}" for log, why in answer.items() if why is not None)
+            return f"refused, {', '.join(refused)}" if refused else "done"
+        case None:
+            return "done"
+        case _:
+            return str(answer)

@@ -1,0 +1,243 @@
+"""What the clients did and were answered, what readers have seen, and whether the two agree (docs/invariants.md).
+
+A batch is known by its bytes from the CRC on, which nobody changes on the way; so a batch that is read back is one that
+was sent, or a violation. `view` takes in what one reader found in one cut over all logs. What was once seen stays
+seen: the first reader to come so far writes it down, and everybody who comes later, also after any crash, has to
+find the same. Each batch is judged when it is seen first:
+
+    1   it is plain, or of a transaction that its producer asked to be committed
+    2   it begins where the one before it ends
+    3   a transaction's batches stand together and in their order
+    5   it is there once; it was not refused as being without effect
+    9   its transaction was not asked to be committed behind the back of a newer instance
+
+and each cut: a transaction is in all its logs, or in none (7). `settled` is asked of a view behind a recovery: all
+that was answered is there (5), and the transactions of one id stand in one order everywhere (6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from datalog.batch import parse_stored_header
+from fairlog_types import LogId, Offset
+from tests.simulation.world import World
+
+_BODY_FROM = 17
+"""The CRC begins here; base offset, length and leader epoch, before it, are the node's to write."""
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """One batch that a client has sent."""
+
+    name: str
+    log: LogId
+    body: bytes
+    records: int
+    transaction: Transaction | None
+    acknowledged: bool = False
+    refused: bool = False
+    """Said to be without effect, and never sent in a way of which nothing is known."""
+    offset: Offset | None = None
+    """As answered."""
+
+
+@dataclass(eq=False, slots=True)
+class Transaction:
+    """One transaction, as its client sees it."""
+
+    name: str
+    transactional_id: str
+    producer: tuple[int, int]
+    """Producer id and epoch."""
+    batches: dict[LogId, list[Batch]] = field(default_factory=dict)
+    asked: bool = False
+    """EndTxn(commit) was sent."""
+    committed: bool = False
+    """It was answered: done."""
+    without_effect: bool = False
+    """The only such request was answered: no effect."""
+    doomed: bool = False
+    """It was sent after a newer instance had been granted a newer epoch."""
+
+
+class History:
+    """All clients' and readers' memory."""
+
+    def __init__(self, world: World, logs: Sequence[LogId]) -> None:
+        self._world = world
+        self.logs = logs
+        self._sent: dict[bytes, Batch] = {}
+        self.seen: dict[LogId, list[Batch]] = {log: [] for log in logs}
+        self._ends: dict[LogId, list[int]] = {log: [] for log in logs}
+        """The offset behind each batch of `seen`."""
+        self._place: dict[Batch, int] = {}
+        """Of each batch that was seen, its index in its log."""
+        self.transactions: list[Transaction] = []
+        self.plain: list[Batch] = []
+        self._epochs: dict[int, int] = {}
+        """The newest epoch that anybody was told of, by producer id."""
+
+    # --- what clients say ---
+
+    def sends(self, batch: Batch) -> None:
+        self._sent[batch.body] = batch
+        if batch.transaction is None:
+            self.plain.append(batch)
+
+    def granted(self, producer_id: int, epoch: int) -> None:
+        self._epochs[producer_id] = max(epoch, self._epochs.get(producer_id, epoch))
+
+    def asks_commit(self, transaction: Transaction) -> None:
+        producer_id, epoch = transaction.producer
+        if not transaction.asked:
+            transaction.asked = True
+            transaction.doomed = epoch < self._epochs.get(producer_id, epoch)
+
+    # --- what readers find ---
+
+    def view(self, who: str, starts: Mapping[LogId, int], found: Mapping[LogId, Sequence[bytes]]) -> dict[LogId, int]:
+        """One cut, read in each log from the batch with the index `starts`; answers how far each log is read now."""
+        ends: dict[LogId, int] = {}
+        touched: dict[Transaction, None] = {}
+        for log, stored in found.items():
+            index = starts[log]
+            for data in stored:
+                batch = self._seen_at(who, log, index, data)
+                if batch is None:
+                    return dict(starts)
+                if batch.transaction is not None:
+                    touched[batch.transaction] = None
+                index += 1
+            ends[log] = index
+        for transaction in touched:
+            for log, batches in transaction.batches.items():
+                for batch in batches:
+                    place = self._place.get(batch)
+                    if place is None or place >= ends[log]:
+                        self._violate(
+                            7, f"{who} sees a part of {transaction.name}, but not {batch.name} in {log_name(log)}"
+                        )
+                        return ends
+        return ends
+
+    def end(self, log: LogId, index: int) -> Offset:
+        """The offset behind so many batches."""
+        return Offset(self._ends[log][index - 1] if index else 0)
+
+    def _seen_at(self, who: str, log: LogId, index: int, data: bytes) -> Batch | None:
+        batch = self._sent.get(data[_BODY_FROM:])
+        row = self.seen[log]
+        if batch is None:
+            header = parse_stored_header(data)
+            self._violate(1, f"{who} reads what nobody has sent, in {log_name(log)} at {header.base_offset}: {header}")
+            return None
+        if index < len(row):
+            if row[index] is not batch:
+                self._violate(
+                    5, f"{who} reads {batch.name} in {log_name(log)}, where {row[index].name} was read before"
+                )
+                return None
+            return batch
+        header = parse_stored_header(data)
+        expected = self._ends[log][-1] if row else 0
+        if header.base_offset != expected or header.record_count != batch.records:
+            self._violate(2, f"{batch.name} is at {header.base_offset} of {log_name(log)}, which goes on at {expected}")
+            return None
+        row.append(batch)
+        self._ends[log].append(header.base_offset + header.record_count)
+        if not self._may_be_seen(who, batch, row, Offset(header.base_offset)):
+            return None
+        self._place[batch] = index
+        return batch
+
+    def _may_be_seen(self, who: str, batch: Batch, row: Sequence[Batch], offset: Offset) -> bool:
+        where = f"{batch.name} in {log_name(batch.log)} at {offset}"
+        transaction = batch.transaction
+        if batch in self._place or row[-1].log != batch.log:
+            self._violate(5, f"{who} reads {where} twice")
+        elif batch.refused:
+            self._violate(5, f"{who} reads {where}, which was refused as without effect")
+        elif batch.offset is not None and batch.offset != offset:
+            self._violate(5, f"{who} reads {where}, which was answered to be at {batch.offset}")
+        elif transaction is not None and not transaction.asked:
+            self._violate(1, f"{who} reads {where}, whose transaction nobody has committed")
+        elif transaction is not None and transaction.without_effect:
+            self._violate(5, f"{who} reads {where}, whose commit was answered to be without effect")
+        elif transaction is not None and transaction.doomed:
+            self._violate(9, f"{who} reads {where}, of an older epoch than was granted when its commit was sent")
+        elif transaction is not None and not self._is_next(batch, transaction, row):
+            self._violate(3, f"{who} reads {where}, not behind what stands before it in {transaction.name}")
+        elif len(row) > 1 and self._is_torn(row[-2], batch):
+            self._violate(3, f"{who} reads {where} before all of {row[-2].transaction} is there")
+        else:
+            return True
+        return False
+
+    @staticmethod
+    def _is_next(batch: Batch, transaction: Transaction, row: Sequence[Batch]) -> bool:
+        batches = transaction.batches[batch.log]
+        at = batches.index(batch)
+        return at == 0 or (len(row) > 1 and row[-2] is batches[at - 1])
+
+    @staticmethod
+    def _is_torn(before: Batch, batch: Batch) -> bool:
+        transaction = before.transaction
+        return (
+            transaction is not None
+            and transaction is not batch.transaction
+            and transaction.batches[before.log][-1] is not before
+        )
+
+    # --- what has to be there ---
+
+    def settled(self, when: str, ends: Mapping[LogId, int]) -> None:
+        """Behind a recovery, with a view from the beginning: all that was answered, and all that was seen, is there."""
+        for log, row in self.seen.items():
+            if ends[log] < len(row):
+                self._violate(
+                    5, f"{when}: {row[ends[log]].name} is gone from {log_name(log)}, where it was read before"
+                )
+                return
+        for transaction in self.transactions:
+            if transaction.committed:
+                for batches in transaction.batches.values():
+                    for batch in batches:
+                        if batch not in self._place:
+                            what = f"{batch.name} of {transaction.name}, whose commit was answered"
+                            self._violate(5, f"{when}: {what}, is missing from {log_name(batch.log)}")
+                            return
+        for batch in self.plain:
+            if batch.acknowledged and batch not in self._place:
+                self._violate(5, f"{when}: {batch.name}, which was answered, is missing from {log_name(batch.log)}")
+                return
+        self._check_order(when)
+
+    def _check_order(self, when: str) -> None:
+        """Invariant 6: what stands before what, of the transactions of one id, is the same in every log."""
+        before: dict[tuple[Transaction, Transaction], None] = {}
+        for row in self.seen.values():
+            last: dict[str, list[Transaction]] = {}
+            for batch in row:
+                transaction = batch.transaction
+                if transaction is not None:
+                    order = last.setdefault(transaction.transactional_id, [])
+                    if not order or order[-1] is not transaction:
+                        order.append(transaction)
+            for order in last.values():
+                pairs = ((first, second) for at, first in enumerate(order) for second in order[at + 1 : at + 6])
+                before.update(dict.fromkeys(pairs))
+        for first, second in before:
+            if (second, first) in before:
+                self._violate(6, f"{when}: {first.name} and {second.name} stand in one order here, in another there")
+                return
+
+    def _violate(self, invariant: int, what: str) -> None:
+        self._world.violate(invariant, what)
+
+
+def log_name(log: LogId) -> str:
+    """A letter for each partition."""
+    return "abcdefgh"[log.partition]

@@ -1,0 +1,449 @@
+"""The simulated machine: its disk, the node that runs on it, and its deaths and starts.
+
+A start does what `fairlog.node` does between opening the directory and serving, with the same parts in the same order;
+what differs stands in for something: the flusher runs on simulated workers, the data logs on an engine in memory, the
+cluster store and the note of the last run are what the machine durably remembers. Between two starts lies an end:
+
+    power cut   the disk becomes one of its legal images; the data logs lose at most the last commit
+    kill        the process is gone, all that it wrote is there, though not durable yet
+    stop        in good order
+
+A power cut or a kill can come at any system call, at any step of the event loop, at any failpoint, and at any time.
+The dead node's tasks are unwound, but nothing they do then has an effect: every system call fails, every answer is
+dropped.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from coordinator.service import Coordinator
+from coordinator.settings import CoordinatorSettings
+from coordinator.states import IdState
+from datalog.batch import parse_batch_header_untrusted
+from datalog.environment import LmdbDataLogs
+from datalog.interface import ReadRequest, ReadResult
+from datalog.layout import LOGS, decode_log_record
+from fairlog.broker import Appended, DuplicateOf, RefusedAppend
+from fairlog.leaders import LocalLeaders
+from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, StorageFailure
+from journal import failpoints
+from journal.flush import Flusher
+from journal.group_journal import GroupJournal
+from journal.journal import Journal, JournalKind, JournalSettings
+from journal.segment import base_of
+from tests.simulation.disk import Disk
+from tests.simulation.memory_lmdb import MemoryEnvironment, open_memory_logs
+from tests.simulation.plan import Death, Plan
+from tests.simulation.system_calls import ROOT, SystemCalls
+from tests.simulation.workers import CooperativeLock, SimulatedFlusher, Workers
+from tests.simulation.world import Crashed, World
+
+T = TypeVar("T")
+
+DATA = Path(ROOT) / "data"
+LOCAL, GROUP = DATA / "local", DATA / "group"
+PATIENCE_S = 60.0
+"""So long a request may take on a healthy node, by the virtual clock, before the run is judged to hang."""
+
+
+class EffectUnknown(Exception):
+    """The node says itself that it does not know."""
+
+
+@dataclass
+class Durable:
+    """What the machine remembers beside its disk: the cluster store's part, and the note of the last run."""
+
+    starts: int = 0
+    next_producer_id: int = 1000
+    group_journals_begun: bool = False
+    boot: int = 0
+    note: tuple[int, str] | None = None
+    """Boot and how the last run ended, as `fairlog.last_run` keeps it."""
+
+
+@dataclass
+class LastRun:
+    """The note's rules (`fairlog.last_run`), on what is durable here. A `TailWatcher`."""
+
+    durable: Durable
+    world: World
+    tail_kept: bool = True
+    has_failed: bool = False
+
+    def __post_init__(self) -> None:
+        note = self.durable.note
+        if note is not None:
+            boot, ended = note
+            self.tail_kept = ended == "closed" or (ended == "open" and boot == self.durable.boot)
+        else:
+            self.tail_kept = self.durable.starts <= 1
+
+    def tail_cut(self) -> None:
+        if self.tail_kept:
+            self._write("lost")
+            self.tail_kept = False
+
+    def failed(self) -> None:
+        self.has_failed = True
+        with suppress(Crashed):
+            self._write("lost")
+
+    def begin(self) -> None:
+        if not self.has_failed:
+            self._write("open")
+
+    def end(self) -> None:
+        if not self.has_failed:
+            self._write("closed")
+
+    def _write(self, ended: str) -> None:
+        if self.world.crashed:
+            raise Crashed
+        self.durable.note = self.durable.boot, ended
+
+
+class ProducerIds:
+    """In place of the cluster store."""
+
+    def __init__(self, durable: Durable) -> None:
+        self._durable = durable
+
+    async def allot_producer_ids(self, count: int) -> range:
+        await trio.sleep(0.0002)
+        first = self._durable.next_producer_id
+        self._durable.next_producer_id += count
+        return range(first, first + count)
+
+
+@dataclass
+class Node:
+    """One run of the program, as clients see it."""
+
+    number: int
+    leaders: LocalLeaders
+    coordinator: Coordinator
+    data_logs: LmdbDataLogs
+    serving: trio.Nursery
+    connections: itertools.count[int] = field(default_factory=itertools.count)
+    alive: bool = True
+
+    async def produce(
+        self, transactional_id: str | None, log: LogId, data: bytearray
+    ) -> Appended | DuplicateOf | RefusedAppend:
+        """What the handler of Produce does with acks=all. Raises EffectUnknown."""
+        header = parse_batch_header_untrusted(data)
+        current = self.coordinator.epoch_of(header.producer_id)
+        stale = current is not None and header.producer_epoch < current
+        if not header.transactional and stale:
+            return RefusedAppend.FENCED
+        try:
+            outcome = await self.leaders.append(log, data, header)
+        except StorageFailure:
+            return RefusedAppend.STORAGE
+        if outcome is RefusedAppend.NOT_IN_TRANSACTION:
+            if stale:
+                return RefusedAppend.FENCED
+            description = None if transactional_id is None else self.coordinator.describe(transactional_id)
+            if description is not None and description.state == IdState.MUST_ABORT.name:
+                return RefusedAppend.MUST_ABORT
+        if isinstance(outcome, Appended | DuplicateOf) and outcome.visible_at is not None:
+            try:
+                await self.leaders.visible(log, outcome.visible_at)
+            except StorageFailure as failure:
+                raise EffectUnknown(str(failure)) from failure
+        return outcome
+
+    async def read(self, positions: dict[LogId, Offset]) -> dict[LogId, list[bytes]]:
+        """What all logs hold from these offsets on, in one cut."""
+        requests = [ReadRequest(log, offset, 1 << 30) for log, offset in positions.items()]
+
+        def work() -> dict[LogId, list[bytes]]:
+            found: dict[LogId, list[bytes]] = {}
+            for request, answer in zip(requests, self.data_logs.read(requests, bytes_max=1 << 30), strict=True):
+                assert isinstance(answer, ReadResult), answer
+                found[request.log] = answer.batches
+            return found
+
+        return await trio.to_thread.run_sync(work)
+
+
+class Machine:
+    """Runs nodes one after the other on one disk."""
+
+    def __init__(self, world: World, plan: Plan, logs: Sequence[LogId]) -> None:
+        self.world = world
+        self.plan = plan
+        self.logs = logs
+        self.durable = Durable()
+        self.node: Node | None = None
+        self.came_up = trio.Event()
+        """Set while a node serves."""
+        self.workers = Workers(world, pause_probability=plan.pause_probability)
+        disk = Disk()
+        disk.make_root(ROOT)
+        self.calls = SystemCalls(world, disk, slow_sync_s=plan.slow_sync_s)
+        self.calls.maybe_pause = self.workers.maybe_pause
+        self.calls.may_delete = self._may_delete
+        self.env = MemoryEnvironment(at_commit=self._at_commit)
+        self._rng = world.stream("machine")
+        self._life: trio.CancelScope | None = None
+        self._died = ""
+        self._after = disk, self.env
+        self._steps_left: int | None = None
+        self._where = ""
+        self._failpoints = _Failpoints(self, Death("stop", 0))
+        self._kind = "kill"
+        self._clock_offset_ms = 0
+        world.on_crash = self._crash
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + self._clock_offset_ms + int(self.world.clock.current_time() * 1000)
+
+    # --- deaths ---
+
+    def _crash(self, where: str) -> None:
+        """The machine dies in this very moment."""
+        if self.world.crashed:
+            return
+        self.world.crashed = True
+        self._takes_no_more()
+        if self._kind == "power cut":
+            image, lost = self.calls.disk.power_cut(self._rng)
+            env = self.env.after_power_cut(self._rng)
+            undone = "" if env.state is self.env.state else ", the data logs' last commit is undone"
+            self._died = f"power cut {where}: {lost}{undone}"
+            self.durable.boot += 1
+        else:
+            image, env = self.calls.disk, self.env.after_kill()
+            self._died = f"killed {where}"
+        self._after = image, env
+
+    def _at_commit(self) -> None:
+        self.workers.maybe_pause()
+        if self.world.crashed:
+            raise Crashed
+        self._failpoints.reached("datalog.commit")
+
+    def arm(self, death: Death) -> None:
+        """How and where the next death comes; if its place is not reached, it comes when its time is up."""
+        self._kind = death.kind
+        self._failpoints = _Failpoints(self, death)
+        failpoints._armed = self._failpoints  # type: ignore[assignment]
+        self.calls.die_at_call = death.at_call
+        self._steps_left, self._where = death.at_step, f"at step {death.at_step}"
+
+    def dies_at(self, point: str, steps_later: int) -> bool:
+        """The point at which it is to die is reached; False if some steps are left."""
+        if steps_later:
+            self._steps_left, self._where = steps_later, f"{steps_later} steps behind {point}"
+            return False
+        self._crash(f"at {point}")
+        return True
+
+    def answered(self, what: str) -> None:
+        """A client has an answer: a point like those of the node."""
+        if not self.world.crashed:
+            with suppress(Crashed):
+                self._failpoints.reached(f"client.{what}")
+
+    def step(self) -> None:
+        """Before each step of the event loop."""
+        if self.world.violation is not None:
+            self.world.finished.cancel()
+        if self._steps_left is not None and not self.world.crashed:
+            self._steps_left -= 1
+            if self._steps_left <= 0:
+                self._steps_left = None
+                self._crash(self._where)
+        if self.world.crashed and self._life is not None:
+            self._life.cancel()
+
+    def heal(self) -> None:
+        """From now on the disk and the network do what they should."""
+        self.calls.faults.write_error = self.calls.faults.sync_error = 0.0
+        self.calls.faults.full = False
+
+    # --- one run of the node ---
+
+    async def run_node(
+        self, death: Death, *, until: trio.Event, after_recovery: Callable[[Node], Awaitable[None]]
+    ) -> None:
+        """Start, serve, and end as `death` says, or when `until` is set. Raises CorruptStorage, AssertionError."""
+        world = self.world
+        self.arm(death)
+        try:
+            async with trio.open_nursery(strict_exception_groups=True) as machine:
+                # What runs in `machine` stands for threads and the kernel: it ends by itself.
+                with trio.CancelScope() as self._life:
+                    await self._live(machine, death, until, after_recovery)
+        except BaseExceptionGroup as group:
+            # What the dead node's tasks say while they are unwound means nothing.
+            rest = group.split(Exception if world.crashed else StorageFailure)[1]
+            if rest is not None:
+                raise rest from None
+            if not world.crashed:
+                world.note("node", "cannot start: the disk refuses")
+                world.count("refused starts")
+        self._life = None
+        self.calls.die_at_call = self._steps_left = None
+        failpoints._armed = None
+        if world.crashed:
+            world.note("machine", self._died)
+            world.count(self._kind)
+            image, env = self._after
+            self.calls.restart(image)
+            self.env = env
+            world.crashed = False
+        else:
+            self.calls.restart(self.calls.disk)
+
+    async def _live(
+        self,
+        machine: trio.Nursery,
+        death: Death,
+        until: trio.Event,
+        after_recovery: Callable[[Node], Awaitable[None]],
+    ) -> None:
+        world, durable = self.world, self.durable
+        async with self._open(machine) as (leaders, coordinator, data_logs, last_run):
+            await leaders.lead(self.logs)
+            await coordinator.recover(tail_kept=last_run.tail_kept)
+            leaders.finish_recovery()
+            async with trio.open_nursery(strict_exception_groups=True) as background:
+                background.start_soon(leaders.run)
+                background.start_soon(coordinator.run)
+                await leaders.drain()
+                last_run.begin()
+                async with self._serving(), trio.open_nursery(strict_exception_groups=True) as serving:
+                    node = Node(durable.starts, leaders, coordinator, data_logs, serving)
+                    world.count("recoveries")
+                    world.note("node", f"start {durable.starts} serves, tail kept: {last_run.tail_kept}")
+                    await after_recovery(node)
+                    if world.crashed:
+                        raise Crashed
+                    self.node = node
+                    self.came_up.set()
+                    with trio.move_on_after(death.after_s):
+                        await until.wait()
+                    if death.kind != "stop" and not until.is_set():
+                        self._crash("when its time was up")
+                        raise Crashed
+                    self._takes_no_more()
+                    serving.cancel_scope.cancel()
+                if leaders.failure is None:
+                    await leaders.drain()
+                background.cancel_scope.cancel()
+        if leaders.failure is None:
+            last_run.end()
+        world.note("node", "stopped in good order")
+        world.count("stops")
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            self._takes_no_more()
+
+    def _takes_no_more(self) -> None:
+        """Nothing comes to the node any more, and no answer of it goes out."""
+        if self.node is not None:
+            self.node.alive, self.node, self.came_up = False, None, trio.Event()
+
+    @asynccontextmanager
+    async def _open(
+        self, machine: trio.Nursery
+    ) -> AsyncIterator[tuple[LocalLeaders, Coordinator, LmdbDataLogs, LastRun]]:
+        durable, plan = self.durable, self.plan
+        durable.starts += 1
+        last_run = LastRun(durable, self.world)
+        epoch = LeaderEpoch(durable.starts)
+        data_logs = open_memory_logs(DATA / "datalog", self.env)
+        data_logs._write_lock = CooperativeLock()  # type: ignore[assignment]
+        settings = JournalSettings(segment_bytes_max=plan.segment_bytes)
+        flusher: Flusher = SimulatedFlusher(self.workers, machine, self.calls, ring=plan.ring, watcher=last_run)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(_closed, partial(trio.to_thread.run_sync, data_logs.close))
+            leaders = LocalLeaders(
+                LOCAL,
+                data_logs=data_logs,
+                flusher=flusher,
+                journal_settings=settings,
+                leader_epoch=epoch,
+                producer_expiration_ms=86_400_000,
+                now_ms=self.now_ms,
+            )
+            stack.push_async_callback(_closed, leaders.close)
+            opened: list[Journal] = []
+            for number in range(plan.group_journals):
+                directory = GROUP / str(number)
+                journal = await Journal.open(
+                    directory, kind=JournalKind.GROUP, settings=settings, flusher=flusher, leader_epoch=epoch
+                )
+                stack.push_async_callback(_closed, journal.close)
+                if durable.group_journals_begun and not journal.begun:
+                    raise CorruptStorage(f"the group journal {directory} is missing")
+                opened.append(journal)
+            if not durable.group_journals_begun:
+                for journal in opened:
+                    await journal.begin()
+                durable.group_journals_begun = True
+            coordinator = Coordinator(
+                journals=[GroupJournal(journal) for journal in opened],
+                participants=leaders.participants,
+                producer_ids=ProducerIds(durable),
+                settings=CoordinatorSettings(check_interval_ms=40, min_timeout_ms=80, max_timeout_ms=20_000),
+                now_ms=self.now_ms,
+                on_failure=leaders.refuse_writes,
+            )
+            leaders.ask_epochs_of(coordinator.epoch_of)
+            yield leaders, coordinator, data_logs, last_run
+
+    # --- invariant 11, as the disk sees it ---
+
+    def _may_delete(self, path: str) -> None:
+        """A local journal's segment goes: whatever a power cut left of the data logs must not need it."""
+        segment = Path(path)
+        if base_of(segment.name) is None or segment.parent.parent != LOCAL:
+            return
+        later = [base for name in self.calls.disk.children(str(segment.parent)) if (base := base_of(name)) is not None]
+        end = min((base for base in later if base > (base_of(segment.name) or 0)), default=None)
+        for state in self.env.survivors():
+            found = state[LOGS].values.get(segment.parent.name.encode())
+            needed_from = 0 if found is None else decode_log_record(found).replay_from
+            if end is None or needed_from < end:
+                self.world.violate(11, f"{segment.name} of {segment.parent.name} goes, but {needed_from} is needed")
+
+
+class _Failpoints:
+    """What `journal.failpoints` calls at each point: it may be where the machine dies."""
+
+    name = ""
+
+    def __init__(self, machine: Machine, death: Death) -> None:
+        self._machine = machine
+        self._death = death
+        self._left = death.nth
+
+    def reached(self, name: str) -> None:
+        if self._machine.world.crashed:
+            raise Crashed
+        if name == self._death.at_point:
+            self._left -= 1
+            if self._left == 0 and self._machine.dies_at(name, self._death.steps_later):
+                raise Crashed
+
+
+async def _closed(close: Callable[[], Awaitable[None]]) -> None:
+    with trio.CancelScope(shield=True), suppress(StorageFailure, OSError):
+        await close()

@@ -1,0 +1,443 @@
+"""Planted bugs, one at a time: the simulation has to find every one, else it proves nothing.
+
+Each is a small change of the node's own code, such as a tired programmer makes: a flush left out, a check left out, two
+steps in the wrong order, an end off by one. `python -m tests.simulation --mutations` runs each until a seed finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import trio
+
+import coordinator.machine
+import coordinator.recovery
+import copier.apply
+import copier.copier
+import copier.plan
+import journal.local_state
+import journal.segment_file
+from coordinator import events as ev
+from coordinator.messages import Applied, Prepared
+from coordinator.producer import Outcome
+from coordinator.service import Coordinator
+from coordinator.states import IdState
+from coordinator.turns import Turns
+from copier.copier import Copier
+from copier.reclaim import Reclaimer
+from datalog.interface import Mark
+from datalog.writer import LmdbWriter
+from fairlog.leaders import LocalLeaders
+from fairlog.participants import LocalParticipants
+from fairlog_types import JournalPosition, Placement
+from journal import failpoints
+from journal.group_journal import GroupJournal
+from journal.journal import Journal
+from journal.local_state import LocalState
+from journal.producer_window import ACCEPT, DuplicateOf
+from journal.segment_file import SegmentFile
+
+Plant = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One planted bug."""
+
+    name: str
+    what: str
+    """What the code does then."""
+    plant: Plant
+
+
+def _planted(name: str) -> Plant:
+    return lambda: mock.patch.object(failpoints, "_planted", name)
+
+
+def _patched(owner: object, name: str, new: object) -> Plant:
+    return lambda: mock.patch.object(owner, name, new)
+
+
+# --- journals ---
+
+
+@contextmanager
+def _flush_is_skipped() -> Iterator[None]:
+    def sync(self: SegmentFile, _sync: object) -> JournalPosition:
+        return self.end
+
+    with mock.patch.object(SegmentFile, "sync", sync), mock.patch.object(Journal, "flush_file", return_value=None):
+        yield
+
+
+def _flush_covers_what_came_later(self: Journal, outcome: JournalPosition | OSError) -> None:
+    _REAL_FLUSH_DONE(self, outcome if isinstance(outcome, OSError) else self.end)
+
+
+def _failed_flush_passes(self: Journal, outcome: JournalPosition | OSError) -> None:
+    _REAL_FLUSH_DONE(self, self.end if isinstance(outcome, OSError) else outcome)
+
+
+_REAL_FLUSH_DONE = Journal.flush_done
+
+
+def _frame_claims_too_much(self: Journal, *args: Any) -> Any:
+    real, self._synced = self._synced, self.end
+    try:
+        return _REAL_ENCODE(self, *args)
+    finally:
+        self._synced = real
+
+
+_REAL_ENCODE = Journal._encode
+
+
+def _publish_without_its_directory(self: SegmentFile) -> None:
+    journal.segment_file.os.rename(self.path, self._directory / journal.segment_file.segment_name(self.base))
+    self.published = True
+    failpoints.reach("journal.roll.after_publish")
+
+
+def _publish_before_sealing(self: Journal) -> Callable[[], JournalPosition]:
+    chain = self._under_flush = tuple(self._writing)
+    sync = self._flusher.sync
+
+    def work() -> JournalPosition:
+        active = chain[-1]
+        through = active.sync(sync)
+        for segment in chain:
+            if not segment.published:
+                segment.publish()
+        for segment in chain[:-1]:
+            segment.seal(sync)
+        return through
+
+    return work
+
+
+async def _snapshot_is_not_synced(self: GroupJournal, as_of: JournalPosition, records: Sequence[Any]) -> None:
+    async def nothing() -> None:
+        await trio.lowlevel.checkpoint()
+
+    await self._journal.roll()
+    await self._journal.sync()
+    with mock.patch.object(self._journal, "sync", nothing):
+        await _REAL_WRITE_SNAPSHOT(self, as_of, list(records))
+
+
+_REAL_WRITE_SNAPSHOT = GroupJournal._write_snapshot
+
+
+# --- local state ---
+
+
+def _any_count_is_held(self: LocalState, *_: object) -> str | None:
+    return None
+
+
+def _sequences_unchecked(*args: Any) -> Any:
+    found = _REAL_CHECK_SEQUENCE(*args)
+    return ACCEPT if isinstance(found, DuplicateOf) else found
+
+
+_REAL_CHECK_SEQUENCE = journal.local_state.check_sequence
+
+
+# --- copier and data logs ---
+
+
+def _mark_too_far(log_plan: Any, next_offset: Any, writer: Any) -> Mark:
+    farther = replace(log_plan, copied_through=JournalPosition(log_plan.copied_through + 8))
+    return _REAL_COPY_STATE(farther, next_offset, writer)
+
+
+_REAL_COPY_STATE = copier.apply._copy_state
+
+
+def _mark_too_near(log: Any, items: Any) -> Any:
+    plan = _REAL_PLAN_LOG(log, items)
+    return plan if len(items) == 1 else replace(plan, copied_through=items[-2].end, replay_from=items[-2].replay_from)
+
+
+_REAL_PLAN_LOG = copier.plan._plan_log
+
+
+async def _does_not_wait(*_: object) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+@contextmanager
+def _copies_what_is_not_durable() -> Iterator[None]:
+    def chunk(self: Copier) -> Any:
+        return list(self._queue)
+
+    with (
+        mock.patch.object(Copier, "_head_is_durable", _does_not_wait),
+        mock.patch.object(Copier, "_durable_chunk", chunk),
+    ):
+        yield
+
+
+def _copies_log_by_log(groups: Any, data_logs: Any, journals: Any, dropped: Any) -> Any:
+    copied = [_REAL_APPLY([(item,)], data_logs, journals, dropped) for group in groups for item in group]
+    last = copied[-1]
+    merged: dict[str, dict[Any, Any]] = {"marks": {}, "high_watermarks": {}, "last_stable": {}}
+    for one in copied:
+        for name, found in merged.items():
+            found.update(getattr(one, name))
+    return replace(last, **merged)
+
+
+_REAL_APPLY = copier.apply.apply
+
+
+async def _reclaims_without_sync(self: Reclaimer) -> None:
+    with mock.patch.object(type(self._data_logs), "sync", return_value=None):
+        await _REAL_RECLAIM(self)
+
+
+_REAL_RECLAIM = Reclaimer.reclaim
+
+
+# --- participants ---
+
+
+async def _applied_at_once(self: LocalParticipants, message: Any) -> Applied:
+    await trio.lowlevel.checkpoint()
+    placements: list[Placement] = []
+    for log in message.logs:
+        applied = self._writer.led[log].state.applied(message.txid)
+        if applied is not None and applied.record_count:
+            placements.append(Placement(log, applied.base_offset, applied.record_count))
+    return Applied(tuple(placements))
+
+
+async def _prepares_without_flush(self: LocalParticipants, message: Any) -> Prepared:
+    await trio.lowlevel.checkpoint()
+    refused = {
+        log: reason
+        for log, expected in message.expected.items()
+        if (reason := self._writer.led[log].state.holds(message.txid, expected.leader_epoch, expected.records))
+    }
+    return Prepared(refused)
+
+
+def _any_epoch_may_write(self: LocalParticipants, producer_id: Any, epoch: Any) -> Any:
+    return self._open.get(producer_id) or _REAL_OPEN_TRANSACTION(self, producer_id, epoch)
+
+
+_REAL_OPEN_TRANSACTION = LocalParticipants.open_transaction
+
+
+def _places_one_by_one(self: LocalParticipants, message: Any) -> None:
+    real = self._writer.submit
+
+    def submit(group: Any) -> None:
+        for item in group:
+            real((item,))
+
+    with mock.patch.object(self._writer, "submit", submit):
+        _REAL_PLACE(self, message)
+
+
+_REAL_PLACE = LocalParticipants.place
+
+
+# --- coordinator ---
+
+
+def _late_is_accepted(producer: Any, event: Any) -> Any:
+    return _REAL_REFUSAL(producer, replace(event, connection=1 << 60))
+
+
+_REAL_REFUSAL = coordinator.machine._refusal
+
+
+def _epoch_is_not_checked(producer: Any, event: Any) -> Any:
+    return _REAL_REFUSAL(producer, replace(event, epoch=producer.epoch))
+
+
+@contextmanager
+def _grant_is_not_flushed() -> Iterator[None]:
+    def without_flush(grant: Callable[..., Any]) -> Callable[..., Any]:
+        def granted(*args: Any) -> Any:
+            after, effects = grant(*args)
+            return after, tuple(effect for effect in effects if not isinstance(effect, ev.Flush))
+
+        return granted
+
+    machine = coordinator.machine
+    with (
+        mock.patch.object(machine, "_grant", without_flush(machine._grant)),
+        mock.patch.object(machine, "_grant_again", without_flush(machine._grant_again)),
+    ):
+        yield
+
+
+async def _decides_before_its_record_is_durable(self: Turns, slot: Any, effect: Any) -> Any:
+    index = slot.journal
+    with mock.patch.object(self.journals[index], "flush", _does_not_wait):
+        return await _REAL_PREPARE(self, slot, effect)
+
+
+_REAL_PREPARE = Turns._prepare
+
+
+def _timeout_without_fence(producer: Any, event: Any) -> Any:
+    after = replace(producer, state=IdState.EMPTY, number=producer.number + 1, last=Outcome.ABORTED, transaction=None)
+    return after, tuple(coordinator.machine._abort_open(producer, event.now_ms))
+
+
+@contextmanager
+def _timeout_forgets_the_client() -> Iterator[None]:
+    machine = coordinator.machine
+    rules: Mapping[Any, Any] = {
+        pair: _timeout_without_fence if rule is machine._end_by_force else rule for pair, rule in machine._RULES.items()
+    }
+    with mock.patch.object(machine, "_RULES", rules):
+        yield
+
+
+async def _tail_is_always_taken_for_kept(self: Coordinator, *, tail_kept: bool) -> None:
+    del tail_kept
+    await _REAL_RECOVER(self, tail_kept=True)
+
+
+_REAL_RECOVER = Coordinator.recover
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    Mutation(
+        "skip-flush-of-one-participant",
+        "*prepare* answers without flushing one of its journals",
+        _planted("skip-flush-of-one-participant"),
+    ),
+    Mutation("apply-before-prepared", "APPLY is written before all have prepared", _planted("apply-before-prepared")),
+    Mutation(
+        "leave-one-log-undecided", "a commit is placed in all logs but the last", _planted("leave-one-log-undecided")
+    ),
+    Mutation(
+        "prepare-without-flush",
+        "*prepare* flushes nothing",
+        _patched(LocalParticipants, "prepare", _prepares_without_flush),
+    ),
+    Mutation("flush-skipped", "no flush reaches the disk", _flush_is_skipped),
+    Mutation(
+        "flush-covers-later-frames",
+        "what was appended during a flush counts as flushed",
+        _patched(Journal, "flush_done", _flush_covers_what_came_later),
+    ),
+    Mutation(
+        "failed-flush-passes", "a flush that has failed counts", _patched(Journal, "flush_done", _failed_flush_passes)
+    ),
+    Mutation(
+        "frame-claims-too-much",
+        "a frame says that all before it was durable",
+        _patched(Journal, "_encode", _frame_claims_too_much),
+    ),
+    Mutation(
+        "segment-name-not-synced",
+        "a segment gets its name, and its directory is not synced",
+        _patched(SegmentFile, "publish", _publish_without_its_directory),
+    ),
+    Mutation(
+        "publish-before-seal",
+        "the next segment gets its name before the full one is sealed",
+        _patched(Journal, "flush_work", _publish_before_sealing),
+    ),
+    Mutation(
+        "snapshot-not-synced",
+        "a group journal's old segments go before its snapshot is on disk",
+        _patched(GroupJournal, "_write_snapshot", _snapshot_is_not_synced),
+    ),
+    Mutation(
+        "count-unchecked", "*prepare* does not look what is held", _patched(LocalState, "holds", _any_count_is_held)
+    ),
+    Mutation(
+        "duplicates-accepted",
+        "a repeated batch is taken for a new one",
+        _patched(journal.local_state, "check_sequence", _sequences_unchecked),
+    ),
+    Mutation(
+        "open-transaction-not-pinned",
+        "the mark lets go of an open transaction's frames",
+        _patched(LocalState, "pinned_from", lambda _self, end: end),
+    ),
+    Mutation(
+        "mark-too-far",
+        "the copied-through mark is eight bytes too far",
+        _patched(copier.apply, "_copy_state", _mark_too_far),
+    ),
+    Mutation(
+        "mark-too-near",
+        "the copied-through mark is one frame short",
+        _patched(copier.plan, "_plan_log", _mark_too_near),
+    ),
+    Mutation("copy-before-durable", "the copier does not wait for the journals", _copies_what_is_not_durable),
+    Mutation(
+        "copy-log-by-log",
+        "a transaction's logs are copied in several write blocks",
+        _patched(copier.copier, "apply", _copies_log_by_log),
+    ),
+    Mutation(
+        "window-not-kept",
+        "the data log does not keep the producers' windows",
+        _patched(LmdbWriter, "put_producer", lambda *_: None),
+    ),
+    Mutation(
+        "reclaim-without-sync",
+        "segments go before the data logs are synced",
+        _patched(Reclaimer, "reclaim", _reclaims_without_sync),
+    ),
+    Mutation(
+        "committed-before-copy",
+        "COMMITTED is written before the copy",
+        _patched(LocalParticipants, "applied", _applied_at_once),
+    ),
+    Mutation(
+        "zombie-writes",
+        "a batch of an older epoch goes into the newer one's transaction",
+        _patched(LocalParticipants, "open_transaction", _any_epoch_may_write),
+    ),
+    Mutation(
+        "parts-apart",
+        "the parts of a transaction go to the copier one by one",
+        _patched(LocalParticipants, "place", _places_one_by_one),
+    ),
+    Mutation(
+        "late-end-accepted",
+        "EndTxn on an older connection is carried out",
+        _patched(coordinator.machine, "_refusal", _late_is_accepted),
+    ),
+    Mutation(
+        "epoch-unchecked",
+        "the coordinator takes requests of any epoch",
+        _patched(coordinator.machine, "_refusal", _epoch_is_not_checked),
+    ),
+    Mutation("grant-not-flushed", "InitProducerId is answered before its epoch is on disk", _grant_is_not_flushed),
+    Mutation(
+        "decision-not-flushed",
+        "a commit is answered before PREPARE_COMMIT is on disk",
+        _patched(Turns, "_prepare", _decides_before_its_record_is_durable),
+    ),
+    Mutation("timeout-without-fence", "a time-out aborts, and the client may go on", _timeout_forgets_the_client),
+    Mutation(
+        "must-abort-not-asked",
+        "a start behind a loss of power trusts the group journals' tails",
+        _patched(Coordinator, "recover", _tail_is_always_taken_for_kept),
+    ),
+    Mutation(
+        "doubt-forgotten",
+        "a start does not finish what was being committed",
+        _patched(coordinator.recovery, "in_doubt", lambda _: []),
+    ),
+    Mutation(
+        "recovery-not-copied",
+        "a start serves before what it has found is copied",
+        _patched(LocalLeaders, "drain", _does_not_wait),
+    ),
+)

@@ -1,0 +1,126 @@
+"""What a run is made of: drawn from its seed, and what shrinking may take away.
+
+A plan is plain values, so that a failing run can be said in one line and made smaller field by field.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from random import Random
+
+from journal.failpoints import FAILPOINTS
+
+POINTS = (*(name for name in FAILPOINTS if not name.startswith(("retention", "journal.append"))), "datalog.commit")
+"""Where a machine may die, beside system calls and steps: the failpoints, and the moments around an LMDB commit."""
+
+ANSWERS = ("client.committed", "client.committed", "client.aborted", "client.produced", "client.granted", "client.read")
+"""And when a client has just been answered: what it knows then must survive."""
+
+
+PATIENCE_S = 0.5
+"""By then the place at which a death is planned has been reached, or will not be soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How one run of the node ends. At the place, if it comes to that within its time, else when its time is up."""
+
+    kind: str
+    """power cut, kill, or stop."""
+    after_s: float
+    at_call: int | None = None
+    at_step: int | None = None
+    at_point: str | None = None
+    nth: int = 1
+    steps_later: int = 0
+    """So many steps of the event loop behind the point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run."""
+
+    seed: str
+    logs: int
+    transactional: int
+    """Producers with a transactional id."""
+    rivals: int
+    """So many of them have a second instance with the same id."""
+    plain: int
+    readers: int
+    deaths: tuple[Death, ...]
+    segment_bytes: int
+    group_journals: int
+    ring: bool
+    pause_probability: float
+    slow_sync_s: float
+    lost_requests: float
+    """The share of requests or answers that the network loses."""
+    late_requests: float
+    """The share of those that are delayed for long."""
+    write_error: float = 0.0
+    sync_error: float = 0.0
+    disk_full: float = 0.0
+    """The share of the time in which the disk is full."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        fields = json.loads(text)
+        return cls(**(fields | {"deaths": tuple(Death(**death) for death in fields["deaths"])}))
+
+
+def draw(seed: str, *, faults: bool = True) -> Plan:
+    """The plan of a seed; without faults: no deaths but stops, a network and a disk that do what they should."""
+    rng = Random(f"{seed}/plan")
+    transactional = rng.randint(1, 4)
+    failing = rng.random() < 0.25
+    plan = Plan(
+        seed=seed,
+        logs=rng.randint(1, 4),
+        transactional=transactional,
+        rivals=rng.choice((0, 0, 1, transactional)),
+        plain=rng.randint(0, 2),
+        readers=rng.randint(1, 2),
+        deaths=tuple(_draw_death(rng) for _ in range(rng.randint(2, 7))),
+        segment_bytes=rng.choice((12 * 1024, 16 * 1024, 64 * 1024)),
+        group_journals=rng.randint(1, 2),
+        ring=rng.random() < 0.7,
+        pause_probability=rng.choice((0.0, 0.0, 0.05, 0.3)),
+        slow_sync_s=rng.choice((0.0005, 0.005, 0.05)),
+        lost_requests=rng.choice((0.0, 0.02, 0.1)),
+        late_requests=rng.choice((0.0, 0.02, 0.1)),
+        write_error=rng.choice((0.0, 0.0, 0.002)) if failing else 0.0,
+        sync_error=rng.choice((0.0, 0.01)) if failing else 0.0,
+        disk_full=rng.choice((0.0, 0.3)) if failing else 0.0,
+    )
+    if faults:
+        return plan
+    return replace(
+        plan,
+        deaths=tuple(Death("stop", death.after_s) for death in plan.deaths),
+        lost_requests=0.0,
+        late_requests=0.0,
+        write_error=0.0,
+        sync_error=0.0,
+        disk_full=0.0,
+    )
+
+
+def _draw_death(rng: Random) -> Death:
+    kind = rng.choice(("power cut", "power cut", "power cut", "power cut", "kill", "kill", "stop"))
+    place = rng.choice(("time", "call", "step", "point", "point", "answer", "answer", "answer"))
+    if kind == "stop" or place == "time":
+        return Death(kind, rng.choice((0.01, 0.05, 0.3)) * rng.random() + 0.001)
+    steps_later = rng.choice((0, 0, rng.randint(0, 30), rng.randint(0, 300)))
+    if place == "call":
+        return Death(kind, PATIENCE_S, at_call=int(rng.choice((60, 600, 1500)) * rng.random()) + 1)
+    if place == "step":
+        return Death(kind, PATIENCE_S, at_step=int(rng.choice((100, 1000, 5000)) * rng.random()) + 1)
+    if place == "point":
+        nth = rng.choice((1, 1, 2, rng.randint(1, 10)))
+        return Death(kind, PATIENCE_S, at_point=rng.choice(POINTS), nth=nth, steps_later=steps_later)
+    return Death(kind, PATIENCE_S, at_point=rng.choice(ANSWERS), nth=rng.randint(1, 12), steps_later=steps_later)

@@ -1,0 +1,91 @@
+"""The simulation in the test suite: fixed seeds, a fresh one, and that it finds what is planted.
+
+Each runs in a process of its own, as by hand: what a seed does depends on the order of sets, which a process fixes at
+its start. `docs/reliability.md` says how to run more of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from random import SystemRandom
+
+import pytest
+
+from tests.simulation.plan import Plan, draw
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def simulate(*arguments: str) -> tuple[int, str]:
+    """`python -m tests.simulation`: exit status and output."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.simulation", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.slow
+def test_simulation_of_fixed_seeds_finds_nothing() -> None:
+    """Whatever the network, the disk and the machine do in these runs, every promise is kept."""
+    status, output = simulate("--runs", "40", "--seed", "fixed")
+    assert status == 0, output
+    crashes = re.findall(r"([\d,]+) (?:power cut|kill)\b", output)
+    assert len(crashes) == 2, output
+
+
+@pytest.mark.slow
+def test_simulation_of_a_fresh_seed_finds_nothing() -> None:
+    """Each run of the test suite tries what none has tried before; the seed is printed."""
+    seed = f"{SystemRandom().getrandbits(40):x}"
+    print(f"simulated with --seed {seed}")  # noqa: T201 (shown if it fails)
+    status, output = simulate("--runs", "20", "--seed", seed)
+    assert status == 0, output
+
+
+@pytest.mark.slow
+def test_simulation_of_one_seed_is_the_same_each_time() -> None:
+    """A seed makes the same run again, to the last line of its transcript, in another process."""
+    for seed in ("same.1", "same.4"):
+        first, second = simulate("--only", seed), simulate("--only", seed)
+        assert first == second
+        assert len(first[1].splitlines()) > 30
+
+
+@pytest.mark.slow
+def test_simulation_without_faults_finds_nothing() -> None:
+    """The clients' own mischief, over stops in good order, breaks nothing either."""
+    status, output = simulate("--runs", "2", "--seed", "calm", "--no-faults")
+    assert status == 0, output
+    assert "power cut" not in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["leave-one-log-undecided", "reclaim-without-sync"])
+def test_simulation_finds_a_planted_bug_and_makes_it_small(name: str) -> None:
+    """A bug is found within a few seeds, and told in a transcript that ends with what it broke."""
+    status, output = simulate("--mutation", name, "--runs", "60", "--seed", "planted", "--shrink-runs", "20")
+    assert status == 1, output
+    transcript = output.split("shrinking …\n")[1].splitlines()
+    assert any("VIOLATION invariant" in line for line in transcript)
+    plan = Plan.from_json(next(line for line in transcript if line.startswith("shrunk:")).split("'")[1])
+    again, told = simulate("--mutation", name, "--plan", plan.to_json())
+    assert again == 1, told
+    assert told.splitlines()[:5] == transcript[:5]
+
+
+def test_plan_survives_being_said() -> None:
+    """A plan is printed and read back as it is."""
+    for seed in range(50):
+        plan = draw(str(seed))
+        assert Plan.from_json(plan.to_json()) == plan

@@ -1,0 +1,68 @@
+"""What all parts of one simulated run share: its seed, its transcript, and whether the machine has just died.
+
+Everything random comes from streams that are derived from the seed by name, so that taking one client away, or one
+kind of fault, leaves the decisions of all others as they are.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Callable
+from random import Random
+
+import trio
+import trio.testing
+
+
+class Crashed(OSError):
+    """The machine is dead: nothing that its program does has any effect.
+
+    An error of the disk's, so that the dead node's tasks, also those that wait where nobody can cancel them, unwind.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(errno.EIO, "the machine is dead")
+
+
+class Violation(Exception):
+    """A promise was broken. `invariant` is its number in docs/invariants.md; 0 if the run could not go on at all."""
+
+    def __init__(self, invariant: int, what: str) -> None:
+        super().__init__(f"invariant {invariant}: {what}" if invariant else what)
+        self.invariant = invariant
+
+
+class World:
+    """One run."""
+
+    def __init__(self, seed: str) -> None:
+        self.seed = seed
+        self.clock = trio.testing.MockClock(autojump_threshold=0)
+        self.transcript: list[str] = []
+        self.violation: Violation | None = None
+        self.crashed = False
+        """The machine is dead, and not started again yet."""
+        self.on_crash: Callable[[str], None] = lambda _where: None
+        self.stopping = trio.Event()
+        """The clients are to come to an end."""
+        self.finished = trio.CancelScope()
+        self.counts: dict[str, int] = {}
+
+    def stream(self, name: str) -> Random:
+        return Random(f"{self.seed}/{name}")
+
+    def note(self, who: str, what: str) -> None:
+        self.transcript.append(f"{self.clock.current_time():10.4f}  {who:<9} {what}")
+
+    def count(self, what: str, by: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + by
+
+    def violate(self, invariant: int, what: str) -> None:
+        """Note the first violation; the run ends at the next step of the event loop."""
+        if self.violation is None:
+            self.violation = Violation(invariant, what)
+            self.transcript.append(f"            VIOLATION {self.violation}")
+
+    def digest(self) -> str:
+        return hashlib.sha256("\n".join(self.transcript).encode()).hexdigest()[:16]
