@@ -54,7 +54,7 @@ async def recover(turns: Turns, *, tail_kept: bool) -> None:
         raise turns.participants_failure
     for index, journal in enumerate(turns.journals):
         appended = max((slot.appended for slot in turns.slots.values() if slot.journal == index), default=0)
-        await journal.sync(JournalPosition(appended))  # else the next loss of power has the same numbers used again
+        await journal.to_disk(JournalPosition(appended))  # else the next loss of power has the same numbers used again
 
 
 async def _prepare_again(turns: Turns, doubtful: Sequence[recovery.InDoubt], *, tail_kept: bool) -> None:

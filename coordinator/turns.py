@@ -184,7 +184,7 @@ class Turns:
                     case ev.Append(record):
                         await self.append(slot, record)
                     case ev.Flush():
-                        await _shielded(self.journals[slot.journal].sync(slot.appended))
+                        await _shielded(self.journals[slot.journal].to_disk(slot.appended))
                     case ev.AnswerWith(answer):
                         return answer
                     case ev.AskBegin():

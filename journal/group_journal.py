@@ -129,7 +129,7 @@ class GroupJournal:
         """Return once everything before `through` is durable. Raises StorageFailure. Cancelling changes nothing."""
         await self._journal.flush(through)
 
-    async def sync(self, through: JournalPosition) -> None:
+    async def to_disk(self, through: JournalPosition) -> None:
         """Return once everything before `through` is on disk, whatever `journal.fsync` says. Otherwise as `flush`."""
         await self._journal.sync(through)
 

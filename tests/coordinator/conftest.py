@@ -92,9 +92,9 @@ class MemoryGroupJournal:
 
     async def flush(self, through: JournalPosition) -> None:
         if self.waits_for_disk:
-            await self.sync(through)
+            await self.to_disk(through)
 
-    async def sync(self, through: JournalPosition) -> None:
+    async def to_disk(self, through: JournalPosition) -> None:
         if self.durable >= through and self.failed is None:
             await trio.lowlevel.checkpoint()
             return

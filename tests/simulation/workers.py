@@ -73,7 +73,7 @@ class _Thread:
                 return
             try:
                 self._result = self._work()
-            except BaseException as error:  # noqa: BLE001 (handed to the loop)
+            except BaseException as error:  # noqa: BLE001, ASYNC103 (handed to the loop)
                 self._error = error
             self.ended = True
             self._back.release()
@@ -111,8 +111,8 @@ class _Job:
     def _done_at_once(self) -> Callable[[], Any]:
         try:
             result = self._work()
-        except BaseException as error:  # noqa: BLE001 (raised where it is waited for)
-            return _raising(error)
+        except BaseException as error:  # noqa: BLE001, ASYNC103 (raised where it is waited for)
+            return _raising(error)  # noqa: ASYNC104
         return lambda: result
 
 
