@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import trio
 from structlog.testing import capture_logs
 
 from coordinator.messages import ApplyCommit, Expected, Prepare
@@ -292,6 +293,8 @@ async def test_restart_after_a_change_of_fsync_asks_for_no_more_than_the_present
         await run.start(A)
         await run.plain(A, b"w")
         await run.leaders.drain()
+        while len(list((run.directory / JOURNALS / str(A)).glob("*.journal"))) < 2:  # noqa: ASYNC110 (a thread's doing)
+            await trio.sleep(0.01)  # it is named once the one before is sealed; what has no name is not the last one
         crashed = run.crash(tmp_path / "crashed again")
     last = max((crashed / JOURNALS / str(A)).glob("*.journal"))
     last.write_bytes(last.read_bytes()[:64].ljust(last.stat().st_size, b"\0"))
