@@ -311,7 +311,9 @@ class CrashRun:
                 if time.monotonic() > deadline:
                     break  # what is answered is visible after the copy: it has had its time
                 time.sleep(0.02)
-        except (AssertionError, KafkaException) as error:
+        except (AssertionError, KafkaException, OSError) as error:
+            if isinstance(error, OSError):
+                self._node.wait_end(STOP_S)  # the connection breaks a moment before the process has ended
             if not self._node.running:
                 return False
             raise CrashTestFailed(f"{self._where()}\n{error}\n{self._node.log_tail()}") from error
