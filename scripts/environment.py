@@ -1,6 +1,6 @@
 """Makes `.venv` beside the project, with exactly what the lock file says. Standard library only.
 
-`ensure("test")` or `ensure("quickstart")` answers the path of the environment's Python. The first call
+`ensure("test")`, `ensure("spark")` or `ensure("quickstart")` answers the path of the environment's Python. The first call
 installs (with progress); later calls compare a stamp and return at once. The stamp is a hash of what the
 environment was made from: lock file, pyproject.toml, Python and place. It is written last, so an
 interrupted installation is simply taken up again.
@@ -25,6 +25,7 @@ ENVIRONMENT = ROOT / ".venv"
 LOCKS = {
     "quickstart": "requirements.lock",
     "bench": "requirements-bench.lock",
+    "spark": "requirements-spark.lock",
     "test": "requirements-test.lock",
 }
 

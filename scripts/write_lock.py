@@ -1,4 +1,4 @@
-"""Write requirements.lock, -bench.lock and -test.lock anew from pyproject.toml, with pins and hashes.
+"""Write requirements.lock, -bench.lock, -spark.lock and -test.lock anew from pyproject.toml, with pins and hashes.
 
     python3 scripts/write_lock.py            newest versions that pyproject.toml allows
     python3 scripts/write_lock.py --keep     only what pyproject.toml newly asks for
@@ -20,7 +20,11 @@ LOCKS = {
     "requirements.lock": ("--extra", "quickstart"),
     # Each constrained by the one before, so that all put the same versions into one environment.
     "requirements-bench.lock": ("--extra", "bench", "--constraint", "requirements.lock"),
-    "requirements-test.lock": ("--extra", "bench", "--extra", "test", "--constraint", "requirements-bench.lock"),
+    "requirements-spark.lock": ("--extra", "bench", "--extra", "spark", "--constraint", "requirements-bench.lock"),
+    "requirements-test.lock": (
+        *("--extra", "bench", "--extra", "spark", "--extra", "test"),
+        *("--constraint", "requirements-spark.lock"),
+    ),
 }
 
 
