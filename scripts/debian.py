@@ -14,12 +14,13 @@ import sys
 from collections.abc import Sequence
 
 import browser
+import java
 import kcat
 
 
 def ensure() -> None:
     """Find all of it, or install it. Exits with a sentence if that cannot be done."""
-    for program in (browser, kcat):
+    for program in (browser, kcat, java):
         if program.find() is None:
             _install(program.PACKAGES, program.MISSING)
         if program.find() is None:

@@ -1,6 +1,6 @@
 """Makes `.venv` beside the project, with exactly what the lock file says. Standard library only.
 
-`ensure("test")`, `ensure("spark")` or `ensure("quickstart")` answers the path of the environment's Python. The first call
+`ensure(purpose)`, with a key of LOCKS, answers the path of the environment's Python. The first call
 installs (with progress); later calls compare a stamp and return at once. The stamp is a hash of what the
 environment was made from: lock file, pyproject.toml, Python and place. It is written last, so an
 interrupted installation is simply taken up again.

@@ -2,8 +2,9 @@
 
 The first run makes .venv and installs what requirements-test.lock says; later runs start at once. Tests of real nodes
 and clients wait more than they compute, so several processes run them, a file at a time: `-n 0` has one do it all, as
-a debugger wants. The console is tested in Chromium, and the wire also with kcat: on CI (the variable CI is set) they
-are installed if they are missing; elsewhere those tests are skipped without them, and say what is missing.
+a debugger wants. The console is tested in Chromium, the wire also with kcat, and the data source with Spark and its
+Java 17: on CI (the variable CI is set) they are installed if they are missing; elsewhere those tests are skipped
+without them, and say what is missing.
 """
 
 from __future__ import annotations

@@ -1,0 +1,67 @@
+"""One Spark session for all tests of a process, over real nodes.
+
+Spark's Python workers are processes of their own, which find this project by PYTHONPATH. What a Java 17 is needed for,
+and how it comes here, stands in `scripts/java.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import java
+import pytest
+
+from scripts.node_process import ROOT, NodeProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPARK_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "1g",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session: two cores, no console."""
+    if java.find() is None:
+        assert "CI" not in os.environ, java.MISSING
+        pytest.skip(java.MISSING)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").appName("fairlog tests")
+    for key, value in SPARK_CONF.items():
+        builder = builder.config(key, value)
+    session = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse"))).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def fresh_node(tmp_path: Path) -> Iterator[Callable[..., NodeProcess]]:
+    """A factory of nodes of one's own, started: `fresh_node(FAIRLOG_…="…")`. All are stopped at the end."""
+    nodes: list[NodeProcess] = []
+
+    def make(**environment: str) -> NodeProcess:
+        fresh = NodeProcess(
+            tmp_path / f"node{len(nodes)}", {"FAIRLOG_TRANSACTIONS_CHECK_INTERVAL_MS": "100"} | environment
+        )
+        nodes.append(fresh)
+        fresh.start()
+        return fresh
+
+    yield make
+    for each in nodes:
+        each.stop()
