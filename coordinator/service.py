@@ -27,6 +27,14 @@ from coordinator.messages import Participants
 from coordinator.producer import Producer
 from coordinator.restarting import recover
 from coordinator.settings import CoordinatorSettings
+from coordinator.sinks.messages import (
+    BatchCommitted,
+    CommitBatch,
+    Lane,
+    LaneGranted,
+    SinkDescription,
+    SinkRefused,
+)
 from coordinator.slots import Slot, park
 from coordinator.states import IdState
 from coordinator.turns import Turns
@@ -132,6 +140,34 @@ class Coordinator:
         answer = await self._request(transactional_id, event)
         assert answer is None or isinstance(answer, Refusal)
         return answer
+
+    async def join_batch(self, lane: Lane) -> LaneGranted | BatchCommitted | SinkRefused:
+        """Join a batch that is still to be committed: the answer names the transactional id to write under.
+
+        `BatchCommitted` if the batch is committed already: there is nothing to write. A lane that joins again is
+        answered alike, as long as it has not ended.
+        """
+        raise NotImplementedError
+
+    async def commit_batch(self, message: CommitBatch) -> BatchCommitted | SinkRefused:
+        """Publish the winners' records as one, and discard all other lanes of the batch.
+
+        Answered when the decision is durable, as EndTxn is; the copy goes on behind it. A repetition is answered with
+        the same places. Cancelling does not stop a commit that has begun.
+        """
+        raise NotImplementedError
+
+    async def abort_batch(self, sink: str, query: str, run: str, batch: int) -> SinkRefused | None:
+        """Discard all lanes of the batch. None: nothing of it is open now. COMMITTED if it is committed."""
+        raise NotImplementedError
+
+    def sinks(self) -> Sequence[SinkDescription]:
+        """All sinks, by name."""
+        raise NotImplementedError
+
+    async def forget_sink(self, sink: str) -> SinkRefused | None:
+        """Forget the sink with its fence, so that another query may use the name. IN_USE while lanes are open."""
+        raise NotImplementedError
 
     def describe(self, transactional_id: str) -> Description | None:
         """The id as it stands, or None if it is unknown."""

@@ -1,0 +1,124 @@
+"""What a sink's driver and its writers ask of the coordinator, and what they are answered.
+
+A *sink* receives batches, numbered from 0 by its *query*, which is restarted as ever new *runs*. Whoever writes for a
+batch joins it and gets a *lane*: a transactional id to write under. The driver then names the lanes that have won, and
+the coordinator publishes their records as one, or refuses. Which promises hold is said where they are kept
+(docs/transactions.md). Frozen values, without a transport: today a native connection brings them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from coordinator.answers import Effect
+from fairlog_types import Placement
+
+LANE_PREFIX = "fairlog.lane."
+"""Of the transactional ids of lanes: nobody may use one who has not joined."""
+
+NO_BATCH = -1
+"""Before the first batch of a sink."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One writer of a batch: an attempt at one of its partitions.
+
+    `sink` is named by the user. `query` stays the same over restarts, `run` is new at each start. `batch`, `partition`
+    and `attempt` count from 0; partition -1 is that of the source's offsets, which the driver itself writes.
+    """
+
+    sink: str
+    query: str
+    run: str
+    batch: int
+    partition: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """A lane whose records are to be published, and how many it has written."""
+
+    partition: int
+    attempt: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommitBatch:
+    """Publish the records of these lanes of the batch as one, and nothing else of it."""
+
+    sink: str
+    query: str
+    run: str
+    batch: int
+    winners: tuple[Winner, ...]
+
+
+class SinkRefusal(Enum):
+    """Why a request about a sink was not carried out. The value says what is to be done."""
+
+    BAD_REQUEST = "the request contradicts itself; it must be mended"
+    ANOTHER_QUERY = "the sink belongs to another query; use another name, or forget the sink"
+    OLD_RUN = "a newer run of the query has taken over; this one has to stop"
+    UNKNOWN_LANE = "a lane is not known, perhaps since the node was restarted; the batch must be written again"
+    WRONG_COUNT = "a lane does not hold as many records as are told; the batch must be written again"
+    LANE_ABORTED = "records of a lane are gone; the batch must be written again"
+    COMMITTED = "the batch is committed already"
+    TOO_MANY_LANES = "the sink has as many lanes open as it may; the batch needs fewer partitions"
+    UNKNOWN_SINK = "there is no such sink"
+    IN_USE = "the sink is being written to or decided; ask again"
+    STORAGE = "the disk refused; nothing was changed; the node must be restarted"
+    EFFECT_UNKNOWN = "the disk refused while the commit was written; a restart decides it, and a repetition tells"
+
+    @property
+    def effect(self) -> Effect:
+        return Effect.UNKNOWN if self is SinkRefusal.EFFECT_UNKNOWN else Effect.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class LaneGranted:
+    """The transactional id to write under, for an ordinary transactional producer that never commits."""
+
+    transactional_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCommitted:
+    """The batch's records are, or will be, visible: all of its winners' and nothing else of it."""
+
+    batch: int
+    placements: tuple[Placement, ...]
+    """Where its records are, sorted; those of one log are one piece for each lane. Empty if the sink has gone on since
+    and the places are forgotten."""
+    already: bool
+    """It was committed by an earlier request."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRefused:
+    """Not carried out."""
+
+    why: SinkRefusal
+    sentence: str
+    """What happened, where, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkDescription:
+    """One sink as it stands."""
+
+    sink: str
+    query: str
+    run: str | None
+    """The current run; None if none has joined since the node started."""
+    batch: int | None
+    """The last one that is committed (the *fence*); None if there is none."""
+    placements: tuple[Placement, ...]
+    """Of that batch."""
+    open_lanes: tuple[str, ...]
+    """The transactional ids of lanes that have joined and not ended."""
+    used_ms: int
+    """The last request or commit, in milliseconds since 1970."""
