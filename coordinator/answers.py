@@ -36,6 +36,8 @@ class Refusal(Enum):
     UNKNOWN_LOG = "the partition does not exist or cannot take part"
     STORAGE = "the disk refused; nothing was changed; the node must be restarted"
     STORAGE_EFFECT_UNKNOWN = "the disk refused while the commit was written; a restart decides it"
+    NOT_JOINED = "transactional ids that begin with fairlog.lane. are for writers that have joined a sink's batch"
+    LANE = "a lane is committed with its batch, by whoever commits that, and not by its producer"
     OUTCOME_LOST = "the machine lost its memory; whether the last transaction was committed cannot be told"
 
     @property

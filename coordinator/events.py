@@ -132,6 +132,23 @@ class Withdrawn:
     now_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """The open transaction is committed as part of its lane's group, by the group's record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The lane's open transaction is not to be committed."""
+
+    now_ms: int
+
+    @property
+    def fence(self) -> bool:
+        """As in `TimedOut`: always."""
+        return True
+
+
 Event = (
     Init
     | Add
@@ -146,6 +163,8 @@ Event = (
     | Idle
     | Restarted
     | Withdrawn
+    | Grouped
+    | Dropped
 )
 
 # --------------------------------------------------------------------------------------------- effects

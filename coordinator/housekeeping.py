@@ -1,8 +1,8 @@
 """What time brings: transactions that took too long, ids that nobody uses, and journals that have grown.
 
 How it works. Every `check_interval_ms` each id that has no turn is looked at (`machine.due`), and gets one if it is
-due. Ages are taken from the clock of the event loop, since the wall clock may jump. A group journal that has
-outgrown its own snapshot is replaced by one.
+due. Then sinks let go of lanes that have ended so, or do nothing. Ages are taken from the clock of the event loop,
+since the wall clock may jump. A group journal that has outgrown its own snapshot is replaced by one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import trio
 
 from coordinator import recovery
 from coordinator.machine import due
+from coordinator.sinks.service import Sinks
 from coordinator.slots import ms_since, open_ms_of
 from coordinator.turns import Turns
 from fairlog_types import StorageFailure
@@ -34,7 +35,7 @@ _YIELD_EVERY = 500
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-async def keep_house(turns: Turns) -> None:
+async def keep_house(turns: Turns, sinks: Sinks) -> None:
     """Look at every id each `check_interval_ms`; until cancelled."""
     while True:
         await trio.sleep(turns.settings.check_interval_ms / 1000)
@@ -47,23 +48,25 @@ async def keep_house(turns: Turns) -> None:
             event = due(slot.producer, *ages_ms, turns.settings, turns.now_ms())
             if event is not None and turns.slots.get(transactional_id) is slot:
                 await turns.take_turn(slot, event)
-        await _take_snapshots(turns)
+        sinks.look()
+        await _take_snapshots(turns, sinks)
 
 
-async def _take_snapshots(turns: Turns) -> None:
+async def _take_snapshots(turns: Turns, sinks: Sinks) -> None:
     for index, journal in enumerate(turns.journals):
         if journal.bytes_since_snapshot <= SNAPSHOT_BYTES_MIN or turns.failures[index] is not None:
             continue
         ids = sum(slot.journal == index for slot in turns.slots.values())
         if journal.bytes_since_snapshot > ids * SNAPSHOT_BYTES_PER_ID:
             try:
-                await journal.snapshot(partial(_state, turns, index))
+                await journal.snapshot(partial(_state, turns, sinks, index))
             except NoFiles as failure:
                 _log.warning("snapshot put off", reason=str(failure))
             except (StorageFailure, OSError) as failure:
                 turns.fail(index, failure)
 
 
-def _state(turns: Turns, index: int) -> Iterator[GroupRecord]:
-    """Of all ids whose records are in that journal."""
-    return recovery.snapshot_records(slot.producer for slot in turns.slots.values() if slot.journal == index)
+def _state(turns: Turns, sinks: Sinks, index: int) -> Iterator[GroupRecord]:
+    """Of all ids and sinks whose records are in that journal."""
+    producers = (slot.producer for slot in turns.slots.values() if slot.journal == index)
+    return recovery.snapshot_records(producers, sinks.states(index))

@@ -20,8 +20,8 @@ What it keeps:
   two requests are refused (LATE) on an earlier one. InitProducerId is not compared: aiokafka sends it on
   a connection of its own, which may be the later one.
 
-It does not order transactions of different ids (order.py), nor read journals (recovery.py). There is no
-I/O and no clock in it: times come with the events.
+It does not order transactions of different ids (order.py), nor decide those of lanes (sinks/), nor read journals
+(recovery.py). There is no I/O and no clock in it: times come with the events.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from coordinator.answers import CommittedTransaction, Granted, Refusal
 from coordinator.messages import Begin, DiscardTransaction, Prepare
 from coordinator.producer import NO_CONNECTION, Decided, OpenTransaction, Outcome, Producer
 from coordinator.settings import CoordinatorSettings
+from coordinator.sinks.lane_ids import group_of_lane, is_lane
 from coordinator.states import NEXT_STATES, EventKind, IdState
-from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogId, ProducerEpoch, TxId
+from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogId, Placement, ProducerEpoch, TxId
 from journal.group_records import (
     AbortedRecord,
     BeginRecord,
@@ -69,8 +70,8 @@ Step = tuple[Producer, Sequence[ev.Effect]]
 
 
 def group_of(transactional_id: str) -> str:
-    """The group whose commit order the id's transactions share. Today each id is a group of its own."""
-    return transactional_id
+    """The group whose commit order the id's transactions share. An id is a group of its own, a sink's lanes are one."""
+    return group_of_lane(transactional_id) if is_lane(transactional_id) else transactional_id
 
 
 def remember(
@@ -109,11 +110,18 @@ def due(
     wall clock may jump. `now_ms`, in milliseconds since 1970, is only written down.
     """
     if producer.state is IdState.OPEN:
-        return ev.TimedOut(settings.fence_on_timeout, now_ms) if open_ms >= producer.timeout_ms else None
+        if open_ms < producer.timeout_ms:
+            return None
+        return ev.TimedOut(fences(producer.transactional_id, settings), now_ms)
     may_expire = producer.state in (IdState.EMPTY, IdState.MUST_ABORT) and not producer.decided
     if may_expire and idle_ms >= settings.transactional_id_expiration_ms:
         return ev.Idle()
     return None
+
+
+def fences(transactional_id: str, settings: CoordinatorSettings) -> bool:
+    """Whether an end by force bumps the epoch. That of a lane always does: its batch is written by another one then."""
+    return settings.fence_on_timeout or is_lane(transactional_id)
 
 
 def idle_before(producer: Producer, settings: CoordinatorSettings, now_ms: int) -> int:
@@ -492,7 +500,25 @@ def _copied(producer: Producer, event: ev.Copied) -> Step:
     return after, (ev.Append(record),)
 
 
-def _end_by_force(producer: Producer, event: ev.TimedOut | ev.Forced) -> Step:
+def _grouped(producer: Producer, _event: ev.Grouped) -> Step:
+    """The group's records in the journal, and its placing, stand for those of each of its transactions."""
+    after = replace(
+        producer,
+        state=IdState.EMPTY,
+        number=producer.number + 1,
+        last=Outcome.COMMITTED,
+        moved_on=False,
+        transaction=None,
+    )
+    return after, ()
+
+
+def copied_in_group(producer: Producer, txid: TxId, placements: tuple[Placement, ...]) -> Producer:
+    """The id's transaction, which was committed with its group, is visible."""
+    return replace(producer, committed=remember(producer.committed, CommittedTransaction(txid, placements)))
+
+
+def _end_by_force(producer: Producer, event: ev.TimedOut | ev.Forced | ev.Dropped) -> Step:
     if event.fence and producer.epoch < EPOCH_MAX:
         after = _in_epoch(producer, ProducerEpoch(producer.epoch + 1), NO_PRODUCER_EPOCH)
     else:
@@ -573,6 +599,8 @@ _KINDS: dict[type[ev.Event], EventKind] = {
     ev.Idle: EventKind.IDLE,
     ev.Restarted: EventKind.RESTARTED,
     ev.Withdrawn: EventKind.WITHDRAWN,
+    ev.Grouped: EventKind.GROUPED,
+    ev.Dropped: EventKind.DROPPED,
 }
 
 _Rule = Callable[[Producer, Any], Step]
@@ -605,6 +633,8 @@ _RULES: dict[tuple[IdState, EventKind], _Rule] = {
     (_S.OPEN, _E.TIMED_OUT): _end_by_force,
     (_S.OPEN, _E.FORCED): _force,
     (_S.OPEN, _E.RESTARTED): _restarted,
+    (_S.OPEN, _E.GROUPED): _grouped,
+    (_S.OPEN, _E.DROPPED): _end_by_force,
     (_S.PREPARING, _E.INIT): _wait_for_decision,
     (_S.PREPARING, _E.ADD): _add_while_preparing,
     (_S.PREPARING, _E.END_COMMIT): _wait_for_decision,

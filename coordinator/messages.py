@@ -7,7 +7,7 @@ node can flush them together (one flush delay) and place them in one order (inva
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -119,6 +119,22 @@ class Participants(Protocol):
 
         Called in the group's commit order (invariant 6). Raises StorageFailure if a journal is closed;
         the transaction stays decided and is placed again after a restart.
+        """
+        ...
+
+    def place_together(self, messages: Sequence[ApplyCommit]) -> None:
+        """`place` several transactions as one: under one apply number, and visible at the same instant.
+
+        They may have logs in common, and follow each other there in the order of `messages`, which must be the same
+        whenever this is said again. Idempotent as `place` is: what survived of some keeps its places, and the rest
+        comes under the same apply number. Raises StorageFailure like `place`.
+        """
+        ...
+
+    def placed(self, message: ApplyCommit) -> tuple[Placement, ...]:
+        """Where `place` has put the transaction's records, at once: they need not be durable or visible yet.
+
+        Logs without records of it are left out, and those that were deleted in the meantime.
         """
         ...
 

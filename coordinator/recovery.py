@@ -10,6 +10,8 @@ placed. `snapshot_records` is the inverse of `replay`: records from which the sa
 | PREPARE_COMMIT | prepares it again: all can → placed; one cannot → aborted (`Withdrawn`) |
 | COMMITTED, ABORTED | nothing |
 | PREPARE_ABORT | says DISCARD again, then ABORTED; the id must abort, since the client may have no answer |
+| GROUP_PREPARE_COMMIT | prepares all its parts again: all can → placed together; one cannot → none is |
+| GROUP_COMMITTED, GROUP_ABORTED | nothing; which lanes were open is forgotten, and they are aborted |
 
 A transaction whose PREPARE_COMMIT is durable was possibly answered, and then it *can* be prepared again: all
 its data were durable before the answer (invariant 5). One that cannot be prepared was never answered.
@@ -25,9 +27,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coordinator.answers import CommittedTransaction
-from coordinator.machine import group_of, prepare_commit_record, producer_record, remember
+from coordinator.machine import copied_in_group, group_of, prepare_commit_record, producer_record, remember
 from coordinator.messages import Expected
 from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
+from coordinator.sinks.groups import Fence, Group, SinkState, joined_places
+from coordinator.sinks.lane_ids import lane_id
+from coordinator.sinks.messages import NO_BATCH
 from coordinator.states import IdState
 from fairlog_types import ApplyNumber, TxId
 from journal.group_records import (
@@ -35,10 +40,15 @@ from journal.group_records import (
     BeginRecord,
     CommittedRecord,
     ExpiredRecord,
+    GroupAbortedRecord,
+    GroupCommittedRecord,
+    GroupPrepareCommitRecord,
     GroupRecord,
     PrepareAbortRecord,
     PrepareCommitRecord,
     ProducerRecord,
+    SinkForgottenRecord,
+    SinkRecord,
 )
 
 
@@ -52,6 +62,10 @@ class Replay:
     """PREPARE_ABORT without ABORTED."""
     sequence: dict[TxId, int] = field(default_factory=dict[TxId, int])
     """Of each PREPARE_COMMIT that is undecided: its place among those of the journal."""
+    sinks: dict[str, SinkState] = field(default_factory=dict[str, SinkState])
+    """By name."""
+    group_sequence: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
+    """As `sequence`, of each GROUP_PREPARE_COMMIT, by sink and batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +76,41 @@ class InDoubt:
     decided: Decided
     journal: int
     sequence: int
+
+    @property
+    def order_group(self) -> str:
+        """Whose commits have one order (invariant 6)."""
+        return group_of(self.transactional_id)
+
+    @property
+    def parts(self) -> tuple[Decided, ...]:
+        """What is prepared and placed, all or nothing."""
+        return (self.decided,)
+
+    def record(self) -> GroupRecord:
+        """PREPARE_COMMIT."""
+        return prepare_commit_record(self.transactional_id, self.decided)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInDoubt:
+    """A GROUP_PREPARE_COMMIT without GROUP_COMMITTED or GROUP_ABORTED. Otherwise as `InDoubt`."""
+
+    group: Group
+    journal: int
+    sequence: int
+
+    @property
+    def order_group(self) -> str:
+        return self.group.order_group
+
+    @property
+    def parts(self) -> tuple[Decided, ...]:
+        return tuple(part.decided for part in self.group.parts)
+
+    def record(self) -> GroupRecord:
+        """GROUP_PREPARE_COMMIT."""
+        return self.group.record()
 
 
 def replay(records: Iterable[GroupRecord]) -> Replay:
@@ -83,6 +132,16 @@ def replay(records: Iterable[GroupRecord]) -> Replay:
                 _fold_prepare_abort(found, record)
             case AbortedRecord():
                 _fold_aborted(found, record)
+            case SinkRecord():
+                _fold_sink(found, record)
+            case SinkForgottenRecord(sink):
+                found.sinks.pop(sink, None)
+            case GroupPrepareCommitRecord():
+                _fold_group_prepare_commit(found, record, count)
+            case GroupCommittedRecord():
+                _fold_group_committed(found, record)
+            case GroupAbortedRecord():
+                _fold_group_aborted(found, record)
     for record in found.half_aborted.values():
         producer = found.producers.get(record.transactional_id)
         if producer is not None and _is_current(producer, record.txid) and producer.state is IdState.EMPTY:
@@ -90,59 +149,77 @@ def replay(records: Iterable[GroupRecord]) -> Replay:
     return found
 
 
-def in_doubt(replays: Sequence[Replay]) -> list[InDoubt]:
-    """What is to be prepared again, over all journals, in the order of journals and PREPARE_COMMITs."""
-    found = [
-        InDoubt(producer.transactional_id, decided, index, one.sequence[decided.txid])
-        for index, one in enumerate(replays)
-        for producer in one.producers.values()
-        for decided in producer.decided
-    ]
+def in_doubt(replays: Sequence[Replay]) -> list[InDoubt | GroupInDoubt]:
+    """What is to be prepared again, over all journals, in the order of journals and PREPARE_COMMITs of either kind."""
+    found: list[InDoubt | GroupInDoubt] = []
+    for index, one in enumerate(replays):
+        found += [
+            InDoubt(producer.transactional_id, decided, index, one.sequence[decided.txid])
+            for producer in one.producers.values()
+            for decided in producer.decided
+        ]
+        found += [
+            GroupInDoubt(group, index, one.group_sequence[sink.sink, group.batch])
+            for sink in one.sinks.values()
+            for group in sink.prepared
+        ]
     return sorted(found, key=lambda it: (it.journal, it.sequence))
 
 
-def place_order(prepared: Sequence[InDoubt], surviving: Mapping[TxId, ApplyNumber | None]) -> list[InDoubt]:
+def place_order(
+    prepared: Sequence[InDoubt | GroupInDoubt], surviving: Mapping[TxId, ApplyNumber | None]
+) -> list[InDoubt | GroupInDoubt]:
     """The order in which transactions that are prepared again are placed.
 
     Those of which some APPLY survived come in the order of their apply numbers, before all others: some log
-    has them in that order. But one that stands earlier in a group must come before its successors, whatever
-    survived of it; so it counts with the least number of itself and all behind it in its group (invariant 6).
+    has them in that order. What is placed together has one number, whichever part of it survived. But one that stands
+    earlier in a group must come before its successors, whatever survived of it; so it counts with the least number of
+    itself and all behind it in its group (invariant 6).
     """
     infinity = float("inf")
     least_behind: dict[str, float] = {}
-    keyed: list[tuple[float, int, int, InDoubt]] = []
+    keyed: list[tuple[float, int, int, InDoubt | GroupInDoubt]] = []
     for one in sorted(prepared, key=lambda it: (it.journal, it.sequence), reverse=True):
-        number = surviving[one.decided.txid]
-        group = group_of(one.transactional_id)
-        least = min(least_behind.get(group, infinity), infinity if number is None else number)
-        least_behind[group] = least
+        numbers = (surviving[part.txid] for part in one.parts)
+        number = min((it for it in numbers if it is not None), default=infinity)
+        least = min(least_behind.get(one.order_group, infinity), number)
+        least_behind[one.order_group] = least
         keyed.append((least, one.journal, one.sequence, one))
     return [one for *_, one in sorted(keyed, key=lambda key: key[:3])]
 
 
-def snapshot_records(producers: Iterable[Producer]) -> Iterator[GroupRecord]:
-    """Records whose `replay` gives these producers again, but for what only lives in memory (connections)."""
+def snapshot_records(producers: Iterable[Producer], sinks: Iterable[SinkState] = ()) -> Iterator[GroupRecord]:
+    """Records whose `replay` gives these again, but for what only lives in memory (connections, lanes)."""
     for producer in producers:
-        if producer.state is IdState.UNKNOWN:
-            continue
-        transactional_id, now_ms = producer.transactional_id, producer.used_ms
-        yield producer_record(producer, now_ms)
-        # In commit order, which is not that of the copies (invariant 6).
-        for one in sorted((*producer.committed, *producer.decided), key=lambda it: it.txid):
-            if isinstance(one, Decided):
-                yield prepare_commit_record(transactional_id, one)
-            else:
-                yield CommittedRecord(one.txid, transactional_id, one.placements, now_ms)
-        if producer.last is Outcome.ABORTED:
-            before = TxId(producer.producer_id, producer.epoch, producer.number - 1)
-            yield AbortedRecord(before, transactional_id, now_ms)
-        transaction = producer.transaction
-        if transaction is not None:
-            yield BeginRecord(producer.txid, transactional_id, transaction.logs, transaction.started_ms)
-            if transaction.expected is not None:
-                yield prepare_commit_record(transactional_id, Decided(producer.txid, transaction.expected, now_ms))
-        elif producer.moved_on and producer.state is IdState.EMPTY and producer.last is Outcome.COMMITTED:
-            yield BeginRecord(producer.txid, transactional_id, {}, now_ms)
+        if producer.state is not IdState.UNKNOWN:
+            yield from _records_of_id(producer)
+    for sink in sinks:
+        # One that has never had a batch is made again by whoever joins.
+        if sink.fence.batch != NO_BATCH:
+            yield sink.record()
+        for group in sink.prepared:
+            yield group.record()
+
+
+def _records_of_id(producer: Producer) -> Iterator[GroupRecord]:
+    transactional_id, now_ms = producer.transactional_id, producer.used_ms
+    yield producer_record(producer, now_ms)
+    # In commit order, which is not that of the copies (invariant 6).
+    for one in sorted((*producer.committed, *producer.decided), key=lambda it: it.txid):
+        if isinstance(one, Decided):
+            yield prepare_commit_record(transactional_id, one)
+        else:
+            yield CommittedRecord(one.txid, transactional_id, one.placements, now_ms)
+    if producer.last is Outcome.ABORTED:
+        before = TxId(producer.producer_id, producer.epoch, producer.number - 1)
+        yield AbortedRecord(before, transactional_id, now_ms)
+    transaction = producer.transaction
+    if transaction is not None:
+        yield BeginRecord(producer.txid, transactional_id, transaction.logs, transaction.started_ms)
+        if transaction.expected is not None:
+            yield prepare_commit_record(transactional_id, Decided(producer.txid, transaction.expected, now_ms))
+    elif producer.moved_on and producer.state is IdState.EMPTY and producer.last is Outcome.COMMITTED:
+        yield BeginRecord(producer.txid, transactional_id, {}, now_ms)
 
 
 def _is_current(producer: Producer, txid: TxId) -> bool:
@@ -244,3 +321,75 @@ def _ended_by_abort(producer: Producer, txid: TxId) -> Producer:
     elif producer.transaction is not None:
         return producer
     return replace(producer, last=Outcome.ABORTED)
+
+
+# ----------------------------------------------------------------------------------------------- sinks
+
+
+def _fold_sink(found: Replay, record: SinkRecord) -> None:
+    before = found.sinks.get(record.sink)
+    if before is None or before.query != record.query:
+        before = SinkState(record.sink, record.query)
+    if record.batch > before.fence.batch:
+        found.sinks[record.sink] = replace(
+            before,
+            fence=Fence(record.batch, record.placements),
+            prepared=tuple(it for it in before.prepared if it.batch > record.batch),
+            used_ms=max(before.used_ms, record.timestamp_ms),
+        )
+
+
+def _fold_group_prepare_commit(found: Replay, record: GroupPrepareCommitRecord, sequence: int) -> None:
+    group = Group.of_record(record)
+    state = found.sinks.get(group.sink)
+    if state is None or state.query != group.query:
+        state = SinkState(group.sink, group.query)
+    if group.batch <= state.fence.batch or any(it.parts == group.parts for it in state.prepared if _same(it, record)):
+        return
+    others = tuple(it for it in state.prepared if not _same(it, record))
+    used_ms = max(state.used_ms, record.timestamp_ms)
+    found.sinks[group.sink] = replace(state, prepared=(*others, group), used_ms=used_ms)
+    found.group_sequence[group.sink, group.batch] = sequence
+    for transactional_id, part in zip(group.lane_ids(), group.parts, strict=True):
+        producer, txid = found.producers.get(transactional_id), part.decided.txid
+        if producer is not None and _is_current(producer, txid) and txid.number >= producer.number:
+            found.producers[transactional_id] = replace(
+                producer, state=IdState.EMPTY, number=txid.number + 1, last=Outcome.COMMITTED, transaction=None
+            )
+
+
+def _same(group: Group, record: GroupPrepareCommitRecord | GroupCommittedRecord | GroupAbortedRecord) -> bool:
+    return group.batch == record.batch
+
+
+def _fold_group_committed(found: Replay, record: GroupCommittedRecord) -> None:
+    state = found.sinks.get(record.sink)
+    if state is None:
+        return
+    for part in record.parts:
+        transactional_id = lane_id(record.sink, part.slot)
+        producer = found.producers.get(transactional_id)
+        if producer is not None and all(it.txid != part.txid for it in producer.committed):
+            found.producers[transactional_id] = copied_in_group(producer, part.txid, part.placements)
+    if record.batch > state.fence.batch:
+        places = joined_places(place for part in record.parts for place in part.placements)
+        others = tuple(it for it in state.prepared if not _same(it, record))
+        used_ms = max(state.used_ms, record.timestamp_ms)
+        found.sinks[record.sink] = replace(state, fence=Fence(record.batch, places), prepared=others, used_ms=used_ms)
+
+
+def _fold_group_aborted(found: Replay, record: GroupAbortedRecord) -> None:
+    """A sink that has not had a batch is forgotten with it: whoever joins next makes it again."""
+    state = found.sinks.get(record.sink)
+    if state is None:
+        return
+    for group in state.prepared:
+        if _same(group, record):
+            for transactional_id, part in zip(group.lane_ids(), group.parts, strict=True):
+                producer = found.producers.get(transactional_id)
+                if producer is not None:
+                    found.producers[transactional_id] = _ended_by_abort(producer, part.decided.txid)
+    after = replace(state, prepared=tuple(it for it in state.prepared if not _same(it, record)))
+    found.sinks[record.sink] = after
+    if after.fence.batch == NO_BATCH and not after.prepared:
+        del found.sinks[record.sink]

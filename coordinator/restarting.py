@@ -21,11 +21,12 @@ import trio
 
 from coordinator import events as ev
 from coordinator import recovery
-from coordinator.machine import idle_before, prepare_commit_record
+from coordinator.machine import idle_before
 from coordinator.messages import DiscardTransaction, Prepare
 from coordinator.producer import Producer
+from coordinator.sinks.service import Sinks
 from coordinator.slots import Slot
-from coordinator.turns import Turns, words
+from coordinator.turns import Recorded, Turns, words
 from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LogId, StorageFailure, TxId
 from journal.group_journal import GroupJournal
 from journal.group_records import AbortedRecord
@@ -35,12 +36,14 @@ _PREPARED_AT_ONCE = 64
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-async def recover(turns: Turns, *, tail_kept: bool) -> None:
+async def recover(turns: Turns, sinks: Sinks, *, tail_kept: bool) -> None:
     """Decide what the last run left undecided (`Coordinator.recover`). Raises StorageFailure or CorruptStorage."""
     replays = [await trio.to_thread.run_sync(_replay, journal) for journal in turns.journals]
     for index, one in enumerate(replays):
         for producer in one.producers.values():
             turns.adopt(producer, index, idle_before(producer, turns.settings, turns.now_ms()))
+        for state in one.sinks.values():
+            sinks.adopt(state, index)
     for slot in list(turns.slots.values()):
         await turns.carry_out(slot, ev.Restarted(tail_kept, turns.now_ms()))
     # Behind that: with ABORTED alone, a crash in between would let the next start forget that the id must abort.
@@ -49,32 +52,37 @@ async def recover(turns: Turns, *, tail_kept: bool) -> None:
             slot = turns.slots.get(record.transactional_id) or Slot(Producer(record.transactional_id), index)
             turns.participants.discard(DiscardTransaction(txid, record.logs))
             await turns.append(slot, AbortedRecord(txid, record.transactional_id, turns.now_ms()))
-    await _prepare_again(turns, recovery.in_doubt(replays), tail_kept=tail_kept)
+    await _prepare_again(turns, sinks, recovery.in_doubt(replays), tail_kept=tail_kept)
     if turns.participants_failure is not None:
         raise turns.participants_failure
     for index, journal in enumerate(turns.journals):
-        appended = max((slot.appended for slot in turns.slots.values() if slot.journal == index), default=0)
+        recorded: list[Recorded] = [*turns.slots.values(), *sinks.entries()]
+        appended = max((it.appended for it in recorded if it.journal == index), default=0)
         await journal.to_disk(JournalPosition(appended))  # else the next loss of power has the same numbers used again
 
 
-async def _prepare_again(turns: Turns, doubtful: Sequence[recovery.InDoubt], *, tail_kept: bool) -> None:
-    """Prepare what is in doubt, place it in order, and withdraw what cannot be prepared."""
+async def _prepare_again(
+    turns: Turns, sinks: Sinks, doubtful: Sequence[recovery.InDoubt | recovery.GroupInDoubt], *, tail_kept: bool
+) -> None:
+    """Prepare what is in doubt, place it in order, and withdraw what cannot be prepared: of a group all or nothing."""
     refused: dict[TxId, Mapping[LogId, str]] = {}
     gone: dict[str, TxId] = {}
     failures: list[StorageFailure] = []
     limit = trio.CapacityLimiter(_PREPARED_AT_ONCE)
 
-    async def prepare(one: recovery.InDoubt) -> None:
-        slot = turns.slots[one.transactional_id]
-        decided = one.decided
+    async def prepare(one: recovery.InDoubt | recovery.GroupInDoubt) -> None:
+        written_by: Recorded = (
+            turns.slots[one.transactional_id] if isinstance(one, recovery.InDoubt) else sinks.entry_of(one.group)
+        )
         try:
             async with limit:
                 # The old PREPARE_COMMIT may be in the page cache only; flushing a second one flushes both.
-                await turns.append(slot, prepare_commit_record(one.transactional_id, decided))
-                answer = await turns.participants.prepare(Prepare(decided.txid, decided.expected))
-                refused[decided.txid] = answer.refused
-                gone.update(dict.fromkeys(answer.gone.values(), decided.txid))
-                await turns.journals[slot.journal].flush(slot.appended)
+                await turns.append(written_by, one.record())
+                for decided in one.parts:
+                    answer = await turns.participants.prepare(Prepare(decided.txid, decided.expected))
+                    refused[decided.txid] = answer.refused
+                    gone.update(dict.fromkeys(answer.gone.values(), decided.txid))
+                await turns.journals[one.journal].flush(written_by.appended)
         except StorageFailure as failure:
             failures.append(failure)
 
@@ -89,18 +97,29 @@ async def _prepare_again(turns: Turns, doubtful: Sequence[recovery.InDoubt], *, 
             f"the journal {directory} is missing: transaction {txid} was to be committed and has records there. "
             "Put back an intact copy of the directory; starting without it would lose what was answered."
         )
-    prepared = [one for one in doubtful if not refused[one.decided.txid]]
+    prepared: list[recovery.InDoubt | recovery.GroupInDoubt] = []
     for one in doubtful:
-        txid = one.decided.txid
-        if refused[txid]:
+        lost = [decided.txid for decided in one.parts if refused[decided.txid]]
+        for txid in lost:
             _log.warning("transaction did not survive the crash", txid=str(txid), refused=words(refused[txid]))
-            await turns.carry_out(turns.slots[one.transactional_id], ev.Withdrawn(txid, turns.now_ms()))
+        if not lost:
+            prepared.append(one)
+        elif isinstance(one, recovery.InDoubt):
+            withdrawn = ev.Withdrawn(one.decided.txid, turns.now_ms())
+            await turns.carry_out(turns.slots[one.transactional_id], withdrawn)
+        else:
+            _log.warning("batch is withdrawn, and is to be written again", sink=one.group.sink, batch=one.group.batch)
+            await sinks.withdraw(one.group)
     surviving: dict[TxId, ApplyNumber | None] = {
-        one.decided.txid: turns.participants.surviving_apply_number(one.decided.txid, tuple(one.decided.expected))
+        decided.txid: turns.participants.surviving_apply_number(decided.txid, tuple(decided.expected))
         for one in prepared
+        for decided in one.parts
     }
     for one in recovery.place_order(prepared, surviving):
-        turns.place_again(turns.slots[one.transactional_id], one.decided)
+        if isinstance(one, recovery.InDoubt):
+            turns.place_again(turns.slots[one.transactional_id], one.decided)
+        else:
+            sinks.place_again(one.group)
 
 
 def _replay(journal: GroupJournal) -> recovery.Replay:

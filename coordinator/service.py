@@ -6,6 +6,9 @@ The exception is an id whose transaction is being decided: then the machine is a
 AddPartitions hears CONCURRENT instead of hanging, and EndTxn repeated gets the decision that is coming. When the disk
 has failed nobody gets a turn, and only what is certain is answered (`machine.answer_unwritten`).
 
+The lanes of sinks are transactional ids, too; whether one may have its turn, its sink says (sinks/service.py), which
+also carries out what is asked of sinks.
+
 A restart comes before the first request (restarting.py); time-outs, expiry and snapshots go on beside them
 (housekeeping.py).
 """
@@ -22,11 +25,12 @@ from coordinator import events as ev
 from coordinator.answers import Answer, Description, Granted, Refusal
 from coordinator.housekeeping import keep_house
 from coordinator.ids import ProducerIds
-from coordinator.machine import answer_unwritten, step
+from coordinator.machine import answer_unwritten, fences, step
 from coordinator.messages import Participants
 from coordinator.producer import Producer
 from coordinator.restarting import recover
 from coordinator.settings import CoordinatorSettings
+from coordinator.sinks.lane_ids import is_lane
 from coordinator.sinks.messages import (
     BatchCommitted,
     CommitBatch,
@@ -35,6 +39,7 @@ from coordinator.sinks.messages import (
     SinkDescription,
     SinkRefused,
 )
+from coordinator.sinks.service import Sinks
 from coordinator.slots import Slot, park
 from coordinator.states import IdState
 from coordinator.turns import Turns
@@ -76,6 +81,7 @@ class Coordinator:
             now_ms=now_ms,
             on_failure=on_failure,
         )
+        self._sinks = Sinks(self._turns)
 
     async def init_producer_id(
         self,
@@ -136,7 +142,7 @@ class Coordinator:
 
         If `txid` is given, that one and none that the producer may have begun after it: WRONG_STATE then.
         """
-        event = ev.Forced(self._settings.fence_on_timeout, self._now_ms(), txid)
+        event = ev.Forced(fences(transactional_id, self._settings), self._now_ms(), txid)
         answer = await self._request(transactional_id, event)
         assert answer is None or isinstance(answer, Refusal)
         return answer
@@ -147,7 +153,7 @@ class Coordinator:
         `BatchCommitted` if the batch is committed already: there is nothing to write. A lane that joins again is
         answered alike, as long as it has not ended.
         """
-        raise NotImplementedError
+        return await self._sinks.join(lane)
 
     async def commit_batch(self, message: CommitBatch) -> BatchCommitted | SinkRefused:
         """Publish the winners' records as one, and discard all other lanes of the batch.
@@ -155,19 +161,19 @@ class Coordinator:
         Answered when the decision is durable, as EndTxn is; the copy goes on behind it. A repetition is answered with
         the same places. Cancelling does not stop a commit that has begun.
         """
-        raise NotImplementedError
+        return await self._sinks.commit(message)
 
     async def abort_batch(self, sink: str, query: str, run: str, batch: int) -> SinkRefused | None:
         """Discard all lanes of the batch. None: nothing of it is open now. COMMITTED if it is committed."""
-        raise NotImplementedError
+        return await self._sinks.abort(sink, query, run, batch)
 
     def sinks(self) -> Sequence[SinkDescription]:
         """All sinks, by name."""
-        raise NotImplementedError
+        return self._sinks.describe()
 
     async def forget_sink(self, sink: str) -> SinkRefused | None:
         """Forget the sink with its fence, so that another query may use the name. IN_USE while lanes are open."""
-        raise NotImplementedError
+        return await self._sinks.forget(sink)
 
     def describe(self, transactional_id: str) -> Description | None:
         """The id as it stands, or None if it is unknown."""
@@ -227,7 +233,7 @@ class Coordinator:
         id must abort once before it may go on (docs/decisions/0004-restart-and-open-transactions.md).
         Raises StorageFailure or CorruptStorage if that is impossible; the node cannot start then.
         """
-        await recover(self._turns, tail_kept=tail_kept)
+        await recover(self._turns, self._sinks, tail_kept=tail_kept)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Time-outs, expiry, snapshots, and the tail of commits that are being copied; until cancelled.
@@ -235,7 +241,7 @@ class Coordinator:
         Raises what stopped a turn half way, unless it was the disk: the node must not go on.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_house, self._turns)
+            nursery.start_soon(keep_house, self._turns, self._sinks)
             task_status.started()
             await self._turns.run()
 
@@ -247,6 +253,8 @@ class Coordinator:
             if self._turns.is_refusing(slot):
                 return answer_unwritten(slot.producer, event)
             if not slot.busy:
+                if is_lane(transactional_id):
+                    return await self._request_of_lane(slot, event)
                 answer = await self._turns.take_turn(slot, event)
                 if not isinstance(answer, ev.WaitForCopy):
                     return answer
@@ -263,6 +271,17 @@ class Coordinator:
                     return Refusal.CONCURRENT
             else:
                 await park(slot)
+
+    async def _request_of_lane(self, slot: Slot, event: ev.Event) -> Answer:
+        """Take a turn, if the sink of the lane admits it."""
+        transactional_id = slot.producer.transactional_id
+        refusal = self._sinks.admit(transactional_id, slot.producer, event)
+        if refusal is not None:
+            return refusal
+        answer = await self._turns.take_turn(slot, event)
+        assert not isinstance(answer, ev.WaitForCopy), "a lane does not commit by itself"
+        self._sinks.note_answer(transactional_id, event, answer)
+        return answer
 
 
 def _description(producer: Producer) -> Description:

@@ -44,6 +44,8 @@ class EventKind(Enum):
     IDLE = "nothing was asked of the id for the expiration time"
     RESTARTED = "the group journal was replayed after a restart"
     WITHDRAWN = "a transaction that the restart found undecided cannot be prepared again"
+    GROUPED = "the group of lanes to which the transaction belongs is committed"
+    DROPPED = "the lane is not to be committed: others have won, or its run was replaced"
 
 
 class Row(NamedTuple):
@@ -94,6 +96,9 @@ TABLE: tuple[Row, ...] = (
     Row(_S.OPEN, _E.FORCED, _S.MUST_ABORT, "aborted without a fence"),
     Row(_S.OPEN, _E.FORCED, _S.OPEN, "refused: another one was meant"),
     Row(_S.OPEN, _E.RESTARTED, _S.MUST_ABORT, "aborted: its batches may be lost"),
+    Row(_S.OPEN, _E.GROUPED, _S.EMPTY, "GROUP_PREPARE_COMMIT names it"),
+    Row(_S.OPEN, _E.DROPPED, _S.EMPTY, "aborted, and the epoch is bumped: the lane is fenced"),
+    Row(_S.OPEN, _E.DROPPED, _S.MUST_ABORT, "aborted without a fence: it has the last epoch"),
     #
     Row(_S.PREPARING, _E.INIT, _S.PREPARING, "waits for the decision"),
     Row(_S.PREPARING, _E.ADD, _S.PREPARING, "refused: concurrent"),

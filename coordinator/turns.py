@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
 import trio
@@ -38,14 +38,14 @@ from coordinator import events as ev
 from coordinator.answers import Answer, Refusal
 from coordinator.ids import ProducerIdBlocks, ProducerIds
 from coordinator.machine import answer_unwritten, group_of, kind_of, step
-from coordinator.messages import Applied, ApplyCommit, DiscardTransaction, Participants
+from coordinator.messages import ApplyCommit, DiscardTransaction, Participants
 from coordinator.order import CommitOrder
 from coordinator.producer import Decided, Producer
 from coordinator.settings import CoordinatorSettings
 from coordinator.slots import Slot, ms_since, park, wake
 from coordinator.states import EventKind, IdState
 from coordinator.watching import Copying, Ended, History, Step, Tally
-from fairlog_types import NO_PRODUCER_ID, LogId, ProducerId, StorageFailure, TxId
+from fairlog_types import NO_PRODUCER_ID, JournalPosition, LogId, Placement, ProducerId, StorageFailure, TxId
 from journal.failpoints import planted, reach
 from journal.group_journal import GroupJournal
 from journal.group_records import GroupRecord, PrepareAbortRecord
@@ -57,6 +57,16 @@ _NO_FILES_PAUSE_S = 0.5
 """Between two attempts to write COMMITTED while no file can be opened."""
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Recorded(Protocol):
+    """What has records in a group journal: a slot, or a sink."""
+
+    @property
+    def journal(self) -> int: ...
+
+    appended: JournalPosition
+    """Behind its last record."""
 
 
 class Turns:
@@ -91,12 +101,14 @@ class Turns:
         """What is committed and not yet visible, in the order of the decisions."""
         self.tally = Tally()
         self.history = History()
+        self.on_refusing: list[Callable[[], None]] = []
+        """Called when requests begin to be refused until a restart."""
         self._on_failure = on_failure
         self._order = CommitOrder()
         self._finishing: trio.Nursery | None = None
         """Where the tails of commits run, as long as `run` does."""
-        self._to_finish: list[ApplyCommit] = []
-        """What was placed before that; after it nothing is finished any more."""
+        self._to_finish: list[tuple[Callable[[Any], Awaitable[None]], object]] = []
+        """The tails of what was placed before that; after it nothing is finished any more."""
         self._fault: Exception | None = None
         self._faulty = trio.Event()
 
@@ -104,8 +116,8 @@ class Turns:
         """The tail of commits that are being copied; until cancelled. Raises what stopped a turn half way."""
         async with trio.open_nursery() as nursery:
             self._finishing = nursery
-            for message in self._to_finish:
-                nursery.start_soon(self._finish, message)
+            for tail, of in self._to_finish:
+                nursery.start_soon(tail, of)
             self._to_finish.clear()
             try:
                 await self._faulty.wait()
@@ -128,10 +140,10 @@ class Turns:
         """Take over an id that a journal knows."""
         slot = self.slots[producer.transactional_id] = Slot(Producer(producer.transactional_id), journal)
         slot.used_s -= idle_ms / 1000
-        self._become(slot, producer)
+        self.become(slot, producer)
 
-    def is_refusing(self, slot: Slot) -> bool:
-        """Whether nothing can be written for this id until a restart."""
+    def is_refusing(self, slot: Recorded) -> bool:
+        """Whether nothing can be written for this id, or sink, until a restart."""
         return self.participants_failure is not None or self.failures[slot.journal] is not None
 
     async def take_turn(self, slot: Slot, event: ev.Event) -> Answer | ev.WaitForCopy:
@@ -165,9 +177,7 @@ class Turns:
             is_commit = isinstance(event, ev.End) and event.commit
             return Refusal.STORAGE_EFFECT_UNKNOWN if is_commit else Refusal.STORAGE
         except Exception as fault:
-            self.fail(slot.journal, fault)
-            self._fault = fault
-            self._faulty.set()
+            self.note_fault(slot.journal, fault)
             raise
 
     async def carry_out(self, slot: Slot, event: ev.Event) -> Answer | ev.WaitForCopy:
@@ -178,7 +188,7 @@ class Turns:
             producer, effects = step(slot.producer, event)
             if producer is not slot.producer and isinstance(event, ev.Init | ev.Add | ev.End):
                 slot.used_s = trio.current_time()
-            self._become(slot, producer)
+            self.become(slot, producer)
             for effect in effects:
                 match effect:
                     case ev.Append(record):
@@ -221,7 +231,8 @@ class Turns:
                         raise AssertionError("a turn has begun while a transaction is being decided")
         return None
 
-    def _become(self, slot: Slot, producer: Producer) -> None:
+    def become(self, slot: Slot, producer: Producer) -> None:
+        """The id's producer is this one from now on."""
         before = slot.producer
         slot.producer = producer
         if producer.transaction is not None and before.transaction is None:
@@ -235,8 +246,8 @@ class Turns:
             if producer.producer_id != NO_PRODUCER_ID:
                 self.owners[producer.producer_id] = producer.transactional_id
 
-    async def append(self, slot: Slot, record: GroupRecord) -> None:
-        """Append for this id, as soon as there is room. Raises StorageFailure."""
+    async def append(self, slot: Recorded, record: GroupRecord) -> None:
+        """Append for this id, or sink, as soon as there is room. Raises StorageFailure."""
         journal = self.journals[slot.journal]
         while not journal.has_room(record):
             try:
@@ -266,7 +277,7 @@ class Turns:
         try:
             begun = await self.participants.begin(effect.message)
         except StorageFailure as failure:
-            self._stop(failure)
+            self.stop(failure)
             return None
         if begun.refused:
             _log.info("logs refused", txid=str(effect.message.txid), refused=words(begun.refused))
@@ -325,7 +336,7 @@ class Turns:
         message = decided.apply()
         self._watch_copy(slot, decided, None, None, None)
         self.participants.place(message)
-        self._finish_later(message)
+        self.finish_later(self._finish, message)
 
     def _watch_copy(
         self, slot: Slot, decided: Decided, began_ms: int | None, began_s: float | None, prepared_s: float | None
@@ -350,31 +361,32 @@ class Turns:
                 self.participants.place(message)
                 reach("coordinator.place.after")
             except (StorageFailure, OSError) as failure:
-                self._stop(failure)
+                self.stop(failure)
                 return
-            self._finish_later(message)
+            self.finish_later(self._finish, message)
 
     def _discard(self, message: DiscardTransaction) -> bool:
         """Whether the participants took note."""
         try:
             self.participants.discard(message)
         except StorageFailure as failure:
-            self._stop(failure)
+            self.stop(failure)
             return False
         return True
 
-    def _finish_later(self, message: ApplyCommit) -> None:
+    def finish_later(self, tail: Callable[[T], Awaitable[None]], of: T) -> None:
+        """Run the tail of a commit, what is to be done when it is copied, beside all else (in `run`)."""
         if self._finishing is None:
-            self._to_finish.append(message)
+            self._to_finish.append((tail, of))
         else:
-            self._finishing.start_soon(self._finish, message)
+            self._finishing.start_soon(tail, of)
 
     async def _finish(self, message: ApplyCommit) -> None:
         """Wait until a placed transaction is visible, and write COMMITTED."""
         try:
             applied = await self.participants.applied(message)
         except StorageFailure as failure:
-            self._stop(failure)
+            self.stop(failure)
             return
         copied_s = trio.current_time()
         copying = self.copying.pop(message.txid)
@@ -383,18 +395,21 @@ class Turns:
         while await self._carry_out_or_fail(slot, copied) is not None and not self.is_refusing(slot):  # noqa: ASYNC110
             await trio.sleep(_NO_FILES_PAUSE_S)
         wake(slot)
-        self._note_committed(message.txid, copying, applied, copied_s)
+        transactional_id = slot.producer.transactional_id
+        self.note_committed(message.txid, copying, applied.placements, copied_s, transactional_id=transactional_id)
 
     # --------------------------------------------------------------------------------- what is told of the ends
 
-    def _note_committed(self, txid: TxId, copying: Copying, applied: Applied, copied_s: float) -> None:
+    def note_committed(
+        self, txid: TxId, copying: Copying, placements: tuple[Placement, ...], copied_s: float, **named: object
+    ) -> None:
+        """Count, remember and log a transaction, or a group, that is visible; `named` says of whom in the log."""
         if copying.prepared_s is not None:
             self.tally.apply.observe(copied_s - copying.decided_s)
-        transactional_id = copying.slot.producer.transactional_id
         steps = [*copying.steps(), (Step.COPIED, copied_s), (Step.COMMITTED, trio.current_time())]
         self.history.add(
             Ended(
-                transactional_id,
+                copying.slot.producer.transactional_id,
                 txid,
                 copying.began_ms,
                 self.now_ms(),
@@ -402,13 +417,13 @@ class Turns:
                 steps,
                 copying.logs,
                 copying.records,
-                applied.placements,
+                placements,
             )
         )
         _log.info(
             "transaction",
             txid=str(txid),
-            transactional_id=transactional_id,
+            **named,
             outcome="committed",
             partitions=len(copying.logs),
             records=copying.records,
@@ -462,7 +477,13 @@ class Turns:
             self._wake_all()
             self._on_failure(str(failure))
 
-    def _stop(self, failure: Exception) -> None:
+    def note_fault(self, journal: int, fault: Exception) -> None:
+        """A turn has stopped half way, and not for the disk: the node must not go on (`run` raises it)."""
+        self.fail(journal, fault)
+        self._fault = fault
+        self._faulty.set()
+
+    def stop(self, failure: Exception) -> None:
         """The participants cannot write: nothing more is placed, and all is refused until a restart."""
         if self.participants_failure is None:
             self.participants_failure = failure
@@ -472,6 +493,8 @@ class Turns:
     def _wake_all(self) -> None:
         for slot in self.slots.values():
             wake(slot)
+        for call in self.on_refusing:
+            call()
 
 
 async def _shielded(waiting: Awaitable[T]) -> T:

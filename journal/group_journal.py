@@ -29,6 +29,9 @@ from journal.group_records import (
     AbortedRecord,
     BeginRecord,
     CommittedRecord,
+    GroupAbortedRecord,
+    GroupCommittedRecord,
+    GroupPrepareCommitRecord,
     GroupRecord,
     PrepareAbortRecord,
     PrepareCommitRecord,
@@ -57,6 +60,9 @@ _FAILPOINTS: dict[type[GroupRecord], str] = {
     CommittedRecord: "group.committed.appended",
     PrepareAbortRecord: "group.prepare_abort.appended",
     AbortedRecord: "group.aborted.appended",
+    GroupPrepareCommitRecord: "group.group_prepare_commit.appended",
+    GroupCommittedRecord: "group.group_committed.appended",
+    GroupAbortedRecord: "group.group_aborted.appended",
 }
 
 

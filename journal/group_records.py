@@ -3,7 +3,7 @@
 One frame holds one record. The frame's CBOR header is an array of the fields in the order in which they stand
 here (docs/formats/group-journal.md). The records that list a transaction's logs have that list as their last field;
 a header holds 64 KiB, so a list of more than LISTED_IN_HEADER logs is the frame's payload instead. Every record
-names its transactional id: so each can be read alone, also when the id has got another producer id since.
+names its transactional id, or its sink: so each can be read alone, also when the id has got another producer id since.
 
 What a replay makes of them is the coordinator's matter; a snapshot is a sequence of the same records. The frame's
 checksum has been checked when a record is decoded: a header that does not read was written by a newer version, or
@@ -38,12 +38,18 @@ PREPARE_COMMIT = 4
 COMMITTED = 5
 PREPARE_ABORT = 6
 ABORTED = 7
+SINK = 8
+SINK_FORGOTTEN = 9
+GROUP_PREPARE_COMMIT = 10
+GROUP_COMMITTED = 11
+GROUP_ABORTED = 12
 
 LISTED_IN_HEADER = 500
 """An entry takes at most 44 bytes and a transactional id 32 KiB, so such a header stays below 64 KiB."""
 
 LISTED_BYTES_MAX = 44
-"""Of one entry: array 1, kind 1, topic 17, partition 5, two numbers of 9, rounded up."""
+"""Of one entry: array 1, kind 1, topic 17, partition 5, two numbers of 9, rounded up. A part of a group takes less than
+that besides its own entries: four numbers, two arrays."""
 
 
 class Expectation(NamedTuple):
@@ -128,6 +134,78 @@ class AbortedRecord:
     timestamp_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class SinkRecord:
+    """A sink as it stands, but for the commits that are under way. It stands in snapshots only."""
+
+    sink: str
+    query: str
+    """Which may commit batches of it."""
+    batch: int
+    """The last one that is committed and copied."""
+    placements: tuple[Placement, ...]
+    """Of that batch."""
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SinkForgottenRecord:
+    """The sink is forgotten, and with it which batches it has had."""
+
+    sink: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPart:
+    """A lane's transaction in a group commit. The lane's slot and the sink make its transactional id."""
+
+    slot: int
+    txid: TxId
+    participants: Mapping[LogId, Expectation]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPrepareCommitRecord:
+    """The transactions of a batch: all are committed if every participant of each holds what is expected."""
+
+    sink: str
+    query: str
+    batch: int
+    parts: tuple[PreparedPart, ...]
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedPart:
+    """Where a lane's records are."""
+
+    slot: int
+    txid: TxId
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCommittedRecord:
+    """The batch is copied in all its logs. Those of a sink stand in the order of their batches."""
+
+    sink: str
+    batch: int
+    parts: tuple[CommittedPart, ...]
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAbortedRecord:
+    """The group commit that was prepared is not to be carried out; the batch may be prepared again, by other lanes."""
+
+    sink: str
+    batch: int
+    timestamp_ms: int
+
+
+SinkRecords = SinkRecord | SinkForgottenRecord | GroupPrepareCommitRecord | GroupCommittedRecord | GroupAbortedRecord
+"""The records of sinks. All others are those of transactional ids, of lanes, too."""
+
 GroupRecord = (
     ProducerRecord
     | ExpiredRecord
@@ -136,6 +214,7 @@ GroupRecord = (
     | CommittedRecord
     | PrepareAbortRecord
     | AbortedRecord
+    | SinkRecords
 )
 
 
@@ -166,13 +245,43 @@ def encode_group(record: GroupRecord) -> tuple[int, list[object], bytes]:
             listed = [[*_of_log(log), *expectation] for log, expectation in participants.items()]
             return _listing(PREPARE_COMMIT, _fields(txid, transactional_id, timestamp_ms), listed)
         case CommittedRecord(txid, transactional_id, placements, timestamp_ms):
-            listed = [[*_of_log(place.log), place.base_offset, place.count] for place in placements]
-            return _listing(COMMITTED, _fields(txid, transactional_id, timestamp_ms), listed)
+            return _listing(COMMITTED, _fields(txid, transactional_id, timestamp_ms), _of_places(placements))
         case PrepareAbortRecord(txid, transactional_id, discarded, timestamp_ms):
             listed = [_of_log(log) for log in discarded]
             return _listing(PREPARE_ABORT, _fields(txid, transactional_id, timestamp_ms), listed)
         case _:
+            return _encode_of_sink(record)
+
+
+def _encode_of_sink(record: SinkRecords) -> tuple[int, list[object], bytes]:
+    match record:
+        case SinkRecord(sink, query, batch, placements, timestamp_ms):
+            return _listing(SINK, [sink, query, batch, timestamp_ms], _of_places(placements))
+        case SinkForgottenRecord(sink):
+            return SINK_FORGOTTEN, [sink], b""
+        case GroupPrepareCommitRecord(sink, query, batch, prepared, timestamp_ms):
+            parts = [
+                [it.slot, *it.txid, [[*_of_log(log), *expectation] for log, expectation in it.participants.items()]]
+                for it in prepared
+            ]
+            fields: list[object] = [sink, query, batch, timestamp_ms]
+            return _listing(GROUP_PREPARE_COMMIT, fields, parts, _entries(record))
+        case GroupCommittedRecord(sink, batch, committed, timestamp_ms):
+            parts = [[it.slot, *it.txid, _of_places(it.placements)] for it in committed]
+            return _listing(GROUP_COMMITTED, [sink, batch, timestamp_ms], parts, _entries(record))
+        case GroupAbortedRecord(sink, batch, timestamp_ms):
+            return GROUP_ABORTED, [sink, batch, timestamp_ms], b""
+        case _:
             assert_never(record)
+
+
+def _entries(record: GroupPrepareCommitRecord | GroupCommittedRecord) -> int:
+    """Each part is one, and each of its logs."""
+    match record:
+        case GroupPrepareCommitRecord(parts=prepared):
+            return sum(1 + len(part.participants) for part in prepared)
+        case GroupCommittedRecord(parts=committed):
+            return sum(1 + len(part.placements) for part in committed)
 
 
 def decode_group(kind: int, header: Sequence[object], payload: bytes | bytearray) -> GroupRecord:
@@ -198,8 +307,25 @@ def record_bytes_max(record: GroupRecord) -> int:
         case ProducerRecord() | ExpiredRecord() | AbortedRecord():
             count = 0
         case _:
-            assert_never(record)
+            return _bytes_max_of_sink(record)
     texts = len(record.transactional_id) + (len(record.group) if isinstance(record, ProducerRecord) else 0)
+    return _NUMBERS_BYTES_MAX + _UTF8_BYTES_MAX * texts + LISTED_BYTES_MAX * count
+
+
+def _bytes_max_of_sink(record: SinkRecords) -> int:
+    texts = len(record.sink)
+    count = 0
+    match record:
+        case SinkRecord(query=query, placements=placements):
+            texts, count = texts + len(query), len(placements)
+        case GroupPrepareCommitRecord(query=query):
+            texts, count = texts + len(query), _entries(record)
+        case GroupCommittedRecord():
+            count = _entries(record)
+        case SinkForgottenRecord() | GroupAbortedRecord():
+            pass
+        case _:
+            assert_never(record)
     return _NUMBERS_BYTES_MAX + _UTF8_BYTES_MAX * texts + LISTED_BYTES_MAX * count
 
 
@@ -218,8 +344,15 @@ def _of_log(log: LogId) -> list[object]:
     return [1, b"", log.partition]
 
 
-def _listing(kind: int, fields: list[object], listed: Sequence[Sequence[object]]) -> tuple[int, list[object], bytes]:
-    if len(listed) <= LISTED_IN_HEADER:
+def _of_places(placements: Sequence[Placement]) -> list[list[object]]:
+    return [[*_of_log(place.log), place.base_offset, place.count] for place in placements]
+
+
+def _listing(
+    kind: int, fields: list[object], listed: Sequence[Sequence[object]], entries: int | None = None
+) -> tuple[int, list[object], bytes]:
+    """`entries` counts those of lists within the list, too."""
+    if (len(listed) if entries is None else entries) <= LISTED_IN_HEADER:
         return kind, [*fields, listed], b""
     return kind, [*fields, None], cbor2.dumps(listed)
 
@@ -246,8 +379,8 @@ def _decode(kind: int, header: Sequence[object], payload: bytes | bytearray) -> 
         reader.done()
         return expired
     if kind not in (BEGIN, PREPARE_COMMIT, COMMITTED, PREPARE_ABORT, ABORTED):
-        return None
-    txid = TxId(ProducerId(reader.number()), ProducerEpoch(reader.number()), reader.number())
+        return _decode_of_sink(kind, reader, payload)
+    txid = reader.txid()
     transactional_id, timestamp_ms = reader.text(), reader.number()
     if kind == ABORTED:
         reader.done()
@@ -262,23 +395,54 @@ def _decode(kind: int, header: Sequence[object], payload: bytes | bytearray) -> 
             entry.done()
         return BeginRecord(txid, transactional_id, epochs, timestamp_ms)
     if kind == PREPARE_COMMIT:
-        participants: dict[LogId, Expectation] = {}
-        for entry in listed:
-            log = entry.log()
-            participants[log] = Expectation(LeaderEpoch(entry.number()), entry.number())
-            entry.done()
-        return PrepareCommitRecord(txid, transactional_id, participants, timestamp_ms)
+        return PrepareCommitRecord(txid, transactional_id, _participants(listed), timestamp_ms)
     if kind == COMMITTED:
-        placements: list[Placement] = []
-        for entry in listed:
-            placements.append(Placement(entry.log(), Offset(entry.number()), entry.number()))
-            entry.done()
-        return CommittedRecord(txid, transactional_id, tuple(placements), timestamp_ms)
+        return CommittedRecord(txid, transactional_id, _places(listed), timestamp_ms)
     logs: list[LogId] = []
     for entry in listed:
         logs.append(entry.log())
         entry.done()
     return PrepareAbortRecord(txid, transactional_id, tuple(logs), timestamp_ms)
+
+
+def _decode_of_sink(kind: int, reader: _Fields, payload: bytes | bytearray) -> SinkRecords | None:
+    if kind not in (SINK, SINK_FORGOTTEN, GROUP_PREPARE_COMMIT, GROUP_COMMITTED, GROUP_ABORTED):
+        return None
+    sink = reader.text()
+    if kind == SINK_FORGOTTEN:
+        reader.done()
+        return SinkForgottenRecord(sink)
+    query = reader.text() if kind in (SINK, GROUP_PREPARE_COMMIT) else ""
+    batch, timestamp_ms = reader.number(), reader.number()
+    if kind == GROUP_ABORTED:
+        reader.done()
+        return GroupAbortedRecord(sink, batch, timestamp_ms)
+    listed = reader.listed(payload)
+    reader.done()
+    if kind == SINK:
+        return SinkRecord(sink, query, batch, _places(listed), timestamp_ms)
+    if kind == GROUP_PREPARE_COMMIT:
+        prepared = tuple(PreparedPart(entry.number(), entry.txid(), _participants(entry.last())) for entry in listed)
+        return GroupPrepareCommitRecord(sink, query, batch, prepared, timestamp_ms)
+    committed = tuple(CommittedPart(entry.number(), entry.txid(), _places(entry.last())) for entry in listed)
+    return GroupCommittedRecord(sink, batch, committed, timestamp_ms)
+
+
+def _participants(listed: Sequence[_Fields]) -> dict[LogId, Expectation]:
+    participants: dict[LogId, Expectation] = {}
+    for entry in listed:
+        log = entry.log()
+        participants[log] = Expectation(LeaderEpoch(entry.number()), entry.number())
+        entry.done()
+    return participants
+
+
+def _places(listed: Sequence[_Fields]) -> tuple[Placement, ...]:
+    placements: list[Placement] = []
+    for entry in listed:
+        placements.append(Placement(entry.log(), Offset(entry.number()), entry.number()))
+        entry.done()
+    return tuple(placements)
 
 
 class _Fields:
@@ -317,6 +481,9 @@ class _Fields:
             raise self._unexpected("true or false")
         return value
 
+    def txid(self) -> TxId:
+        return TxId(ProducerId(self.number()), ProducerEpoch(self.number()), self.number())
+
     def log(self) -> LogId:
         kind, topic, partition = self._take(), self._take(), self.number()
         if kind == 0 and isinstance(topic, bytes):
@@ -328,8 +495,15 @@ class _Fields:
     def listed(self, payload: bytes | bytearray) -> list[_Fields]:
         """The list of logs: this field, or the payload if this field is null."""
         value = self._take()
-        if value is None:
-            value = cbor2.loads(payload)
+        return self._list(cbor2.loads(payload) if value is None else value)
+
+    def last(self) -> list[_Fields]:
+        """The list that is this field, and nothing behind it."""
+        listed = self._list(self._take())
+        self.done()
+        return listed
+
+    def _list(self, value: object) -> list[_Fields]:
         if not isinstance(value, list):
             raise self._unexpected("a list")
         entries: list[_Fields] = []

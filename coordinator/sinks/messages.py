@@ -14,9 +14,6 @@ from enum import Enum
 from coordinator.answers import Effect
 from fairlog_types import Placement
 
-LANE_PREFIX = "fairlog.lane."
-"""Of the transactional ids of lanes: nobody may use one who has not joined."""
-
 NO_BATCH = -1
 """Before the first batch of a sink."""
 

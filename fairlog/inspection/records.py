@@ -30,6 +30,11 @@ _GROUP = {
     5: "committed",
     6: "prepare abort",
     7: "aborted",
+    8: "sink",
+    9: "sink forgotten",
+    10: "group prepare commit",
+    11: "group committed",
+    12: "group aborted",
     SNAPSHOT_BEGIN: "snapshot begins",
     SNAPSHOT_END: "snapshot ends",
 }

@@ -59,6 +59,7 @@ class ErrorCode(IntEnum):
     INVALID_TRANSACTION_TIMEOUT = 50
     CONCURRENT_TRANSACTIONS = 51
     TRANSACTION_COORDINATOR_FENCED = 52
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
     UNKNOWN_PRODUCER_ID = 59
@@ -99,6 +100,9 @@ COORDINATOR_REFUSALS: dict[Refusal, ErrorCode] = {
     Refusal.LATE: ErrorCode.INVALID_TXN_STATE,
     Refusal.UNKNOWN_LOG: ErrorCode.TRANSACTION_ABORTABLE,
     Refusal.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,
+    # Both are fatal to every client; most other codes would have it ask again for ever.
+    Refusal.NOT_JOINED: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    Refusal.LANE: ErrorCode.INVALID_TXN_STATE,
     # Fatal to every client, where an abortable code would make it produce the same records again.
     Refusal.OUTCOME_LOST: ErrorCode.INVALID_TXN_STATE,
 }

@@ -9,7 +9,7 @@ nothing while `copying` is held back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -134,7 +134,9 @@ class MemoryParticipants:
     held: dict[TxId, dict[LogId, int]] = field(default_factory=dict)
     """Records of each open transaction."""
     sealed: set[TxId] = field(default_factory=set)
-    placed: list[TxId] = field(default_factory=list)
+    placings: list[TxId] = field(default_factory=list)
+    together: list[tuple[TxId, ...]] = field(default_factory=list)
+    """What `place_together` was given, each time."""
     discarded: list[TxId] = field(default_factory=list)
     prepared: list[Prepare] = field(default_factory=list)
     apply_numbers: dict[TxId, int] = field(default_factory=dict)
@@ -173,7 +175,7 @@ class MemoryParticipants:
         await trio.sleep(self.prepare_s)
         if self.prepare_fails:
             raise StorageFailure("a local journal failed")
-        if message.txid in self.placed:
+        if message.txid in self.placings:
             return Prepared({})
         held = self.held.get(message.txid, {})
         lost = {
@@ -186,19 +188,34 @@ class MemoryParticipants:
     def place(self, message: ApplyCommit) -> None:
         if self.place_fails:
             raise StorageFailure("a local journal is closed")
-        if message.txid not in self.placed:
-            self.placed.append(message.txid)
+        if message.txid not in self.placings:
+            self.placings.append(message.txid)
+
+    def place_together(self, messages: Sequence[ApplyCommit]) -> None:
+        assert messages
+        self.together.append(tuple(message.txid for message in messages))
+        for message in messages:
+            self.place(message)
+
+    def placed(self, message: ApplyCommit) -> tuple[Placement, ...]:
+        assert message.txid in self.placings
+        held = self.held.get(message.txid, {})
+        counts = {log: held.get(log, 0) for log in message.logs if log in self.logs}
+        return tuple(Placement(log, self._offset(log, message.txid), count) for log, count in counts.items() if count)
+
+    def _offset(self, log: LogId, txid: TxId) -> Offset:
+        """Behind all that was placed in the log before."""
+        before = self.placings[: self.placings.index(txid)]
+        return Offset(sum(self.held.get(it, {}).get(log, 0) for it in before))
 
     async def applied(self, message: ApplyCommit) -> Applied:
-        assert message.txid in self.placed
+        assert message.txid in self.placings
         if self.copying is not None:
             await self.copying.wait()
         await trio.lowlevel.checkpoint()
         if self.apply_fails:
             raise StorageFailure("the data log is full")
-        held = self.held.get(message.txid, {})
-        counts = {log: held.get(log, 0) for log in message.logs if log in self.logs}
-        return Applied(tuple(Placement(log, Offset(0), count) for log, count in counts.items() if count))
+        return Applied(self.placed(message))
 
     def surviving_apply_number(self, txid: TxId, logs: tuple[LogId, ...]) -> ApplyNumber | None:
         number = self.apply_numbers.get(txid)
@@ -270,7 +287,8 @@ class World:
             self.participants,
             held={txid: dict(records) for txid, records in self.participants.held.items()},
             sealed=set(self.participants.sealed),
-            placed=list(self.participants.placed),
+            placings=list(self.participants.placings),
+            together=list(self.participants.together),
             discarded=list(self.participants.discarded),
             prepared=list(self.participants.prepared),
             apply_numbers=dict(self.participants.apply_numbers),

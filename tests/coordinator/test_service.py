@@ -51,7 +51,7 @@ async def test_commit_is_placed_and_recorded_with_its_placements(running, logs, 
     """A committed transaction is placed before the answer, and COMMITTED keeps where its records are."""
     granted = await running.init()
     assert await running.transaction(granted, logs[0]) is None
-    assert running.participants.placed == [txid(0)]
+    assert running.participants.placings == [txid(0)]
     await settle()
     assert kinds(running.journal) == [ProducerRecord, BeginRecord, PrepareCommitRecord, CommittedRecord]
     (done,) = running.coordinator.describe("t").committed
@@ -141,7 +141,7 @@ async def test_commit_without_any_records_succeeds(running, logs, autojump_clock
     await running.add(granted, logs[0])
     assert await running.end(granted) is None
     await settle()
-    assert running.participants.placed == [txid(0)]
+    assert running.participants.placings == [txid(0)]
     assert running.coordinator.describe("t").state == "EMPTY"
 
 
@@ -165,7 +165,7 @@ async def test_commit_that_a_participant_refuses_is_aborted_durably(running, log
     assert await running.transaction(granted, logs[0]) is Refusal.MUST_ABORT
     records = running.journal.records[: running.journal.durable]
     assert any(isinstance(record, PrepareAbortRecord) for record in records)
-    assert running.participants.placed == []
+    assert running.participants.placings == []
     assert running.participants.discarded == [txid(0)]
     running.participants.refusing.clear()
     assert await running.end(granted) is Refusal.MUST_ABORT
@@ -188,7 +188,7 @@ async def test_commit_whose_group_journal_fails_is_of_unknown_effect(running, lo
     running.produce(logs[0])
     running.journal.flush_fails = True
     assert await running.end(granted) is Refusal.STORAGE_EFFECT_UNKNOWN
-    assert running.participants.placed == []
+    assert running.participants.placings == []
     assert await running.init(connection=2) is Refusal.STORAGE
     assert await running.end(granted, commit=False) is Refusal.STORAGE
 
@@ -212,7 +212,7 @@ async def test_repeated_commit_of_unknown_effect_never_hears_that_it_had_none(ru
     assert await running.end(granted, connection=3) is Refusal.STORAGE_EFFECT_UNKNOWN
     after = running.restarted()
     await after.coordinator.recover(tail_kept=True)
-    assert after.participants.placed == [txid(0)]
+    assert after.participants.placings == [txid(0)]
 
 
 async def test_repeated_commit_whose_abort_could_not_be_written_is_of_unknown_effect(running, logs, autojump_clock):
@@ -233,7 +233,7 @@ async def test_first_commit_of_an_open_transaction_on_a_failed_journal_has_no_ef
     assert await running.end(granted) is Refusal.STORAGE
     after = running.restarted()
     await after.coordinator.recover(tail_kept=True)
-    assert after.participants.placed == []
+    assert after.participants.placings == []
 
 
 async def test_commit_whose_placing_fails_is_committed_and_stops_all_placing(running, logs, autojump_clock):
@@ -245,11 +245,11 @@ async def test_commit_whose_placing_fails_is_committed_and_stops_all_placing(run
     running.participants.place_fails = False
     assert await running.end(granted, connection=3) is None, "the repetition hears what the first one heard"
     assert await running.end(other, name="u", connection=2) is Refusal.STORAGE
-    assert running.participants.placed == []
+    assert running.participants.placings == []
 
     after = running.restarted()
     await after.coordinator.recover(tail_kept=True)
-    assert after.participants.placed == [txid(0)]
+    assert after.participants.placings == [txid(0)]
 
 
 async def test_fault_in_the_middle_of_a_turn_stops_the_node(world, logs, monkeypatch, autojump_clock):
@@ -320,7 +320,7 @@ async def test_commit_whose_client_hangs_up_is_decided_all_the_same(running, log
     with trio.move_on_after(0.5):
         await running.end(granted)
     await settle()
-    assert running.participants.placed == [txid(0)]
+    assert running.participants.placings == [txid(0)]
 
 
 async def test_journal_without_room_is_given_room_in_the_middle_of_a_turn(running, logs, autojump_clock):
@@ -362,7 +362,7 @@ async def test_want_of_file_descriptors_refuses_without_effect_and_passes(runnin
         assert await running.end(granted, commit=commit) is Refusal.STORAGE
     running.journal.files_are_out = False
     assert await running.end(granted) is None
-    assert running.participants.placed == [txid(0)]
+    assert running.participants.placings == [txid(0)]
 
 
 async def test_want_of_file_descriptors_behind_a_commit_takes_nothing_back(running, logs, autojump_clock):
@@ -412,7 +412,7 @@ async def test_abort_discards_and_begins_anew(running, logs, autojump_clock):
     assert await running.end(granted, commit=False) is None
     assert await running.end(granted) is Refusal.WRONG_STATE
     assert await running.transaction(granted, logs[0]) is None
-    assert running.participants.placed == [txid(1)]
+    assert running.participants.placings == [txid(1)]
 
 
 async def test_abort_whose_discard_fails_is_not_acknowledged(running, logs, autojump_clock):
@@ -455,7 +455,7 @@ async def test_abort_after_a_commit_succeeds_if_partitions_were_refused_since(ru
     assert await running.end(granted, commit=False) is None
     assert await running.end(granted, commit=False, connection=2) is None
     assert await running.transaction(granted, logs[0], connection=2) is None
-    assert running.participants.placed == [txid(0), txid(2)]
+    assert running.participants.placings == [txid(0), txid(2)]
     after = running.restarted()
     await after.coordinator.recover(tail_kept=True)
     assert await after.end(granted) is None, "the last outcome is the second commit"

@@ -78,6 +78,10 @@ def events(kind: EventKind, producer: Producer) -> list[ev.Event]:
             return [ev.Restarted(kept, 0) for kept in (True, False)]
         case EventKind.WITHDRAWN:
             return [ev.Withdrawn(TxId(PID, EPOCH, 0), 0)]
+        case EventKind.GROUPED:
+            return [ev.Grouped()]
+        case EventKind.DROPPED:
+            return [ev.Dropped(0)]
 
 
 @pytest.mark.parametrize(("state", "kind"), list(itertools.product(IdState, EventKind)))

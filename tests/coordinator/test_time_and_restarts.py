@@ -193,7 +193,7 @@ async def test_restart_between_a_refused_beginning_and_its_abort_knows_what_is_m
     after = await restart(running, nursery)
     assert await after.end(granted, commit=False, connection=2) is None
     assert await after.end(granted, commit=False, connection=3) is None
-    assert after.participants.placed == [txid(0)]
+    assert after.participants.placings == [txid(0)]
     assert await after.transaction(granted, logs[0], connection=3) is None
 
 
@@ -281,7 +281,7 @@ async def test_restart_after_power_loss_makes_every_id_abort_once(running, logs,
     assert await after.end(granted, connection=2) is Refusal.OUTCOME_LOST
     assert await after.end(granted, commit=False, connection=2) is None
     assert await after.transaction(granted, logs[1], connection=2) is None
-    numbers = {placed.number for placed in after.participants.placed}
+    numbers = {placed.number for placed in after.participants.placings}
     assert not numbers & {1, 2, 3}, "the number of a lost transaction must not be used again"
 
 
@@ -299,7 +299,7 @@ async def test_restart_after_power_loss_gives_no_epoch_and_no_number_twice_thoug
     again = await restart(after, nursery, power_lost=True)
     assert await again.end(newer, commit=False) is None
     assert await again.transaction(newer, logs[0]) is None
-    assert len(again.participants.placed) == len(set(again.participants.placed)) == 3
+    assert len(again.participants.placings) == len(set(again.participants.placings)) == 3
     assert first.epoch < newer.epoch < (await again.init(connection=2)).epoch
 
 
@@ -309,7 +309,7 @@ async def test_restart_finishes_a_decided_transaction(running, logs, nursery, au
     granted = await running.init()
     assert await running.transaction(granted, logs[0]) is None
     after = await restart(running, nursery)
-    assert after.participants.placed == [txid(0)]
+    assert after.participants.placings == [txid(0)]
     assert await after.end(granted) is None
     await settle()
     (done,) = after.coordinator.describe("t").committed
@@ -329,11 +329,11 @@ async def test_restart_withdraws_what_cannot_be_prepared(running, logs, nursery,
     after.participants.held.clear()
     await after.coordinator.recover(tail_kept=True)
     await nursery.start(after.run)
-    assert after.participants.placed == []
+    assert after.participants.placings == []
     assert after.participants.discarded == [txid(0)]
     assert await after.end(granted) is Refusal.MUST_ABORT
     again = await restart(after, nursery)
-    assert again.participants.placed == []
+    assert again.participants.placings == []
     assert await again.end(granted) is Refusal.MUST_ABORT
 
 

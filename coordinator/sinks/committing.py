@@ -1,0 +1,368 @@
+"""The commit of a group: the winners' transactions become one decision, and all other lanes of the batch end.
+
+    hold the winners' ids ─▶ seal all, count, GROUP_PREPARE_COMMIT        (one step)
+        ──┬─ group journal flush ──────────────┬─▶ decide, place together  (one step) ─▶ drop the losers ─▶ answer
+          └─ prepare: flush of all their logs ─┘       └▶ visible ─▶ GROUP_COMMITTED   (in `Turns.run`)
+
+How it works. A held id takes no turn (`Slot.busy`), so nothing is added to a winner and nothing ends it between the
+count and the decision. From the seal on nobody can cancel. All winners' logs and the group journal are flushed side by
+side: one flush delay, as for one transaction. The fence moves with the decision, in the step in which the transactions
+end for their producers and all are placed under one apply number. Hence whoever asks again finds either a batch that
+is to be written again, or one that is committed.
+
+GROUP_COMMITTED is written in the order of the batches, not flushed; without it a restart prepares and places again,
+which changes nothing. At most `DECIDED_MAX` batches are under way, since the leaders' windows remember one more.
+
+Failures. What is found before GROUP_PREPARE_COMMIT (a lane's transaction is gone, another count) ends all lanes of the
+batch, and nothing is written of it. If a participant cannot prepare, GROUP_ABORTED is durable before the refusal: a
+restart might prepare with more luck. If the group journal fails after GROUP_PREPARE_COMMIT, a restart decides. If
+placing fails, the batch is decided all the same, its places are not told, and nothing more is placed until a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import structlog
+import trio
+
+from coordinator import events as ev
+from coordinator.machine import DECIDED_MAX, copied_in_group, step
+from coordinator.messages import DiscardTransaction, Prepare
+from coordinator.producer import Decided
+from coordinator.sinks.entry import Entry
+from coordinator.sinks.groups import Group, Part, joined_places
+from coordinator.sinks.lane_ids import lane_id
+from coordinator.sinks.messages import BatchCommitted, CommitBatch, SinkRefusal, SinkRefused, Winner
+from coordinator.sinks.sink import DecidedGroup, OpenLane
+from coordinator.slots import Slot, park, wake
+from coordinator.states import IdState
+from coordinator.turns import Turns
+from coordinator.watching import Copying
+from fairlog_types import LeaderEpoch, LogId, Placement, StorageFailure, TxId
+from journal.failpoints import reach
+from journal.group_records import Expectation, GroupAbortedRecord, GroupPrepareCommitRecord, GroupRecord, PreparedPart
+from journal.journal import NoFiles
+
+_NO_FILES_PAUSE_S = 0.5
+"""Between two attempts to write GROUP_COMMITTED while no file can be opened."""
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_Winners = Sequence[tuple[Winner, OpenLane]]
+
+
+class Committing:
+    """Commits batches of sinks, by way of `Turns`."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    async def commit(self, entry: Entry, message: CommitBatch, winners: _Winners) -> BatchCommitted | SinkRefused:
+        """Commit a batch that is not committed. Under the sink's lock; what has begun is not cancelled."""
+        turns = self._turns
+        held: list[Slot] = []
+        try:
+            while len(entry.sink.under_way) >= DECIDED_MAX and not turns.is_refusing(entry):
+                await entry.change()
+            for _, lane in winners:
+                await self._hold(lane, held)
+        except BaseException:
+            _release(held)
+            raise
+        with trio.CancelScope(shield=True):
+            try:
+                answer, ended = await self._carry_out_or_fail(entry, message, winners)
+            finally:
+                _release(held)
+            await self.drop(ended)
+            return answer
+        raise AssertionError("nobody cancels this scope")
+
+    async def drop(self, lanes: Iterable[OpenLane]) -> None:
+        """End the transactions of lanes that are their sink's no more, and fence their producers."""
+        turns = self._turns
+        for lane in lanes:
+            slot = turns.slots.get(lane.transactional_id)
+            while slot is not None and slot.busy:
+                await park(slot)
+            if slot is not None and slot.producer.state is IdState.OPEN and not turns.is_refusing(slot):
+                await turns.take_turn(slot, ev.Dropped(turns.now_ms()))
+
+    def place_again(self, entry: Entry, group: Group) -> None:
+        """After a restart, in the order that recovery found: the group is committed. Raises StorageFailure."""
+        entry.sink.preparing = group
+        if group.parts:
+            self._turns.participants.place_together(group.messages())
+        self._decided(entry, group, None, None)
+
+    async def withdraw(self, entry: Entry, group: Group) -> None:
+        """After a restart: the group cannot be prepared again, and is aborted as a whole. Raises StorageFailure."""
+        turns = self._turns
+        await turns.append(entry, GroupAbortedRecord(group.sink, group.batch, turns.now_ms()))
+        await turns.journals[entry.journal].to_disk(entry.appended)
+        for part in group.parts:
+            turns.participants.discard(DiscardTransaction(part.decided.txid, tuple(part.decided.expected)))
+
+    # ------------------------------------------------------------------------------------------ the commit
+
+    async def _hold(self, lane: OpenLane, held: list[Slot]) -> None:
+        """Wait for the turn that the lane's id may have, and let it have no other."""
+        slot = self._turns.slots.get(lane.transactional_id)
+        if slot is None:
+            return
+        while slot.busy:
+            await park(slot)
+        slot.busy = True
+        held.append(slot)
+
+    async def _carry_out_or_fail(
+        self, entry: Entry, message: CommitBatch, winners: _Winners
+    ) -> tuple[BatchCommitted | SinkRefused, Sequence[OpenLane]]:
+        """The answer, and the lanes that have ended by it and are still to be dropped."""
+        turns, sink = self._turns, entry.sink
+        if turns.is_refusing(entry):
+            return cannot_write(entry), ()
+        try:
+            await self._make_room(entry, message, winners)
+        except NoFiles as failure:
+            _log.warning("refused for want of file descriptors", failure=str(failure))
+            return SinkRefused(SinkRefusal.IN_USE, f"{failure}; nothing was changed, ask again"), ()
+        except StorageFailure as failure:
+            turns.fail(entry.journal, failure)
+            return cannot_write(entry), ()
+        try:
+            return await self._carry_out(entry, message, winners)
+        except (StorageFailure, OSError) as failure:
+            turns.fail(entry.journal, failure)
+            sink.in_limbo = message.batch
+            return cannot_write(entry, message.batch), ()
+        except Exception as fault:
+            turns.note_fault(entry.journal, fault)
+            raise
+
+    async def _carry_out(
+        self, entry: Entry, message: CommitBatch, winners: _Winners
+    ) -> tuple[BatchCommitted | SinkRefused, Sequence[OpenLane]]:
+        """Seal, write, prepare, decide. Raises StorageFailure when the group journal fails."""
+        turns, sink = self._turns, entry.sink
+        ending = sink.of_batches_through(message.batch)
+        parts = self._seal(winners)
+        if isinstance(parts, SinkRefused):
+            return parts, sink.end(ending)
+        group = Group(sink.name, sink.query, message.batch, parts, turns.now_ms())
+        sink.preparing = group
+        await turns.append(entry, group.record())
+        prepared_s = trio.current_time()
+        refused = await self._prepare(entry, group)
+        if refused:
+            _log.warning("batch cannot be prepared", sink=sink.name, batch=group.batch, refused=refused)
+            sink.preparing = None
+            await turns.append(entry, GroupAbortedRecord(sink.name, group.batch, turns.now_ms()))
+            await turns.journals[entry.journal].to_disk(entry.appended)
+            first = next(iter(refused.items()))
+            sentence = f"batch {group.batch} of sink {sink.name!r} cannot be committed: {first[0]}: {first[1]}"
+            return SinkRefused(SinkRefusal.LANE_ABORTED, f"{sentence}; write the batch again"), sink.end(ending)
+        began_s = self._end_transactions(group)
+        self._place(group)
+        self._decided(entry, group, began_s, prepared_s)
+        return BatchCommitted(group.batch, sink.fence.placements, already=False), sink.end(ending)
+
+    async def _make_room(self, entry: Entry, message: CommitBatch, winners: _Winners) -> None:
+        """For GROUP_PREPARE_COMMIT, before anything is sealed. Raises StorageFailure."""
+        parts: list[PreparedPart] = []
+        for _, lane in winners:
+            slot = self._turns.slots.get(lane.transactional_id)
+            transaction = None if slot is None else slot.producer.transaction
+            if slot is not None and transaction is not None:
+                logs = dict.fromkeys(transaction.logs, Expectation(LeaderEpoch(0), 0))
+                parts.append(PreparedPart(lane.slot, slot.producer.txid, logs))
+        record = GroupPrepareCommitRecord(message.sink, message.query, message.batch, tuple(parts), 0)
+        await self._room_for(entry, record)
+
+    async def _room_for(self, entry: Entry, record: GroupRecord) -> None:
+        journal = self._turns.journals[entry.journal]
+        while not journal.has_room(record):
+            await journal.make_room(record)
+
+    def _seal(self, winners: _Winners) -> tuple[Part, ...] | SinkRefused:
+        """The winners' transactions, closed and counted. A winner that has written nothing may have none."""
+        turns = self._turns
+        parts: list[Part] = []
+        for winner, lane in winners:
+            slot = turns.slots.get(lane.transactional_id)
+            if slot is None or slot.producer.transaction is None or not lane.is_of(slot.producer):
+                if winner.records:
+                    return SinkRefused(
+                        SinkRefusal.LANE_ABORTED,
+                        f"{lane} has no open transaction: it was aborted, or has timed out; write the batch again",
+                    )
+                continue
+            txid, logs = slot.producer.txid, tuple(slot.producer.transaction.logs)
+            expected = turns.participants.seal(txid, logs)
+            records = sum(it.records for it in expected.values())
+            # What a deleted log has held nobody can count any more; the others must not suffer (decision 3).
+            is_less_by_deleted = records < winner.records and len(expected) < len(logs)
+            if records != winner.records and not is_less_by_deleted:
+                return SinkRefused(
+                    SinkRefusal.WRONG_COUNT,
+                    f"{lane} holds {records} records, and {winner.records} are to be committed; write the batch again",
+                )
+            parts.append(Part(lane.slot, Decided(txid, expected, turns.now_ms())))
+        return tuple(parts)
+
+    async def _prepare(self, entry: Entry, group: Group) -> Mapping[str, str]:
+        """The one flush delay; answers which logs cannot prepare, and why."""
+        turns, journal, through = self._turns, self._turns.journals[entry.journal], entry.appended
+        begun_s = trio.current_time()
+        for transactional_id in group.lane_ids():
+            turns.slots[transactional_id].prepared_s = begun_s
+        journal.start_flush()
+        refused: dict[str, str] = {}
+
+        async def prepare(part: Part) -> None:
+            txid, expected = part.decided.txid, part.decided.expected
+            try:
+                why = (await turns.participants.prepare(Prepare(txid, expected))).refused
+            except StorageFailure as failure:
+                why = dict.fromkeys(expected, str(failure))
+            refused.update({str(log): reason for log, reason in why.items()})
+
+        async with trio.open_nursery() as nursery:
+            for part in group.parts:
+                if part.decided.expected:
+                    nursery.start_soon(prepare, part)
+        if not refused:
+            participants_s = trio.current_time()
+            turns.tally.prepare.observe(participants_s - begun_s)
+            await journal.flush(through)
+            turns.tally.flush.observe(trio.current_time() - participants_s)
+            reach("coordinator.prepared")
+        return refused
+
+    def _end_transactions(self, group: Group) -> float | None:
+        """The group's transactions have ended for their producers; answers when the first had begun."""
+        turns = self._turns
+        began: list[float] = []
+        for transactional_id in group.lane_ids():
+            slot = turns.slots[transactional_id]
+            if slot.opened_s is not None:
+                began.append(slot.opened_s)
+            producer, _ = step(slot.producer, ev.Grouped())
+            turns.become(slot, producer)
+        turns.tally.committed += len(group.parts)
+        return min(began, default=None)
+
+    def _place(self, group: Group) -> None:
+        """All at once; after a failure nothing is placed any more, lest the order suffer."""
+        turns = self._turns
+        if not group.parts or turns.participants_failure is not None:
+            return
+        try:
+            reach("coordinator.place.before")
+            turns.participants.place_together(group.messages())
+            reach("coordinator.place.after")
+        except (StorageFailure, OSError) as failure:
+            turns.stop(failure)
+
+    def _decided(self, entry: Entry, group: Group, began_s: float | None, prepared_s: float | None) -> None:
+        """The fence moves, and somebody waits until the group is visible."""
+        turns = self._turns
+        placements: tuple[Placement, ...] = ()
+        if turns.participants_failure is None:
+            placements = joined_places(it for message in group.messages() for it in turns.participants.placed(message))
+        entry.sink.decide(group, placements)
+        if group.parts:
+            first = group.parts[0]
+            slot = turns.slots[lane_id(group.sink, first.slot)]
+            began_ms = None if began_s is None else slot.began_ms
+            logs = _written(group)
+            turns.copying[first.decided.txid] = Copying(
+                slot, began_ms, began_s, prepared_s, trio.current_time(), logs, group.records
+            )
+        if turns.participants_failure is None:
+            turns.finish_later(self._finish, (entry, entry.sink.under_way[-1]))
+
+    # ----------------------------------------------------------------------------------------- behind it
+
+    async def _finish(self, of: tuple[Entry, DecidedGroup]) -> None:
+        """Wait until a placed group is visible, and write GROUP_COMMITTED in its turn."""
+        (entry, under_way), turns = of, self._turns
+        places: dict[TxId, tuple[Placement, ...]] = {}
+        try:
+            for message in under_way.group.messages():
+                places[message.txid] = (await turns.participants.applied(message)).placements
+        except StorageFailure as failure:
+            turns.stop(failure)
+            entry.wake()
+            return
+        copied_s = trio.current_time()
+        under_way.copied = places
+        await self._record_visible(entry)
+        entry.wake()
+        self._note(under_way.group, places, copied_s)
+
+    async def _record_visible(self, entry: Entry) -> None:
+        """Write GROUP_COMMITTED of all that are visible, up to the first that is not."""
+        turns, sink = self._turns, entry.sink
+        while sink.under_way and not turns.is_refusing(entry):
+            oldest = sink.under_way[0]
+            if oldest.copied is None:
+                return
+            record = oldest.group.committed_record(oldest.copied, turns.now_ms())
+            journal = turns.journals[entry.journal]
+            try:
+                if not journal.has_room(record):
+                    await journal.make_room(record)
+                    continue
+                for part in record.parts:
+                    slot = turns.slots.get(lane_id(sink.name, part.slot))
+                    if slot is not None:
+                        turns.become(slot, copied_in_group(slot.producer, part.txid, part.placements))
+                sink.record_visible(joined_places(it for part in record.parts for it in part.placements))
+                entry.appended = journal.append(record)
+            except NoFiles:
+                await trio.sleep(_NO_FILES_PAUSE_S)
+            except (StorageFailure, OSError) as failure:
+                turns.fail(entry.journal, failure)
+
+    def _note(self, group: Group, places: Mapping[TxId, tuple[Placement, ...]], copied_s: float) -> None:
+        if not group.parts:
+            _log.info("transaction", sink=group.sink, batch=group.batch, lanes=0, outcome="committed", records=0)
+            return
+        txid = group.parts[0].decided.txid
+        self._turns.note_committed(
+            txid,
+            self._turns.copying.pop(txid),
+            joined_places(it for placed in places.values() for it in placed),
+            copied_s,
+            sink=group.sink,
+            batch=group.batch,
+            lanes=len(group.parts),
+        )
+
+
+def cannot_write(entry: Entry, batch: int | None = None) -> SinkRefused:
+    """The answer when the disk has failed: what is certain of that batch, if one is to be committed."""
+    name = entry.sink.name
+    if batch is not None and entry.sink.in_limbo == batch:
+        return SinkRefused(
+            SinkRefusal.EFFECT_UNKNOWN,
+            f"the disk failed while the commit of batch {batch} of sink {name!r} was written: restart the node, then "
+            "commit it again, which tells",
+        )
+    return SinkRefused(
+        SinkRefusal.STORAGE, f"the disk has failed, and sink {name!r} cannot be changed until the node is restarted"
+    )
+
+
+def _release(held: Sequence[Slot]) -> None:
+    for slot in held:
+        slot.busy = False
+        wake(slot)
+
+
+def _written(group: Group) -> tuple[LogId, ...]:
+    """The logs to which anything was written."""
+    expected = (it for part in group.parts for it in part.decided.expected.items())
+    return tuple(dict.fromkeys(log for log, it in expected if it.records))

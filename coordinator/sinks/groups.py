@@ -1,0 +1,129 @@
+"""What is committed as a group: the transactions of a batch's winning lanes, as values, and as records of the journal.
+
+    Group ──▶ GROUP_PREPARE_COMMIT ──▶ prepared, decided, placed together ──▶ visible ──▶ GROUP_COMMITTED
+                                  └──▶ one cannot prepare ──▶ GROUP_ABORTED
+
+A group's parts have an order, which is that of the winners, and lie in it in every log that several of them have
+written to. Until it is visible it stands beside the sink; then the sink's *fence* is its batch, with the places.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from coordinator.messages import ApplyCommit, Expected
+from coordinator.producer import Decided
+from coordinator.sinks.lane_ids import group_of_sink, lane_id
+from coordinator.sinks.messages import NO_BATCH
+from fairlog_types import Offset, Placement, TxId
+from journal.group_records import (
+    CommittedPart,
+    Expectation,
+    GroupCommittedRecord,
+    GroupPrepareCommitRecord,
+    PreparedPart,
+    SinkRecord,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The transaction of a winning lane, and the slot that it has used."""
+
+    slot: int
+    decided: Decided
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A batch that is to be committed."""
+
+    sink: str
+    query: str
+    batch: int
+    parts: tuple[Part, ...]
+    timestamp_ms: int
+
+    @property
+    def order_group(self) -> str:
+        """Whose commits have one order (invariant 6)."""
+        return group_of_sink(self.sink)
+
+    @property
+    def records(self) -> int:
+        return sum(it.records for part in self.parts for it in part.decided.expected.values())
+
+    def lane_ids(self) -> list[str]:
+        """The transactional ids of its parts."""
+        return [lane_id(self.sink, part.slot) for part in self.parts]
+
+    def messages(self) -> tuple[ApplyCommit, ...]:
+        """What the participants are to place together."""
+        return tuple(part.decided.apply() for part in self.parts)
+
+    def record(self) -> GroupPrepareCommitRecord:
+        """GROUP_PREPARE_COMMIT."""
+        parts = tuple(
+            PreparedPart(
+                part.slot,
+                part.decided.txid,
+                {log: Expectation(it.leader_epoch, it.records) for log, it in part.decided.expected.items()},
+            )
+            for part in self.parts
+        )
+        return GroupPrepareCommitRecord(self.sink, self.query, self.batch, parts, self.timestamp_ms)
+
+    @classmethod
+    def of_record(cls, record: GroupPrepareCommitRecord) -> Group:
+        """What `record` was made of."""
+        parts: list[Part] = []
+        for part in record.parts:
+            expected = {log: Expected(it.leader_epoch, it.records) for log, it in part.participants.items()}
+            parts.append(Part(part.slot, Decided(part.txid, expected, record.timestamp_ms)))
+        return cls(record.sink, record.query, record.batch, tuple(parts), record.timestamp_ms)
+
+    def committed_record(self, places: Mapping[TxId, tuple[Placement, ...]], now_ms: int) -> GroupCommittedRecord:
+        """GROUP_COMMITTED."""
+        parts = tuple(CommittedPart(it.slot, it.decided.txid, places[it.decided.txid]) for it in self.parts)
+        return GroupCommittedRecord(self.sink, self.batch, parts, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The last batch that a sink has got, and where it is: no batch up to it is ever committed again."""
+
+    batch: int = NO_BATCH
+    placements: tuple[Placement, ...] = ()
+    """Sorted; what lies in one log without a hole is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkState:
+    """What of a sink is durable."""
+
+    sink: str
+    query: str
+    fence: Fence = Fence()
+    """Of what is visible."""
+    prepared: tuple[Group, ...] = ()
+    """Not known to be visible, by their batches. All but the last are decided, and the last may be."""
+    used_ms: int = 0
+
+    def record(self) -> SinkRecord:
+        """SINK."""
+        return SinkRecord(self.sink, self.query, self.fence.batch, self.fence.placements, self.used_ms)
+
+
+def joined_places(places: Iterable[Placement]) -> tuple[Placement, ...]:
+    """The places by log and offset; what lies in one log without a hole becomes one."""
+    found: list[Placement] = []
+    for place in sorted(places, key=lambda it: (it.log, it.base_offset)):
+        before = found[-1] if found else None
+        if before is not None and before.log == place.log and before.base_offset + before.count == place.base_offset:
+            found[-1] = Placement(place.log, Offset(before.base_offset), before.count + place.count)
+        else:
+            found.append(place)
+    return tuple(found)

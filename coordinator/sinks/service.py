@@ -1,0 +1,277 @@
+"""The sinks as the coordinator sees them: requests about one sink are carried out one after the other.
+
+How it works. Each sink has a lock, under which batches are joined, committed (committing.py) and aborted, and sinks
+forgotten; so a sink's batches are decided one at a time, and their order is that of the decisions (invariant 6). A lane
+is a transactional id like others: its requests take turns of their own (turns.py), for which no lock is needed, once
+the sink admits them (`admit`). Ending a lane is a turn, too.
+
+When the disk has failed nothing is changed any more, and only what is certain is answered: what is decided is
+committed, and of what the disk refused to write nobody can tell (invariant 5).
+
+A sink never expires by itself, as its fence is what makes the replay of a batch harmless. One that has never had a
+batch is nothing but its lanes, and is forgotten some time after these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import trio
+from crc32c import crc32c
+
+from coordinator import events as ev
+from coordinator.answers import Answer, Refusal
+from coordinator.producer import Producer
+from coordinator.sinks.committing import Committing, cannot_write
+from coordinator.sinks.entry import Entry
+from coordinator.sinks.groups import Group, SinkState
+from coordinator.sinks.lane_ids import group_of_sink, slot_and_sink
+from coordinator.sinks.messages import (
+    NO_BATCH,
+    BatchCommitted,
+    CommitBatch,
+    Lane,
+    LaneGranted,
+    SinkDescription,
+    SinkRefusal,
+    SinkRefused,
+)
+from coordinator.sinks.sink import OpenLane, Sink, admit, check_abort, check_commit, check_lane, note_grant
+from coordinator.slots import ms_since
+from coordinator.states import IdState
+from coordinator.turns import Turns
+from fairlog_types import StorageFailure
+from journal.group_records import SinkForgottenRecord
+
+
+class Sinks:
+    """All sinks that this node has, and their lanes."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._committing = Committing(turns)
+        self._entries: dict[str, Entry] = {}
+        turns.on_refusing.append(self._wake_all)
+
+    # ---------------------------------------------------------------------------------------- requests
+
+    async def join(self, lane: Lane) -> LaneGranted | BatchCommitted | SinkRefused:
+        """See `Coordinator.join_batch`."""
+        bad = check_lane(lane)
+        if bad is not None:
+            return bad
+        entry = await self._enter(lane.sink, lane.query)
+        try:
+            sink = entry.sink
+            refused = sink.refusal(lane.query, lane.run)
+            if refused is not None:
+                return refused
+            if self._turns.is_refusing(entry):
+                return sink.committed(lane.batch) or cannot_write(entry)
+            entry.touch(self._turns.now_ms())
+            await self._take_over(entry, lane.query, lane.run)
+            return sink.committed(lane.batch) or self._open_lane(entry, lane)
+        finally:
+            entry.lock.release()
+
+    async def commit(self, message: CommitBatch) -> BatchCommitted | SinkRefused:
+        """See `Coordinator.commit_batch`."""
+        bad = check_commit(message)
+        if bad is not None:
+            return bad
+        entry = await self._enter(message.sink, message.query)
+        try:
+            sink = entry.sink
+            refused = sink.refusal(message.query, message.run)
+            if refused is not None:
+                return refused
+            committed = sink.committed(message.batch)
+            if committed is not None:
+                return committed
+            if self._turns.is_refusing(entry):
+                return cannot_write(entry, message.batch)
+            winners = sink.winners(message)
+            if isinstance(winners, SinkRefused):
+                return winners
+            entry.touch(self._turns.now_ms())
+            await self._take_over(entry, message.query, message.run)
+            return await self._committing.commit(entry, message, winners)
+        finally:
+            entry.lock.release()
+
+    async def abort(self, sink: str, query: str, run: str, batch: int) -> SinkRefused | None:
+        """See `Coordinator.abort_batch`."""
+        bad = check_abort(sink, query, run, batch)
+        if bad is not None or sink not in self._entries:
+            return bad
+        entry = await self._enter(sink, query)
+        try:
+            refused = entry.sink.refusal(query, run)
+            if refused is not None:
+                return refused
+            if entry.sink.committed(batch) is not None:
+                return SinkRefused(SinkRefusal.COMMITTED, f"batch {batch} of sink {sink!r} is committed, and stays so")
+            if self._turns.is_refusing(entry):
+                return cannot_write(entry)
+            lanes = [it for it in entry.sink.lanes if (it.lane.run, it.lane.batch) == (run, batch)]
+            await self._drop(entry.sink.end(lanes))
+            return None
+        finally:
+            entry.lock.release()
+
+    async def forget(self, sink: str) -> SinkRefused | None:
+        """See `Coordinator.forget_sink`. Its slots' ids expire like others."""
+        unknown = SinkRefused(SinkRefusal.UNKNOWN_SINK, f"there is no sink {sink!r}")
+        if sink not in self._entries:
+            return unknown
+        entry = await self._enter(sink, "")
+        try:
+            if not entry.sink.has_past:
+                return unknown
+            if self._turns.is_refusing(entry):
+                return cannot_write(entry)
+            lanes, copying = len(entry.sink.lanes), len(entry.sink.under_way)
+            if lanes or copying:
+                sentence = f"sink {sink!r} has {lanes} open lanes and {copying} batches that are being copied"
+                return SinkRefused(SinkRefusal.IN_USE, f"{sentence}: stop its query, and wait until its lanes time out")
+            with trio.CancelScope(shield=True):
+                return await self._forget(entry)
+        finally:
+            entry.lock.release()
+
+    def describe(self) -> Sequence[SinkDescription]:
+        """See `Coordinator.sinks`."""
+        kept = [self._entries[name].sink for name in sorted(self._entries)]
+        return [_description(sink) for sink in kept if sink.has_past]
+
+    async def _enter(self, name: str, query: str) -> Entry:
+        """The sink, whose lock the caller releases; a new one if there is none."""
+        while True:
+            entry = self._entries.get(name)
+            if entry is None:
+                journal = crc32c(group_of_sink(name).encode()) % len(self._turns.journals)
+                entry = self._entries[name] = Entry(Sink(name, query), journal)
+            await entry.lock.acquire()
+            if self._entries.get(name) is entry:
+                return entry
+            entry.lock.release()
+
+    async def _take_over(self, entry: Entry, query: str, run: str) -> None:
+        """A run that is not known becomes the sink's, and the lanes of the one before it are fenced."""
+        await self._drop(entry.sink.take_over(query, run))
+
+    async def _drop(self, lanes: Sequence[OpenLane]) -> None:
+        if lanes:
+            with trio.CancelScope(shield=True):
+                await self._committing.drop(lanes)
+
+    def _open_lane(self, entry: Entry, lane: Lane) -> LaneGranted | SinkRefused:
+        """The writer's lane, or a new one. One that has timed out is not given again."""
+        sink, known = entry.sink, entry.sink.lane_of(lane)
+        if known is not None:
+            if not self._has_ended(known):
+                return LaneGranted(known.transactional_id)
+            sink.end([known])
+        while True:
+            opened = sink.open_lane(lane, trio.current_time())
+            if isinstance(opened, SinkRefused):
+                return opened
+            slot = self._turns.slots.get(opened.transactional_id)
+            if slot is None or slot.journal == entry.journal:
+                return LaneGranted(opened.transactional_id)
+            sink.reserve(opened)  # somebody's own id, from before the prefix was ours; its records are elsewhere
+
+    async def _forget(self, entry: Entry) -> SinkRefused | None:
+        try:
+            await self._turns.append(entry, SinkForgottenRecord(entry.sink.name))
+            del self._entries[entry.sink.name]
+            await self._turns.journals[entry.journal].to_disk(entry.appended)
+        except (StorageFailure, OSError) as failure:
+            self._turns.fail(entry.journal, failure)
+            return cannot_write(entry)
+        return None
+
+    def _wake_all(self) -> None:
+        for entry in self._entries.values():
+            entry.wake()
+
+    # -------------------------------------------------------------------------------- the lanes' own requests
+
+    def admit(self, transactional_id: str, producer: Producer, event: ev.Event) -> Refusal | None:
+        """Why a request for a lane's id is refused; None: it may have its turn, and has to have it now."""
+        return admit(self._lane_of(transactional_id), producer, event)
+
+    def note_answer(self, transactional_id: str, event: ev.Event, answer: Answer | ev.WaitForCopy) -> None:
+        """What the turn has answered."""
+        lane = self._lane_of(transactional_id)
+        if lane is not None and isinstance(event, ev.Init):
+            note_grant(lane, answer)
+
+    def _lane_of(self, transactional_id: str) -> OpenLane | None:
+        found = slot_and_sink(transactional_id)
+        entry = None if found is None else self._entries.get(found[1])
+        return None if entry is None or found is None else entry.sink.lane_in(found[0])
+
+    # ------------------------------------------------------------------------------------ time and restarts
+
+    def look(self) -> None:
+        """Let lanes go whose transactions have timed out, and those that do nothing; and sinks that are nothing."""
+        settings = self._turns.settings
+        for name, entry in list(self._entries.items()):
+            if entry.lock.locked():
+                continue
+            sink = entry.sink
+            sink.end([lane for lane in sink.lanes if self._has_ended(lane) or self._is_idle(lane)])
+            if not sink.has_past and ms_since(entry.used_s) >= settings.max_timeout_ms:
+                del self._entries[name]
+
+    def _has_ended(self, lane: OpenLane) -> bool:
+        """Whether the lane's transaction was ended by force, with its epoch."""
+        slot = self._turns.slots.get(lane.transactional_id)
+        return lane.granted is not None and (slot is None or not lane.is_of(slot.producer))
+
+    def _is_idle(self, lane: OpenLane) -> bool:
+        """Whether the lane has had no transaction for the longest time-out. A winner without records needs no lane."""
+        slot = self._turns.slots.get(lane.transactional_id)
+        if slot is not None and (slot.busy or slot.producer.state is IdState.OPEN):
+            return False
+        used_s = lane.joined_s if slot is None else max(lane.joined_s, slot.used_s)
+        return ms_since(used_s) >= self._turns.settings.max_timeout_ms
+
+    def states(self, journal: int) -> Iterator[SinkState]:
+        """Of the sinks whose records are in that journal, for a snapshot."""
+        return (entry.sink.state() for entry in self._entries.values() if entry.journal == journal)
+
+    def adopt(self, state: SinkState, journal: int) -> None:
+        """Take over a sink that a journal knows, without what is prepared."""
+        sink = Sink(state.sink, state.query, visible=state.fence, used_ms=state.used_ms)
+        self._entries[state.sink] = Entry(sink, journal)
+
+    def place_again(self, group: Group) -> None:
+        """See `Committing.place_again`."""
+        self._committing.place_again(self._entries[group.sink], group)
+
+    async def withdraw(self, group: Group) -> None:
+        """See `Committing.withdraw`."""
+        await self._committing.withdraw(self._entries[group.sink], group)
+
+    def entries(self) -> Sequence[Entry]:
+        """All sinks, as what has records in journals."""
+        return list(self._entries.values())
+
+    def entry_of(self, group: Group) -> Entry:
+        """The group's sink."""
+        return self._entries[group.sink]
+
+
+def _description(sink: Sink) -> SinkDescription:
+    fence = sink.fence
+    return SinkDescription(
+        sink.name,
+        sink.query,
+        sink.run,
+        None if fence.batch == NO_BATCH else fence.batch,
+        fence.placements,
+        tuple(lane.transactional_id for lane in sink.lanes),
+        sink.used_ms,
+    )

@@ -1,0 +1,336 @@
+"""One sink: who may speak for it, which lanes are open, which batch is its last, and what is being committed. Pure.
+
+    join   another query? an older run? ─▶ refused      a new run ─▶ it takes over: the old run's lanes are dropped
+           the batch is not behind the fence? ─▶ "committed"         else ─▶ a lane in a free slot
+    commit the same checks; then all lanes of the batch end: the winners in the group, the others are dropped
+
+The *fence* is the last batch that is decided, with its places. It moves at the decision, and only forwards. What is
+decided is under way until it is visible; it is durable as GROUP_PREPARE_COMMIT then, and the fence that is written
+down (SINK, GROUP_COMMITTED) is that of the batches which are visible, in their order.
+
+Lanes, runs and slots live in memory only. A lane is open from its join until its batch is committed or aborted, its
+run is replaced, or its transaction times out (its producer's epoch is another one then). Only the connection to which
+a lane's epoch was granted may use it: what an earlier lane of the slot, or a zombie that has learnt of the id, sends is
+refused (`admit`). This matters, since the driver names lanes and counts, and not contents.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from coordinator import events as ev
+from coordinator.answers import Granted, Refusal
+from coordinator.producer import Producer
+from coordinator.sinks.groups import Fence, Group, SinkState
+from coordinator.sinks.lane_ids import lane_id
+from coordinator.sinks.messages import (
+    BatchCommitted,
+    CommitBatch,
+    Lane,
+    SinkRefusal,
+    SinkRefused,
+    Winner,
+)
+from fairlog_types import NO_PRODUCER_ID, Placement, ProducerEpoch, ProducerId, TxId
+
+SINK_BYTES_MAX = 1_000
+"""In UTF-8: the transactional id of a slot stays below 1,024 bytes."""
+
+NAME_BYTES_MAX = 256
+"""Of a query or a run, in UTF-8. Spark's are UUIDs."""
+
+LANES_MAX = 10_000
+"""So many lanes of a sink are open at most. Spark's largest jobs have some thousand tasks; each slot is a transactional
+id, of which the partitions and the group journal remember something."""
+
+REPLACED_KEPT = 64
+"""So many runs are remembered as replaced."""
+
+_NUMBER_MAX = 2**63 - 1
+_PARTITION_MIN = -1
+
+
+@dataclass(slots=True)
+class OpenLane:
+    """A lane that has joined and not ended, as far as the sink knows."""
+
+    lane: Lane
+    slot: int
+    joined_s: float
+    """By the event loop's clock."""
+    claimed_by: int | None = None
+    """The connection that has asked for the producer id and epoch: no other one gets them."""
+    granted: tuple[ProducerId, ProducerEpoch] | None = None
+
+    @property
+    def transactional_id(self) -> str:
+        return lane_id(self.lane.sink, self.slot)
+
+    def is_of(self, producer: Producer) -> bool:
+        """Whether the id's producer is still the one that was granted to this lane."""
+        return self.granted == (producer.producer_id, producer.epoch)
+
+    def __str__(self) -> str:
+        it = self.lane
+        return f"the lane of partition {it.partition}, attempt {it.attempt}, of batch {it.batch} of sink {it.sink!r}"
+
+
+@dataclass(slots=True)
+class DecidedGroup:
+    """A group that is decided, and not yet recorded as visible."""
+
+    group: Group
+    placements: tuple[Placement, ...]
+    """As in `Fence`."""
+    copied: dict[TxId, tuple[Placement, ...]] | None = None
+    """Once it is visible."""
+
+
+@dataclass(slots=True)
+class Sink:
+    """What the coordinator knows of one sink."""
+
+    name: str
+    query: str
+    run: str | None = None
+    visible: Fence = field(default_factory=Fence)
+    """The last batch that is recorded as visible."""
+    under_way: deque[DecidedGroup] = field(default_factory=deque[DecidedGroup])
+    """What was decided after that, in the order of the decisions."""
+    preparing: Group | None = None
+    """GROUP_PREPARE_COMMIT is written, and not decided."""
+    in_limbo: int | None = None
+    """The batch of which the disk refused to say whether it is decided."""
+    used_ms: int = 0
+    _replaced: deque[str] = field(default_factory=lambda: deque[str](maxlen=REPLACED_KEPT))
+    _by_slot: dict[int, OpenLane] = field(default_factory=dict[int, OpenLane])
+    _by_writer: dict[Lane, OpenLane] = field(default_factory=dict[Lane, OpenLane])
+    _free_slots: list[int] = field(default_factory=list[int])
+    """A heap: the least is used first, so that there are no more than were ever open at once."""
+    _slots: int = 0
+
+    @property
+    def fence(self) -> Fence:
+        """The last batch that is decided."""
+        if not self.under_way:
+            return self.visible
+        last = self.under_way[-1]
+        return Fence(last.group.batch, last.placements)
+
+    @property
+    def lanes(self) -> Sequence[OpenLane]:
+        """Those that are open, in the order of their joins."""
+        return tuple(self._by_slot.values())
+
+    @property
+    def has_past(self) -> bool:
+        """Whether forgetting it would make a difference to anybody."""
+        return self.visible.batch >= 0 or bool(self.under_way) or self.preparing is not None or bool(self._by_slot)
+
+    def state(self) -> SinkState:
+        """What of it is to be durable."""
+        prepared = [it.group for it in self.under_way]
+        if self.preparing is not None:
+            prepared.append(self.preparing)
+        return SinkState(self.name, self.query, self.visible, tuple(prepared), self.used_ms)
+
+    # ------------------------------------------------------------------------------------- who may speak
+
+    def refusal(self, query: str, run: str) -> SinkRefused | None:
+        """Why this run of this query may not speak for the sink."""
+        if query != self.query and self.has_past:
+            return SinkRefused(
+                SinkRefusal.ANOTHER_QUERY,
+                f"sink {self.name!r} belongs to query {self.query!r}, and this is query {query!r}: a query whose "
+                "checkpoint was deleted is another one, and its batches would be taken for those that the sink has. "
+                "Use another name for the sink, or have the old one forgotten (fairlog sink forget)",
+            )
+        if run in self._replaced:
+            return SinkRefused(
+                SinkRefusal.OLD_RUN,
+                f"run {run!r} of sink {self.name!r} was replaced by run {self.run!r}: this one has to stop",
+            )
+        return None
+
+    def take_over(self, query: str, run: str) -> Sequence[OpenLane]:
+        """The run is the current one from here on; answers the lanes that end by it, which are the sink's no more."""
+        if run == self.run and query == self.query:
+            return ()
+        if self.run is not None:
+            self._replaced.append(self.run)
+        self.query, self.run = query, run
+        return self.end(self.lanes)
+
+    def committed(self, batch: int) -> BatchCommitted | None:
+        """The answer if the batch is committed."""
+        fence = self.fence
+        if batch > fence.batch:
+            return None
+        return BatchCommitted(batch, fence.placements if batch == fence.batch else (), already=True)
+
+    # -------------------------------------------------------------------------------------------- lanes
+
+    def lane_of(self, writer: Lane) -> OpenLane | None:
+        """The open lane of that writer."""
+        return self._by_writer.get(writer)
+
+    def lane_in(self, slot: int) -> OpenLane | None:
+        """The open lane that uses the slot."""
+        return self._by_slot.get(slot)
+
+    def open_lane(self, writer: Lane, now_s: float) -> OpenLane | SinkRefused:
+        """A lane in a free slot, for a writer that has none."""
+        if len(self._by_slot) >= LANES_MAX:
+            return SinkRefused(
+                SinkRefusal.TOO_MANY_LANES,
+                f"sink {self.name!r} has {LANES_MAX} lanes open: write its batches from fewer partitions",
+            )
+        if self._free_slots:
+            slot = heapq.heappop(self._free_slots)
+        else:
+            slot, self._slots = self._slots, self._slots + 1
+        opened = OpenLane(writer, slot, now_s)
+        self._by_slot[slot] = self._by_writer[writer] = opened
+        return opened
+
+    def reserve(self, lane: OpenLane) -> None:
+        """Take the lane back, and never use its slot in this run of the node."""
+        del self._by_slot[lane.slot], self._by_writer[lane.lane]
+
+    def end(self, lanes: Iterable[OpenLane]) -> Sequence[OpenLane]:
+        """These lanes have ended, and are answered: their transactions are to be ended before anybody joins."""
+        ended = list(lanes)
+        for it in ended:
+            del self._by_slot[it.slot], self._by_writer[it.lane]
+            heapq.heappush(self._free_slots, it.slot)
+        return ended
+
+    def of_batches_through(self, batch: int) -> Sequence[OpenLane]:
+        """The lanes that can win no more when that batch is committed."""
+        return [it for it in self._by_slot.values() if it.lane.batch <= batch]
+
+    # ------------------------------------------------------------------------------------------ commits
+
+    def winners(self, message: CommitBatch) -> Sequence[tuple[Winner, OpenLane]] | SinkRefused:
+        """The lanes of the winners. One that has written nothing needs none, and is left out if it has none."""
+        found: list[tuple[Winner, OpenLane]] = []
+        for it in message.winners:
+            writer = Lane(message.sink, message.query, message.run, message.batch, it.partition, it.attempt)
+            lane = self._by_writer.get(writer)
+            if lane is not None:
+                found.append((it, lane))
+            elif it.records:
+                return SinkRefused(
+                    SinkRefusal.UNKNOWN_LANE,
+                    f"nobody has joined batch {message.batch} of sink {self.name!r} as partition {it.partition}, "
+                    f"attempt {it.attempt}, of run {message.run!r}, or the node was restarted since: write it again",
+                )
+        return found
+
+    def decide(self, group: Group, placements: tuple[Placement, ...]) -> None:
+        """The group that was prepared is committed: the fence moves."""
+        assert self.preparing is group, "decided is what was prepared"
+        assert group.batch > self.fence.batch, f"batch {group.batch} is decided behind {self.fence.batch}"
+        self.preparing = None
+        self.under_way.append(DecidedGroup(group, placements))
+
+    def record_visible(self, places: tuple[Placement, ...]) -> None:
+        """The oldest group under way is recorded as visible, there."""
+        self.visible = Fence(self.under_way.popleft().group.batch, places)
+
+
+def admit(lane: OpenLane | None, producer: Producer, event: ev.Event) -> Refusal | None:
+    """Why a request for a lane's transactional id is refused; None: it may have its turn.
+
+    An InitProducerId that may have its turn has claimed the lane.
+    """
+    match event:
+        case ev.Init():
+            return _admit_init(lane, producer, event)
+        case ev.Add() | ev.End():
+            if lane is None or lane.granted != (event.producer_id, event.epoch):
+                return Refusal.FENCED
+            return Refusal.LANE if isinstance(event, ev.End) and event.commit else None
+        case _:
+            return None
+
+
+def _admit_init(lane: OpenLane | None, producer: Producer, event: ev.Init) -> Refusal | None:
+    """Once for each lane; again on the same connection as long as nothing was done with the grant."""
+    if lane is None:
+        return Refusal.NOT_JOINED
+    names_itself = event.producer_id != NO_PRODUCER_ID
+    is_used = lane.granted is not None and producer.granted_on != event.connection
+    if names_itself or is_used or lane.claimed_by not in (None, event.connection):
+        return Refusal.FENCED
+    lane.claimed_by = event.connection
+    return None
+
+
+def note_grant(lane: OpenLane, answer: object) -> None:
+    """What the lane's InitProducerId was answered."""
+    if isinstance(answer, Granted):
+        lane.granted = (answer.producer_id, answer.epoch)
+    elif lane.granted is None:
+        lane.claimed_by = None
+
+
+# ------------------------------------------------------------------------------------- what is no request
+
+
+def check_lane(lane: Lane) -> SinkRefused | None:
+    """Why this cannot be a lane of anything."""
+    return (
+        _check_names(lane.sink, lane.query, lane.run)
+        or _check_number("batch", lane.batch)
+        or _check_number("partition", lane.partition, least=_PARTITION_MIN)
+        or _check_number("attempt", lane.attempt)
+    )
+
+
+def check_commit(message: CommitBatch) -> SinkRefused | None:
+    """Why this cannot be a commit of anything."""
+    refused = _check_names(message.sink, message.query, message.run) or _check_number("batch", message.batch)
+    if refused is not None:
+        return refused
+    partitions: set[int] = set()
+    for it in message.winners:
+        refused = (
+            _check_number("partition", it.partition, least=_PARTITION_MIN)
+            or _check_number("attempt", it.attempt)
+            or _check_number("number of records", it.records)
+        )
+        if refused is not None:
+            return refused
+        if it.partition in partitions:
+            return _bad(f"partition {it.partition} of batch {message.batch} has two winners: name one attempt of each")
+        partitions.add(it.partition)
+    return None
+
+
+def check_abort(sink: str, query: str, run: str, batch: int) -> SinkRefused | None:
+    """Why this cannot be an abort of anything."""
+    return _check_names(sink, query, run) or _check_number("batch", batch)
+
+
+def _check_names(sink: str, query: str, run: str) -> SinkRefused | None:
+    named = (("sink", sink, SINK_BYTES_MAX), ("query", query, NAME_BYTES_MAX), ("run", run, NAME_BYTES_MAX))
+    for what, name, bytes_max in named:
+        if not 0 < len(name.encode(errors="surrogatepass")) <= bytes_max:
+            return _bad(f"the {what} must have a name of 1 to {bytes_max} bytes in UTF-8")
+        if not name.isprintable():
+            return _bad(f"the name of the {what} must be of printable characters: {name!r}")
+    return None
+
+
+def _check_number(what: str, number: int, *, least: int = 0) -> SinkRefused | None:
+    if least <= number <= _NUMBER_MAX:
+        return None
+    return _bad(f"the {what} must be a number from {least} to {_NUMBER_MAX}, and not {number}")
+
+
+def _bad(sentence: str) -> SinkRefused:
+    return SinkRefused(SinkRefusal.BAD_REQUEST, sentence)
