@@ -28,7 +28,13 @@ from journal.segment import SEGMENT_HEADER_BYTES, Fsync, JournalKind, SegmentHea
 from scripts.node_process import NodeProcess
 from tests.clients.raw_client import RawClient, batch
 from tests.datalog.golden_data_log import MAP_BYTES, fill
-from tests.journal.golden_frames import GROUP_RECORDS, LOCAL_RECORDS, SNAPSHOT_RECORDS
+from tests.journal.golden_frames import (
+    GROUP_RECORDS,
+    GROUP_RECORDS_2,
+    LOCAL_RECORDS,
+    SNAPSHOT_RECORDS,
+    SNAPSHOT_RECORDS_2,
+)
 from tests.node.nodes import Producer, produce, read_when
 
 SALT = 7
@@ -62,12 +68,12 @@ def local_frames() -> Frames:
 
 
 def group_frames() -> Frames:
-    frames: Frames = [encode_group(record) for record in GROUP_RECORDS]
+    frames: Frames = [encode_group(record) for record in GROUP_RECORDS + GROUP_RECORDS_2]
     frames.append((SNAPSHOT_BEGIN, [0], b""))
-    for record in SNAPSHOT_RECORDS:
+    for record in SNAPSHOT_RECORDS + SNAPSHOT_RECORDS_2:
         kind, header, payload = encode_group(record)
         frames.append((kind | PART, header, payload))
-    return [*frames, (SNAPSHOT_END, [len(SNAPSHOT_RECORDS)], b"")]
+    return [*frames, (SNAPSHOT_END, [len(SNAPSHOT_RECORDS + SNAPSHOT_RECORDS_2)], b"")]
 
 
 def segment(frames: Frames, *, kind: JournalKind = JournalKind.LOCAL, base: int = 0) -> tuple[bytearray, list[int]]:
@@ -133,10 +139,14 @@ def test_segment_of_a_group_journal_is_shown_frame_by_frame() -> None:
     assert not any(line.damage for line in lines)
     shown = [line.what for line in lines]
     assert shown[0] == "segment of a group journal"
-    assert shown[-3:] == ["snapshot part: producer", "snapshot part: committed", "snapshot ends"]
-    assert "prepare commit" in shown
+    assert shown[-4:] == [
+        "snapshot part: producer", "snapshot part: committed", "snapshot part: sink", "snapshot ends",
+    ]  # fmt: skip
+    assert {"prepare commit", "group prepare commit", "group committed", "group aborted", "sink forgotten"} < set(shown)
     documents = [json.loads(as_json(line)) for line in lines]
     (committed,) = [document for document in documents if document["what"] == "committed"]
+    (group,) = [document for document in documents if document["what"] == "group prepare commit"]
+    assert (group["sink"], group["batch"], len(group["parts"])) == ("totals", 7, 2)
     assert committed["placements"][0] == {"log": "t-00112233445566778899aabbccddeeff-2", "base_offset": 2, "count": 3}
 
 

@@ -27,13 +27,20 @@ from journal.group_journal import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
 from journal.group_records import (
     AbortedRecord,
     BeginRecord,
+    CommittedPart,
     CommittedRecord,
     Expectation,
     ExpiredRecord,
+    GroupAbortedRecord,
+    GroupCommittedRecord,
+    GroupPrepareCommitRecord,
     GroupRecord,
     PrepareAbortRecord,
     PrepareCommitRecord,
+    PreparedPart,
     ProducerRecord,
+    SinkForgottenRecord,
+    SinkRecord,
     encode_group,
 )
 from journal.local_journal import encode_local
@@ -92,6 +99,30 @@ GROUP_RECORDS: list[GroupRecord] = [
 ]
 SNAPSHOT_RECORDS: list[GroupRecord] = [PRODUCER, COMMITTED]
 
+SINK_ID, QUERY = "totals", "0c8f"
+GROUP_PREPARED = GroupPrepareCommitRecord(
+    SINK_ID,
+    QUERY,
+    7,
+    (
+        PreparedPart(0, TXID, {LOG: Expectation(EPOCH, 3), OFFSETS: Expectation(EPOCH, 1)}),
+        PreparedPart(2, ABORTED_TXID, {LOG: Expectation(EPOCH, 2)}),
+    ),
+    NOW_MS,
+)
+PLACES, MORE_PLACES = (Placement(LOG, Offset(2), 3), Placement(OFFSETS, Offset(8), 1)), (Placement(LOG, Offset(5), 2),)
+GROUP_RECORDS_2: list[GroupRecord] = [
+    GROUP_PREPARED,
+    GroupCommittedRecord(
+        SINK_ID, 7, (CommittedPart(0, TXID, PLACES), CommittedPart(2, ABORTED_TXID, MORE_PLACES)), NOW_MS
+    ),
+    GroupAbortedRecord(SINK_ID, 8, NOW_MS),
+    SinkForgottenRecord("a-forgotten-sink"),
+]
+SNAPSHOT_RECORDS_2: list[GroupRecord] = [
+    SinkRecord(SINK_ID, QUERY, 7, (Placement(LOG, Offset(2), 5), Placement(OFFSETS, Offset(8), 1)), NOW_MS)
+]
+
 WINDOW = ProducerWindow(
     epoch=ProducerEpoch(3),
     batches=(WindowBatch(0, 1, Offset(0)), WindowBatch(2, 4, None)),
@@ -137,16 +168,16 @@ def local_dump(records: list[tuple[LocalRecord, bytes]]) -> str:
     return _dump(frames)
 
 
-def group_dump() -> str:
+def group_dump(records: list[GroupRecord], snapshot: list[GroupRecord]) -> str:
     frames: list[tuple[str, int, list[object], bytes]] = []
-    for record in GROUP_RECORDS:
+    for record in records:
         kind, header, payload = encode_group(record)
         frames.append((type(record).__name__, kind, header, payload))
     frames.append(("SNAPSHOT_BEGIN", SNAPSHOT_BEGIN, [0], b""))
-    for record in SNAPSHOT_RECORDS:
+    for record in snapshot:
         kind, header, payload = encode_group(record)
         frames.append((f"part {type(record).__name__}", PART | kind, header, payload))
-    frames.append(("SNAPSHOT_END", SNAPSHOT_END, [len(SNAPSHOT_RECORDS)], b""))
+    frames.append(("SNAPSHOT_END", SNAPSHOT_END, [len(snapshot)], b""))
     return _dump(frames)
 
 
@@ -157,7 +188,8 @@ def window_dump(window: ProducerWindow) -> str:
 DUMPS = {
     "local-journal-frames-1.txt": partial(local_dump, LOCAL_RECORDS_1),
     "local-journal-frames-2.txt": partial(local_dump, LOCAL_RECORDS_2),
-    "group-journal-frames-1.txt": group_dump,
+    "group-journal-frames-1.txt": partial(group_dump, GROUP_RECORDS, SNAPSHOT_RECORDS),
+    "group-journal-frames-2.txt": partial(group_dump, GROUP_RECORDS_2, SNAPSHOT_RECORDS_2),
     "producer-window-1.txt": partial(window_dump, WINDOW),
     "producer-window-2.txt": partial(window_dump, WINDOW_2),
 }

@@ -27,23 +27,41 @@ from journal.group_records import (
     BEGIN,
     COMMITTED,
     EXPIRED,
+    GROUP_ABORTED,
+    GROUP_COMMITTED,
+    GROUP_PREPARE_COMMIT,
     LISTED_IN_HEADER,
     PREPARE_COMMIT,
     PRODUCER,
+    SINK,
     AbortedRecord,
     BeginRecord,
+    CommittedPart,
     CommittedRecord,
     Expectation,
     ExpiredRecord,
+    GroupAbortedRecord,
+    GroupCommittedRecord,
+    GroupPrepareCommitRecord,
     GroupRecord,
     PrepareAbortRecord,
     PrepareCommitRecord,
+    PreparedPart,
     ProducerRecord,
+    SinkForgottenRecord,
+    SinkRecord,
     decode_group,
     encode_group,
     record_bytes_max,
 )
-from tests.journal.golden_frames import GROUP_RECORDS, SALT, SNAPSHOT_RECORDS, golden_bytes
+from tests.journal.golden_frames import (
+    GROUP_RECORDS,
+    GROUP_RECORDS_2,
+    SALT,
+    SNAPSHOT_RECORDS,
+    SNAPSHOT_RECORDS_2,
+    golden_bytes,
+)
 
 int32 = st.integers(-1, 2**31 - 1)
 int64 = st.integers(-1, 2**63 - 1)
@@ -55,35 +73,61 @@ logs = st.one_of(
     st.builds(LogId.of_offsets, st.integers(0, 2**31 - 1)),
 )
 placements = st.builds(Placement, logs, int64.map(Offset), int32)
+expectations = st.dictionaries(logs, st.builds(Expectation, int32.map(LeaderEpoch), int64))
+slots = st.integers(0, 10_000)
 records: st.SearchStrategy[GroupRecord] = st.one_of(
     st.builds(ProducerRecord, texts, texts, int64.map(ProducerId), epochs, epochs, int32, int64, st.booleans(), int64),
     st.builds(ExpiredRecord, texts),
     st.builds(BeginRecord, txids, texts, st.dictionaries(logs, int32.map(LeaderEpoch)), int64),
-    st.builds(
-        PrepareCommitRecord,
-        txids,
-        texts,
-        st.dictionaries(logs, st.builds(Expectation, int32.map(LeaderEpoch), int64)),
-        int64,
-    ),
+    st.builds(PrepareCommitRecord, txids, texts, expectations, int64),
     st.builds(CommittedRecord, txids, texts, st.lists(placements).map(tuple), int64),
     st.builds(PrepareAbortRecord, txids, texts, st.lists(logs).map(tuple), int64),
     st.builds(AbortedRecord, txids, texts, int64),
+    st.builds(SinkRecord, texts, texts, int64, st.lists(placements).map(tuple), int64),
+    st.builds(SinkForgottenRecord, texts),
+    st.builds(
+        GroupPrepareCommitRecord,
+        texts,
+        texts,
+        int64,
+        st.lists(st.builds(PreparedPart, slots, txids, expectations), max_size=5).map(tuple),
+        int64,
+    ),
+    st.builds(
+        GroupCommittedRecord,
+        texts,
+        int64,
+        st.lists(st.builds(CommittedPart, slots, txids, st.lists(placements).map(tuple)), max_size=5).map(tuple),
+        int64,
+    ),
+    st.builds(GroupAbortedRecord, texts, int64, int64),
 )
 
 TXID = TxId(ProducerId(2**63 - 1), ProducerEpoch(32767), 2**63)
 LONGEST_ID = "\N{SNOWMAN}" * 10_922
 """A transactional id is at most 32,767 bytes of UTF-8 (KIP-482's STRING)."""
 
+LONGEST_SINK, LONGEST_QUERY = "\N{SNOWMAN}" * 333, "\N{SNOWMAN}" * 85
+"""Of a sink 1,000 bytes, of a query 256 (coordinator/sinks/sink.py)."""
+
 
 def largest(count: int) -> list[GroupRecord]:
     """Records with the longest id and `count` logs, all numbers as large as they get."""
     listed = [LogId.of_topic(UUID(int=2**128 - 1 - number), 2**31 - 1) for number in range(count)]
     epoch = LeaderEpoch(2**31 - 1)
+    places = tuple(Placement(log, Offset(2**63), 2**63) for log in listed)
+    one_log_each = [{log: Expectation(epoch, 2**63)} for log in listed[: count // 2]]
+    # A part is an entry, too; with an odd count one part has none of its own.
+    one_log_each += [{}] * (count % 2)
     return [
+        SinkRecord(LONGEST_SINK, LONGEST_QUERY, 2**63, places, 2**63),
+        GroupPrepareCommitRecord(
+            LONGEST_SINK, LONGEST_QUERY, 2**63, tuple(PreparedPart(10_000, TXID, it) for it in one_log_each), 2**63
+        ),
+        GroupCommittedRecord(LONGEST_SINK, 2**63, (CommittedPart(10_000, TXID, places[1:]),), 2**63),
         BeginRecord(TXID, LONGEST_ID, dict.fromkeys(listed, epoch), 2**63),
         PrepareCommitRecord(TXID, LONGEST_ID, dict.fromkeys(listed, Expectation(epoch, 2**63)), 2**63),
-        CommittedRecord(TXID, LONGEST_ID, tuple(Placement(log, Offset(2**63), 2**63) for log in listed), 2**63),
+        CommittedRecord(TXID, LONGEST_ID, places, 2**63),
         PrepareAbortRecord(TXID, LONGEST_ID, tuple(listed), 2**63),
     ]
 
@@ -111,7 +155,14 @@ def test_encode_largest_record_fits_a_frame(count: int) -> None:
     ("kind", "header", "payload"),
     [
         (0, [], b""),
-        (8, ["id"], b""),
+        (13, ["id"], b""),
+        (SINK, ["sink", "query", 7, [], 5], b""),
+        (SINK, ["sink", "query", 7, 5, [[0, b"short", 0, 7, 1]]], b""),
+        (GROUP_PREPARE_COMMIT, ["sink", "query", 7, 5, [[0, 1, 2, 3]]], b""),
+        (GROUP_PREPARE_COMMIT, ["sink", "query", 7, 5, [[0, 1, 2, 3, [[1, b"", 0, 7]]]]], b""),
+        (GROUP_PREPARE_COMMIT, ["sink", "query", 7, 5, [[0, 1, 2, 3, [], 4]]], b""),
+        (GROUP_COMMITTED, ["sink", 7, 5, [[0, 1, 2, 3, None]]], b"\x80"),
+        (GROUP_ABORTED, ["sink", 7], b""),
         (EXPIRED, [], b""),
         (EXPIRED, ["id", 1], b""),
         (EXPIRED, [b"id"], b""),
@@ -133,9 +184,14 @@ def test_decode_other_headers_are_corrupt(kind: int, header: list[object], paylo
         decode_group(kind, header, payload)
 
 
-def test_golden_group_frames_read_back() -> None:
-    """The golden bytes are frames, one behind the other, and hold the records, then a snapshot."""
-    data = golden_bytes("group-journal-frames-1.txt")
+@pytest.mark.parametrize(
+    ("version", "records", "snapshot"),
+    [(1, GROUP_RECORDS, SNAPSHOT_RECORDS), (2, GROUP_RECORDS_2, SNAPSHOT_RECORDS_2)],
+    ids=["1", "2"],
+)
+def test_golden_group_frames_read_back(version: int, records: list[GroupRecord], snapshot: list[GroupRecord]) -> None:
+    """The golden bytes of each version are frames, one behind the other, and hold the records, then a snapshot."""
+    data = golden_bytes(f"group-journal-frames-{version}.txt")
     position = JournalPosition(0)
     frames: list[Frame] = []
     while position < len(data):
@@ -143,9 +199,9 @@ def test_golden_group_frames_read_back() -> None:
         assert isinstance(frame, Frame)
         frames.append(frame)
         position = frame.end
-    count = len(GROUP_RECORDS)
-    assert [decode_group(frame.kind, frame.header(), b"") for frame in frames[:count]] == GROUP_RECORDS
+    count = len(records)
+    assert [decode_group(frame.kind, frame.header(), b"") for frame in frames[:count]] == records
     begin, *parts, end = frames[count:]
     assert (begin.kind, begin.header()) == (SNAPSHOT_BEGIN, [0])
-    assert [decode_group(frame.kind ^ PART, frame.header(), b"") for frame in parts] == SNAPSHOT_RECORDS
-    assert (end.kind, end.header()) == (SNAPSHOT_END, [len(SNAPSHOT_RECORDS)])
+    assert [decode_group(frame.kind ^ PART, frame.header(), b"") for frame in parts] == snapshot
+    assert (end.kind, end.header()) == (SNAPSHOT_END, [len(snapshot)])

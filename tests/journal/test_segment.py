@@ -49,14 +49,16 @@ def test_segment_header_cut_short_is_unreadable() -> None:
     assert decode_segment_header_untrusted(encode_segment_header(HEADER)[:-1]) is BadHeader.UNREADABLE
 
 
-def test_segment_of_a_group_journal_is_of_version_1_only() -> None:
-    """A group journal's records are as they were, so an older program reads its segments: they have no version 2."""
+@pytest.mark.parametrize("kind", JournalKind)
+def test_segment_of_version_1_is_read(kind: JournalKind) -> None:
+    """What is written is of version 2, of either kind of journal; an older segment reads as it did."""
     from crc32c import crc32c
 
-    body = bytearray(encode_segment_header(replace(HEADER, kind=JournalKind.GROUP))[:-4])
-    assert body[8] == 1
-    body[8] = 2
-    assert decode_segment_header_untrusted(body + crc32c(body).to_bytes(4, "little")) is BadHeader.VERSION
+    header = replace(HEADER, kind=kind)
+    body = bytearray(encode_segment_header(header)[:-4])
+    assert body[8] == 2
+    body[8] = 1
+    assert decode_segment_header_untrusted(body + crc32c(body).to_bytes(4, "little")) == header
 
 
 @pytest.mark.parametrize(
