@@ -282,6 +282,10 @@ class World:
     def restarted(self, *, power_lost: bool = False) -> World:
         """The world after a crash; recovery has not run yet. What crashed does nothing more."""
         self.life.cancel()
+        return self.imaged(power_lost=power_lost)
+
+    def imaged(self, *, power_lost: bool = False) -> World:
+        """The world as a crash in this moment would leave it; this one goes on."""
         # A copy: a request that was in flight may still come back to its coordinator, but it changes nothing any more.
         participants = replace(
             self.participants,
