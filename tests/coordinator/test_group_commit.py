@@ -374,6 +374,33 @@ async def test_winner_that_is_still_adding_partitions_is_waited_for(running, log
     assert await winner.add(logs[2]) is Refusal.FENCED
 
 
+async def test_winner_is_left_alone_while_its_group_is_decided(running, logs, nursery, autojump_clock):
+    """Neither its client nor an operator nor time ends what is being committed; they are answered behind it."""
+    writer = await join(running, lane(), timeout_ms=1_000)
+    await writer.write(logs[0], 1)
+    running.journal.flush_s = 30.0
+    answers = []
+
+    async def told(request) -> None:
+        answers.append(await request)
+
+    nursery.start_soon(told, running.coordinator.commit_batch(commit((0, 0, 1))))
+    await trio.sleep(1)
+    for request in (
+        writer.end(commit=False),
+        writer.add(logs[1]),
+        running.coordinator.abort_open(writer.name),
+        running.init(connection=9, name=writer.name),
+    ):
+        nursery.start_soon(told, request)
+    await trio.sleep(25)
+    assert answers == []
+    await trio.sleep(10)
+    assert isinstance(answers.pop(0), BatchCommitted)
+    assert sorted(map(str, answers)) == sorted(map(str, [Refusal.FENCED, Refusal.FENCED, None, Refusal.NOT_JOINED]))
+    assert running.participants.discarded == []
+
+
 # ---------------------------------------------------------------------------------------- runs and queries
 
 
