@@ -65,13 +65,14 @@ def apply(
     data_logs: DataLogs,
     journals: Mapping[LogId, PayloadSource],
     dropped: Container[LogId],
+    now_s: float,
 ) -> Copied:
     """Copy the groups; all of it becomes visible at once, or nothing does.
 
     `journals` has the journal of every log that the groups touch, except for those in `dropped`.
     `dropped` names logs that are being deleted, whose items are left out; it may grow while this runs. A log
     is entered there *before* its data log is dropped, so that looking it up behind the lock of the write
-    block is enough.
+    block is enough. `now_s` is of a clock that does not go back: the data logs keep a cut now and then.
 
     Raises StorageFailure (the data log refused), CorruptStorage (a frame does not read back), OSError. The
     same groups may be applied again after any of these.
@@ -96,6 +97,8 @@ def apply(
                 last_stable[log] = writer.last_stable_offset(log)
             records += next_offset - first
             payload_bytes += copied_bytes
+        if high_watermarks:
+            writer.put_cut(now_s)
         reach("copier.copy.before_commit")
     reach("copier.copy.after_commit")
     # Not as each is read: the commit would take what this gives back, and it has time, as it runs in a thread; but what

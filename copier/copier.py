@@ -336,7 +336,13 @@ class Copier:
             dropped_logs = len(self._dropped)
             try:
                 copied = await trio.to_thread.run_sync(
-                    apply, chunk, self._data_logs, journals, self._dropped, limiter=self._limiter
+                    apply,
+                    chunk,
+                    self._data_logs,
+                    journals,
+                    self._dropped,
+                    trio.current_time(),
+                    limiter=self._limiter,
                 )
                 break
             except NoFiles as failure:

@@ -24,7 +24,7 @@ what may go (retention calls `delete_before` and `replace`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -32,6 +32,7 @@ import lmdb
 
 from datalog import layout, reader
 from datalog.batch import BadBatch
+from datalog.cuts import Unindexed, find_cut
 from datalog.disk_room import make_room
 from datalog.failures import damaged, explain, storage_errors
 from datalog.handles import Database, Tables, Transaction
@@ -73,11 +74,20 @@ _LMDB_0_9 = 0
 class LmdbDataLogs:
     """`DataLogs` in an LMDB environment. Open with `LmdbDataLogs.open`."""
 
-    def __init__(self, directory: Path, env: lmdb.Environment, tables: Tables, batches: dict[LogId, Database]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        env: lmdb.Environment,
+        tables: Tables,
+        batches: dict[LogId, Database],
+        unindexed: Unindexed,
+    ) -> None:
         self._directory = directory
         self._env = env
         self._tables = tables
         self._batches = batches
+        self._unindexed = unindexed
+        """Changed by a write block, once it is committed."""
         self._open_starts: dict[LogId, list[tuple[Offset, ProducerId]]] = {}
         self._write_lock = threading.Lock()  # beyond LMDB's own: it also covers `_failed` and the handles made known
         self._writing_thread: int | None = None
@@ -128,7 +138,8 @@ class LmdbDataLogs:
         """The data logs in an environment that is open, or in whatever stands in its place. Raises as `open`."""
         with storage_errors(directory, "opening the logs"), env.begin(write=True, buffers=True) as txn:
             tables, batches = _open_databases(directory, env, txn)
-        return cls(directory, env, tables, batches)
+            unindexed = _find_unindexed(txn, tables, batches)
+        return cls(directory, env, tables, batches, unindexed)
 
     def write(self, *, room_bytes: int = 0) -> AbstractContextManager[DataLogWriter]:
         return self._write(room_bytes)
@@ -149,7 +160,7 @@ class LmdbDataLogs:
                     try:
                         # Handed over, and given back by the commit alone: what an aborted block has changed is gone.
                         open_starts, self._open_starts = self._open_starts, {}
-                        writer = LmdbWriter(self._env, txn, self._tables, self._batches, open_starts)
+                        writer = LmdbWriter(self._env, txn, self._tables, self._batches, open_starts, self._unindexed)
                         yield writer
                         writer.finish()
                     except BaseException:
@@ -160,6 +171,7 @@ class LmdbDataLogs:
                     self._batches.pop(log, None)
                 self._batches.update(writer.created)
                 self._open_starts = writer.open_starts
+                writer.committed()
             finally:
                 self._writing_thread = None
 
@@ -182,6 +194,24 @@ class LmdbDataLogs:
         with self._reading("listing the logs") as txn:
             names = [bytes(key) for key, _ in reader.items_with_prefix(txn, self._tables.logs, b"")]
         return [LogId.parse(name.decode()) for name in names]
+
+    def cut_within(self, starts: Mapping[LogId, Offset], *, records_max: int) -> dict[LogId, Offset]:
+        for log in starts:
+            if log.kind != LogKind.TOPIC.value:
+                raise ValueError(f"data log {log} is a table, of which no cuts are kept")
+        with self._reading("looking for a cut") as txn:
+            records = [self._record(txn, log) for log in starts]
+            logs = [
+                reader.find_cuts(txn, self._tables, record, start)
+                for record, start in zip(records, starts.values(), strict=True)
+            ]
+
+            def end_at(index: int, number: int) -> Offset:
+                row = reader.newest_cut(txn, self._tables, records[index], at=number)
+                assert row is not None, "the search does not go behind a log's oldest row"
+                return row.end
+
+            return dict(zip(starts, find_cut(logs, records_max=records_max, end_at=end_at), strict=True))
 
     def offset_for_timestamp(self, log: LogId, timestamp_ms: int) -> TimestampOffset | None:
         database = self._batches.get(log)
@@ -367,6 +397,20 @@ def _open_databases(directory: Path, env: lmdb.Environment, txn: Transaction) ->
     for name in names - set(layout.TABLES) - {str(log).encode() for log in batches}:
         txn.drop(env.open_db(name, txn=txn, create=False), delete=True)
     return tables, batches
+
+
+def _find_unindexed(txn: Transaction, tables: Tables, logs: Iterable[LogId]) -> Unindexed:
+    """What the cut index lacks: what was committed behind its last cut, or before there was an index."""
+    unindexed = Unindexed(next_number=1)
+    for log in logs:
+        record = reader.find_record(txn, tables, log)
+        assert record is not None, "each log that has batches has a record"
+        newest = reader.newest_cut(txn, tables, record)
+        if newest is None or newest.end != record.last_stable_offset:
+            unindexed.grown.add(log)
+        if newest is not None:
+            unindexed.next_number = max(unindexed.next_number, newest.number + 1)
+    return unindexed
 
 
 def check_format(directory: Path, data: bytes | memoryview | None) -> int:

@@ -36,6 +36,7 @@ class Tables:
     cleanings: Database
     unfinished: Database
     aborted: Database
+    cuts: Database
 
     @classmethod
     def open(cls, env: lmdb.Environment, txn: Transaction) -> Tables:

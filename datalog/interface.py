@@ -15,7 +15,7 @@ neither, and its last stable offset is its end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -283,8 +283,8 @@ class DataLogWriter(Protocol):
     def delete_before(self, log: LogId, offset: Offset, *, batches_max: int | None = None) -> int:
         """Let the log start at `offset` (retention, DeleteRecords): answer the bytes of the batches deleted.
 
-        Readers find the new start as soon as the block is committed; aborted transactions that end before it are
-        forgotten. With `batches_max` no more batches than that are
+        Readers find the new start as soon as the block is committed; aborted transactions that end before it, and
+        cuts at which the log ended before it, are forgotten. With `batches_max` no more batches than that are
         deleted; what is left before the start is deleted by further calls, until one answers 0. A batch that reaches
         over `offset` is kept whole. An offset at or before the log's start moves nothing.
         Raises UnknownLog; ValueError if `offset` lies behind the log's end.
@@ -309,6 +309,22 @@ class DataLogWriter(Protocol):
 
     def put_cleaned(self, log: LogId, cleaned: Cleaned) -> None:
         """Keep how far compaction has come, in place of what was kept. Raises UnknownLog."""
+        ...
+
+    def put_cut(self, now_s: float) -> None:
+        """What this block leaves is a cut: keep it for `DataLogs.cut_within`, if one is due (`datalog.cuts`).
+
+        `now_s` is of a clock that does not go back while the data logs are open. Whoever appends calls it, with every
+        block or with some; what other blocks have added is part of the next cut that is kept.
+        """
+        ...
+
+    def forget_cleaned_cuts(self, log: LogId, *, rows_max: int) -> int:
+        """Forget where the log ended at cuts in the part that compaction has been through; `rows_max` of them at most.
+
+        Answers how many were forgotten: less than `rows_max` when none are left. From there `DataLogs.cut_within` gives
+        the first cut behind that part. Raises UnknownLog.
+        """
         ...
 
 
@@ -346,6 +362,20 @@ class DataLogs(Protocol):
 
     def logs(self) -> list[LogId]:
         """All logs, sorted by their names."""
+        ...
+
+    def cut_within(self, starts: Mapping[LogId, Offset], *, records_max: int) -> dict[LogId, Offset]:
+        """Where to stop reading these topics' logs, each from its start, to have `records_max` records at most.
+
+        The ends are a cut: what lies before them holds of every transaction all or nothing, except in logs of the
+        marker mode. It is the newest cut that keeps the limit. If there is none with anything to read, it is the next
+        one, however many records that has; where the index does not reach back to a start, the oldest one that is
+        known. No end lies behind the log's last stable offset, nor before its start; a start before the log's start
+        counts as that. Records are counted by their offsets: what compaction has taken counts as well, and markers do.
+
+        A search of some log2(number of cuts) steps, with a lookup of some microseconds for each log that grew between:
+        for worker threads. Raises UnknownLog; ValueError for an offsets log.
+        """
         ...
 
     def offset_for_timestamp(self, log: LogId, timestamp_ms: int) -> TimestampOffset | None:

@@ -8,6 +8,7 @@
     fairlog.producers    (log number, producer id) → state, opaque here
     fairlog.open         (log number, producer id) → the transaction that it has open in a log of the marker mode
     fairlog.aborted      (log number, offset of its marker) → an aborted transaction of such a log
+    fairlog.cuts         (log number, cut number) → where the log ended at that cut: see `datalog.cuts`
     fairlog.offsets      (log number, digests of group and topic, partition) → CBOR
     <str(LogId)>         a topic's log: last offset of the batch → the batch
 
@@ -23,13 +24,14 @@ import struct
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from datalog.cuts import Cut
 from datalog.interface import AbortedTransaction, OpenInLog
 from datalog.offset_entries import OffsetKey
 from fairlog_types import JournalPosition, Offset, ProducerId, TxId
 
 MAGIC = b"FAIRDLOG"
-VERSION = 3
-READ_VERSIONS = (1, 2, 3)
+VERSION = 4
+READ_VERSIONS = (1, 2, 3, 4)
 """An older version becomes this one when a node opens it for writing."""
 
 META = b"fairlog.meta"
@@ -41,7 +43,8 @@ TRANSACTIONS = b"fairlog.transactions"
 CLEANINGS = b"fairlog.cleanings"
 OPEN = b"fairlog.open"
 ABORTED = b"fairlog.aborted"
-TABLES = (META, LOGS, TIME_INDEX, PRODUCERS, OFFSETS, TRANSACTIONS, CLEANINGS, OPEN, ABORTED)
+CUTS = b"fairlog.cuts"
+TABLES = (META, LOGS, TIME_INDEX, PRODUCERS, OFFSETS, TRANSACTIONS, CLEANINGS, OPEN, ABORTED, CUTS)
 
 FORMAT_KEY = b"format"
 NUMBERS_KEY = b"numbers"
@@ -73,6 +76,7 @@ _END_KEY = struct.Struct(">IQ")
 _CLEANING = struct.Struct(">QQ")
 _OPEN = struct.Struct(">hQiQQ")
 _ABORTED = struct.Struct(">QQQ")
+_CUT_KEY = struct.Struct(">IQ")
 _DIGEST_BYTES = 16
 _FIRST_OFFSET = Offset(0)
 _FIRST_POSITION = JournalPosition(0)
@@ -256,6 +260,23 @@ def decode_aborted(key: bytes | memoryview, data: bytes | memoryview) -> Aborted
             f"an aborted transaction has {_ABORTED.size} bytes, this one {len(data)}: {error}"
         ) from error
     return AbortedTransaction(producer_id, first_offset, marker, last_stable_offset)
+
+
+def cut_key(number: int, cut: int) -> bytes:
+    """The key of the row that says where the log of that number ended at a cut; the cut's number is a u64."""
+    return _CUT_KEY.pack(number, cut)
+
+
+def encode_cut(end: int) -> bytes:
+    return _OFFSET.pack(end)
+
+
+def decode_cut(key: bytes | memoryview, data: bytes | memoryview) -> Cut:
+    """Raises DamagedValue."""
+    try:
+        return Cut(_CUT_KEY.unpack(key)[1], Offset(_OFFSET.unpack(data)[0]))
+    except struct.error as error:
+        raise DamagedValue(f"a row of the cut index has {_OFFSET.size} bytes, this one {len(data)}: {error}") from error
 
 
 def producer_key(number: int, producer_id: ProducerId) -> bytes:

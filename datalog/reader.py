@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from datalog import layout
 from datalog.batch import base_offset_of, is_transactional, leader_epoch_of, max_timestamp_of, parse_stored_header
+from datalog.cuts import Cut, LogCuts
 from datalog.handles import Cursor, Database, Tables, Transaction
 from datalog.interface import (
     AbortedTransaction,
@@ -32,6 +33,9 @@ from datalog.interface import (
 from datalog.layout import LogRecord
 from datalog.records import first_at_or_after
 from fairlog_types import LeaderEpoch, LogId, Offset
+
+_LAST_CUT = (1 << 63) - 1
+"""No cut has a larger number."""
 
 
 def find_record(txn: Transaction, tables: Tables, log: LogId) -> LogRecord | None:
@@ -92,6 +96,30 @@ def _read_batches(
             size += len(batch)
             found = size < bytes_max and cursor.next()
     return batches, size
+
+
+def find_cuts(txn: Transaction, tables: Tables, record: LogRecord, start: Offset) -> LogCuts:
+    """What a search for a cut wants to know of a log that is read from `start`."""
+    start, end = max(start, record.log_start), record.last_stable_offset
+    if start >= end:
+        return LogCuts(start, end, None, None)  # nothing to read at any cut
+    with txn.cursor(db=tables.cuts) as cursor:
+        oldest = _cut_at(cursor, record) if cursor.set_range(layout.cut_key(record.number, 0)) else None
+    return LogCuts(start, end, oldest, newest_cut(txn, tables, record))
+
+
+def newest_cut(txn: Transaction, tables: Tables, record: LogRecord, *, at: int = _LAST_CUT) -> Cut | None:
+    """The log's newest row in the index that is not newer than the cut `at`; None if it has none."""
+    with txn.cursor(db=tables.cuts) as cursor:
+        behind = cursor.set_range(layout.cut_key(record.number, at + 1))
+        return _cut_at(cursor, record) if (cursor.prev() if behind else cursor.last()) else None
+
+
+def _cut_at(cursor: Cursor, record: LogRecord) -> Cut | None:
+    """The row at which the cursor stands, if it is one of this log's."""
+    if not bytes(cursor.key()).startswith(layout.encode_number(record.number)):
+        return None
+    return layout.decode_cut(cursor.key(), cursor.value())
 
 
 def find_open_transactions(txn: Transaction, tables: Tables, record: LogRecord) -> list[OpenInLog]:

@@ -12,6 +12,9 @@ When the oldest open transaction of a log ends, the next oldest is looked for in
 the table has found: a walk for each would make the end of n open transactions cost n². The list outlives the block if
 that is committed; whether what it names is still open is looked up in the table.
 
+Where the logs end is kept for `DataLogs.cut_within` in `finish`, for every log that has grown since that was last done:
+in this block, or in earlier ones, which `Unindexed` remembers (`datalog.cuts`).
+
 `drop` empties the log's database but leaves its name: LMDB frees a name's handle at once, under the eyes of
 readers that still use it. The empty names are removed when the environment is next opened, before there are readers.
 """
@@ -24,6 +27,7 @@ import lmdb
 
 from datalog import layout, reader, time_index
 from datalog.batch import BadBatch, max_timestamp_of, parse_batch_header_untrusted, parse_stored_header
+from datalog.cuts import Cut, Unindexed
 from datalog.handles import Database, Tables, Transaction
 from datalog.interface import AbortedTransaction, Cleaned, Mark, OpenInLog, UnknownLog
 from datalog.layout import LogRecord
@@ -41,7 +45,9 @@ class LmdbWriter:
         tables: Tables,
         batches: Mapping[LogId, Database],
         open_starts: dict[LogId, list[tuple[Offset, ProducerId]]],
+        unindexed: Unindexed,
     ) -> None:
+        """`unindexed` is changed by `committed` alone."""
         self._env = env
         self._txn = txn
         self._tables = tables
@@ -49,6 +55,12 @@ class LmdbWriter:
         self.open_starts = open_starts
         """Of the logs whose open transactions were walked through: where each began, the oldest last. Ended ones may be
         among them; those that began since are not, and began behind all of these. Good for others as `created` is."""
+        self._unindexed = unindexed
+        self._grown: set[LogId] = set()
+        """Topics' logs that this block has made, or appended to."""
+        self._appended_records = 0
+        self._cut_at_s: float | None = None
+        """When the cut was made that this block leaves in the index."""
         self._records: dict[LogId, LogRecord] = {}
         self._changed: set[LogId] = set()
         self.created: dict[LogId, Database] = {}
@@ -63,6 +75,7 @@ class LmdbWriter:
         self._txn.put(layout.NUMBERS_KEY, layout.encode_number(number + 1), db=self._tables.meta)
         if log.kind == LogKind.TOPIC.value:
             self.created[log] = self._env.open_db(str(log).encode(), txn=self._txn)
+            self._put_cut_row(number, Cut(0, Offset(0)))
         self._records[log] = LogRecord(number)
         self._changed.add(log)
         self.dropped.discard(log)
@@ -83,11 +96,13 @@ class LmdbWriter:
             tables.cleanings,
             tables.unfinished,
             tables.aborted,
+            tables.cuts,
         ):
             self._delete_prefix(table, prefix)
         self._txn.delete(str(log).encode(), db=self._tables.logs)
         del self._records[log]
         self._changed.discard(log)
+        self._grown.discard(log)
         self.created.pop(log, None)
         self.open_starts.pop(log, None)
         self.dropped.add(log)
@@ -108,6 +123,8 @@ class LmdbWriter:
         record.next_offset = Offset(last_offset + 1)
         record.size_bytes += len(data)
         self._changed.add(log)
+        self._grown.add(log)
+        self._appended_records += record_count
 
     def put_offsets(self, log: LogId, entries: Sequence[OffsetEntry]) -> None:
         number = self._record(log).number
@@ -221,6 +238,7 @@ class LmdbWriter:
         self._delete_entries_before(self._tables.transactions, record, batches_max)
         if record.aborted_before:
             self._delete_entries_before(self._tables.aborted, record, batches_max)
+        self._delete_cuts_before(record, record.log_start, batches_max)
         return deleted_bytes
 
     def _delete_batches(self, log: LogId, record: LogRecord, batches_max: int | None) -> int:
@@ -307,6 +325,35 @@ class LmdbWriter:
                 key, layout.encode_cleaning(cleaning.ended_ms, cleaning.tombstones), db=self._tables.cleanings
             )
 
+    def put_cut(self, now_s: float) -> None:
+        if self._unindexed.is_due(self._appended_records, now_s):
+            self._cut_at_s = now_s
+
+    def forget_cleaned_cuts(self, log: LogId, *, rows_max: int) -> int:
+        record = self._record(log)
+        return self._delete_cuts_before(record, record.cleaned_through, rows_max)
+
+    def _delete_cuts_before(self, record: LogRecord, offset: Offset, rows_max: int | None) -> int:
+        """Delete the rows before the newest one that lies at or before `offset`; answer how many.
+
+        That one stays, and says of all records behind it that they are in no older cut.
+        """
+        before: list[bytes] = []
+        kept: bytes | None = None
+        prefix = layout.encode_number(record.number)
+        for key, value in reader.items_with_prefix(self._txn, self._tables.cuts, prefix):
+            if layout.decode_cut(key, value).end > offset or len(before) == rows_max:
+                break
+            if kept is not None:
+                before.append(kept)
+            kept = key
+        for key in before:
+            self._txn.delete(key, db=self._tables.cuts)
+        return len(before)
+
+    def _put_cut_row(self, number: int, cut: Cut) -> None:
+        self._txn.put(layout.cut_key(number, cut.number), layout.encode_cut(cut.end), db=self._tables.cuts)
+
     def change_time_index(self, log: LogId, put: Iterable[tuple[int, Offset]], drop: Iterable[int]) -> None:
         """Put entries (P, b), delete those with a P of `drop`. Which ones are right is for `reindexing` to know."""
         number = self._record(log).number
@@ -343,6 +390,18 @@ class LmdbWriter:
         for log in self._changed:
             value = layout.encode_log_record(self._records[log])
             self._txn.put(str(log).encode(), value, db=self._tables.logs)
+        if self._cut_at_s is not None:
+            for log in self._unindexed.grown | self._grown:
+                record = self._find(log)
+                if record is not None:  # else it was dropped
+                    self._put_cut_row(record.number, Cut(self._unindexed.next_number, record.last_stable_offset))
+
+    def committed(self) -> None:
+        """The block is committed: remember what the index does not have yet."""
+        if self._cut_at_s is None:
+            self._unindexed.add(self._grown, self._appended_records)
+        else:
+            self._unindexed.begin_again(self._cut_at_s)
 
     def _find(self, log: LogId) -> LogRecord | None:
         record = self._records.get(log)

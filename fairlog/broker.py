@@ -16,10 +16,10 @@ The protocols name only what handlers use, in the words of the rooms: no API num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from coordinator.answers import Description, Granted, Refusal
@@ -109,6 +109,17 @@ class ActiveProducer:
     """Of the last marker that was written for the producer here; -1 if there is none."""
 
 
+class LogCut(NamedTuple):
+    """One log's part of a cut."""
+
+    log_start: Offset
+    """The first offset that can be read."""
+    end: Offset
+    """The cut: what lies before it, in all logs of the cut, holds of every transaction all or nothing."""
+    readable_end: Offset
+    """The first offset that a reader of committed records cannot read yet; these are a cut as well, the newest."""
+
+
 class Leaders(Protocol):
     """The partitions that this node leads."""
 
@@ -140,6 +151,21 @@ class Leaders(Protocol):
 
     def log_start(self, log: LogId) -> Offset:
         """The first offset that can be read. Only for logs that are led here."""
+        ...
+
+    def cut(self, logs: Iterable[LogId]) -> Mapping[LogId, LogCut]:
+        """How far each of these logs can be read, as of one moment; logs that are not led here are left out.
+
+        In topics of the marker mode a cut may hold a part of a transaction (`datalog.cuts`).
+        """
+        ...
+
+    async def cut_within(self, starts: Mapping[LogId, Offset], *, records_max: int) -> Mapping[LogId, LogCut]:
+        """Like `cut`, with ends that lie at most `records_max` records behind the starts, all together.
+
+        Behind at least some, if there are any to be read: `DataLogs.cut_within` says which cut it is then. Raises
+        StorageFailure, CorruptStorage.
+        """
         ...
 
     async def wait_for_more(self, ends: Mapping[LogId, Offset], *, committed_only: bool = False) -> None:

@@ -14,8 +14,9 @@ taken (`fairlog.produce_decisions`), and how transactions are kept (`fairlog.tra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -26,7 +27,7 @@ from copier.reclaim import Reclaimer
 from datalog.batch import BatchHeader
 from datalog.interface import DataLogs, NoRoom, TooManyLogs, UnknownLog
 from fairlog import produce_decisions
-from fairlog.broker import AbortRefusal, ActiveProducer, Appended, Buffer, DuplicateOf, RefusedAppend
+from fairlog.broker import AbortRefusal, ActiveProducer, Appended, Buffer, DuplicateOf, LogCut, RefusedAppend
 from fairlog.led_logs import LedLog, LedLogStore, steps
 from fairlog.led_writer import LedWriter
 from fairlog.participants import LocalParticipants
@@ -290,6 +291,31 @@ class LocalLeaders:
     def log_start(self, log: LogId) -> Offset:
         """The first offset that can be read. Only for logs that are led here."""
         return self._writer.led[log].log_start
+
+    def cut(self, logs: Iterable[LogId]) -> Mapping[LogId, LogCut]:
+        """See `fairlog.broker.Leaders`. The copier tells of all logs of a chunk in one step, so this is a cut."""
+        found: dict[LogId, LogCut] = {}
+        for log in logs:
+            end = self.last_stable_offset(log)
+            if end is not None:
+                found[log] = LogCut(self.log_start(log), end, end)
+        return found
+
+    async def cut_within(self, starts: Mapping[LogId, Offset], *, records_max: int) -> Mapping[LogId, LogCut]:
+        """See `fairlog.broker.Leaders`."""
+        wanted = {log: offset for log, offset in starts.items() if log in self._writer.led}
+        while True:
+            try:
+                ends = await trio.to_thread.run_sync(
+                    partial(self._data_logs.cut_within, dict(wanted), records_max=records_max)
+                )
+                break
+            except UnknownLog as dropped:
+                del wanted[dropped.log]
+        now = self.cut(wanted)
+        if any(ends[log] > max(cut.readable_end, wanted[log]) for log, cut in now.items()):
+            return now  # a chunk was committed, and this loop has not been told yet: all that it knows is an older cut
+        return {log: cut._replace(end=max(ends[log], cut.log_start)) for log, cut in now.items()}
 
     async def visible(self, log: LogId, offset: Offset) -> None:
         """Return once the high watermark is at least `offset`, or the log is gone.

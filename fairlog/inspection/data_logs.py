@@ -57,6 +57,7 @@ def show_data_logs(file: LmdbFile, selection: Selection) -> Iterator[Line]:
         yield Line("table of logs", {}, str(error))
     yield from _show_producers(logs, numbers)
     yield from _show_time_index(logs, numbers)
+    yield from _show_cuts(logs, numbers)
     yield from _show_transactions(logs, numbers)
     yield from _show_offsets(logs, numbers, selection)
     for log, record in found:
@@ -103,6 +104,21 @@ def _show_time_index(logs: StoredLogs, numbers: dict[int, LogId]) -> Iterator[Li
             yield Line("time index", {"log": log, "timestamps_up_to_ms": timestamp_ms, "before": at})
     except DamagedPage as error:
         yield Line("time index", {}, str(error))
+
+
+def _show_cuts(logs: StoredLogs, numbers: dict[int, LogId]) -> Iterator[Line]:
+    try:
+        for item in logs.table(layout.CUTS):
+            log = numbers.get(int.from_bytes(item.key[:4], "big"))
+            if log is None:
+                yield Line("cut", {"key": item.key}, f"byte {item.at}: its key belongs to no log")
+                continue
+            try:
+                yield Line("cut", {"log": log, **layout.decode_cut(item.key, item.value)._asdict()})
+            except DamagedValue as error:
+                yield Line("cut", {"log": log}, f"byte {item.at}: {error}")
+    except DamagedPage as error:
+        yield Line("table of cuts", {}, str(error))
 
 
 def _show_transactions(logs: StoredLogs, numbers: dict[int, LogId]) -> Iterator[Line]:

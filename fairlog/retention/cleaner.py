@@ -73,6 +73,9 @@ STEP_BYTES_MAX = 2 << 20
 STEP_BATCHES_MAX = 256
 """Of one write block: it takes 2 to 4 ms, of which the most is the wait for the disk."""
 
+FORGOTTEN_CUTS_MAX = 2_000
+"""In one write block: some milliseconds."""
+
 REWRITTEN_BYTES_MAX = 64 << 20
 """Of one transaction in one log: held in memory until it is written. Of a larger one only whole batches go."""
 
@@ -176,6 +179,7 @@ class LogCleaner:
             self.report.keys += len(keys)
             cleaned = self._mark(cleaned, sweep, complete=at == news.end)
             yield
+            yield from self._forget_cuts()
             if at == news.end:
                 break
         if self.report.removed_bytes or self._data_logs.time_index_is_behind(self._log):
@@ -306,6 +310,14 @@ class LogCleaner:
         with self._data_logs.write(room_bytes=_ROOM_BYTES) as writer:
             writer.put_cleaned(self._log, marked)
         return marked
+
+    def _forget_cuts(self) -> Steps:
+        """Forget the cuts in what is clean, or the index of a log that never begins later would grow for ever."""
+        more = True
+        while more:
+            with self._data_logs.write(room_bytes=_ROOM_BYTES) as writer:
+                more = writer.forget_cleaned_cuts(self._log, rows_max=FORGOTTEN_CUTS_MAX) == FORGOTTEN_CUTS_MAX
+            yield
 
     def _units(self, start: Offset, end: Offset) -> Iterator[Unit | None]:
         """The log's units from the one with `start` on that begin before `end`; None where a step may end."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from datalog import layout
 from datalog.batch import HEADER_BYTES, Buffer, claimed_crc
 from datalog.control_batch import encode_control_batch
+from datalog.cuts import Cut
 from datalog.interface import AbortedTransaction, Mark, OpenInLog
 from datalog.layout import DamagedValue, LogRecord
 from datalog.lmdb_file import check_length
@@ -35,6 +36,7 @@ from fairlog.verify.batches import DensityCheck, LogCheck, read_batch
 from fairlog.verify.committed_offsets import check_committed_offset
 from fairlog.verify.copies import CopiedBatch, CopiesCheck
 from fairlog.verify.counters import CountersCheck, TimeIndexCheck
+from fairlog.verify.cuts import check_cut
 from fairlog.verify.directories import Inventory, check_inventory
 from fairlog.verify.findings import Summary, Violation
 from fairlog.verify.journals import (
@@ -79,6 +81,7 @@ class _Tables:
     )
     time_entries: dict[int, list[tuple[int, int]]] = field(default_factory=dict[int, list[tuple[int, int]]])
     opened: dict[int, list[OpenInLog]] = field(default_factory=dict[int, list[OpenInLog]])
+    newest_cuts: dict[int, Cut] = field(default_factory=dict[int, Cut])
     aborted: dict[int, list[AbortedTransaction]] = field(default_factory=dict[int, list[AbortedTransaction]])
 
 
@@ -138,6 +141,7 @@ class Verification:
             layout.OFFSETS: self._read_offset,
             layout.OPEN: self._read_open,
             layout.ABORTED: self._read_aborted,
+            layout.CUTS: self._read_cut,
         }
         # The logs first: all others are kept by their numbers.
         for name in sorted(set(layout.TABLES) - {layout.META}, key=lambda table: table != layout.LOGS):
@@ -207,6 +211,18 @@ class Verification:
             return
         tables.aborted.setdefault(number, []).append(aborted)
         self.summary.counts["aborted transactions listed"] += 1
+
+    def _read_cut(self, item: Item, tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
+        number = int.from_bytes(item.key[:4], "big")
+        name = self._name(numbers[number])
+        try:
+            cut = layout.decode_cut(item.key, item.value)
+        except DamagedValue as error:
+            yield Violation(name, f"key {item.key.hex()}: {error}")
+            return
+        yield from check_cut(name, tables.records[numbers[number]], cut, tables.newest_cuts.get(number))
+        tables.newest_cuts[number] = cut
+        self.summary.counts["rows of the cut index"] += 1
 
     def _read_offset(self, item: Item, _tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
         number = int.from_bytes(item.key[:4], "big")

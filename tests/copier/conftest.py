@@ -173,6 +173,9 @@ class MemoryWriter:
     def put_offsets(self, log: LogId, entries: Sequence[OffsetEntry]) -> None:
         self._log(log).offsets += entries
 
+    def put_cut(self, now_s: float) -> None:
+        """The double keeps none."""
+
     def put_producer(self, log: LogId, producer_id: ProducerId, state: bytes) -> None:
         self._log(log).windows[producer_id] = state
 

@@ -23,12 +23,14 @@ from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, ProducerE
 from tests.datalog.batches import batch, keyed_batch
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-DIRECTORY = GOLDEN / "data-log-3"
+DIRECTORY = GOLDEN / "data-log-4"
 ENVIRONMENT = DIRECTORY / "data.mdb.gz"
 ENVIRONMENT_1 = GOLDEN / "data-log" / "data.mdb.gz"
-"""What version 1 has written: the same, without a compaction and without a log of the marker mode."""
+"""What version 1 has written: the same as version 3, without a compaction and without a log of the marker mode."""
 ENVIRONMENT_2 = GOLDEN / "data-log-2" / "data.mdb.gz"
-"""What version 2 has written: the same, without a log of the marker mode."""
+"""What version 2 has written: the same as version 3, without a log of the marker mode."""
+ENVIRONMENT_3 = GOLDEN / "data-log-3" / "data.mdb.gz"
+"""What version 3 has written: the same, without a cut index."""
 DUMP = DIRECTORY / "dump.txt"
 MAP_BYTES = 1 << 24
 
@@ -46,7 +48,14 @@ COMMITTED = CommittedOffset(Offset(3), 1, "note", 1_700_000_002_000)
 
 
 def fill(logs: DataLogs) -> None:
-    """Write one of everything, a log of the marker mode last."""
+    """Write one of everything, a cut last."""
+    fill_as_version_3(logs)
+    with logs.write() as writer:
+        writer.put_cut(0.0)
+
+
+def fill_as_version_3(logs: DataLogs) -> None:
+    """What the golden file of version 3 has: a log of the marker mode last."""
     fill_as_version_2(logs)
     first, second, marker = marked_batches()
     with logs.write() as writer:

@@ -13,7 +13,7 @@ from datalog.keyed import open_batch
 from datalog.offset_entries import OffsetKey
 from fairlog_types import JournalPosition, Offset, ProducerId
 from tests.datalog.batches import batch
-from tests.datalog.behaviour import read_one
+from tests.datalog.behaviour import append, read_one
 from tests.datalog.golden_data_log import (
     ABORTED,
     CLEANED,
@@ -23,6 +23,7 @@ from tests.datalog.golden_data_log import (
     ENVIRONMENT,
     ENVIRONMENT_1,
     ENVIRONMENT_2,
+    ENVIRONMENT_3,
     KEYED_MS,
     MAP_BYTES,
     MARKED_LOG,
@@ -39,7 +40,10 @@ from tests.datalog.golden_data_log import (
 FORMAT_PAGE = Path(__file__).parents[2] / "docs" / "formats" / "data-log.md"
 
 
-@pytest.fixture(params=[ENVIRONMENT_1, ENVIRONMENT_2, ENVIRONMENT], ids=["version 1", "version 2", "version 3"])
+OLDER = {"version 1": ENVIRONMENT_1, "version 2": ENVIRONMENT_2, "version 3": ENVIRONMENT_3}
+
+
+@pytest.fixture(params=[*OLDER.values(), ENVIRONMENT], ids=[*OLDER, "version 4"])
 def golden(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A copy of the environment that a version wrote."""
     (tmp_path / "data.mdb").write_bytes(gzip.decompress(request.param.read_bytes()))
@@ -71,7 +75,7 @@ def test_environment_of_any_version_reads_as_it_was_written(golden: Path) -> Non
     logs.close()
 
 
-@pytest.mark.parametrize("older", [ENVIRONMENT_1, ENVIRONMENT_2], ids=["version 1", "version 2"])
+@pytest.mark.parametrize("older", OLDER.values(), ids=OLDER)
 def test_environment_of_an_older_version_becomes_this_one(tmp_path: Path, older: Path) -> None:
     """Opened once for writing, it has the new version's number and tables, and takes the new version's writes."""
     (tmp_path / "data.mdb").write_bytes(gzip.decompress(older.read_bytes()))
@@ -85,7 +89,7 @@ def test_environment_of_an_older_version_becomes_this_one(tmp_path: Path, older:
     assert logs.open_transactions(TOPIC_LOG) == [OPEN]
     assert logs.bounds(TOPIC_LOG).last_stable_offset == OPEN.first_offset
     logs.close()
-    assert "666f726d6174  46414952444c4f4700000003" in dump(tmp_path)
+    assert "666f726d6174  46414952444c4f4700000004" in dump(tmp_path)
 
 
 def test_compacted_log_reads_as_it_was_written(tmp_path: Path) -> None:
@@ -102,13 +106,43 @@ def test_compacted_log_reads_as_it_was_written(tmp_path: Path) -> None:
 
 def test_log_with_markers_reads_as_it_was_written(tmp_path: Path) -> None:
     """What version 3 has added can be asked of the file that it left."""
-    (tmp_path / "data.mdb").write_bytes(gzip.decompress(ENVIRONMENT.read_bytes()))
+    (tmp_path / "data.mdb").write_bytes(gzip.decompress(ENVIRONMENT_3.read_bytes()))
     logs = LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
     assert logs.open_transactions(MARKED_LOG) == [OPEN]
     request = ReadRequest(MARKED_LOG, Offset(0), 1 << 20, committed_only=True)
     first, *_ = marked_batches()
     expected = ReadResult(MARKED_LOG, [first], Offset(4), Offset(0), Offset(2), (ABORTED,))
     assert logs.read([request], bytes_max=1 << 20) == [expected]
+    logs.close()
+
+
+def test_environment_without_a_cut_index_gets_one(tmp_path: Path) -> None:
+    """An older environment's cuts begin with the first one kept: there is none before it to stop at."""
+    (tmp_path / "data.mdb").write_bytes(gzip.decompress(ENVIRONMENT_3.read_bytes()))
+    logs = LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
+    starts = {TOPIC_LOG: Offset(0), COMPACTED_LOG: Offset(0)}
+    oldest = {TOPIC_LOG: Offset(4), COMPACTED_LOG: Offset(5)}
+    assert logs.cut_within(starts, records_max=1) == oldest
+    for now_s, offset in enumerate((4, 5)):
+        with logs.write() as writer:
+            append(writer, TOPIC_LOG, offset, [1])
+            writer.put_cut(now_s)
+    first_kept = {TOPIC_LOG: Offset(5), COMPACTED_LOG: Offset(5)}
+    assert logs.cut_within(starts, records_max=1) == first_kept
+    assert logs.cut_within(oldest, records_max=1) == first_kept
+    assert logs.cut_within(oldest, records_max=2) == {TOPIC_LOG: Offset(6), COMPACTED_LOG: Offset(5)}
+    logs.close()
+
+
+def test_cuts_read_as_they_were_written(tmp_path: Path) -> None:
+    """What version 4 has added can be asked of the file that it left: a cut, up to where each log was stable."""
+    (tmp_path / "data.mdb").write_bytes(gzip.decompress(ENVIRONMENT.read_bytes()))
+    logs = LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
+    with logs.write() as writer:
+        append(writer, TOPIC_LOG, 4, [1])
+    starts = dict.fromkeys((TOPIC_LOG, COMPACTED_LOG, MARKED_LOG), Offset(0))
+    ends = {TOPIC_LOG: Offset(4), COMPACTED_LOG: Offset(5), MARKED_LOG: Offset(2)}
+    assert logs.cut_within(starts, records_max=11) == ends
     logs.close()
 
 

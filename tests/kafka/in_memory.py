@@ -7,7 +7,7 @@ test puts into `leaders.refusal`, `coordinator.refusal` and `topics.failure`. No
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -27,7 +27,16 @@ from datalog.interface import (
     UnknownLog,
 )
 from datalog.offset_entries import CommittedOffset
-from fairlog.broker import AbortRefusal, ActiveProducer, Appended, Broker, CommitRefusal, DuplicateOf, RefusedAppend
+from fairlog.broker import (
+    AbortRefusal,
+    ActiveProducer,
+    Appended,
+    Broker,
+    CommitRefusal,
+    DuplicateOf,
+    LogCut,
+    RefusedAppend,
+)
 from fairlog.cluster.interface import Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
 from fairlog.config import Address, Settings
@@ -236,6 +245,15 @@ class MemoryLeaders:
         readable_end = self.last_stable_offset if committed_only else self.high_watermark
         while all(readable_end(log) is not None and readable_end(log) <= end for log, end in ends.items()):
             await self._moved.wait()
+
+    def cut(self, logs: Iterable[LogId]) -> Mapping[LogId, LogCut]:
+        ends = {log: self.last_stable_offset(log) for log in logs}
+        return {log: LogCut(self.log_start(log), end, end) for log, end in ends.items() if end is not None}
+
+    async def cut_within(self, starts: Mapping[LogId, Offset], *, records_max: int) -> Mapping[LogId, LogCut]:
+        """No cut is kept here: the next one is what can be read now, however much that is."""
+        await trio.lowlevel.checkpoint()
+        return self.cut(starts)
 
     def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]:
         return self.producers.get(log, [])
