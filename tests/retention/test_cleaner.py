@@ -266,7 +266,7 @@ def test_full_disk_stops_the_cleaning_and_nothing_else(model: ModelLog, monkeypa
 
 def test_full_map_stops_the_cleaning_and_not_the_writes(tmp_path: Path) -> None:
     """The step that finds no page is undone; what finds some is written, and reads go on."""
-    logs = LmdbDataLogs.open(tmp_path / "small", map_bytes=1 << 20, sync=False)
+    logs = LmdbDataLogs.open(tmp_path / "small", map_bytes=258 << 12, sync=False)
     model = ModelLog(logs)
     model.create()
     for number in range(120):
