@@ -28,6 +28,7 @@ import trio
 
 from copier.copier import Copier
 from copier.reclaim import Reclaimer
+from datalog import cuts
 from datalog.batch import HEADER_BYTES, parse_batch_header_untrusted
 from datalog.environment import LmdbDataLogs
 from datalog.interface import Mark, ReadRequest, ReadResult
@@ -63,6 +64,7 @@ PRODUCERS = tuple(ProducerId(number) for number in range(1, 5))
 GROUPS = 2
 """Coordinators' groups: a producer's transactions are ordered within its own only."""
 NOW_MS = 1_000
+RECORDS_PER_CUT = 3
 SETTINGS = JournalSettings(segment_bytes_max=4096)
 COPIER_POINTS = [name for name in failpoints.FAILPOINTS if name.startswith("copier.")]
 
@@ -101,6 +103,8 @@ class Model:
     """Told to a producer as written; must be there."""
     seen: dict[LogId, list[int]] = field(default_factory=lambda: {log: [] for log in LOGS})
     """What a reader has read; must stay a prefix."""
+    cuts: set[tuple[Offset, ...]] = field(default_factory=set)
+    """At which a reader with a limit has stopped."""
     batch_number: int = 0
     transaction_number: int = 0
     apply_number: int = 0
@@ -383,6 +387,29 @@ class Node:
             }
             assert len(set(there.values())) <= 1, f"{transaction.txid} is seen in parts: {there}"
 
+    def read_by_steps(self) -> None:
+        """A reader with a limit goes from cut to cut: each holds of every transaction all or nothing."""
+        logs = [log for log in TOPIC_LOGS if log != MARKED]
+        offsets: dict[LogId, dict[int, Offset]] = {log: {} for log in logs}
+        for answer in self.data_logs.read([ReadRequest(log, Offset(0), 2**30) for log in logs], bytes_max=2**30):
+            assert isinstance(answer, ReadResult)
+            for batch in answer.batches:
+                number = struct.unpack_from(">q", batch, HEADER_BYTES)[0]
+                offsets[answer.log][number] = parse_batch_header_untrusted(batch).base_offset
+        at = dict.fromkeys(logs, Offset(0))
+        while any(at[log] < self.data_logs.bounds(log).next_offset for log in logs):
+            ends = self.data_logs.cut_within(at, records_max=self.choose.randint(1, 4 * RECORDS_PER_CUT))
+            assert ends != at, "there is more to read"
+            at = ends
+            self.model.cuts.add(tuple(at.values()))
+            for transaction in self.model.committed:
+                there = {
+                    (log, number): number in offsets[log] and offsets[log][number] < at[log]
+                    for log in logs
+                    for number in transaction.batches.get(log, [])
+                }
+                assert len(set(there.values())) <= 1, f"{transaction.txid} is split by the cut {at}: {there}"
+
     def _check_log(self, log: LogId, numbers: list[int]) -> None:
         """Invariants 1, 3 and 6 for one log; also that nothing is there twice (invariant 4)."""
         assert len(set(numbers)) == len(numbers)
@@ -408,6 +435,7 @@ class Node:
     def check_complete(self) -> None:
         """After `drain`: all that was decided or answered is there, and the windows on disk are the leader's."""
         self.read_all()
+        self.read_by_steps()
         offsets = {key.partition for key, _ in self.data_logs.offsets(OFFSETS)}
         contents = self.contents()
         for transaction in self.model.committed:
@@ -535,8 +563,10 @@ async def run_lives(directory: Path, seed: int, *, lives: int, steps: int) -> Mo
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 async def test_crashes_anywhere_lose_nothing_decided_and_copy_nothing_twice(
-    tmp_path: Path, seed: int, arm: Callable[[str], None]
+    tmp_path: Path, seed: int, arm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through any crashes: committed transactions whole and once in every log, aborted ones nowhere, answers kept."""
+    monkeypatch.setattr(cuts, "RECORDS_PER_CUT", RECORDS_PER_CUT)
     model = await run_lives(tmp_path, seed, lives=4, steps=80)
     assert model.committed
+    assert len(model.cuts) > 2

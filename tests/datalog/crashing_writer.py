@@ -72,5 +72,6 @@ if __name__ == "__main__":
         armed = point if block == int(at_block) else ""
         with logs.write() as writing:
             write_block(writing, block)
+            writing.put_cut(block)
         reach("after commit")
         print(block, flush=True)  # noqa: T201  the parent reads it

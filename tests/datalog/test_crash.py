@@ -49,6 +49,10 @@ def blocks_in(directory: Path) -> int:
         assert logs.producers(FIRST) == [(ProducerId(1), str(blocks).encode())]
         assert (PASSING in logs.logs()) == bool(blocks % 2)
         assert logs.max_timestamp(FIRST) is not None
+        for records_max in range(1, 2 * end, 2):
+            ends = logs.cut_within({FIRST: Offset(0), SECOND: Offset(0)}, records_max=records_max)
+            assert ends[FIRST] % BATCHES_PER_BLOCK == 0
+            assert ends[SECOND] == max(kept_from, ends[FIRST])
     finally:
         logs.close()
     return blocks

@@ -199,14 +199,14 @@ class CutsMachine(RuleBasedStateMachine):
 
     @rule(
         transactions=st.lists(
-            st.dictionaries(st.sampled_from(LOGS), st.integers(1, 3), min_size=1), min_size=1, max_size=4
+            st.dictionaries(st.sampled_from(LOGS), st.integers(1, 3), min_size=1, max_size=2), min_size=1, max_size=3
         ),
         passing_s=st.sampled_from([0.0, 0.01, SECONDS_PER_CUT]),
         keeps=st.booleans(),
-        fails=st.integers(0, 5),
+        fails=st.sampled_from([False] * 5 + [True]),
     )
-    def copy(self, transactions: list[dict[LogId, int]], passing_s: float, keeps: bool, fails: int) -> None:
-        """One chunk; new logs are made with it. Every sixth one fails at its end."""
+    def copy(self, transactions: list[dict[LogId, int]], passing_s: float, keeps: bool, fails: bool) -> None:
+        """One chunk; new logs are made with it. Some fail at their end."""
         self.now_s += passing_s
         ends = dict(self.now.ends)
         added = 0
@@ -222,9 +222,9 @@ class CutsMachine(RuleBasedStateMachine):
                 writer.put_mark(log, mark(end, end))
             if keeps:
                 writer.put_cut(self.now_s)
-            if not fails:
+            if fails:
                 raise Interrupted
-        if not fails:
+        if fails:
             return
         kept = self.now.kept
         memory = Memory(self.memory.records + added, self.memory.since_s)
@@ -245,8 +245,9 @@ class CutsMachine(RuleBasedStateMachine):
         starts = {**self.now.log_starts, log: max(start, self.now.log_starts[log])}
         self.committed(replace(self.now, log_starts=starts))
 
-    @rule(log=st.sampled_from(LOGS))
-    def drop(self, log: LogId) -> None:
+    @rule()
+    def drop(self) -> None:
+        log = LOGS[0]  # the others live longer
         with self.logs.write() as writer:
             writer.drop(log)
 
@@ -297,5 +298,5 @@ class CutsMachine(RuleBasedStateMachine):
                 assert self.logs.cut_within(starts, records_max=size) == self.expected(starts, size)
 
 
-CutsMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+CutsMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 TestCutsAgainstModel = pytest.mark.slow(CutsMachine.TestCase)
