@@ -199,15 +199,14 @@ class LmdbDataLogs:
         for log in starts:
             if log.kind != LogKind.TOPIC.value:
                 raise ValueError(f"data log {log} is a table, of which no cuts are kept")
-        with self._reading("looking for a cut") as txn:
+        with self._reading("looking for a cut") as txn, txn.cursor(db=self._tables.cuts) as rows:
             records = [self._record(txn, log) for log in starts]
             logs = [
-                reader.find_cuts(txn, self._tables, record, start)
-                for record, start in zip(records, starts.values(), strict=True)
+                reader.find_cuts(rows, record, start) for record, start in zip(records, starts.values(), strict=True)
             ]
 
-            def end_at(index: int, number: int) -> Offset:
-                row = reader.newest_cut(txn, self._tables, records[index], at=number)
+            def end_at(index: int, cut: int) -> Offset:
+                row = reader.newest_cut(rows, records[index].number, at=cut)
                 assert row is not None, "the search does not go behind a log's oldest row"
                 return row.end
 
@@ -402,14 +401,15 @@ def _open_databases(directory: Path, env: lmdb.Environment, txn: Transaction) ->
 def _find_unindexed(txn: Transaction, tables: Tables, logs: Iterable[LogId]) -> Unindexed:
     """What the cut index lacks: what was committed behind its last cut, or before there was an index."""
     unindexed = Unindexed(next_number=1)
-    for log in logs:
-        record = reader.find_record(txn, tables, log)
-        assert record is not None, "each log that has batches has a record"
-        newest = reader.newest_cut(txn, tables, record)
-        if newest is None or newest.end != record.last_stable_offset:
-            unindexed.grown.add(log)
-        if newest is not None:
-            unindexed.next_number = max(unindexed.next_number, newest.number + 1)
+    with txn.cursor(db=tables.cuts) as rows:
+        for log in logs:
+            record = reader.find_record(txn, tables, log)
+            assert record is not None, "each log that has batches has a record"
+            newest = reader.newest_cut(rows, record.number)
+            if newest is None or newest.end != record.last_stable_offset:
+                unindexed.grown.add(log)
+            if newest is not None:
+                unindexed.next_number = max(unindexed.next_number, newest.number + 1)
     return unindexed
 
 

@@ -98,28 +98,25 @@ def _read_batches(
     return batches, size
 
 
-def find_cuts(txn: Transaction, tables: Tables, record: LogRecord, start: Offset) -> LogCuts:
-    """What a search for a cut wants to know of a log that is read from `start`."""
+def find_cuts(rows: Cursor, record: LogRecord, start: Offset) -> LogCuts:
+    """What a search for a cut wants to know of a log that is read from `start`; `rows` is a cursor of the cut index."""
     start, end = max(start, record.log_start), record.last_stable_offset
     if start >= end:
         return LogCuts(start, end, None, None)  # nothing to read at any cut
-    with txn.cursor(db=tables.cuts) as cursor:
-        oldest = _cut_at(cursor, record) if cursor.set_range(layout.cut_key(record.number, 0)) else None
-    return LogCuts(start, end, oldest, newest_cut(txn, tables, record))
+    oldest = _cut_at(rows, record.number) if rows.set_range(layout.cut_key(record.number, 0)) else None
+    return LogCuts(start, end, oldest, newest_cut(rows, record.number))
 
 
-def newest_cut(txn: Transaction, tables: Tables, record: LogRecord, *, at: int = _LAST_CUT) -> Cut | None:
-    """The log's newest row in the index that is not newer than the cut `at`; None if it has none."""
-    with txn.cursor(db=tables.cuts) as cursor:
-        behind = cursor.set_range(layout.cut_key(record.number, at + 1))
-        return _cut_at(cursor, record) if (cursor.prev() if behind else cursor.last()) else None
+def newest_cut(rows: Cursor, number: int, *, at: int = _LAST_CUT) -> Cut | None:
+    """The newest row of the log of that number that is not newer than the cut `at`; None if it has none."""
+    behind = rows.set_range(layout.cut_key(number, at + 1))
+    return _cut_at(rows, number) if (rows.prev() if behind else rows.last()) else None
 
 
-def _cut_at(cursor: Cursor, record: LogRecord) -> Cut | None:
+def _cut_at(rows: Cursor, number: int) -> Cut | None:
     """The row at which the cursor stands, if it is one of this log's."""
-    if not bytes(cursor.key()).startswith(layout.encode_number(record.number)):
-        return None
-    return layout.decode_cut(cursor.key(), cursor.value())
+    key, value = rows.item()
+    return layout.decode_cut(key, value) if layout.decode_number(key[:4]) == number else None
 
 
 def find_open_transactions(txn: Transaction, tables: Tables, record: LogRecord) -> list[OpenInLog]:

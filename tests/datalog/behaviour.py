@@ -647,6 +647,60 @@ class DataLogsBehaviour:
             writer.put_offsets(COMMITS, [OffsetEntry(OffsetKey("i", "t", 0), None)])
         assert logs.offset_groups(COMMITS) == {"g": 2_000, "h": 1_000}
 
+    def test_cut_within_a_limit_ends_between_two_blocks(self, logs: DataLogs) -> None:
+        """Of several logs, as of the same block; the limit is kept, or rounded up to one block's end."""
+        with logs.write() as writer:
+            append(writer, PAYMENTS, 0, [1])
+            writer.put_cut(0.0)
+        for number in range(2):
+            with logs.write() as writer:
+                append(writer, ORDERS, 5 + 2 * number, [1, 1])
+                append(writer, PAYMENTS, 1 + number, [1])
+                writer.put_cut(1.0 + number)
+        expected = {1: (5, 1), 6: (5, 1), 8: (5, 1), 9: (7, 2), 11: (7, 2), 12: (9, 3), 99: (9, 3)}
+        for records_max, ends in expected.items():
+            cut = logs.cut_within({ORDERS: Offset(0), PAYMENTS: Offset(0)}, records_max=records_max)
+            assert cut == dict(zip((ORDERS, PAYMENTS), ends, strict=True))
+        assert logs.cut_within({PAYMENTS: Offset(1)}, records_max=1) == {PAYMENTS: Offset(2)}
+        assert logs.cut_within({PAYMENTS: Offset(7)}, records_max=1) == {PAYMENTS: Offset(7)}
+        assert logs.cut_within({}, records_max=1) == {}
+
+    def test_cut_within_a_limit_survives_reopening(self, logs: DataLogs, open_logs: OpenLogs) -> None:
+        """What no cut was kept of before is part of the first one kept behind."""
+        with logs.write() as writer:
+            append(writer, PAYMENTS, 0, [1])
+        logs = open_logs()
+        with logs.write() as writer:
+            append(writer, ORDERS, 5, [1])
+            writer.put_cut(0.0)
+        with logs.write() as writer:
+            append(writer, ORDERS, 6, [1])
+        starts = {ORDERS: Offset(0), PAYMENTS: Offset(0)}
+        assert logs.cut_within(starts, records_max=7) == {ORDERS: Offset(6), PAYMENTS: Offset(1)}
+        assert logs.cut_within(starts, records_max=8) == {ORDERS: Offset(7), PAYMENTS: Offset(1)}
+
+    def test_cut_within_a_limit_counts_from_where_the_log_starts(self, logs: DataLogs) -> None:
+        """What is gone is nobody's to read; a log that is empty by now ends where it starts."""
+        for number in range(3):
+            with logs.write() as writer:
+                append(writer, ORDERS, 5 + number, [1])
+                writer.put_cut(float(number))
+        with logs.write() as writer:
+            writer.delete_before(ORDERS, Offset(6))
+        assert logs.cut_within({ORDERS: Offset(0)}, records_max=1) == {ORDERS: Offset(7)}
+        with logs.write() as writer:
+            writer.delete_before(ORDERS, Offset(8))
+        assert logs.cut_within({ORDERS: Offset(0)}, records_max=1) == {ORDERS: Offset(8)}
+
+    def test_cut_of_what_is_no_topics_log_is_refused(self, logs: DataLogs) -> None:
+        """A log that does not exist, and a table of committed offsets."""
+        with logs.write() as writer:
+            writer.drop(PAYMENTS)
+        with pytest.raises(UnknownLog):
+            logs.cut_within({ORDERS: Offset(0), PAYMENTS: Offset(0)}, records_max=1)
+        with pytest.raises(ValueError, match="is a table"):
+            logs.cut_within({COMMITS: Offset(0)}, records_max=1)
+
     def test_offsets_log_has_no_batches_to_read(self, logs: DataLogs) -> None:
         """An offsets log is a table: reading it as batches finds nothing."""
         assert logs.read([ReadRequest(COMMITS, Offset(0), 10)], bytes_max=10) == [LogMissing(COMMITS)]

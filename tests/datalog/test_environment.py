@@ -133,7 +133,7 @@ def test_open_after_drop_frees_the_name(open_lmdb: OpenLogs, tmp_path: Path) -> 
 
 def test_drop_leaves_nothing_in_the_tables(open_lmdb: OpenLogs, tmp_path: Path) -> None:
     """What belonged to a dropped log does not stay behind as garbage under its number."""
-    tables = (layout.LOGS, layout.TIME_INDEX, layout.PRODUCERS, layout.OFFSETS)
+    tables = (layout.LOGS, layout.TIME_INDEX, layout.PRODUCERS, layout.OFFSETS, layout.CUTS)
     logs = open_lmdb()
     with logs.write() as writer:
         for log in (ORDERS, COMMITS):
@@ -144,14 +144,15 @@ def test_drop_leaves_nothing_in_the_tables(open_lmdb: OpenLogs, tmp_path: Path) 
             writer.append(ORDERS, Offset(offset), 1, offset, data)
         value = CommittedOffset(Offset(1), -1, "", 0)
         writer.put_offsets(COMMITS, [OffsetEntry(OffsetKey("g", "t", 0), value)])
+        writer.put_cut(0.0)
     logs.close()
-    assert [entries_in(tmp_path / "data", table) for table in tables] == [2, 2, 2, 1]
+    assert [entries_in(tmp_path / "data", table) for table in tables] == [2, 2, 2, 1, 2]
     logs = open_lmdb()
     with logs.write() as writer:
         writer.drop(ORDERS)
         writer.drop(COMMITS)
     logs.close()
-    assert [entries_in(tmp_path / "data", table) for table in tables] == [0, 0, 0, 0]
+    assert [entries_in(tmp_path / "data", table) for table in tables] == [0, 0, 0, 0, 0]
 
 
 def test_write_full_map_fails_and_undoes_the_block(tmp_path: Path) -> None:

@@ -286,6 +286,21 @@ def test_full_map_stops_the_cleaning_and_not_the_writes(tmp_path: Path) -> None:
     logs.close()
 
 
+def test_cleaning_forgets_the_cuts_in_what_is_clean(model: ModelLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In steps; a reader with a limit gets the clean part at once, and goes on in cuts behind it."""
+    monkeypatch.setattr(cleaner, "FORGOTTEN_CUTS_MAX", 3)
+    for number in range(20):
+        model.append([(b"a", b"%d" % number)])
+        with model.logs.write() as writer:
+            writer.put_cut(float(number))
+    through = Offset(model.clean().report.end - 1)  # the last batch is never touched
+    model.append(END)
+    for start, end in ((0, through), (through, through + 1), (through + 1, through + 2)):
+        assert model.logs.cut_within({LOG: Offset(start)}, records_max=1) == {LOG: end}
+    with model.logs.write() as writer:
+        assert writer.forget_cleaned_cuts(LOG, rows_max=100) == 0
+
+
 def test_log_that_is_dropped_meanwhile_ends_the_cleaning(model: ModelLog) -> None:
     """Without a word: there is nothing left to be cleaned."""
     model.append(*[[(b"a", b"%d" % number)] for number in range(600)], END)

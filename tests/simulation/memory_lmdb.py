@@ -214,6 +214,9 @@ class MemoryCursor:
     def value(self) -> bytes:
         return b"" if self._key is None else self._txn.table(self._db).values[self._key]
 
+    def item(self) -> tuple[bytes, bytes]:
+        return self.key(), self.value()
+
     def delete(self) -> bool:
         """Delete what it stands at, and stand at the next."""
         assert self._key is not None

@@ -44,6 +44,7 @@ def test_directory_of_a_stopped_node_is_found_whole(fairlog: FairlogCommand, pla
         r"topics +1\b",
         r"data logs +6\b",
         r"records +19\b",
+        r"rows of the cut index +\d+\b",
         r"transactional batches found in their places +12\b",
         r"batches compared with their journal +19\b",
         r"transactions of which COMMITTED is the last word +3\b",
@@ -158,6 +159,24 @@ def put_a_false_entry_into_the_time_index(planted: Planted) -> None:
     number = planted.record().number
     with planted.writing() as (txn, database):
         txn.put(layout.time_key(number, 0), layout.batch_key(3), db=database(layout.TIME_INDEX))
+
+
+def keep_a_cut_that_never_was(planted: Planted) -> None:
+    put_cut(planted, 1 << 40, 14)
+
+
+def keep_cuts_that_go_back(planted: Planted) -> None:
+    put_cut(planted, 1 << 40, 3)
+
+
+def keep_a_cut_from_before_the_log_was_made(planted: Planted) -> None:
+    put_cut(planted, 0, 1)
+
+
+def put_cut(planted: Planted, number: int, end: int) -> None:
+    log = planted.record().number
+    with planted.writing() as (txn, database):
+        txn.put(layout.cut_key(log, number), layout.encode_cut(end), db=database(layout.CUTS))
 
 
 def put_an_entry_of_no_log(planted: Planted) -> None:
@@ -339,6 +358,15 @@ FIRST = [
     (count_bytes_wrongly, r"t-0 .*: its record counts \d+ bytes, its batches have \d+"),
     (tell_a_larger_timestamp, r"largest timestamp 99 at"),
     (put_a_false_entry_into_the_time_index, r"offset 3: the time index says that timestamps grow beyond 0 here"),
+    (
+        keep_a_cut_that_never_was,
+        r"t-0 .*: ends at 14 at cut 1099511627776, and can be read up to 13 only \(invariant 7\)",
+    ),
+    (keep_cuts_that_go_back, r"t-0 .*: ends at 3 at cut 1099511627776, and at \d+ at cut \d+ \(invariant 7\)"),
+    (
+        keep_a_cut_from_before_the_log_was_made,
+        r"t-0 .*: begins with 1 in the cut index, and not with 0 \(invariant 7\)",
+    ),
     (put_an_entry_of_no_log, r"data\.mdb, fairlog\.time: the key \w+ belongs to no log"),
     (damage_a_page, r"data\.mdb: byte \d+: leaf page \d+ is due"),
     (move_a_mark_forward, r"ends at position \d+, and the data log's mark says that all up to \d+ is copied.*\(invari"),
