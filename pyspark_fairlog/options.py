@@ -16,10 +16,10 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import NamedTuple, NoReturn, TypeGuard, cast
 
 Config = Mapping[str, str]
 """librdkafka's settings."""
@@ -237,7 +237,7 @@ class _Given:
     def __contains__(self, name: str) -> bool:
         return name.lower() in self._values
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
     def get(self, name: str) -> str | None:
@@ -254,7 +254,8 @@ def _given(options: Mapping[str, str]) -> _Given:
             raise OptionRefused(f"the option {written} is not one of Fairlog's: {why}")
         if name in known or name.startswith("kafka."):
             continue
-        if near := difflib.get_close_matches(name, known, n=1, cutoff=0.85):
+        near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.85)
+        if near:
             raise OptionRefused(f"there is no option {name!r}; did you mean {known[near[0]]}?")
     return given
 
@@ -360,7 +361,7 @@ def _object(name: str, text: str, example: str) -> dict[str, object]:
     return cast("dict[str, object]", found)
 
 
-def _is_whole(value: object) -> Any:
+def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 

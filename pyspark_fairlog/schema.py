@@ -59,8 +59,9 @@ def columns(schema: StructType, *, headers: bool) -> tuple[str, ...]:
 
 def arrow_schema(names: Sequence[str]) -> Any:
     """The `pyarrow.Schema` of these columns."""
-    import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
+    import pyarrow  # pyright: ignore[reportMissingTypeStubs]
 
+    pa: Any = pyarrow
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
     types = {
         "key": pa.binary(),
