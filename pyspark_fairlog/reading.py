@@ -1,0 +1,257 @@
+"""A task of the source: the records of one range of offsets, as Arrow batches.
+
+    fetch ──▶ librdkafka's queue ──consume()──▶ messages ──a column at a time──▶ Arrow batch ──▶ the JVM
+
+How it works. A consumer of its own is assigned the partition at the range's start, and is closed at its end; both take
+a few milliseconds, so none is kept. Messages are taken by waiting for one and then taking whatever has come with it:
+waiting for a full batch would wait in vain at the end of a partition with gaps. Each column is built by one pass of C
+code over the messages (`map` with an unbound method is five times as fast as with `operator.methodcaller`); a column
+that is the same for all rows is repeated; offsets without gaps are counted and not asked for.
+
+The range ends exactly at its end. In most topics offsets are dense, so the last record has the offset before it. With
+gaps (compacted topics, topics of marker mode) it ends at the first record at or beyond it, or where librdkafka says
+that the partition ends (`enable.partition.eof`), which is never before the end of a range that was planned. Isolation
+is `read_committed`, which only means something in marker mode.
+
+The memory of a task is bounded by librdkafka's queue (`kafka.queued.max.messages.kbytes`, 64 MB) and one batch, which
+is no more than that. A task fetches hardly more than its range.
+
+When records are gone or the topic is, librdkafka can only guess; the node is asked, and what it says goes the way of
+all losses (`losses.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from operator import itemgetter
+from typing import Any
+
+import pyarrow  # pyright: ignore[reportMissingTypeStubs]
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from pyspark_fairlog.losses import report
+from pyspark_fairlog.native import CutPartition, Native, NativeError, Partitions
+from pyspark_fairlog.options import OptionRefused, ReadOptions
+from pyspark_fairlog.planning import Range
+from pyspark_fairlog.schema import arrow_schema
+
+pa: Any = pyarrow  # it has no types
+
+ROWS_MAX = 8192
+"""Of an Arrow batch. Spark's own limit is 10,000 (`spark.sql.execution.arrow.maxRecordsPerBatch`)."""
+
+QUEUED_MESSAGES_MAX = 100_000
+"""librdkafka's own `queued.min.messages`: it fetches ahead until so many wait."""
+
+WAIT_S = 0.5
+"""For one record, before the clock is looked at."""
+
+GROUP = "fairlog-spark"
+"""librdkafka asks for a group id, also of consumers that join none."""
+
+Messages = Sequence[Message]
+
+
+def read_range(options: ReadOptions, columns: Sequence[str], part: Range) -> Iterator[Any]:
+    """The records of `part` as `pyarrow.RecordBatch`es with these columns, in the order of their offsets.
+
+    Raises DataLost if records are gone and `failOnDataLoss` is true; TimeoutError if none came for
+    `kafkaConsumer.pollTimeoutMs`; OptionRefused for a setting that librdkafka does not have.
+    """
+    schema = arrow_schema(columns)
+    builders = [_COLUMNS[name] for name in columns]
+    for messages in _messages(options, part):
+        rows = Rows(messages)
+        yield pa.RecordBatch.from_arrays([build(rows) for build in builders], schema=schema)
+
+
+def _messages(options: ReadOptions, part: Range) -> Iterator[list[Message]]:
+    """The records of `part`, in lists that are not empty."""
+    consumer = _consumer(options, part)
+    try:
+        at, trouble = part.start, None
+        _seek(consumer, part, at)
+        until = time.monotonic() + options.patience_ms / 1000
+        while at < part.end:
+            taken = consumer.consume(1, WAIT_S)
+            taken += consumer.consume(min(ROWS_MAX, part.end - at) - 1, 0) if taken and at + 1 < part.end else []
+            errors = [message for message in taken if message.error() is not None] if _any_error(taken) else []
+            if errors:
+                taken = [message for message in taken if message.error() is None]
+            if taken:
+                at = _offset(taken[-1]) + 1
+                if at > part.end:
+                    taken = [message for message in taken if _offset(message) < part.end]
+                until = time.monotonic() + options.patience_ms / 1000
+                if taken:
+                    yield taken
+            for message in errors:
+                error = message.error()
+                assert error is not None
+                if error.code() == KafkaError._PARTITION_EOF:
+                    at = max(at, _offset(message))
+                    continue
+                trouble = error
+                at = _after(error, options, part, at, consumer)
+            if time.monotonic() > until:
+                raise TimeoutError(_nothing_came(options, part, at, trouble))
+    finally:
+        consumer.close()
+
+
+def _any_error(messages: Messages) -> bool:
+    return any(map(Message.error, messages))
+
+
+def _consumer(options: ReadOptions, part: Range) -> Consumer:
+    settings: dict[str, Any] = {
+        "bootstrap.servers": options.bootstrap,
+        "client.id": GROUP,
+        "fetch.wait.max.ms": 10,  # what is asked for is there; only at a partition's end does a fetch wait
+        "fetch.queue.backoff.ms": 1,  # with a full queue look again soon: it is emptied in large gulps
+        "queued.min.messages": min(QUEUED_MESSAGES_MAX, part.size),
+        "reconnect.backoff.max.ms": 1000,  # a node that is restarted is back within seconds
+        "topic.metadata.propagation.max.ms": 1000,  # a topic that is not there was deleted, not made just now
+        **options.client,
+        "group.id": GROUP,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+    }
+    try:
+        return Consumer(settings)
+    except KafkaException as error:
+        raise OptionRefused(
+            f"librdkafka refuses a setting given as an option kafka.*: {error.args[0].str()}"
+        ) from error
+
+
+def _seek(consumer: Consumer, part: Range, offset: int) -> None:
+    consumer.assign([TopicPartition(part.partition.topic, part.partition.number, offset)])
+
+
+def _after(error: KafkaError, options: ReadOptions, part: Range, at: int, consumer: Consumer) -> int:
+    """Where to go on after an error: librdkafka tries again by itself what may pass, so mostly where we are."""
+    unknown = error.code() in (
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    )
+    if not unknown and error.code() != KafkaError._AUTO_OFFSET_RESET:
+        return at
+    try:
+        found = _ask(options, part)
+    except ConnectionError:
+        found = None  # the node is away, and nothing is known; the clock runs
+    except NativeError as refusal:
+        if refusal.kind not in ("unknown-topic", "unknown-partition"):
+            raise
+        report([f"{part.partition} was deleted while it was read, at {at}"], fail=options.fail_on_data_loss)
+        return part.end
+    if found is not None and at < found.first:
+        gone = min(found.first, part.end)
+        report(
+            [f"the records {at} to {gone - 1} of {part.partition} were deleted before they were read"],
+            fail=options.fail_on_data_loss,
+        )
+        at = gone
+    elif found is not None and found.high < part.end:
+        report(
+            [f"{part.partition} was made anew while it was read: it ends at {found.high}, below {part.end}"],
+            fail=options.fail_on_data_loss,
+        )
+        return part.end
+    _seek(consumer, part, at)  # librdkafka has given up on the partition; it begins anew
+    return at
+
+
+def _ask(options: ReadOptions, part: Range) -> CutPartition:
+    with Native.connect(options.bootstrap) as native:
+        return native.cut(Partitions((part.partition,)))[0]
+
+
+def _nothing_came(options: ReadOptions, part: Range, at: int, trouble: KafkaError | None) -> str:
+    said = f"; the last that librdkafka said was: {trouble.str()}" if trouble is not None else ""
+    return (
+        f"no record of {part.partition} came from {options.bootstrap} for {options.patience_ms} ms, at offset {at} of "
+        f"{part.start} to {part.end}{said}. Is the node up? The option kafkaConsumer.pollTimeoutMs says how long to "
+        "wait"
+    )
+
+
+# --- columns ------------------------------------------------------------------------------------
+
+
+class Rows:
+    """Messages of one partition that become a batch. Timestamps are asked for once, for two columns."""
+
+    def __init__(self, messages: Messages) -> None:
+        self.messages = messages
+
+    @cached_property
+    def stamps(self) -> list[tuple[int, int]]:
+        """(type, milliseconds) of each."""
+        return list(map(Message.timestamp, self.messages))
+
+    def keys(self) -> Any:
+        return pa.array(list(map(Message.key, self.messages)), pa.binary())
+
+    def values(self) -> Any:
+        return pa.array(list(map(Message.value, self.messages)), pa.binary())
+
+    def topics(self) -> Any:
+        return pa.repeat(pa.scalar(self.messages[0].topic(), pa.string()), len(self.messages))
+
+    def partitions(self) -> Any:
+        return pa.repeat(pa.scalar(self.messages[0].partition(), pa.int32()), len(self.messages))
+
+    def offsets(self) -> Any:
+        first, last = _offset(self.messages[0]), _offset(self.messages[-1])
+        dense = last - first + 1 == len(self.messages)
+        return _int64(range(first, last + 1) if dense else map(_offset, self.messages))
+
+    def timestamps(self) -> Any:
+        """Milliseconds become microseconds."""
+        milliseconds = _int64(map(itemgetter(1), self.stamps))
+        return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
+
+    def timestamp_types(self) -> Any:
+        """0 the producer's, 1 the node's, −1 none: Kafka's numbers, which librdkafka's exceed by one."""
+        kinds = list(map(itemgetter(0), self.stamps))
+        if kinds.count(kinds[0]) == len(kinds):
+            return pa.repeat(pa.scalar(kinds[0] - 1, pa.int32()), len(kinds))
+        return pa.array([kind - 1 for kind in kinds], pa.int32())
+
+    def headers(self) -> Any:
+        """A list of (key, value)s for each record; null for one without headers, as in the connector."""
+        kind = arrow_schema(["headers"]).field(0).type
+        found = map(Message.headers, self.messages)
+        return pa.array([each and [{"key": key, "value": value} for key, value in each] for each in found], kind)
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None
+    return offset
+
+
+def _int64(numbers: Iterable[int]) -> Any:
+    values = array("q", numbers)
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+_COLUMNS: dict[str, Callable[[Rows], Any]] = {
+    "key": Rows.keys,
+    "value": Rows.values,
+    "topic": Rows.topics,
+    "partition": Rows.partitions,
+    "offset": Rows.offsets,
+    "timestamp": Rows.timestamps,
+    "timestampType": Rows.timestamp_types,
+    "headers": Rows.headers,
+}

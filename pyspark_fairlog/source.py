@@ -1,0 +1,252 @@
+"""Topics as a source of Spark: a batch read is one cut of the node, a stream goes from cut to cut.
+
+    driver    cut ──▶ offsets ──▶ ranges of offsets ──▶ tasks        (this module; decisions in `planning.py`)
+    executor  a range ──▶ a consumer ──▶ Arrow batches               (`reading.py`)
+
+How it works. A batch read asks the node for a cut when it is planned, and ends there. A stream's offsets are cuts: each
+`latestOffset` is what can be read now, or, under `maxOffsetsPerTrigger`, a cut that the node finds for so many records;
+an available-now run takes its target when it begins, and never passes it. So no micro-batch holds half a transaction.
+What a stream has come to stands in Spark's checkpoint alone, in the form that Spark's Kafka connector has.
+
+The driver's process for a stream lives as long as its query, and so does its connection to the node. It asks each 10 ms
+when there is nothing to do, which is Spark's pace. A node that is restarted is waited for, as long as a consumer waits
+for records.
+
+What it does not do: commit anything to the node. A sink can do so together with its output (`commitGroup`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from pyspark_fairlog import planning
+from pyspark_fairlog.losses import report
+from pyspark_fairlog.native import Native, NativeError, Partitions, TopicPattern, Topics
+from pyspark_fairlog.native import Selection as Selected
+from pyspark_fairlog.options import (
+    Assign,
+    Offsets,
+    Partition,
+    ReadOptions,
+    Selection,
+    Subscribe,
+    SubscribePattern,
+    offsets_from,
+    offsets_to,
+)
+from pyspark_fairlog.planning import Cut, Planned, Range
+from pyspark_fairlog.schema import columns
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+RECONNECT_S = 0.2
+"""Between two attempts to reach a node that was there before."""
+
+SELECT_TRIES = 5
+"""So often a selection is made anew whose topics are deleted while they are asked for."""
+
+T = TypeVar("T")
+
+
+class Task(InputPartition):
+    """A range for one task. Pickled; it holds plain values only."""
+
+    def __init__(self, part: Range) -> None:
+        super().__init__(part)
+
+
+class Node:
+    """The driver's connection to a node, made when it is first needed, and made anew when it breaks."""
+
+    def __init__(self, bootstrap: str, patience_ms: int) -> None:
+        self._bootstrap = bootstrap
+        self._patience_s = patience_ms / 1000
+        self._native: Native | None = None
+
+    def ask(self, question: Callable[[Native], T]) -> T:
+        """Ask, and ask again over a new connection if it breaks: questions change nothing.
+
+        Raises ConnectionError if the node cannot be reached at first, or does not come back in time; NativeError.
+        """
+        if self._native is None:
+            self._native = Native.connect(self._bootstrap)
+        until = time.monotonic() + self._patience_s
+        while True:
+            try:
+                return question(self._native)
+            except ConnectionError:
+                self._native.close()
+                if time.monotonic() > until:
+                    raise
+            self._reconnect(until)
+
+    def _reconnect(self, until: float) -> None:
+        while True:
+            try:
+                self._native = Native.connect(self._bootstrap)
+            except ConnectionError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(RECONNECT_S)
+            else:
+                return
+
+    def close(self) -> None:
+        if self._native is not None:
+            self._native.close()
+            self._native = None
+
+    def selected(self, selection: Selection) -> Cut:
+        """A cut through all that the query selects, which must be there.
+
+        Raises NativeError, naming the topic that is not.
+        """
+        return planning.cut_of(self.ask(lambda native: native.cut(_native_selection(selection))))
+
+    def existing(self, selection: Selection) -> Cut:
+        """A cut through what is there of that which the query selects."""
+        for tries_left in reversed(range(SELECT_TRIES)):
+            try:
+                return self.selected(selection)
+            except NativeError as error:
+                if error.kind not in ("unknown-topic", "unknown-partition") or tries_left == 0:
+                    raise
+            present = _present(selection, self.ask(lambda native: native.topics()))
+            if present is None:
+                return {}
+            selection = present
+        raise AssertionError("the last try returns or raises")
+
+    def limited(self, begin: Mapping[Partition, int], limit: int) -> Offsets:
+        """The ends of a cut with at most `limit` records beyond `begin`, or of the first one beyond it."""
+        starts = [(partition.topic, partition.number, offset) for partition, offset in begin.items()]
+        partitions = Partitions(tuple((partition.topic, partition.number) for partition in begin))
+        return planning.ends(
+            planning.cut_of(self.ask(lambda native: native.cut(partitions, starts=starts, limit=limit)))
+        )
+
+
+class _Reader:
+    """What batches and streams have in common: the columns, and how a task reads its range."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self._options = options
+        self._columns = columns(schema, headers=options.headers)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The records of a task's range as Arrow batches. Runs on an executor."""
+        if not isinstance(partition, Task):
+            return iter(())  # Spark's stand-in where there is nothing to read
+        from pyspark_fairlog.reading import read_range
+
+        return read_range(self._options, self._columns, cast("Range", partition.value))
+
+    def _tasks(self, planned: Planned) -> list[InputPartition]:
+        report(planned.losses, fail=self._options.fail_on_data_loss)
+        return [Task(part) for part in planning.split(planned.ranges, self._options.partitions_min)]
+
+
+class BatchReader(_Reader, DataSourceReader):
+    """Reads what its options name, up to a cut that is taken when the read is planned."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._starting, self._ending = options.batch_starting(), options.batch_ending()
+
+    def partitions(self) -> list[InputPartition]:
+        """A task per partition, or more.
+
+        Raises OptionRefused, NativeError (a topic that is not there), ConnectionError, DataLost.
+        """
+        node = Node(self._options.bootstrap, self._options.patience_ms)
+        try:
+            cut = node.selected(self._options.selection)
+        finally:
+            node.close()
+        start = planning.resolve("startingOffsets", self._starting, cut)
+        end = planning.resolve("endingOffsets", self._ending, cut)
+        # An end below the start is no topic made anew here, but an empty range.
+        end = {partition: max(offset, start[partition]) for partition, offset in end.items()}
+        return self._tasks(planning.to_read(start, end, cut))
+
+
+class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Goes from cut to cut. One lives in the driver's process of a query; others, that only read, on executors."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._starting = options.stream_starting()
+        self._node = Node(options.bootstrap, options.patience_ms)
+        self._target: Offsets | None = None
+        self._latest: Offsets | None = None
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 (Spark's name, as those below)
+        """Where a new query begins. Raises OptionRefused, NativeError, ConnectionError."""
+        return offsets_to(
+            planning.resolve("startingOffsets", self._starting, self._node.selected(self._options.selection))
+        )
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable() if self._options.limit is None else ReadMaxRows(self._options.limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Take the cut that the run ends at."""
+        self._target = planning.highs(self._node.existing(self._options.selection))
+
+    def latestOffset(self, start: dict[str, dict[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
+        """The end of the next micro-batch: a cut. It is `start` if there is nothing to read.
+
+        Raises DataLost, ConnectionError, NativeError.
+        """
+        cut = self._node.existing(self._options.selection)
+        self._latest = planning.highs(cut)
+        going_on = planning.going_on(offsets_from(start), cut)
+        if self._options.fail_on_data_loss:
+            report(going_on.losses, fail=True)  # a warning comes once, when the batch is planned
+        ranges = going_on.ranges if self._target is None else planning.within(going_on.ranges, self._target)
+        if isinstance(limit, ReadMaxRows) and sum(part.size for part in ranges) > limit.max_rows:
+            limited = self._node.limited({part.partition: part.start for part in ranges}, limit.max_rows)
+            ranges = planning.within(ranges, limited)
+        return offsets_to({part.partition: part.end for part in ranges})
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802
+        """What could be read when the last micro-batch was made up, for the query's progress."""
+        return None if self._latest is None else offsets_to(self._latest)
+
+    def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> list[InputPartition]:
+        """A task per partition with news, or more. Raises DataLost, ConnectionError, NativeError."""
+        until = offsets_from(end)
+        cut: Cut = self._node.existing(Assign(tuple(sorted(until)))) if until else {}
+        return self._tasks(planning.to_read(offsets_from(start), until, cut))
+
+    def stop(self) -> None:
+        self._node.close()
+
+
+def _native_selection(selection: Selection) -> Selected:
+    match selection:
+        case Subscribe(topics):
+            return Topics(topics)
+        case SubscribePattern(pattern):
+            return TopicPattern(pattern)
+        case Assign(partitions):
+            return Partitions(tuple((partition.topic, partition.number) for partition in partitions))
+
+
+def _present(selection: Selection, topics: Mapping[str, int]) -> Selection | None:
+    """What is there of the selection; None if nothing is."""
+    match selection:
+        case Subscribe(names):
+            names = tuple(name for name in names if name in topics)
+            return Subscribe(names) if names else None
+        case Assign(partitions):
+            partitions = tuple(each for each in partitions if each.number < topics.get(each.topic, 0))
+            return Assign(partitions) if partitions else None
+        case SubscribePattern():
+            return selection
