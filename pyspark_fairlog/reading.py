@@ -49,6 +49,9 @@ QUEUED_MESSAGES_MAX = 100_000
 WAIT_S = 0.5
 """For one record, before the clock is looked at."""
 
+QUIET_S = 2.0
+"""Without records before the node is asked whether they are still there: librdkafka says nothing of a deleted topic."""
+
 GROUP = "fairlog-spark"
 """librdkafka asks for a group id, also of consumers that join none."""
 
@@ -74,36 +77,37 @@ def _messages(options: ReadOptions, part: Range) -> Iterator[list[Message]]:
     try:
         at, trouble = part.start, None
         _seek(consumer, part, at)
-        until = time.monotonic() + options.patience_ms / 1000
+        heard = asked = time.monotonic()
         while at < part.end:
             taken = consumer.consume(1, WAIT_S)
-            taken += consumer.consume(min(ROWS_MAX, part.end - at) - 1, 0) if taken and at + 1 < part.end else []
-            errors = [message for message in taken if message.error() is not None] if _any_error(taken) else []
-            if errors:
+            if taken and at + 1 < part.end:
+                taken += consumer.consume(min(ROWS_MAX, part.end - at) - 1, 0)
+            errors: list[KafkaError] = []
+            if any(map(Message.error, taken)):
+                # A partition's end is told as an error, with the offset of the record that would come next.
+                errors = [error for message in taken if (error := message.error()) is not None]
+                ends = [_offset(message) for message in taken if _code(message) == KafkaError._PARTITION_EOF]
                 taken = [message for message in taken if message.error() is None]
+                at = max([at, *ends])
             if taken:
-                at = _offset(taken[-1]) + 1
+                at = max(at, _offset(taken[-1]) + 1)
+                heard = asked = time.monotonic()
                 if at > part.end:
                     taken = [message for message in taken if _offset(message) < part.end]
-                until = time.monotonic() + options.patience_ms / 1000
                 if taken:
                     yield taken
-            for message in errors:
-                error = message.error()
-                assert error is not None
-                if error.code() == KafkaError._PARTITION_EOF:
-                    at = max(at, _offset(message))
-                    continue
-                trouble = error
-                at = _after(error, options, part, at, consumer)
-            if time.monotonic() > until:
+            trouble = next((error for error in errors if error.code() != KafkaError._PARTITION_EOF), trouble)
+            given_up = any(error.code() == KafkaError._AUTO_OFFSET_RESET for error in errors)
+            if given_up or time.monotonic() > asked + QUIET_S:
+                asked = time.monotonic()
+                there = _next_there(options, part, at)
+                if given_up or there != at:
+                    _seek(consumer, part, there)
+                at = there
+            if time.monotonic() > heard + options.patience_ms / 1000:
                 raise TimeoutError(_nothing_came(options, part, at, trouble))
     finally:
         consumer.close()
-
-
-def _any_error(messages: Messages) -> bool:
-    return any(map(Message.error, messages))
 
 
 def _consumer(options: ReadOptions, part: Range) -> Consumer:
@@ -114,7 +118,6 @@ def _consumer(options: ReadOptions, part: Range) -> Consumer:
         "fetch.queue.backoff.ms": 1,  # with a full queue look again soon: it is emptied in large gulps
         "queued.min.messages": min(QUEUED_MESSAGES_MAX, part.size),
         "reconnect.backoff.max.ms": 1000,  # a node that is restarted is back within seconds
-        "topic.metadata.propagation.max.ms": 1000,  # a topic that is not there was deleted, not made just now
         **options.client,
         "group.id": GROUP,
         "enable.auto.commit": False,
@@ -135,39 +138,31 @@ def _seek(consumer: Consumer, part: Range, offset: int) -> None:
     consumer.assign([TopicPartition(part.partition.topic, part.partition.number, offset)])
 
 
-def _after(error: KafkaError, options: ReadOptions, part: Range, at: int, consumer: Consumer) -> int:
-    """Where to go on after an error: librdkafka tries again by itself what may pass, so mostly where we are."""
-    unknown = error.code() in (
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-    )
-    if not unknown and error.code() != KafkaError._AUTO_OFFSET_RESET:
-        return at
+def _next_there(options: ReadOptions, part: Range, at: int) -> int:
+    """Where to go on if the records from `at` on do not come: where the node, when asked, says that there are any.
+
+    It is `part.end` if there are none any more, and `at` if nothing is wrong with them, or the node is away.
+    Raises DataLost, NativeError.
+    """
     try:
         found = _ask(options, part)
     except ConnectionError:
-        found = None  # the node is away, and nothing is known; the clock runs
+        return at
     except NativeError as refusal:
         if refusal.kind not in ("unknown-topic", "unknown-partition"):
             raise
-        report([f"{part.partition} was deleted while it was read, at {at}"], fail=options.fail_on_data_loss)
-        return part.end
-    if found is not None and at < found.first:
-        gone = min(found.first, part.end)
-        report(
-            [f"the records {at} to {gone - 1} of {part.partition} were deleted before they were read"],
-            fail=options.fail_on_data_loss,
-        )
-        at = gone
-    elif found is not None and found.high < part.end:
-        report(
-            [f"{part.partition} was made anew while it was read: it ends at {found.high}, below {part.end}"],
-            fail=options.fail_on_data_loss,
-        )
-        return part.end
-    _seek(consumer, part, at)  # librdkafka has given up on the partition; it begins anew
-    return at
+        loss, there = f"{part.partition} was deleted while it was read, at {at}", part.end
+    else:
+        if found.high < part.end:
+            loss = f"{part.partition} was made anew while it was read: it ends at {found.high}, below {part.end}"
+            there = part.end
+        elif at < found.first:
+            there = min(found.first, part.end)
+            loss = f"the records {at} to {there - 1} of {part.partition} were deleted before they were read"
+        else:
+            return at
+    report([loss], fail=options.fail_on_data_loss)
+    return there
 
 
 def _ask(options: ReadOptions, part: Range) -> CutPartition:
@@ -238,6 +233,11 @@ def _offset(message: Message) -> int:
     offset = message.offset()
     assert offset is not None
     return offset
+
+
+def _code(message: Message) -> int | None:
+    error = message.error()
+    return None if error is None else error.code()
 
 
 def _int64(numbers: Iterable[int]) -> Any:
