@@ -1,0 +1,240 @@
+"""`spark.readStream.format("fairlog")` over real nodes: micro-batches, restarts, limits, and what is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from scripts.node_process import NodeProcess
+from tests.spark import topics
+from tests.spark.streams import Batches, frame, run, start
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    node = NodeProcess(tmp_path_factory.mktemp("node") / "data")
+    node.start()
+    yield node
+    node.stop()
+
+
+def numbers(first: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, end)]
+
+
+def assert_whole(rows: list[Row], shares: dict[str, int]) -> None:
+    """Of each transaction, whose number is its records' value, there are so many records in each topic, or none."""
+    found = Counter((row.value, row.topic) for row in rows)
+    for value in {row.value for row in rows}:
+        assert {topic: found[value, topic] for topic in shares} == shares, f"transaction {value!r} is split"
+
+
+def test_stream_goes_on_from_its_checkpoint(spark: SparkSession, node: NodeProcess, tmp_path: Path) -> None:
+    """Stopped and started again, also with nothing new: each record is in one micro-batch, and none is missed."""
+    name = topics.make(node.address, "checkpoint", 2)
+    batches = Batches()
+    stream = frame(spark, node.address, subscribe=name, startingOffsets="earliest")
+    for round_ in range(3):
+        topics.produce(node.address, name, numbers(10 * round_, 10 * round_ + 10))
+        topics.produce(node.address, name, numbers(0, round_), partition=1)
+        run(stream, batches, tmp_path)
+        run(stream, batches, tmp_path)
+    assert len(batches.seen) == 3
+    assert batches.offsets(name) == list(range(30))
+    assert batches.offsets(name, 1) == [0, 1, 2]
+
+
+def test_stream_from_latest_begins_where_the_log_ended(spark: SparkSession, node: NodeProcess, tmp_path: Path) -> None:
+    """The default; what comes while it runs is seen within the next micro-batches."""
+    name = topics.make(node.address, "latest")
+    topics.produce(node.address, name, [b"old"])
+    batches = Batches()
+    query = start(frame(spark, node.address, subscribe=name), batches, tmp_path)
+    try:
+        query.processAllAvailable()
+        topics.produce(node.address, name, [b"new"])
+        query.processAllAvailable()
+        progress = query.lastProgress
+    finally:
+        query.stop()
+    assert batches.values(name) == [b"new"]
+    assert progress is not None
+    assert progress.sources[0].description.lower().startswith("python")
+
+
+def test_batch_that_failed_is_replayed_as_it_was(spark: SparkSession, node: NodeProcess, tmp_path: Path) -> None:
+    """Records that came in between are in the next one: `Batches` compares."""
+    name = topics.make(node.address, "replayed")
+    topics.produce(node.address, name, numbers(0, 5))
+    batches = Batches(fail_at=0)
+    stream = frame(spark, node.address, subscribe=name, startingOffsets="earliest")
+    with pytest.raises(StreamingQueryException, match="failed on purpose"):
+        run(stream, batches, tmp_path)
+    topics.produce(node.address, name, numbers(5, 9))
+    run(stream, batches, tmp_path)
+    assert [len(rows) for _, rows in sorted(batches.seen.items())] == [5, 4]
+    assert batches.offsets(name) == list(range(9))
+
+
+@pytest.mark.parametrize("limit", [1, 7, 25, 1000])
+def test_limit_never_splits_a_transaction_over_two_topics(
+    spark: SparkSession, fresh_node: Callable[..., NodeProcess], tmp_path: Path, limit: int
+) -> None:
+    """It falls inside one, is smaller than one, or larger than all: each micro-batch holds whole transactions."""
+    node = fresh_node()
+    names = [topics.make(node.address, "left"), topics.make(node.address, "right")]
+    shares = {names[0]: 3, names[1]: 2}
+    producer = topics.transactional(node.address)
+    for number in range(20):
+        topics.transact(producer, {name: [b"%d" % number] * count for name, count in shares.items()})
+    batches = Batches()
+    options = {"subscribe": ",".join(names), "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(limit)}
+    run(frame(spark, node.address, **options), batches, tmp_path)
+    for rows in batches.seen.values():
+        assert_whole(rows, shares)
+    assert batches.offsets(names[0]) == list(range(60))
+    assert batches.offsets(names[1]) == list(range(40))
+
+
+def test_limit_makes_micro_batches_of_about_its_size(spark: SparkSession, node: NodeProcess, tmp_path: Path) -> None:
+    """Cuts are dense enough that a backlog comes in pieces, none larger than the limit."""
+    name = topics.make(node.address, "backlog")
+    for at in range(20):
+        topics.produce(node.address, name, numbers(1000 * at, 1000 * at + 1000))
+    batches = Batches()
+    options = {"subscribe": name, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "6000"}
+    run(frame(spark, node.address, **options), batches, tmp_path)
+    assert batches.offsets(name) == list(range(20_000))
+    sizes = [len(rows) for rows in batches.seen.values()]
+    assert len(sizes) >= 4
+    assert max(sizes) <= 6000
+
+
+def test_available_now_ends_where_it_began_to_end(spark: SparkSession, node: NodeProcess, tmp_path: Path) -> None:
+    """Records that come while it runs are for the next run."""
+    name = topics.make(node.address, "available")
+    topics.produce(node.address, name, numbers(0, 5))
+
+    class Writing(Batches):
+        def __call__(self, rows: object, batch: int) -> None:
+            super().__call__(rows, batch)  # type: ignore[arg-type]
+            topics.produce(node.address, name, [b"late"])
+
+    batches = Writing()
+    stream = frame(spark, node.address, subscribe=name, startingOffsets="earliest")
+    run(stream, batches, tmp_path)
+    assert batches.offsets(name) == list(range(5))
+    run(stream, batches, tmp_path)
+    assert batches.offsets(name) == list(range(6))
+
+
+def test_hung_transaction_does_not_stall_the_stream(spark: SparkSession, node: NodeProcess, tmp_path: Path) -> None:
+    """Invariant 8 through Spark: others' records go by; it comes itself when it commits."""
+    name = topics.make(node.address, "hung")
+    hung, other = topics.transactional(node.address, "hung"), topics.transactional(node.address, "other")
+    hung.begin_transaction()
+    hung.produce(name, b"hung")
+    hung.flush(topics.WAIT_S)
+    batches = Batches()
+    query = start(frame(spark, node.address, subscribe=name, startingOffsets="earliest"), batches, tmp_path)
+    try:
+        for number in range(3):
+            topics.transact(other, {name: [b"%d" % number]})
+            query.processAllAvailable()
+            assert batches.values(name) == numbers(0, number + 1)
+        hung.commit_transaction(topics.WAIT_S)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert batches.values(name) == [*numbers(0, 3), b"hung"]
+
+
+def test_topic_made_while_a_pattern_is_read_joins_in(spark: SparkSession, node: NodeProcess, tmp_path: Path) -> None:
+    """From its first record, though the query began at the latest; internal topics never match."""
+    first = topics.make(node.address, "joining-1")
+    topics.produce(node.address, first, [b"old"])
+    batches = Batches()
+    query = start(frame(spark, node.address, subscribePattern="joining-.*|__.*"), batches, tmp_path)
+    try:
+        query.processAllAvailable()
+        second = topics.make(node.address, "joining-2", 2)
+        topics.produce(node.address, second, [b"a", b"b"], partition=1)
+        topics.produce(node.address, first, [b"new"])
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert batches.values(first) == [b"new"]
+    assert batches.offsets(second, 1) == [0, 1]
+    assert {row.topic for row in batches.rows} == {first, second}
+
+
+def test_records_deleted_under_a_stream_fail_it_or_are_left_out(
+    spark: SparkSession, node: NodeProcess, tmp_path: Path
+) -> None:
+    """`failOnDataLoss`: the failure says what is gone and what to do, and the checkpoint can be gone on with."""
+    name = topics.make(node.address, "deleted")
+    batches = Batches()
+    options = {"subscribe": name, "startingOffsets": "earliest"}
+    topics.produce(node.address, name, numbers(0, 1))
+    run(frame(spark, node.address, **options), batches, tmp_path)
+    for number in range(1, 6):
+        topics.produce(node.address, name, numbers(number, number + 1))
+    topics.delete_records(node.address, name, {0: 4})
+    with pytest.raises(StreamingQueryException, match=r"the records 1 to 3 of deleted-0 are deleted.*failOnDataLoss"):
+        run(frame(spark, node.address, **options), batches, tmp_path)
+    run(frame(spark, node.address, **options, failOnDataLoss="false"), batches, tmp_path)
+    assert batches.offsets(name) == [0, 4, 5]
+
+
+def test_topic_deleted_under_a_stream_fails_it_or_is_left_out(
+    spark: SparkSession, node: NodeProcess, tmp_path: Path
+) -> None:
+    """The other topics are read on; made anew, it is read from its beginning."""
+    gone, stays = topics.make(node.address, "gone"), topics.make(node.address, "stays")
+    batches = Batches()
+    options = {"subscribe": f"{gone},{stays}", "startingOffsets": "earliest"}
+    for name in (gone, stays):
+        topics.produce(node.address, name, numbers(0, 3))
+    run(frame(spark, node.address, **options), batches, tmp_path)
+    topics.delete(node.address, gone)
+    topics.produce(node.address, stays, numbers(3, 5))
+    with pytest.raises(StreamingQueryException, match="gone-0 is not there any more"):
+        run(frame(spark, node.address, **options), batches, tmp_path)
+    lenient = frame(spark, node.address, **options, failOnDataLoss="false")
+    run(lenient, batches, tmp_path)
+    assert batches.offsets(stays) == list(range(5))
+    topics.make(node.address, gone)
+    topics.produce(node.address, gone, [b"anew"])
+    run(lenient, batches, tmp_path)
+    assert batches.values(gone) == [*numbers(0, 3), b"anew"]
+
+
+def test_node_that_is_killed_under_a_stream_is_waited_for(
+    spark: SparkSession, fresh_node: Callable[..., NodeProcess], tmp_path: Path
+) -> None:
+    """The query goes on when it is back, and no record is missed or seen twice."""
+    node = fresh_node()
+    name = topics.make(node.address, "killed")
+    batches = Batches()
+    query = start(frame(spark, node.address, subscribe=name, startingOffsets="earliest"), batches, tmp_path)
+    try:
+        for round_ in range(3):
+            topics.produce(node.address, name, numbers(10 * round_, 10 * round_ + 10))
+            query.processAllAvailable()
+            node.kill()
+            node.start()
+        topics.produce(node.address, name, [b"last"])
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert batches.offsets(name) == list(range(31))
