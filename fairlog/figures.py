@@ -24,7 +24,7 @@ UNSTABLE_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class ApiFigures:
-    """One API of Kafka's edge; what the fields count is in `fairlog.kafka.statistics`."""
+    """One API of Kafka's edge; what the fields count is in `fairlog.edge.statistics`."""
 
     name: str
     answered: int

@@ -43,6 +43,7 @@ from fairlog.admin_http.view import (
 )
 from fairlog.cluster.interface import ClusterStore, Topic
 from fairlog.config import Address
+from fairlog.edge.statistics import ApiStatistics, EdgeStatistics
 from fairlog.figures import (
     OLDEST_SHOWN,
     UNSTABLE_SHOWN,
@@ -56,7 +57,6 @@ from fairlog.figures import (
 )
 from fairlog.group_view import GroupReader, Members
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.statistics import ApiStatistics, EdgeStatistics
 from fairlog.leaders import LocalLeaders
 from fairlog.led_logs import LedLog
 from fairlog.retention.task import Retention

@@ -22,8 +22,8 @@ from kio.static.primitive import i32Timedelta
 from fairlog.cli.client import TIMEOUT_S, Connection, check
 from fairlog.cli.describe_transactions import TransactionState, decode_answer_untrusted
 from fairlog.cli.errors import ClientError
+from fairlog.edge.malformed import Malformed
 from fairlog.kafka.transaction_states import KAFKA_STATES
-from fairlog.kafka.wire import Malformed
 
 _OPEN = "Ongoing"
 _ASK_AGAIN_S = 0.1

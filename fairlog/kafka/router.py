@@ -16,12 +16,13 @@ from time import perf_counter
 from typing import Any
 
 from fairlog.broker import Broker
+from fairlog.edge.malformed import Malformed
+from fairlog.edge.statistics import ApiStatistics, EdgeStatistics
 from fairlog.kafka.answer_budget import AnswerBudget
 from fairlog.kafka.api import CLIENT_NAME_MAX, Answer, Api, Client, Context, Deferred, EncodedAnswers, HangUp
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import api_18_api_versions
-from fairlog.kafka.statistics import ApiStatistics, EdgeStatistics
-from fairlog.kafka.wire import Buffer, Malformed, Reader, Writer
+from fairlog.kafka.wire import Buffer, Reader, Writer
 
 
 @dataclass(frozen=True, slots=True)

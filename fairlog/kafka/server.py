@@ -2,6 +2,9 @@
 
 Ordinals grow with each accepted connection, over all listeners: the coordinator tells by them which of
 two connections of one producer is the newer (invariant 10).
+
+A connection may speak another protocol on the same port (`fairlog/edge/guests.py`): it counts as any other, and ends
+with the others.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ import structlog
 import trio
 
 from fairlog.broker import Broker
+from fairlog.edge.frame_budget import FrameBudget
+from fairlog.edge.frames import OPENING_BYTES
+from fairlog.edge.guests import Guest, Served
 from fairlog.kafka.api import Client
 from fairlog.kafka.connection import Connection
-from fairlog.kafka.frame_budget import FrameBudget
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.router import Router
 
@@ -33,8 +38,10 @@ _ACCEPT_AGAIN_S = 0.1
 class Server:
     """Kafka's protocol over TCP, for one node."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, guests: Sequence[Guest] = ()) -> None:
+        """`guests` are the other protocols that are spoken on the port."""
         self._router = Router(broker, ALL)
+        self._guests = {guest.opening: guest for guest in guests}
         self._frame_bytes_max = broker.settings.requests.request_bytes_max
         self._connections_max = broker.settings.requests.connections_max
         self._budget = FrameBudget()
@@ -44,7 +51,7 @@ class Server:
         """Connections since there are too many of them; 0: there are not."""
         self._accept_failures = 0
         """Attempts since no connection can be accepted; 0: they can."""
-        self._connections: set[Connection] = set()
+        self._connections: set[Served] = set()
         self._accepting = trio.CancelScope()
 
     async def serve(
@@ -113,16 +120,29 @@ class Server:
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         client = Client(connection=self._accepted, peer=peer)
         connection = Connection(
-            stream, client, self._router, frame_bytes_max=self._frame_bytes_max, budget=self._budget
+            stream,
+            client,
+            self._router,
+            frame_bytes_max=self._frame_bytes_max,
+            budget=self._budget,
+            openings=self._guests,
         )
-        self._connections.add(connection)
         self.statistics.connected += 1
         try:
-            if not self._accepting.cancel_called:
-                await connection.serve()
+            received = await self._serve_until_stopped(connection)
+            if received is not None:
+                guest = self._guests[received[:OPENING_BYTES]]
+                spoken = guest.connection(stream, received, ordinal=client.connection, peer=peer, budget=self._budget)
+                await self._serve_until_stopped(spoken)
+        finally:
+            self.statistics.connected -= 1
+
+    async def _serve_until_stopped(self, connection: Served) -> bytes | None:
+        self._connections.add(connection)
+        try:
+            return None if self._accepting.cancel_called else await connection.serve()
         finally:
             self._connections.discard(connection)
-            self.statistics.connected -= 1
 
 
 def _peer_name(peer: trio.socket.SocketType) -> str:

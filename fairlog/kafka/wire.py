@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 from uuid import UUID
 
+from fairlog.edge.malformed import Malformed
+
 Buffer = bytes | bytearray | memoryview
 
 T = TypeVar("T")
@@ -51,10 +53,6 @@ _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
-
-
-class Malformed(Exception):
-    """The peer's bytes are not a message of the version they claim to be. The message says where."""
 
 
 class Reader:

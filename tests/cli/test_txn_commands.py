@@ -23,13 +23,14 @@ from kio.static.primitive import TZAware, i16, i32, i32Timedelta
 
 from fairlog.cli import transactions_admin
 from fairlog.cli.describe_transactions import decode_answer_untrusted
+from fairlog.edge.malformed import Malformed
 from fairlog.kafka.handlers.api_65_describe_transactions import (
     PLACEMENTS_TAG,
     PlacedRecords,
     PlacedTransaction,
     encode_placements,
 )
-from fairlog.kafka.wire import Malformed, Writer
+from fairlog.kafka.wire import Writer
 
 FIND_COORDINATOR, INIT_PRODUCER_ID, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 10, 22, 65, 66
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))

@@ -13,14 +13,15 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import memory_stream_pair
 
+from fairlog.edge.frame_budget import LARGE_FRAME_BYTES, FrameBudget
+from fairlog.edge.frames import FrameReader
+from fairlog.edge.malformed import Malformed
+from fairlog.edge.statistics import ApiStatistics
 from fairlog.kafka.answer_budget import SHORT_ANSWER_BYTES, AnswerBudget, AnswerRoom
 from fairlog.kafka.api import Client, Deferred, HangUp
-from fairlog.kafka.connection import IN_FLIGHT_MAX, Connection, FrameReader
-from fairlog.kafka.frame_budget import LARGE_FRAME_BYTES, FrameBudget
+from fairlog.kafka.connection import IN_FLIGHT_MAX, Connection
 from fairlog.kafka.router import Started
 from fairlog.kafka.server import Server
-from fairlog.kafka.statistics import ApiStatistics
-from fairlog.kafka.wire import Malformed
 from fairlog_types import CorruptStorage
 
 FRAME_BYTES_MAX = 1_000_000

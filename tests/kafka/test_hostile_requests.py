@@ -22,9 +22,9 @@ from kio.index import load_payload_module
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
+from fairlog.edge.malformed import Malformed
 from fairlog.kafka.api import Client, Deferred, HangUp
 from fairlog.kafka.handlers import ALL
-from fairlog.kafka.wire import Malformed
 
 LEGACY_STRING_BYTES_MAX = 2**15 - 1
 """Flexible versions can say longer ones, and nobody may."""

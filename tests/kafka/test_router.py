@@ -9,9 +9,9 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fairlog.edge.malformed import Malformed
 from fairlog.kafka.api import Client, Deferred, HangUp
 from fairlog.kafka.handlers import ALL
-from fairlog.kafka.wire import Malformed
 
 
 def header(key: int, version: int, correlation_id: int = 5) -> bytes:

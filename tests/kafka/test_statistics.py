@@ -8,14 +8,15 @@ import pytest
 import trio
 import trio.testing
 
+from fairlog.edge.frame_budget import FrameBudget
+from fairlog.edge.malformed import Malformed
+from fairlog.edge.statistics import ApiStatistics
 from fairlog.kafka.api import Client, Deferred, HangUp
 from fairlog.kafka.connection import Connection
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.frame_budget import FrameBudget
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.router import Router, Started
-from fairlog.kafka.statistics import ApiStatistics
-from fairlog.kafka.wire import Malformed, Writer
+from fairlog.kafka.wire import Writer
 
 LIST_OFFSETS, API_VERSIONS = 2, 18
 

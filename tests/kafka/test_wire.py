@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlog.kafka.wire import ELEMENTS_MAX, Malformed, Reader, Writer
+from fairlog.edge.malformed import Malformed
+from fairlog.kafka.wire import ELEMENTS_MAX, Reader, Writer
 
 FLEXIBLE = pytest.mark.parametrize("flexible", [False, True])
 

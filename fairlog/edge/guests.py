@@ -1,0 +1,47 @@
+"""What another protocol has to be in order to be spoken on Kafka's port.
+
+The listener accepts, counts and stops all connections alike. It finds out by the first bytes that one speaks another
+protocol, and hands it over; the composition root says which protocols there are, so that none of them knows another.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import trio
+
+from fairlog.edge.frame_budget import FrameBudget
+
+
+class Served(Protocol):
+    """A connection that is being served."""
+
+    async def serve(self) -> bytes | None:
+        """Serve until either side ends it, then close the stream; None.
+
+        Kafka's connections may answer bytes: what was read of a stream that is another protocol's, and is left open.
+        """
+        ...
+
+    def stop(self) -> None:
+        """Take no further request; answer what is under way, then end."""
+        ...
+
+
+class Guest(Protocol):
+    """Another protocol."""
+
+    @property
+    def opening(self) -> bytes:
+        """How its connections begin: `frames.OPENING_BYTES` that are no length of a Kafka request."""
+        ...
+
+    def connection(
+        self, stream: trio.abc.Stream, received: bytes, *, ordinal: int, peer: str, budget: FrameBudget
+    ) -> Served:
+        """A connection, of which `received` is read already.
+
+        `ordinal` grows with each connection that the node accepts, `peer` is for log lines, and `budget` is what large
+        frames of all protocols take their room from.
+        """
+        ...
