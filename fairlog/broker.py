@@ -1,7 +1,7 @@
-"""What the node is to the handlers of Kafka's requests: a bundle of interfaces, and the words between them.
+"""What the node is to the handlers of requests: a bundle of interfaces, and the words between them.
 
-Handlers (`fairlog/kafka/handlers`) see a `Broker` and nothing else. The composition root fills it with the real
-parts, tests with doubles.
+Handlers, Kafka's (`fairlog/kafka/handlers`) and native ones (`fairlog/native`), see a `Broker` and nothing else. The
+composition root fills it with the real parts, tests with doubles.
 
     cluster      who we are, which topics there are                   fairlog/cluster
     leaders      append to the partitions that this node leads        fairlog/leaders.py
@@ -23,6 +23,14 @@ from typing import NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from coordinator.answers import Description, Granted, Refusal
+from coordinator.sinks.messages import (
+    BatchCommitted,
+    CommitBatch,
+    Lane,
+    LaneGranted,
+    SinkDescription,
+    SinkRefused,
+)
 from datalog.batch import BatchHeader
 from datalog.interface import DataLogs
 from fairlog.cluster.interface import ClusterStore, Topic
@@ -153,18 +161,10 @@ class Leaders(Protocol):
         """The first offset that can be read. Only for logs that are led here."""
         ...
 
-    def cut(self, logs: Iterable[LogId]) -> Mapping[LogId, LogCut]:
-        """How far each of these logs can be read, as of one moment; logs that are not led here are left out.
+    def cut(self, logs: Iterable[LogId]) -> Mapping[LogId, tuple[Offset, Offset]]:
+        """The first offset of each log and its last stable one, all in one step: of each transaction all or nothing.
 
-        In topics of the marker mode a cut may hold a part of a transaction (`datalog.cuts`).
-        """
-        ...
-
-    async def cut_within(self, starts: Mapping[LogId, Offset], *, records_max: int) -> Mapping[LogId, LogCut]:
-        """Like `cut`, with ends that lie at most `records_max` records behind the starts, all together.
-
-        Behind at least some, if there are any to be read: `DataLogs.cut_within` says which cut it is then. Raises
-        StorageFailure, CorruptStorage.
+        Logs that are not led here are left out.
         """
         ...
 
@@ -250,6 +250,16 @@ class Coordinator(Protocol):
     async def end(
         self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool, connection: int
     ) -> Refusal | None: ...
+
+    async def join_batch(self, lane: Lane) -> LaneGranted | BatchCommitted | SinkRefused: ...
+
+    async def commit_batch(self, message: CommitBatch) -> BatchCommitted | SinkRefused: ...
+
+    async def abort_batch(self, sink: str, query: str, run: str, batch: int) -> SinkRefused | None: ...
+
+    def sinks(self) -> Sequence[SinkDescription]: ...
+
+    async def forget_sink(self, sink: str) -> SinkRefused | None: ...
 
     def describe(self, transactional_id: str) -> Description | None: ...
 

@@ -38,6 +38,7 @@ from fairlog.groups.settings import GroupSettings
 from fairlog.kafka.server import Server
 from fairlog.last_run import LastRun
 from fairlog.leaders import LocalLeaders
+from fairlog.native.protocol import NativeProtocol
 from fairlog.node_view import NodeView, Parts
 from fairlog.offset_leaders import OffsetLeaders
 from fairlog.retention.task import Retention
@@ -150,13 +151,15 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     seconds=round(trio.current_time() - started, 3),
                 )
                 async with trio.open_nursery() as serving:
-                    server = Server(broker)
+                    native = NativeProtocol(broker)
+                    server = Server(broker, [native])
                     parts = Parts(
                         cluster,
                         leaders,
                         leaders.data_logs,
                         coordinator,
                         server.statistics,
+                        native.statistics,
                         advertised,
                         groups,
                         retention,

@@ -87,6 +87,8 @@ class Parts:
     data_logs: DataLogs
     coordinator: Coordinator
     edge: EdgeStatistics
+    native: Sequence[ApiStatistics]
+    """Of each native op."""
     advertised: Address
     members: Members
     retention: Retention
@@ -295,7 +297,7 @@ class NodeView:
             coordinator=coordinator,
             copier=parts.leaders.copier_statistics(),
             retention=parts.retention.statistics,
-            edge=_edge(parts.edge),
+            edge=_edge(parts.edge, parts.native),
             journals=await _journals(parts, coordinator.failed_journals),
             unstable=await self._unstable(parts),
             space=await trio.to_thread.run_sync(parts.data_logs.space),
@@ -392,13 +394,13 @@ async def _journals(parts: Parts, failed_group: int) -> JournalFigures:
     return JournalFigures(len(logs), local_bytes, pinned_bytes, pinned_by, failed, failed_group)
 
 
-def _edge(edge: EdgeStatistics) -> EdgeFigures:
-    apis = [_api(api) for _, api in sorted(edge.apis.items())]
+def _edge(edge: EdgeStatistics, native: Sequence[ApiStatistics]) -> EdgeFigures:
+    apis = [_api(api) for api in [*(api for _, api in sorted(edge.apis.items())), *native]]
     return EdgeFigures(apis, edge.connected, edge.accepted, edge.refused, edge.not_served)
 
 
 def _api(api: ApiStatistics) -> ApiFigures:
-    errors = {ErrorCode(code).name: count for code, count in api.errors.items()}
+    errors = {ErrorCode(code).name: count for code, count in api.errors.items()} | api.refusals
     return ApiFigures(api.name, api.answered, api.failed, errors, api.bytes_in, api.bytes_out, api.latency.read())
 
 

@@ -1,8 +1,8 @@
-"""What passed Kafka's edge since the start, counted where it passes.
+"""What passed the listener since the start, counted where it passes.
 
-One `ApiStatistics` for each API, one `EdgeStatistics` for all connections. Requests and connections bump whole numbers;
-whoever watches reads them (`fairlog.metrics`). Nothing is reset, nothing is measured per client or topic, so the
-memory does not depend on what clients do.
+One `ApiStatistics` for each API of Kafka's and each native op, one `EdgeStatistics` for all connections. Requests and
+connections bump whole numbers; whoever watches reads them (`fairlog.metrics`). Nothing is reset, nothing is measured
+per client or topic, so the memory does not depend on what clients do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LENGTH_BYTES = 4
 class ApiStatistics:
     """One API's requests."""
 
-    __slots__ = ("answered", "bytes_in", "bytes_out", "errors", "failed", "latency", "name")
+    __slots__ = ("answered", "bytes_in", "bytes_out", "errors", "failed", "latency", "name", "refusals")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -29,6 +29,8 @@ class ApiStatistics:
         """Requests whose connection was closed instead: malformed, without an honest answer, or by our fault."""
         self.errors: dict[int, int] = {}
         """Error codes that stood in answers, by code. An answer to many partitions may hold many."""
+        self.refusals: dict[str, int] = {}
+        """The same of a protocol whose refusals have names."""
         self.bytes_in = 0
         self.bytes_out = 0
         self.latency = Histogram()
@@ -44,6 +46,9 @@ class ApiStatistics:
         """The request is done with, and wants no answer."""
         self.answered += 1
         self.latency.observe(perf_counter() - started_s)
+
+    def note_refusal(self, kind: str) -> None:
+        self.refusals[kind] = self.refusals.get(kind, 0) + 1
 
     def note_request(self, body_bytes: int) -> None:
         self.bytes_in += body_bytes + _LENGTH_BYTES

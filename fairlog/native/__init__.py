@@ -1,0 +1,6 @@
+"""The native protocol: what a node serves besides Kafka's (docs/formats/native-protocol.md).
+
+    socket ──▶ Kafka's listener ──▶ NativeProtocol ──▶ frames ──▶ parse_request_untrusted ──▶ an op ──▶ answer
+
+A guest on Kafka's port (`fairlog/edge/guests.py`): neither protocol knows the other.
+"""

@@ -1,0 +1,222 @@
+"""The ops of sinks: `join`, `commit` and `abort` of their batches; `sinks` and `forget`.
+
+The coordinator decides; here its words are turned into the protocol's. Only one thing is more than that: a commit may
+bring a consumer group's offsets. They are written as any writer of the batch would write, in a lane of their own
+(partition -1) that this node joins for the client, and are named among the winners. So they are committed with the
+batch or not at all. Each try has its own attempt, the request's serial number: of a try whose client is gone nothing is
+left in the lane of the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+import structlog
+
+from coordinator.answers import Effect, Granted, Refusal
+from coordinator.sinks.messages import (
+    BatchCommitted,
+    CommitBatch,
+    Lane,
+    LaneGranted,
+    SinkDescription,
+    SinkRefusal,
+    SinkRefused,
+    Winner,
+)
+from fairlog.broker import Broker, CommitRefusal, RefusedAppend
+from fairlog.groups.interface import is_group_id
+from fairlog.groups.offset_values import NewOffset, Sender, TransactionalProducer
+from fairlog.native.calls import Call, log_of
+from fairlog.native.messages import NUMBER_MAX, PARTITION_MAX, Arguments, Refused, Result
+from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogKind, Placement
+
+log = structlog.get_logger()
+
+OFFSETS_PARTITION = -1
+"""The lane of a consumer group's offsets. No task has it."""
+
+OFFSETS_TIMEOUT_MS = 60_000
+"""Of the transaction in that lane, which lasts as long as one request. Kafka's producers have the same by default."""
+
+
+async def join(call: Call) -> Result:
+    arguments = call.arguments
+    sink, query, run, batch = _batch(arguments)
+    lane = Lane(sink, query, run, batch, arguments.number("partition", most=PARTITION_MAX), arguments.number("attempt"))
+    arguments.end()
+    match await call.broker.coordinator.join_batch(lane):
+        case LaneGranted(transactional_id):
+            return {"transactional_id": transactional_id}
+        case BatchCommitted():
+            return {"committed": True}
+        case SinkRefused() as refused:
+            raise _refused(refused)
+
+
+async def commit(call: Call) -> Result:
+    arguments = call.arguments
+    sink, query, run, batch = _batch(arguments)
+    rows = arguments.numbers("winners", (PARTITION_MAX, NUMBER_MAX, NUMBER_MAX))
+    winners = [Winner(partition, attempt, records) for partition, attempt, records in rows]
+    offsets = _offsets(call.broker, arguments.fields("offsets")) if arguments.has("offsets") else None
+    arguments.end()
+    producer = None
+    if offsets is not None:
+        lane = Lane(sink, query, run, batch, OFFSETS_PARTITION, call.serial)
+        producer = await _write_offsets(call, lane, *offsets)
+        if producer is not None:
+            winners.append(Winner(OFFSETS_PARTITION, call.serial, 1))
+    outcome = await call.broker.coordinator.commit_batch(CommitBatch(sink, query, run, batch, tuple(winners)))
+    if isinstance(outcome, SinkRefused):
+        if producer is not None and outcome.why.effect is Effect.NONE:
+            await _give_up(call, producer)
+        raise _refused(outcome)
+    return {"already": outcome.already, "placements": _placements(call.broker, outcome.placements)}
+
+
+async def abort(call: Call) -> Result:
+    sink, query, run, batch = _batch(call.arguments)
+    call.arguments.end()
+    _raise_if_refused(await call.broker.coordinator.abort_batch(sink, query, run, batch))
+    return {}
+
+
+async def sinks(call: Call) -> Result:
+    call.arguments.end()
+    return {"sinks": [_described(call.broker, sink) for sink in call.broker.coordinator.sinks()]}
+
+
+async def forget(call: Call) -> Result:
+    sink = call.arguments.text("sink")
+    call.arguments.end()
+    _raise_if_refused(await call.broker.coordinator.forget_sink(sink))
+    return {}
+
+
+def _batch(arguments: Arguments) -> tuple[str, str, str, int]:
+    return arguments.text("sink"), arguments.text("query"), arguments.text("run"), arguments.number("batch")
+
+
+# --- a consumer group's offsets -------------------------------------------------------------------
+
+
+def _offsets(broker: Broker, arguments: Arguments) -> tuple[str, list[NewOffset]]:
+    """The group, and what is to be committed for it. Raises Refused."""
+    group = arguments.text("group")
+    if not is_group_id(group):
+        raise Refused("bad-request", f"commit: offsets.group {group!r} is too long for a group's id")
+    new: list[NewOffset] = []
+    for name, partition, offset in arguments.offsets("partitions"):
+        place = log_of(broker, name, partition)
+        new.append(NewOffset((place.topic, partition), offset, -1, ""))
+    arguments.end()
+    if not new:
+        raise Refused("bad-request", "commit: offsets.partitions is empty")
+    return group, new
+
+
+async def _write_offsets(
+    call: Call, lane: Lane, group: str, offsets: Sequence[NewOffset]
+) -> TransactionalProducer | None:
+    """Write the offsets in a lane of the batch; who has written them. None: the batch is committed already.
+
+    Raises Refused; then nothing is left in the lane.
+    """
+    broker = call.broker
+    if not broker.groups.is_empty(group):
+        raise Refused(
+            "group-in-use", f"the consumer group {group} has members, who commit its offsets themselves: use another"
+        )
+    match await broker.coordinator.join_batch(lane):
+        case LaneGranted(transactional_id):
+            pass
+        case BatchCommitted():
+            return None
+        case SinkRefused() as refused:
+            raise _refused(refused)
+    granted = await broker.coordinator.init_producer_id(
+        transactional_id,
+        min(OFFSETS_TIMEOUT_MS, broker.settings.transactions.max_timeout_ms),
+        NO_PRODUCER_ID,
+        NO_PRODUCER_EPOCH,
+        call.connection,
+    )
+    if not isinstance(granted, Granted):
+        raise _not_taken(group, granted)
+    producer = TransactionalProducer(transactional_id, granted.producer_id, granted.epoch, call.connection)
+    refusal = await _written(broker, producer, group, offsets)
+    if refusal is not None:
+        await _give_up(call, producer)
+        raise _not_taken(group, refusal)
+    return producer
+
+
+async def _written(
+    broker: Broker, producer: TransactionalProducer, group: str, offsets: Sequence[NewOffset]
+) -> CommitRefusal | None:
+    place = broker.offsets.log_of(group)
+    added = await broker.coordinator.add_logs(
+        producer.transactional_id, producer.producer_id, producer.epoch, [place], producer.connection
+    )
+    refusal = added if isinstance(added, Refusal) else added[place]
+    if refusal is not None:
+        return refusal
+    return await broker.offsets.commit_in_transaction(group, Sender(), producer, offsets)
+
+
+async def _give_up(call: Call, producer: TransactionalProducer) -> None:
+    """Discard what is in the lane. If that fails, its time-out does it."""
+    refusal = await call.broker.coordinator.end(
+        producer.transactional_id, producer.producer_id, producer.epoch, False, call.connection
+    )
+    if refusal is not None:
+        log.info("offsets are left to their time-out", transactional_id=producer.transactional_id, why=refusal.value)
+
+
+def _not_taken(group: str, refusal: CommitRefusal) -> Refused:
+    """Offsets that are not taken have no effect: the batch is not committed without them."""
+    if refusal in (Refusal.STORAGE, Refusal.STORAGE_EFFECT_UNKNOWN, RefusedAppend.STORAGE):
+        return Refused("storage", f"the offsets of the consumer group {group} are not written: {refusal.value}")
+    return Refused("offsets-refused", f"the offsets of the consumer group {group} are not taken: {refusal.value}")
+
+
+# --- the coordinator's words in the protocol's ----------------------------------------------------------
+
+
+def kind_of(why: SinkRefusal) -> str:
+    """A refusal's name in the protocol."""
+    return why.name.lower().replace("_", "-")
+
+
+def _refused(refused: SinkRefused) -> Refused:
+    return Refused(kind_of(refused.why), refused.sentence)
+
+
+def _raise_if_refused(outcome: SinkRefused | None) -> None:
+    if outcome is not None:
+        raise _refused(outcome)
+
+
+def _described(broker: Broker, it: SinkDescription) -> Result:
+    return {
+        "sink": it.sink,
+        "query": it.query,
+        "run": it.run,
+        "batch": it.batch,
+        "placements": _placements(broker, it.placements),
+        "open_lanes": list(it.open_lanes),
+        "used_ms": it.used_ms,
+    }
+
+
+def _placements(broker: Broker, placements: Iterable[Placement]) -> list[list[str | int]]:
+    """Those that a client can read: not the offsets', and none in topics that are gone."""
+    rows: list[list[str | int]] = []
+    for placement in placements:
+        place = placement.log
+        topic = broker.cluster.topic_by_id(UUID(hex=place.topic)) if place.kind == LogKind.TOPIC.value else None
+        if topic is not None:
+            rows.append([topic.name, place.partition, placement.base_offset, placement.count])
+    return sorted(rows)

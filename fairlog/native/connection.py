@@ -1,0 +1,195 @@
+"""One client's connection: the preamble, then a request, its answer, the next request.
+
+Requests of one connection are carried out one behind the other, in one task: who wants two at once opens two
+connections. Behind a stop the request under way is carried out and answered, and no other begun. Frames and their
+limits are those of Kafka's edge (`fairlog/edge/frames.py`). A client that does not read its answer is cut off, after as
+long as it would be for a frame that it does not send.
+
+Whatever is wrong with a request, the worst that happens is a refusal, or one log line and a closed connection; with the
+two exceptions that stop the node (`fairlog/edge/fatal.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from time import perf_counter
+
+import structlog
+import trio
+
+from fairlog.broker import Broker
+from fairlog.edge.fatal import raise_if_fatal
+from fairlog.edge.frame_budget import FrameBudget
+from fairlog.edge.frames import FRAME_BYTES_PER_S, FRAME_SILENCE_S, OPENING_BYTES, FrameReader
+from fairlog.edge.malformed import Malformed
+from fairlog.edge.statistics import ApiStatistics
+from fairlog.native.calls import Call, Op
+from fairlog.native.messages import (
+    FRAME_BYTES_MAX,
+    Arguments,
+    Refused,
+    Request,
+    encode_refusal,
+    encode_result,
+    parse_request_untrusted,
+)
+from fairlog_types import StorageFailure
+
+log = structlog.get_logger()
+
+PREAMBLE = b"FLG1"
+"""From both sides. Its last byte is the version; as the length of a Kafka frame it is 1.1 GB."""
+
+OPENING = PREAMBLE[:OPENING_BYTES]
+
+_LENGTH = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What all connections of a node share."""
+
+    broker: Broker
+    ops: Mapping[str, tuple[Op, ApiStatistics]]
+    serials: Iterator[int]
+    """Numbers the requests of all connections."""
+
+
+class NativeConnection:
+    """Serves one stream until either side ends it. Implements `fairlog.edge.guests.Served`."""
+
+    def __init__(
+        self, served: Served, stream: trio.abc.Stream, received: bytes, *, ordinal: int, peer: str, budget: FrameBudget
+    ) -> None:
+        """`received` is what was read of the stream already, from its beginning on."""
+        self._served = served
+        self._stream = stream
+        self._received = received
+        self._ordinal = ordinal
+        self._peer = peer
+        self._budget = budget
+        self._stopping = False
+        self._waiting = trio.CancelScope()
+        self._may_interrupt = True
+        """Only a wait for the client is interrupted by `stop`."""
+
+    async def serve(self) -> None:
+        """Serve until the client closes, does wrong, or `stop` is called; then close the stream.
+
+        Cancelled: closes at once; the request under way has had its effect or not.
+        """
+        try:
+            with self._waiting:
+                await self._converse()
+        except Malformed as error:
+            self._closed("malformed request", str(error))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        except Exception as error:
+            raise_if_fatal(error)
+            # The barrier between a fault in one op and the other clients: say it loudly, close this one.
+            log.exception("a request failed by a fault of the node", peer=self._peer, connection=self._ordinal)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.aclose_forcefully(self._stream)
+
+    def stop(self) -> None:
+        """Take no further request; answer the one under way, then close."""
+        self._stopping = True
+        if self._may_interrupt:
+            self._waiting.cancel()
+
+    async def _converse(self) -> None:
+        rest = await self._greet()
+        if rest is None:
+            return
+        frames = FrameReader(self._stream, frame_bytes_max=FRAME_BYTES_MAX, budget=self._budget, received=rest)
+        try:
+            while not self._stopping:
+                frame = await frames.next_frame()
+                if frame is None or self._stopping:
+                    return
+                self._may_interrupt = False
+                goes_on = await self._answer(frame)
+                self._may_interrupt = True
+                del frame
+                frames.release()
+                if not goes_on:
+                    return
+        finally:
+            frames.release()
+
+    async def _greet(self) -> bytes | None:
+        """Exchange preambles; what came behind the client's. None if it speaks another version, or is gone."""
+        received = self._received
+        with trio.move_on_after(FRAME_SILENCE_S) as patience:
+            while len(received) < len(PREAMBLE):
+                more = await self._stream.receive_some()
+                if not more:
+                    return None
+                received += more
+        if patience.cancelled_caught:
+            raise Malformed(f"nothing for {FRAME_SILENCE_S} s within the preamble")
+        await self._send(PREAMBLE)
+        if not received.startswith(PREAMBLE):
+            self._closed("another version of the native protocol", repr(received[: len(PREAMBLE)]))
+            return None
+        return received[len(PREAMBLE) :]
+
+    async def _answer(self, frame: bytes | bytearray | memoryview) -> bool:
+        """Carry a request out and answer it. Whether the connection goes on."""
+        started_s = perf_counter()
+        try:
+            request = parse_request_untrusted(frame)
+        except Malformed as error:
+            self._closed("malformed request", str(error))
+            await self._send_frame(encode_refusal(None, "bad-request", str(error)))
+            return False
+        entry = self._served.ops.get(request.op)
+        if entry is None:
+            sentence = f"there is no op {request.op[:60]!r}; this node has {', '.join(self._served.ops)}"
+            await self._send_frame(encode_refusal(request.id, "unknown-op", sentence))
+            return True
+        op, statistics = entry
+        statistics.note_request(len(frame))
+        try:
+            answer = await self._carry_out(op, request, statistics)
+        except Exception:
+            statistics.failed += 1
+            raise
+        statistics.note_answer(len(answer), started_s)
+        log.debug("request", api=statistics.name, answer_bytes=len(answer), connection=self._ordinal)
+        await self._send_frame(answer)
+        return True
+
+    async def _carry_out(self, op: Op, request: Request, statistics: ApiStatistics) -> bytes:
+        call = Call(
+            self._served.broker,
+            Arguments(request.op, request.arguments),
+            self._ordinal,
+            next(self._served.serials),
+        )
+        try:
+            return encode_result(request, await op(call))
+        except Refused as refused:
+            kind, sentence = refused.kind, refused.sentence
+        except StorageFailure as failure:
+            kind, sentence = "storage", str(failure)
+        statistics.note_refusal(kind)
+        return encode_refusal(request.id, kind, sentence)
+
+    async def _send_frame(self, body: bytes) -> None:
+        await self._send(_LENGTH.pack(len(body)) + body)
+
+    async def _send(self, data: bytes) -> None:
+        """Raises Malformed if the client does not read it in time."""
+        patience_s = FRAME_SILENCE_S + len(data) / FRAME_BYTES_PER_S
+        with trio.move_on_after(patience_s) as patience:
+            await self._stream.send_all(data)
+        if patience.cancelled_caught:
+            raise Malformed(f"an answer of {len(data)} bytes is not read within {patience_s:.0f} s")
+
+    def _closed(self, event: str, reason: str) -> None:
+        log.warning(event, reason=reason, action="connection closed", protocol="native", peer=self._peer)

@@ -1,0 +1,43 @@
+"""The native protocol as a guest on Kafka's port: its ops, what is counted of them, and its connections."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+import trio
+
+from fairlog.broker import Broker
+from fairlog.edge.frame_budget import FrameBudget
+from fairlog.edge.statistics import ApiStatistics
+from fairlog.native import batches, cuts
+from fairlog.native.calls import Op
+from fairlog.native.connection import OPENING, NativeConnection, Served
+
+OPS: Mapping[str, Op] = {
+    "join": batches.join,
+    "commit": batches.commit,
+    "abort": batches.abort,
+    "topics": cuts.topics,
+    "cut": cuts.cut,
+    "sinks": batches.sinks,
+    "forget": batches.forget,
+}
+
+
+class NativeProtocol:
+    """One per node. Implements `fairlog.edge.guests.Guest`."""
+
+    opening = OPENING
+
+    def __init__(self, broker: Broker) -> None:
+        self._served = Served(
+            broker, {name: (op, ApiStatistics(f"native {name}")) for name, op in OPS.items()}, itertools.count(1)
+        )
+        self.statistics = [statistics for _, statistics in self._served.ops.values()]
+        """Of each op. Refusals are counted by their kinds."""
+
+    def connection(
+        self, stream: trio.abc.Stream, received: bytes, *, ordinal: int, peer: str, budget: FrameBudget
+    ) -> NativeConnection:
+        return NativeConnection(self._served, stream, received, ordinal=ordinal, peer=peer, budget=budget)
