@@ -1,8 +1,9 @@
 """The ops `topics` and `cut`: what there is to read, and up to where without splitting a transaction.
 
-All high watermarks that one copied chunk moves are moved in one step of the event loop (invariant 7). So what is read
-of them in one step is a cut. Topics are chosen by name or partition; whoever wants a pattern asks for the `topics`
-first, and matches them himself: one regular expression of a stranger could hold the event loop for years.
+The cut of now is read from the leaders in one step of the event loop. One with a limit lies in the past, and comes from
+the index of cuts that the data logs keep (`datalog/cuts.py`). Topics are chosen by name or partition; whoever wants a
+pattern asks for the `topics` first, and matches them himself: one regular expression of a stranger could hold the event
+loop for years.
 """
 
 from __future__ import annotations
@@ -22,8 +23,14 @@ async def topics(call: Call) -> Result:
 async def cut(call: Call) -> Result:
     """The first offset, the cut's end and what can be read, of each partition that is asked for."""
     selected = _selected(call)
-    call.arguments.end()
-    found = call.broker.leaders.cut(selected)
+    starts = _starts(call, selected) if arguments.has("starts") else dict[LogId, Offset]()
+    records_max = arguments.number("limit", least=1) if arguments.has("limit") else None
+    arguments.end()
+    leaders = call.broker.leaders
+    found = leaders.cut(selected)
+    if records_max is not None:
+        wanted = {log: starts.get(log, now.log_start) for log, now in found.items()}
+        found = await leaders.cut_within(wanted, records_max=records_max)
     rows: list[list[str | int]] = []
     for log, (topic, partition) in selected.items():
         if log not in found:

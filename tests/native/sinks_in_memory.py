@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import trio
 
+from coordinator.sinks.lane_ids import lane_id
 from coordinator.sinks.messages import (
-    LANE_PREFIX,
     BatchCommitted,
     CommitBatch,
     Lane,
@@ -47,7 +47,7 @@ class MemorySinks(MemoryCoordinator):
         fence = self._fences.get(lane.sink)
         if fence is not None and lane.batch <= fence.batch:
             return fence
-        return LaneGranted(self._lanes.setdefault(lane, f"{LANE_PREFIX}{len(self._lanes)}.{lane.sink}"))
+        return LaneGranted(self._lanes.setdefault(lane, lane_id(lane.sink, len(self._lanes))))
 
     async def commit_batch(self, message: CommitBatch) -> BatchCommitted | SinkRefused:
         await self._called("commit", message)
