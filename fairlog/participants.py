@@ -9,13 +9,17 @@ Which record a decision is, each log's mode says (`fairlog.transaction_modes`); 
 A log that was added and not written to takes part as well, with 0 records: in marker mode it gets its marker with the
 others, also after a crash in between; in journal mode nothing is placed there, and its leader forgets the transaction.
 
+The lanes of a group commit are placed so as well, all in one step and as one group (`place_together`): what several of
+them have written to one log follows each other there. That they belong together, their common apply number tells; also
+after a crash that has destroyed some of the decisions, for the rest is placed again under the same number.
+
 In a log of marker mode an administrator may abort a transaction without its coordinator (`abort_by_hand`). The log
 remembers that, so the transaction cannot be committed any more: nowhere, as all its logs have to prepare.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import structlog
 
@@ -40,6 +44,7 @@ from journal.failpoints import planted, reach
 from journal.journal import Journal, NoFiles
 from journal.local_records import Fence
 from journal.placing import Placed
+from journal.producer_window import AppliedTransaction
 
 logger = structlog.get_logger("fairlog.participants")
 
@@ -161,46 +166,61 @@ class LocalParticipants:
         return Prepared(refused, gone)
 
     def place(self, message: ApplyCommit) -> None:
-        """See `Participants.place`: no checkpoint from the first decision to the hand-over of the group."""
+        """See `Participants.place`."""
+        self.place_together((message,))
+
+    def place_together(self, messages: Sequence[ApplyCommit]) -> None:
+        """See `Participants.place_together`: no checkpoint from the first decision to the hand-over of the group."""
         writer = self._writer
         writer.raise_if_failed()
-        number = self.surviving_apply_number(message.txid, message.logs)
-        if number is None:
-            number = ApplyNumber(self._next_apply_number)
-            self._next_apply_number += 1
+        number = self._apply_number(messages)
         group: list[Placed] = []
-        unwritten: list[tuple[LogId, LedLog]] = []
+        offsets_decided: list[tuple[LogId, TxId]] = []
+        unwritten: list[tuple[LogId, LedLog, TxId]] = []
         try:
-            for log in message.logs[: -1 if planted("leave-one-log-undecided") else None]:
-                leader = writer.led.get(log)
-                if leader is None or leader.state.applied(message.txid) is not None:
-                    continue
-                record = leader.mode.commit(
-                    leader.state,
-                    message.txid,
-                    number,
-                    coordinator_epoch=writer.leader_epoch,
-                    now_ms=message.timestamp_ms,
-                )
-                if record is None:
-                    unwritten.append((log, leader))
-                    continue
-                item = writer.fold(leader, record)
-                assert item is not None, f"a commit places something: {record}"
-                group.append(item)
-                reach("coordinator.place.between_logs")
+            for message in messages:
+                txid = message.txid
+                for log in message.logs[: -1 if planted("leave-one-log-undecided") else None]:
+                    leader = writer.led.get(log)
+                    if leader is None or leader.state.applied(txid) is not None:
+                        continue
+                    record = leader.mode.commit(
+                        leader.state,
+                        txid,
+                        number,
+                        coordinator_epoch=writer.leader_epoch,
+                        now_ms=message.timestamp_ms,
+                    )
+                    if record is None:
+                        unwritten.append((log, leader, txid))
+                        continue
+                    item = writer.fold(leader, record)
+                    assert item is not None, f"a commit places something: {record}"
+                    group.append(item)
+                    if log.kind == LogKind.OFFSETS.value:
+                        offsets_decided.append((log, txid))
+                    reach("coordinator.place.between_logs")
         except (StorageFailure, OSError) as failure:
             # Some logs hold the decision and some do not: nothing of it may be copied in this run.
             writer.fail(StorageFailure(str(failure)))
             raise
         if group:
             writer.submit(tuple(group))
-        for item in group:
-            if item.log.kind == LogKind.OFFSETS.value:
-                self._tell_decided(item.log, message.txid, writer.led[item.log].state.next_offset)
-        for log, leader in unwritten:
-            if leader.state.held(message.txid) is not None:
-                self._discard_in(log, leader, message.txid)
+        for log, txid in offsets_decided:
+            self._tell_decided(log, txid, writer.led[log].state.next_offset)
+        for log, leader, txid in unwritten:
+            if leader.state.held(txid) is not None:
+                self._discard_in(log, leader, txid)
+
+    def _apply_number(self, messages: Sequence[ApplyCommit]) -> ApplyNumber:
+        """The one under which a part of any of them was placed before, else a new one."""
+        for message in messages:
+            survived = self.surviving_apply_number(message.txid, message.logs)
+            if survived is not None:
+                return survived
+        number = ApplyNumber(self._next_apply_number)
+        self._next_apply_number += 1
+        return number
 
     def surviving_apply_number(self, txid: TxId, logs: Iterable[LogId]) -> ApplyNumber | None:
         """See `Participants.surviving_apply_number`."""
@@ -211,23 +231,31 @@ class LocalParticipants:
                 return applied.apply_number
         return None
 
-    async def applied(self, message: ApplyCommit) -> Applied:
-        """See `Participants.applied`. Raises StorageFailure if this run will not get there.
+    def placed(self, message: ApplyCommit) -> tuple[Placement, ...]:
+        """See `Participants.placed`.
 
         In a log of marker mode, where others' records stand between those of the transaction, a place tells where its
         first one is, and how many there are.
         """
-        placements: list[Placement] = []
-        visible_at: list[tuple[LogId, Offset]] = []
+        return tuple(
+            Placement(log, applied.base_offset, applied.record_count) for log, _, applied in self._parts_of(message)
+        )
+
+    async def applied(self, message: ApplyCommit) -> Applied:
+        """See `Participants.applied`. Raises StorageFailure if this run will not get there."""
+        placements = self.placed(message)
+        visible_at = [(log, led.mode.visible_at(led.state, applied)) for log, led, applied in self._parts_of(message)]
+        for log, offset in visible_at:
+            await self._writer.visible(log, offset)
+        return Applied(tuple(placement for placement in placements if placement.log in self._writer.led))
+
+    def _parts_of(self, message: ApplyCommit) -> Iterator[tuple[LogId, LedLog, AppliedTransaction]]:
+        """Where records of the transaction were placed, in the order of its logs."""
         for log in message.logs:
             leader = self._writer.led.get(log)
             applied = None if leader is None else leader.state.applied(message.txid)
             if leader is not None and applied is not None and applied.record_count:
-                placements.append(Placement(log, applied.base_offset, applied.record_count))
-                visible_at.append((log, leader.mode.visible_at(leader.state, applied)))
-        for log, offset in visible_at:
-            await self._writer.visible(log, offset)
-        return Applied(tuple(placement for placement in placements if placement.log in self._writer.led))
+                yield log, leader, applied
 
     def discard(self, message: DiscardTransaction) -> None:
         """See `Participants.discard`."""
