@@ -11,8 +11,8 @@ transactions are open, and its markers, which have no payload, become control ba
 
 The marks are read and written in the block that writes the data: that is why copying again what was
 copied changes nothing (invariant 4), and why a reader sees a group whole or not at all (invariant 7).
-Offsets are checked to be dense here and once more in the data log (invariant 2). The batches of one transaction are
-bound together there, so that retention and compaction do not halve it.
+Offsets are checked to be dense here and once more in the data log (invariant 2). The batches of one transaction, or of
+several that were committed as one, are bound together there, so that retention and compaction do not halve it.
 
 Offsets logs go the same way; their payloads are lists of entries for the table of committed offsets
 instead of batches, and their offsets are running numbers that nobody reads.
@@ -29,7 +29,7 @@ from datalog.batch import patch
 from datalog.control_batch import encode_control_batch
 from datalog.interface import AbortedTransaction, DataLogs, DataLogWriter, Mark, OpenInLog
 from datalog.offset_entries import OffsetEntry, decode_offset_entries
-from fairlog_types import CorruptStorage, JournalPosition, LogId, LogKind, Offset, ProducerId
+from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LogId, LogKind, Offset, ProducerId
 from journal.failpoints import reach
 from journal.placing import OpenPart, PlacedMarker, PlacedTransaction
 
@@ -115,6 +115,7 @@ def _copy_data(
     log = log_plan.log
     payload_bytes = 0
     grown: dict[ProducerId, OpenPart] = {}
+    units: list[_Unit] = []
     for item in log_plan.data:
         if isinstance(item, PlacedMarker):
             assert item.offset == next_offset, f"{log}: marker at {item.offset}, the data log is at {next_offset}"
@@ -133,8 +134,7 @@ def _copy_data(
                 writer.append(log, base_offset, batch.record_count, batch.max_timestamp_ms, payload)
             next_offset = Offset(base_offset + batch.record_count)
         if isinstance(item, PlacedTransaction):
-            if len(item.batches) > 1 and log.kind == LogKind.TOPIC.value:
-                writer.bind(log, item.base_offset, Offset(next_offset - 1))
+            _add_to(units, item)
         elif item.part is not None:
             if item.part.first_offset == item.base_offset:
                 writer.put_open(log, OpenInLog(*item.part))
@@ -143,7 +143,31 @@ def _copy_data(
     # How many records an open transaction has is of interest only where the chunk ends; where it begins, at once.
     for part in grown.values():
         writer.put_open(log, OpenInLog(*part))
+    if log.kind == LogKind.TOPIC.value:
+        for unit in units:
+            if unit.batches > 1:
+                writer.bind(log, unit.base_offset, Offset(unit.end - 1))
     return next_offset, payload_bytes
+
+
+@dataclass(slots=True)
+class _Unit:
+    """What was committed as one in one log."""
+
+    apply_number: ApplyNumber
+    base_offset: Offset
+    end: int
+    """The offset behind its last record."""
+    batches: int
+
+
+def _add_to(units: list[_Unit], item: PlacedTransaction) -> None:
+    if units and units[-1].apply_number == item.apply_number and units[-1].end == item.base_offset:
+        units[-1].end += item.record_count
+        units[-1].batches += len(item.batches)
+    else:
+        end = item.base_offset + item.record_count
+        units.append(_Unit(item.apply_number, item.base_offset, end, len(item.batches)))
 
 
 def _let_go(log_plan: LogPlan, journal: PayloadSource) -> None:

@@ -146,8 +146,8 @@ class Copier:
     def submit(self, group: Group) -> None:
         """Queue the items of one decision, which become visible together (invariant 7), in the order of calls.
 
-        Called right after the deciding frames were appended, at most one item per log. Starts the flush of the
-        journals if the group has records. After a failure the groups still queue up, for the journals hold them
+        Called right after the deciding frames were appended; those of one log in its journal's order. Starts the flush
+        of the journals if the group has records. After a failure the groups still queue up, for the journals hold them
         and the order is theirs; leaders refuse writes then.
         """
         if any(not isinstance(item, PlacedState) for item in group):

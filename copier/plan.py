@@ -3,7 +3,7 @@
 Three questions are answered here, each by one function:
 
 - `merge`: a restart finds, in every local journal, the items that were placed but not yet copied. In which
-  order may they be copied? A transaction that was placed in several logs is taken when it stands at the
+  order may they be copied? What was placed in several logs under one apply number is taken when it stands at the
   head of all of them, so that its parts stay one group::
 
       A:  p1   T1   T2           merge:  p1 · q1 · (T1 of A) · (T2 of A, T2 of B) · q2
@@ -13,9 +13,9 @@ Three questions are answered here, each by one function:
 - `plan`: of the groups in a chunk, what is written per log? All batches, but of the windows and of the
   marks only the last, because a chunk becomes visible as a whole.
 
-A *group* is a tuple of placed items that becomes visible together: the local parts of one transaction, or
-a single item. The part of a log of marker mode is the marker: with it the transaction's batches there, which were
-copied one by one, become stable.
+A *group* is a tuple of placed items that becomes visible together: the local parts of one transaction, those of
+several that were committed as one (they follow each other in each log), or a single item. The part of a log of marker
+mode is the marker: with it the transaction's batches there, which were copied one by one, become stable.
 
 Keeps invariant 3 (an item is never split), 4 (items that the copied-through mark has passed are left out),
 6 (the order within a log is the journal's) and 7 (groups are not split, but see `merge`).
@@ -26,14 +26,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeGuard
 
-from fairlog_types import ApplyNumber, JournalPosition, LogId, Offset, ProducerId, TxId
+from fairlog_types import ApplyNumber, JournalPosition, LogId, Offset, ProducerId
 from journal.placing import BatchRef, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
 from journal.producer_window import ProducerWindow
 
 Group = tuple[Placed, ...]
-"""Items that become visible together; at most one per log."""
+"""Items that become visible together; those of one log in its journal's order."""
 
 _Part = PlacedTransaction | PlacedMarker
 
@@ -58,60 +59,84 @@ class LogPlan:
 def merge(per_log: Mapping[LogId, Sequence[Placed]]) -> list[Group]:
     """Bring what the journals hold, each in its own order, into one order for the node.
 
-    Every item appears once, and each log's items in the order given. The parts of a transaction form one
-    group. Ties go to the smaller apply number, so the order among transactions is that of their placing.
+    Every item appears once, and each log's items in the order given. The parts that were placed under one apply
+    number, those of a transaction or of several that were committed as one, form one group. Ties go to the smaller
+    apply number, so the order among transactions is that of their placing.
 
-    One case splits a transaction. If a crash destroys some of the APPLYs of T1 and T2, coordinators of
+    One case splits a group. If a crash destroys some of the APPLYs of T1 and T2, coordinators of
     different groups may place the missing parts in another order than that of the surviving ones; if
     the next crash comes before these are copied, T1 precedes T2 in one journal and follows it in
     another. No order can keep both whole, so the one that was placed first is taken in pieces. Nobody
     sees them apart: reads begin only when what recovery found is copied (`Copier.drain`).
     """
-    parts_missing: dict[TxId, int] = {}
+    runs_missing: dict[ApplyNumber, int] = {}
     for items in per_log.values():
-        for item in items:
-            if _is_part(item):
-                parts_missing[item.txid] = parts_missing.get(item.txid, 0) + 1
+        for run in _runs(items):
+            if _is_part(run[0]):
+                number = run[0].apply_number
+                runs_missing[number] = runs_missing.get(number, 0) + 1
 
     groups: list[Group] = []
-    rest = {log: iter(items) for log, items in per_log.items()}
-    at_head: dict[TxId, list[_Part]] = {}
-    whole: list[tuple[ApplyNumber, TxId]] = []
+    rest = {log: _runs(items) for log, items in per_log.items()}
+    at_head: dict[ApplyNumber, list[Group]] = {}
+    whole: list[ApplyNumber] = []
 
     def advance(log: LogId) -> None:
-        """Take this log's items up to its next transaction, which then stands at the head."""
-        for item in rest[log]:
-            if not _is_part(item):
-                groups.append((item,))
+        """Take this log's items up to its next parts, which then stand at the head."""
+        for run in rest[log]:
+            if not _is_part(run[0]):
+                groups.append(run)
                 continue
-            parts = at_head.setdefault(item.txid, [])
-            parts.append(item)
-            parts_missing[item.txid] -= 1
-            if not parts_missing[item.txid]:
-                heapq.heappush(whole, (_placed_first(parts), item.txid))
+            number = run[0].apply_number
+            at_head.setdefault(number, []).append(run)
+            runs_missing[number] -= 1
+            if not runs_missing[number]:
+                heapq.heappush(whole, number)
             return
 
     for log in per_log:
         advance(log)
     while at_head:
-        if whole:
-            _, txid = heapq.heappop(whole)
-        else:
-            txid = min(at_head, key=lambda waiting: (_placed_first(at_head[waiting]), waiting))
-        parts = at_head.pop(txid)
-        groups.append(tuple(parts))
-        for part in parts:
-            advance(part.log)
+        runs = at_head.pop(heapq.heappop(whole) if whole else min(at_head))
+        groups.append(tuple(chain.from_iterable(runs)))
+        for run in runs:
+            advance(run[0].log)
     return groups
+
+
+def _runs(items: Iterable[Placed]) -> Iterator[Group]:
+    """Cut what a journal has placed: the parts that follow each other under one apply number, and single items.
+
+    What stands between two such parts goes with them. That is little: a crash took the second one, and the restart
+    wrote a discard, or the marker of an abort, before it placed that again.
+    """
+    run: list[Placed] = []
+    behind: list[Placed] = []
+    number: ApplyNumber | None = None
+    for item in items:
+        if not _is_part(item):
+            if run:
+                behind.append(item)
+            else:
+                yield (item,)
+            continue
+        if item.apply_number == number:
+            run += behind
+        else:
+            if run:
+                yield tuple(run)
+            yield from ((single,) for single in behind)
+            run, number = [], item.apply_number
+        behind = []
+        run.append(item)
+    if run:
+        yield tuple(run)
+    yield from ((single,) for single in behind)
 
 
 def _is_part(item: Placed) -> TypeGuard[_Part]:
     """Does the item become visible together with others? An abort is no such thing: nobody reads what it ends."""
     return isinstance(item, PlacedTransaction) or (isinstance(item, PlacedMarker) and item.committed)
-
-
-def _placed_first(parts: Iterable[_Part]) -> ApplyNumber:
-    return min(part.apply_number for part in parts)
 
 
 def weight_bytes(group: Group) -> int:

@@ -228,8 +228,15 @@ class Node:
 
     def transaction(self, texts: Mapping[LogId, Sequence[bytes]]) -> Group:
         """Append the batches and the APPLY of one transaction in every log; not submitted yet."""
+        return self.together([texts])
+
+    def together(self, lanes: Sequence[Mapping[LogId, Sequence[bytes]]]) -> Group:
+        """Append the batches and the APPLYs of several transactions that are placed as one; not submitted yet."""
         self.apply_number += 1
-        txid = TxId(PRODUCER, ProducerEpoch(0), self.apply_number)
+        return tuple(part for lane, texts in enumerate(lanes) for part in self._parts(lane, texts))
+
+    def _parts(self, lane: int, texts: Mapping[LogId, Sequence[bytes]]) -> list[PlacedTransaction]:
+        txid = TxId(ProducerId(PRODUCER + lane), ProducerEpoch(0), self.apply_number)
         parts: list[PlacedTransaction] = []
         for log, batch_texts in texts.items():
             batches = tuple(self._append(log, batch_bytes(text), 1)[0] for text in batch_texts)
@@ -241,7 +248,7 @@ class Node:
                     log, base_offset, txid, number, LEADER_EPOCH, len(batches), batches, window, end, end, 0
                 )
             )
-        return tuple(parts)
+        return parts
 
     def committed_offsets(self, log: LogId, payload: bytes) -> PlacedBatch:
         """Append one plain record of an offsets log; not submitted yet."""

@@ -103,6 +103,18 @@ async def test_transaction_of_several_batches_is_bound_together(make_node: Any, 
     assert bound == {A: [(1, 3)], B: [], offsets: []}
 
 
+async def test_transactions_committed_as_one_are_bound_together(make_node: Any, nursery: trio.Nursery) -> None:
+    """Two lanes, one batch of each in the log: to retention they are one; what is committed next is another."""
+    node = make_node([A, B])
+    nursery.start_soon(node.copier.run)
+    node.copier.submit(node.together([{A: [b"a1"], B: [b"b1"]}, {A: [b"a2"]}]))
+    node.copier.submit(node.transaction({A: [b"a3"]}))
+    await node.copier.drain()
+    assert {log: content.transactions for log, content in node.data_logs.content.items()} == {A: [(0, 1)], B: []}
+    assert node.texts(A) == [b"a1", b"a2", b"a3"]
+    assert len(node.data_logs.content[A].windows) == 2
+
+
 async def test_queue_gathers_while_the_head_is_not_durable(make_node: Any, nursery: trio.Nursery) -> None:
     """What comes while the copier waits goes along in one chunk; windows are written once, the last one."""
     node = make_node([A])

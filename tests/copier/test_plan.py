@@ -74,41 +74,52 @@ class Journals:
         item = PlacedState(log, ProducerId(producer_id), None if forgotten else _window(end), end, end)
         return self._add((item,))[0]  # type: ignore[return-value]
 
-    def transaction(self, logs: Sequence[LogId], txid: TxId | None = None, counts: Sequence[int] = (2, 3)) -> Group:
-        if txid is None:
-            txid = TxId(ProducerId(9), ProducerEpoch(0), self.next_number)
-            self.next_number += 1
-        self.apply_number += 1
-        parts: list[Placed] = []
-        for log in logs:
-            if log == MARKED:
-                parts.append(self._marker(txid, ApplyNumber(self.apply_number), committed=True))
-                continue
-            position = self.end(log)
-            batches = tuple(BatchRef(JournalPosition(position + 100 * i), 100, n, 0, -1) for i, n in enumerate(counts))
-            end = JournalPosition(position + 100 * len(counts) + 40)
-            base_offset, apply_number = Offset(self.next_offset(log)), ApplyNumber(self.apply_number)
-            parts.append(
-                PlacedTransaction(
-                    log,
-                    base_offset,
-                    txid,
-                    apply_number,
-                    LeaderEpoch(3),
-                    sum(counts),
-                    batches,
-                    _window(end),
-                    end,
-                    end,
-                    0,
-                )
-            )
-        return self._add(tuple(parts))
+    def transaction(
+        self,
+        logs: Sequence[LogId],
+        txid: TxId | None = None,
+        counts: Sequence[int] = (2, 3),
+        number: ApplyNumber | None = None,
+    ) -> Group:
+        return self.together([(self.new_txid() if txid is None else txid, logs)], counts, number)
+
+    def together(
+        self,
+        lanes: Sequence[tuple[TxId, Sequence[LogId]]],
+        counts: Sequence[int] = (2, 3),
+        number: ApplyNumber | None = None,
+    ) -> Group:
+        """Several transactions, placed as one."""
+        if number is None:
+            self.apply_number += 1
+            number = ApplyNumber(self.apply_number)
+        group: list[Placed] = []
+        for txid, logs in lanes:
+            for log in logs:
+                if log == MARKED:
+                    item: Placed = self._marker(txid, number, committed=True)
+                else:
+                    item = self._part(log, txid, counts, number)
+                self.per_log[log].append(item)
+                group.append(item)
+        self.groups.append(tuple(group))
+        return tuple(group)
+
+    def new_txid(self) -> TxId:
+        self.next_number += 1
+        return TxId(ProducerId(9), ProducerEpoch(0), self.next_number - 1)
+
+    def _part(self, log: LogId, txid: TxId, counts: Sequence[int], number: ApplyNumber) -> PlacedTransaction:
+        position = self.end(log)
+        batches = tuple(BatchRef(JournalPosition(position + 100 * i), 100, n, 0, -1) for i, n in enumerate(counts))
+        end = JournalPosition(position + 100 * len(counts) + 40)
+        base_offset = Offset(self.next_offset(log))
+        return PlacedTransaction(
+            log, base_offset, txid, number, LeaderEpoch(3), sum(counts), batches, _window(end), end, end, 0
+        )
 
     def aborted(self) -> Group:
-        txid = TxId(ProducerId(9), ProducerEpoch(0), self.next_number)
-        self.next_number += 1
-        return self._add((self._marker(txid, NO_APPLY_NUMBER, committed=False),))
+        return self._add((self._marker(self.new_txid(), NO_APPLY_NUMBER, committed=False),))
 
     def _marker(self, txid: TxId, number: ApplyNumber, *, committed: bool) -> PlacedMarker:
         end = JournalPosition(self.end(MARKED) + 56)
@@ -132,17 +143,20 @@ steps = st.one_of(
     st.tuples(st.just("state"), logs_of_one_step),
     st.tuples(st.just("forget"), logs_of_one_step),
     st.tuples(st.just("transaction"), logs_of_one_step),
+    st.tuples(st.just("together"), st.lists(logs_of_one_step, min_size=2, max_size=3)),
     st.tuples(st.just("abort"), st.just([MARKED])),
 )
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> Journals:
-    """Any mix of plain batches, changes of state and transactions over three logs."""
+    """Any mix of plain batches, changes of state, transactions and group commits over three logs."""
     journals = Journals()
     for what, logs in draw(st.lists(steps, max_size=20)):
         if what == "transaction":
             journals.transaction(logs)
+        elif what == "together":
+            journals.together([(journals.new_txid(), lane) for lane in logs])
         elif what == "plain":
             journals.plain(logs[0])
         elif what == "abort":
@@ -161,35 +175,53 @@ def crashed(draw: st.DrawFn, journals: Journals) -> dict[LogId, list[Placed]]:
 def assert_every_item_once_and_in_order(groups: Sequence[Group], per_log: Mapping[LogId, Sequence[Placed]]) -> None:
     merged: dict[LogId, list[Placed]] = defaultdict(list)
     for group in groups:
-        assert len({item.log for item in group}) == len(group)
         for item in group:
             merged[item.log].append(item)
     assert merged == {log: list(items) for log, items in per_log.items() if items}
 
 
-def is_of_transaction(group: Group) -> bool:
-    return isinstance(group[0], PlacedTransaction) or (isinstance(group[0], PlacedMarker) and group[0].committed)
+def parts_of(group: Group) -> list[PlacedTransaction | PlacedMarker]:
+    """What of the group was placed by a commit."""
+    return [
+        item
+        for item in group
+        if isinstance(item, PlacedTransaction) or (isinstance(item, PlacedMarker) and item.committed)
+    ]
 
 
-def groups_of_transactions(groups: Sequence[Group]) -> dict[TxId, list[Group]]:
-    found: dict[TxId, list[Group]] = defaultdict(list)
+def groups_by_number(groups: Sequence[Group]) -> dict[ApplyNumber, list[Group]]:
+    """The groups that hold parts of commits, by apply number; asserts that none holds parts of several."""
+    found: dict[ApplyNumber, list[Group]] = defaultdict(list)
     for group in groups:
-        if is_of_transaction(group):
-            assert {item.txid for item in group if isinstance(item, PlacedTransaction | PlacedMarker)} == {
-                group[0].txid
-            }
-            found[group[0].txid].append(group)
+        parts = parts_of(group)
+        if parts:
+            assert {part.apply_number for part in parts} == {parts[0].apply_number}
+            found[parts[0].apply_number].append(group)
+        else:
+            assert len(group) == 1
     return found
+
+
+def missing_of(group: Group, after: Journals) -> tuple[ApplyNumber | None, list[tuple[TxId, list[LogId]]]]:
+    """What is to be placed again of a commit's group after a crash: under which number, if any part survived."""
+    survived: ApplyNumber | None = None
+    lanes: dict[TxId, list[LogId]] = {}
+    for part in parts_of(group):
+        if part in after.per_log[part.log]:
+            survived = part.apply_number
+        else:
+            lanes.setdefault(part.txid, []).append(part.log)
+    return survived, list(lanes.items())
 
 
 @pytest.mark.slow
 @given(st.data())
 def test_merge_after_a_crash_anywhere_keeps_order_and_whole_groups(data: st.DataObject) -> None:
-    """However the crash cut each journal, every log keeps its order and what survives of a transaction is one group."""
+    """However the crash cut each journal, every log keeps its order and what survives of a commit is one group."""
     survivors = data.draw(crashed(data.draw(histories())))
     groups = merge(survivors)
     assert_every_item_once_and_in_order(groups, survivors)
-    assert all(len(parts) == 1 for parts in groups_of_transactions(groups).values())
+    assert all(len(found) == 1 for found in groups_by_number(groups).values())
 
 
 @pytest.mark.slow
@@ -205,7 +237,32 @@ def test_merge_behind_any_copied_prefix_gives_the_rest(data: st.DataObject) -> N
     }
     groups = merge(rest)
     assert_every_item_once_and_in_order(groups, rest)
-    assert all(len(parts) == 1 for parts in groups_of_transactions(groups).values())
+    assert all(len(found) == 1 for found in groups_by_number(groups).values())
+
+
+@pytest.mark.slow
+@given(st.data())
+def test_merge_after_what_was_lost_is_placed_again_in_order_gives_whole_groups(data: st.DataObject) -> None:
+    """Some logs lost a part: placed again under the number that survived, all parts are one group; also if that is cut.
+
+    What was lost everywhere comes behind, under a new number. A restart writes discards and aborts before it places.
+    """
+    before = data.draw(histories())
+    after = Journals(data.draw(crashed(before)), [], before.apply_number, before.next_number)
+    missing = [missing_of(group, after) for group in before.groups]
+    again = sorted((it for it in missing if it[0] is not None), key=lambda it: it[0] or 0)
+    again += data.draw(st.permutations([it for it in missing if it[0] is None]))
+    for log in data.draw(st.lists(st.sampled_from(LOGS), max_size=3)):
+        after.state(log)
+    if data.draw(st.booleans()):
+        after.aborted()
+    for number, lanes in again:
+        if lanes:
+            after.together(lanes, number=number)
+    survivors = data.draw(st.one_of(st.just(after.per_log), crashed(after)))
+    groups = merge(survivors)
+    assert_every_item_once_and_in_order(groups, survivors)
+    assert all(len(found) == 1 for found in groups_by_number(groups).values())
 
 
 @pytest.mark.slow
@@ -214,13 +271,10 @@ def test_merge_after_parts_were_placed_again_in_another_order_still_gives_every_
     """A second crash before the re-placed parts are copied leaves orders that contradict: still nothing is lost."""
     before = data.draw(histories())
     after = Journals(data.draw(crashed(before)), [], before.apply_number, before.next_number)
-    missing = [
-        (group[0].txid, [item.log for item in group if item not in after.per_log[item.log]])
-        for group in before.groups
-        if is_of_transaction(group)
-    ]
-    for txid, logs in data.draw(st.permutations([(txid, logs) for txid, logs in missing if logs])):
-        after.transaction(logs, txid)
+    missing = [missing_of(group, after) for group in before.groups]
+    for number, lanes in data.draw(st.permutations(missing)):
+        if lanes:
+            after.together(lanes, number=number)
     for log in data.draw(st.lists(st.sampled_from(LOGS), max_size=3)):
         after.plain(log)
     survivors = data.draw(crashed(after))
@@ -230,13 +284,39 @@ def test_merge_after_parts_were_placed_again_in_another_order_still_gives_every_
 def test_merge_of_contradicting_orders_splits_the_transaction_that_was_placed_first() -> None:
     """T1 before T2 in one log and behind it in another: T1 goes in pieces, T2 stays whole."""
     journals = Journals()
-    first, second = LOGS[:2]
-    t1, t2 = (TxId(ProducerId(9), ProducerEpoch(0), number) for number in range(2))
-    for log, txid in ((first, t1), (first, t2), (second, t2), (second, t1)):
-        journals.transaction([log], txid)
-    found = groups_of_transactions(merge(journals.per_log))
-    assert [len(group) for group in found[t1]] == [1, 1]
-    assert [len(group) for group in found[t2]] == [2]
+    first, second = LOGS[0], LOGS[2]
+    one, two = (ApplyNumber(number) for number in (1, 2))
+    for log, number in ((first, one), (first, two), (second, two), (second, one)):
+        journals.transaction([log], number=number)
+    found = groups_by_number(merge(journals.per_log))
+    assert [len(group) for group in found[one]] == [1, 1]
+    assert [len(group) for group in found[two]] == [2]
+
+
+def test_merge_of_transactions_placed_as_one_gives_one_group() -> None:
+    """Two lanes wrote to the same logs: in one group, and behind each other in each log."""
+    journals = Journals()
+    first, second = LOGS[0], LOGS[2]
+    lanes = [(journals.new_txid(), (first, second)), (journals.new_txid(), (first, second))]
+    journals.plain(first)
+    group = journals.together(lanes)
+    journals.transaction([second])
+    merged = merge(journals.per_log)
+    assert len(merged) == 3
+    assert sorted(merged[1], key=id) == sorted(group, key=id)
+    for log in (first, second):
+        assert [part.txid for part in parts_of(merged[1]) if part.log == log] == [txid for txid, _ in lanes]
+
+
+def test_merge_of_parts_with_a_discard_between_them_keeps_the_discard_in_its_place() -> None:
+    """A crash took the second lane's part and the restart discarded something before it placed that again."""
+    journals = Journals()
+    lanes = [(journals.new_txid(), [LOGS[0]]), (journals.new_txid(), [LOGS[0]])]
+    journals.together(lanes[:1], number=ApplyNumber(5))
+    journals.state(LOGS[0])
+    journals.together(lanes[1:], number=ApplyNumber(5))
+    behind = journals.state(LOGS[0])
+    assert merge(journals.per_log) == [tuple(journals.per_log[LOGS[0]][:3]), (behind,)]
 
 
 def test_merge_of_transactions_that_share_no_log_follows_the_apply_numbers() -> None:

@@ -1,0 +1,260 @@
+"""Several transactions placed as one, at the partition leaders: what a group commit asks of them.
+
+Two lanes write to the same two logs. In each log the second lane's records follow the first one's; a reader of both
+logs finds all four parts or none.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+import copier.apply
+import copier.copier
+from coordinator.messages import ApplyCommit, Expected, Prepare
+from fairlog.broker import Appended, RefusedAppend
+from fairlog.transaction_modes import JOURNAL, MARKERS, TransactionMode
+from fairlog_types import LeaderEpoch, LogId, Offset, Placement, TxId
+from journal.journal import JournalKind
+from journal.segment import SEGMENT_HEADER_BYTES
+from journal.survey import survey
+from tests.node.runs import JOURNALS, A, B, C, Run, read_all, transaction
+
+LANES = transaction(7), transaction(8)
+EXPECTED = {A: Expected(LeaderEpoch(1), 1), B: Expected(LeaderEpoch(1), 1)}
+"""What each lane holds."""
+
+
+async def write(run: Run, txid: TxId, *logs: LogId, sequence: int = 0) -> None:
+    """One record in each of the logs, prepared."""
+    await run.begin(txid, *logs)
+    for log in logs:
+        value = b"%d.%d" % (txid.producer_id, txid.number)
+        assert isinstance(await run.write(txid, log, value, sequence=sequence), Appended)
+    await run.prepare(txid, *logs)
+
+
+def messages(*logs: LogId, number: int = 0) -> list[ApplyCommit]:
+    return [ApplyCommit(TxId(lane.producer_id, lane.epoch, number), logs, 0) for lane in LANES]
+
+
+def place(run: Run, messages: Sequence[ApplyCommit]) -> None:
+    run.leaders.participants.place_together(messages)
+
+
+async def test_lanes_placed_together_follow_each_other_in_every_log(open_run) -> None:
+    """In the order of the messages, whoever wrote first, between what was placed before and what comes behind."""
+    async with open_run() as run:
+        await run.start(A, B)
+        await run.plain(A, b"before")
+        for lane in reversed(LANES):
+            await write(run, lane, A, B)
+        place(run, messages(A, B))
+        await run.plain(A, b"behind")
+        await run.leaders.drain()
+        values = [b"7.0", b"8.0"]
+        assert await run.snapshot(A, B) == {A: [b"before", *values, b"behind"], B: values}
+
+
+async def test_lanes_placed_together_have_one_apply_number_and_the_next_commit_another(open_run) -> None:
+    """By it a restart knows what belongs together."""
+    async with open_run() as run:
+        await run.start(A, B, C)
+        for lane, log in zip(LANES, (A, B), strict=True):
+            await write(run, lane, log)
+        place(run, [ApplyCommit(LANES[0], (A,), 0), ApplyCommit(LANES[1], (B,), 0)])
+        other = transaction(9)
+        await write(run, other, C)
+        run.place(other, C)
+        numbers = [run.leaders.participants.surviving_apply_number(txid, (A, B, C)) for txid in (*LANES, other)]
+        assert numbers == [0, 0, 1]
+
+
+async def test_places_are_known_as_soon_as_they_are_given(open_run) -> None:
+    """Before anything is durable or visible: the answer to a commit names them."""
+    async with open_run() as run:
+        await run.start(A, B)
+        await run.plain(B, b"before")
+        await run.leaders.drain()
+        for lane in LANES:
+            await write(run, lane, A, B)
+        run.disk.hold()
+        first, second = messages(A, B, C)
+        assert run.leaders.participants.placed(first) == ()
+        place(run, (first, second))
+        assert run.leaders.participants.placed(first) == (Placement(A, Offset(0), 1), Placement(B, Offset(1), 1))
+        assert run.leaders.participants.placed(second) == (Placement(A, Offset(1), 1), Placement(B, Offset(2), 1))
+        assert await run.snapshot(A, B) == {A: [], B: [b"before"]}
+        run.disk.let_go()
+        assert (await run.leaders.participants.applied(second)).placements == run.leaders.participants.placed(second)
+        assert await run.snapshot(A, B) == {A: [b"7.0", b"8.0"], B: [b"before", b"7.0", b"8.0"]}
+
+
+async def test_lanes_whose_logs_are_not_durable_together_become_visible_together(open_run) -> None:
+    """Each lane wrote to a log of its own, and one of these is on disk long before the other."""
+    async with open_run() as run:
+        await run.start(A, B)
+        for lane, log in zip(LANES, (A, B), strict=True):
+            await write(run, lane, log)
+        run.disk.hold(str(B))
+        place(run, [ApplyCommit(LANES[0], (A,), 0), ApplyCommit(LANES[1], (B,), 0)])
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert await run.snapshot(A, B) == {A: [], B: []}
+        run.disk.let_go()
+        await run.leaders.drain()
+        assert await run.snapshot(A, B) == {A: [b"7.0"], B: [b"8.0"]}
+
+
+async def test_lanes_placed_together_are_seen_whole_by_every_reader(open_run) -> None:
+    """Invariant 7 for groups: at any moment a reader of both logs finds the same batches of lanes in both."""
+    async with open_run() as run:
+        await run.start(A, B)
+        done, seen = Event(), list[int]()
+
+        def read_on() -> None:
+            while not done.is_set():
+                found = read_all(run.data_logs, (A, B))
+                assert found[A] == found[B]
+                assert len(found[A]) % len(LANES) == 0
+                seen.append(len(found[A]))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, read_on)
+            try:
+                # The reader's thread may get little time: they go on until it has seen some of them.
+                for number in itertools.takewhile(lambda number: number < 20 or len(set(seen)) <= 2, itertools.count()):
+                    for lane in LANES:
+                        await write(run, transaction(lane.producer_id, number), A, B, sequence=number)
+                    place(run, messages(A, B, number=number))
+                    await run.applied(transaction(LANES[0].producer_id, number), A, B)
+            finally:
+                done.set()
+
+
+@pytest.mark.parametrize("mode", [JOURNAL, MARKERS])
+async def test_lanes_in_topics_of_both_modes_become_visible_together(open_run, mode: TransactionMode) -> None:
+    """A lane's part in a log of marker mode is its marker."""
+    async with open_run() as run:
+        await run.leaders.lead((A,), MARKERS)
+        await run.start(B, mode=mode)
+        for lane in LANES:
+            await write(run, lane, A, B)
+        run.disk.hold(str(B))
+        place(run, messages(A, B))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert await run.committed(A, B) == {A: [], B: []}
+        run.disk.let_go()
+        await run.leaders.drain()
+        values = {log: [value for _, value in found] for log, found in (await run.committed(A, B)).items()}
+        assert values == {A: [b"7.0", b"8.0"], B: [b"7.0", b"8.0"]}
+
+
+async def test_placing_together_that_fails_half_way_is_seen_by_nobody(open_run, arm) -> None:
+    """A journal fails between two lanes: nothing of it is copied in this run, and writes are refused from then on."""
+    async with open_run() as run:
+        await run.start(A, B)
+        for lane in LANES:
+            await write(run, lane, A, B)
+        arm("coordinator.place.between_logs:fail:3")
+        with pytest.raises(OSError, match="failpoint"):
+            place(run, messages(A, B))
+        assert await run.plain(A, b"v") is RefusedAppend.STORAGE
+        assert await run.snapshot(A, B) == {A: [], B: []}
+
+
+# --- restarts ----------------------------------------------------------------------------------------
+
+
+def ends_of_frames(directory: Path, log: LogId) -> list[int]:
+    """Where in the log's only segment frames end, in bytes of the file."""
+    journal = survey(directory / JOURNALS / str(log), kind=JournalKind.LOCAL)
+    starts = [SEGMENT_HEADER_BYTES + frame.position for frame in journal.frames(journal.start)]
+    return [*starts[1:], SEGMENT_HEADER_BYTES + journal.end]
+
+
+def tear(directory: Path, log: LogId, to_bytes: int) -> None:
+    """Leave the first bytes of the log's only segment, and zeros: a loss of power."""
+    (segment,) = (directory / JOURNALS / str(log)).glob("*.journal")
+    content = segment.read_bytes()
+    segment.write_bytes(content[:to_bytes].ljust(len(content), b"\0"))
+
+
+def read_after_every_group(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[dict[LogId, list[bytes | None]]]:
+    """Let every group be copied by itself; what readers of both logs find behind each goes into the list."""
+    seen: list[dict[LogId, list[bytes | None]]] = []
+
+    def apply_and_read(*args: Any) -> copier.apply.Copied:
+        copied = copier.apply.apply(*args)
+        seen.append(read_all(run.data_logs, (A, B)))
+        return copied
+
+    monkeypatch.setattr(copier.copier, "chunk_length", lambda weights, _: len(list(itertools.islice(weights, 1))))
+    monkeypatch.setattr(copier.copier, "apply", apply_and_read)
+    return seen
+
+
+async def say_again(run: Run) -> None:
+    """What a coordinator does that finds a group's PREPARE_COMMIT without COMMITTED."""
+    for lane in LANES:
+        assert not (await run.leaders.participants.prepare(Prepare(lane, EXPECTED))).refused
+    place(run, messages(A, B))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept_of_a", range(3))
+@pytest.mark.parametrize("kept_of_b", range(3))
+@pytest.mark.parametrize("torn", [0, 9])
+async def test_restart_with_any_of_the_applies_lost_brings_the_lanes_together_again(
+    open_run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_of_a: int, kept_of_b: int, torn: int
+) -> None:
+    """However many of its two APPLYs each log kept, and be the next one torn: the same places, and one instant."""
+    async with open_run() as run:
+        await run.start(A, B, copying=False)
+        await run.plain(B, b"before")
+        for lane in LANES:
+            await write(run, lane, A, B)
+        place(run, messages(A, B))
+        crashed = run.crash(tmp_path / "crashed")
+    for log, kept in ((A, kept_of_a), (B, kept_of_b)):
+        ends = ends_of_frames(crashed, log)
+        tear(crashed, log, ends[-3 + kept] + (torn if kept < len(LANES) else 0))
+    async with open_run(crashed) as again:
+        await again.leaders.lead((A, B))
+        await say_again(again)
+        # Torn once more: a group that was placed again and not copied is no other case.
+        crashed = again.crash(tmp_path / "crashed again")
+        numbers = {again.leaders.participants.surviving_apply_number(lane, (log,)) for lane in LANES for log in (A, B)}
+        assert numbers == {0}
+    async with open_run(crashed) as third:
+        await third.leaders.lead((A, B))
+        await say_again(third)
+        seen = read_after_every_group(third, monkeypatch)
+        await third.serve()
+    whole = {A: [b"7.0", b"8.0"], B: [b"before", b"7.0", b"8.0"]}
+    assert seen[-1] == whole
+    assert all(found in ({A: [], B: []}, {A: [], B: [b"before"]}, whole) for found in seen)
+
+
+async def test_restart_places_a_group_again_before_what_is_new(open_run, tmp_path: Path) -> None:
+    """What was placed before the crash in one log only keeps its number, and comes before younger transactions."""
+    async with open_run() as run:
+        await run.start(A, B, copying=False)
+        for lane in LANES:
+            await write(run, lane, A, B)
+        place(run, messages(A, B))
+        crashed = run.crash(tmp_path / "crashed")
+    tear(crashed, B, ends_of_frames(crashed, B)[-3])
+    async with open_run(crashed) as again:
+        await again.leaders.lead((A, B))
+        await say_again(again)
+        await again.serve()
+        await again.commit(transaction(9), {A: b"next", B: b"next"})
+        assert again.leaders.participants.surviving_apply_number(transaction(9), (A,)) == 1
+        assert await again.snapshot(A, B) == {log: [b"7.0", b"8.0", b"next"] for log in (A, B)}
