@@ -145,5 +145,6 @@ def test_batch_read_of_a_marker_mode_topic_ends_before_what_is_open(
     hung.begin_transaction()
     hung.produce(name, b"open")
     hung.flush(topics.WAIT_S)
+    topics.wait_for_end(node.address, name, 6)
     assert [row.value for row in in_order(read(spark, node, subscribe=name))] == [b"a", b"b"]
     hung.abort_transaction(topics.WAIT_S)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 WAIT_S = 15.0
@@ -39,6 +40,17 @@ def produce(address: str, name: str, values: Sequence[bytes | None], *, partitio
     for value in values:
         producer.produce(name, value, partition=partition, **more)
     assert producer.flush(WAIT_S) == 0
+
+
+def wait_for_end(address: str, name: str, end: int, partition: int = 0) -> None:
+    """Wait until the partition can be read up to `end`: a commit is answered before its records are visible."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "unused"})
+    deadline = time.monotonic() + WAIT_S
+    try:
+        while (found := consumer.get_watermark_offsets(TopicPartition(name, partition), WAIT_S)[1]) < end:
+            assert time.monotonic() < deadline, f"{name}-{partition} ends at {found}, and not at {end}"
+    finally:
+        consumer.close()
 
 
 def transactional(address: str, name: str = "writer", timeout_ms: int = 60_000) -> Producer:
