@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 import trio
 
 from fairlog.kafka.server import Server
 from fairlog.native.protocol import NativeProtocol
+from tests.kafka.example_requests import build_batch
 from tests.kafka.in_memory import Memory
-from tests.native.sinks_in_memory import MemorySinks
+from tests.native.golden_conversation import new_memory
 from tests.native.talking import Talker
 
 
 @pytest.fixture
 def memory() -> Memory:
-    memory = Memory(coordinator=MemorySinks())
-    memory.topics.create_now("orders", partitions=2)
-    memory.topics.create_now("totals")
-    memory.coordinator.logs = [memory.log("orders", 0), memory.log("totals", 0)]
-    return memory
+    return new_memory()
 
 
 @pytest.fixture
@@ -54,3 +52,14 @@ async def talker(connect: Callable[[], Awaitable[trio.SocketStream]]) -> Talker:
     talker = Talker(await connect())
     assert await talker.greet() == b"FLG1"
     return talker
+
+
+@pytest.fixture
+def batch() -> Callable[..., bytes]:
+    return build_batch
+
+
+@pytest.fixture
+def page() -> str:
+    """The protocol's page."""
+    return (Path(__file__).resolve().parents[2] / "docs/formats/native-protocol.md").read_text(encoding="utf-8")

@@ -66,7 +66,8 @@ class MemorySinks(MemoryCoordinator):
                 not in self._lanes
             ):
                 return SinkRefused(SinkRefusal.UNKNOWN_LANE, f"no lane {winner.partition}, {winner.attempt}")
-            placements.append(Placement(self.logs[number % len(self.logs)], Offset(10 * number), winner.records))
+            log = self.logs[number % len(self.logs)] if winner.partition >= 0 else LogId.of_offsets(0)
+            placements.append(Placement(log, Offset(10 * number), winner.records))
         self._fences[message.sink] = BatchCommitted(message.batch, tuple(placements), already=False)
         return self._fences[message.sink]
 
