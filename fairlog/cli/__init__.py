@@ -2,7 +2,7 @@
 and inspect, verify and back up a node's files.
 
 One module per command or group of commands (`serve`, `produce`, `consume`, `inspect`, `verify`, `backup`, `topic`,
-`group`, `txn`); each is thin: options in, a call, a table or JSON out.
+`group`, `txn`, `sink`); each is thin: options in, a call, a table or JSON out.
 `main` is where errors end: what a user can have caused, or the disk, becomes one sentence on stderr and exit
 code 1 (wrong usage: 2; interrupted: 130). Anything else is a mistake of ours and keeps its traceback.
 """
@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from fairlog import __version__
-from fairlog.cli import backup, consume, group, inspect, produce, serve, topic, txn, verify
+from fairlog.cli import backup, consume, group, inspect, produce, serve, sink, topic, txn, verify
 from fairlog.cli.errors import ClientError
 from fairlog.cli.output import say
 from fairlog.config import ConfigError
@@ -50,6 +50,7 @@ app.command("backup", epilog=backup.EXAMPLES)(backup.backup)
 app.add_typer(topic.app)
 app.add_typer(group.app)
 app.add_typer(txn.app)
+app.add_typer(sink.app)
 
 
 def _say_version(asked: bool) -> None:

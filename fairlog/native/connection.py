@@ -28,6 +28,7 @@ from fairlog.edge.statistics import ApiStatistics
 from fairlog.native.calls import Call, Op
 from fairlog.native.messages import (
     FRAME_BYTES_MAX,
+    PREAMBLE,
     Arguments,
     Refused,
     Request,
@@ -38,9 +39,6 @@ from fairlog.native.messages import (
 from fairlog_types import StorageFailure
 
 log = structlog.get_logger()
-
-PREAMBLE = b"FLG1"
-"""From both sides. Its last byte is the version; as the length of a Kafka frame it is 1.1 GB."""
 
 OPENING = PREAMBLE[:OPENING_BYTES]
 

@@ -17,6 +17,9 @@ import cbor2
 from fairlog.edge.malformed import Malformed
 from fairlog.native.cbor import Item, read_untrusted
 
+PREAMBLE = b"FLG1"
+"""From both sides, before all else. Its last byte is the version; as the length of a Kafka frame it is 1.1 GB."""
+
 FRAME_BYTES_MAX = 16 << 20
 """Of requests and answers, behind the length."""
 

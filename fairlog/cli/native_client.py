@@ -1,0 +1,145 @@
+"""A small synchronous client of the native protocol for the command line: one connection, one request at a time.
+
+It has the few requests that an operator makes. Spark's driver and executors have a client of their own
+(`pyspark_fairlog/native.py`), which stands without this package; this one stands without theirs, so that the node's
+command needs no part of Spark. Two clients of one page (docs/formats/native-protocol.md) also keep each other honest.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import cast
+
+import cbor2
+
+from fairlog.cli.errors import ClientError
+from fairlog.config import Address
+from fairlog.native.messages import FRAME_BYTES_MAX, PREAMBLE
+
+TIMEOUT_S = 15.0
+"""For connecting and for each wait, as with Kafka's requests (`fairlog.cli.client`)."""
+
+_LENGTH = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedRecords:
+    """So many records of a batch, from `base_offset` on."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """What the node remembers of a sink."""
+
+    sink: str
+    query: str
+    run: str | None
+    """The current one; None if none has joined since the node was started."""
+    batch: int | None
+    """The last one that is committed; None before the first."""
+    placements: tuple[PlacedRecords, ...]
+    """Of that batch."""
+    open_lanes: tuple[str, ...]
+    """Transactional ids."""
+    used_ms: int
+
+
+class NativeConnection:
+    """A connection to one node; use `connect_natively`."""
+
+    def __init__(self, address: Address, stream: socket.socket) -> None:
+        self._address = address
+        self._stream = stream
+        self._id = 0
+
+    def greet(self) -> None:
+        """Exchange preambles. Raises ClientError if the other end is no node that speaks this version."""
+        if self._exchange(PREAMBLE, len(PREAMBLE)) != PREAMBLE:
+            raise ClientError(f"the broker at {self._address} has no sinks: it is no Fairlog node, or a newer one")
+
+    def sinks(self) -> list[Sink]:
+        """All sinks, by name. Raises ClientError."""
+        rows = self._ask("sinks", {}).get("sinks", [])
+        return [_sink(row) for row in cast("list[dict[str, object]]", rows)]
+
+    def forget(self, sink: str) -> None:
+        """Let the node forget a sink. Raises ClientError."""
+        self._ask("forget", {"sink": sink})
+
+    def _ask(self, op: str, arguments: Mapping[str, object]) -> dict[str, object]:
+        self._id += 1
+        body = cbor2.dumps([self._id, op, arguments])
+        (length,) = _LENGTH.unpack(self._exchange(_LENGTH.pack(len(body)) + body, _LENGTH.size))
+        if length > FRAME_BYTES_MAX:
+            raise ClientError(f"{self._address} does not speak the native protocol: a frame of {length} bytes")
+        answer = self._decoded(self._exchange(b"", length))
+        match answer:
+            case [self._id, "ok", dict()]:
+                return cast("dict[str, object]", cast("list[object]", answer)[2])
+            case [self._id | None, str(), str(sentence)]:
+                raise ClientError(sentence)
+            case _:
+                raise ClientError(f"{self._address} answered another request than the one asked")
+
+    def _exchange(self, sent: bytes, count: int) -> bytes:
+        """Send these bytes, receive so many."""
+        parts: list[bytes] = []
+        try:
+            self._stream.sendall(sent)
+            while count:
+                part = self._stream.recv(min(count, 1 << 20))
+                if not part:
+                    raise ClientError(
+                        f"the broker at {self._address} closed the connection; only Fairlog nodes have sinks"
+                    )
+                parts.append(part)
+                count -= len(part)
+        except TimeoutError as error:
+            raise ClientError(f"the broker at {self._address} did not answer within {TIMEOUT_S:g} s") from error
+        except OSError as error:
+            raise ClientError(f"the connection to {self._address} broke: {error.strerror or error}") from error
+        return b"".join(parts)
+
+    def _decoded(self, answer: bytes) -> object:
+        try:
+            return cast("object", cbor2.loads(answer))
+        except (cbor2.CBORDecodeError, ValueError) as error:
+            raise ClientError(f"the answer of {self._address} is no CBOR: {error}") from error
+
+
+@contextmanager
+def connect_natively(address: Address) -> Generator[NativeConnection]:
+    """A connection that has been greeted. Raises ClientError."""
+    try:
+        stream = socket.create_connection((address.host, address.port), TIMEOUT_S)
+    except OSError as error:
+        raise ClientError(f"cannot reach a broker at {address}: {error.strerror or error}") from error
+    with stream:
+        connection = NativeConnection(address, stream)
+        connection.greet()
+        yield connection
+
+
+def _sink(row: dict[str, object]) -> Sink:
+    try:
+        placements = cast("list[tuple[str, int, int, int]]", row["placements"])
+        return Sink(
+            cast("str", row["sink"]),
+            cast("str", row["query"]),
+            cast("str | None", row["run"]),
+            cast("int | None", row["batch"]),
+            tuple(PlacedRecords(*each) for each in placements),
+            tuple(cast("list[str]", row["open_lanes"])),
+            cast("int", row["used_ms"]),
+        )
+    except (KeyError, TypeError) as error:
+        raise ClientError(f"the answer has no sinks, but {row!r:.100}") from error
