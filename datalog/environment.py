@@ -53,6 +53,7 @@ from datalog.interface import (
 )
 from datalog.layout import LogRecord
 from datalog.lmdb_file import check_length
+from datalog.new_file import make_file
 from datalog.offset_entries import CommittedOffset, OffsetKey, decode_offset_entry
 from datalog.reindexing import Headers, reindexing
 from datalog.writer import LmdbWriter
@@ -109,14 +110,10 @@ class LmdbDataLogs:
         Raises UnknownFormat if what is there is of a version that this code does not know, or not Fairlog's;
         CorruptStorage if it is damaged or was cut; StorageFailure if it cannot be opened.
         """
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageFailure(f"data logs in {directory}: the directory cannot be made: {error}") from error
-        check_length(directory / "data.mdb")
-        with storage_errors(directory, "opening the environment"):
-            env = lmdb.open(
-                str(directory),
+
+        def open_in(place: Path) -> lmdb.Environment:
+            return lmdb.open(
+                str(place),
                 map_size=map_bytes,
                 max_dbs=DATABASES_MAX,
                 max_readers=_READERS_MAX,
@@ -127,6 +124,14 @@ class LmdbDataLogs:
                 readahead=True,  # batches are contiguous pages: 650 MB/s against 42 from a cold disk
                 lib_version=_LMDB_0_9,
             )
+
+        with storage_errors(directory, "opening the environment"):
+            try:
+                make_file(directory, open_in)
+            except OSError as error:
+                raise StorageFailure(f"data logs in {directory} cannot be made: {error}") from error
+            check_length(directory / "data.mdb")
+            env = open_in(directory)
         try:
             return cls.over(directory, env)
         except BaseException:

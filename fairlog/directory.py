@@ -14,10 +14,11 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fairlog.backup.manifest import MANIFEST, RESTORING, UNFINISHED
+from journal.segment_file import make_directory, sync_directory
 
 _SIGNS = frozenset({"cluster", "datalog", "journals", MANIFEST, RESTORING, UNFINISHED})
 """One of these is there as soon as there is anything to lose."""
@@ -38,7 +39,9 @@ class DirectoryUnusable(Exception):
 def locked_directory(directory: Path) -> Generator[None]:
     """Hold `directory`, making it if need be. Raises DirectoryInUse, DirectoryUnusable."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
+        with suppress(PermissionError):  # who may not look into it has not made anything there
+            sync_directory(directory.parent)  # a start that was killed may have made the directory, and not come here
         _refuse_foreign(directory)
         descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except FileExistsError as error:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import os
 import types
 import uuid
 from collections.abc import Mapping, Sequence
@@ -30,6 +29,7 @@ import lmdb
 import trio
 
 from datalog.lmdb_file import check_length
+from datalog.new_file import make_file
 from fairlog.cluster import records
 from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted, folded_name
@@ -86,9 +86,9 @@ class EmbeddedStore:
         if its content is not what was written, StorageFailure if the disk refuses.
         """
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_file(directory, _open_environment)
             check_length(directory / "data.mdb")
-            environment = lmdb.open(str(directory), map_size=_MAP_BYTES, max_dbs=0, max_readers=16)
+            environment = _open_environment(directory)
         except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
             raise CorruptStorage(
                 f"the cluster store {directory / 'data.mdb'} is not readable from byte 0: {error}"
@@ -98,9 +98,6 @@ class EmbeddedStore:
         try:
             with environment.begin(write=True) as transaction:
                 content = _start(transaction, directory, node_id, group_journal_count)
-            # LMDB syncs its file, not the directories that lead to it.
-            _sync_directory(directory)
-            _sync_directory(directory.parent)
         except (lmdb.Error, OSError) as error:
             environment.close()
             raise StorageFailure(f"cannot write the cluster store in {directory}: {error}") from error
@@ -259,12 +256,8 @@ class EmbeddedStore:
                     transaction.put(key, value)
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _open_environment(directory: Path) -> lmdb.Environment:
+    return lmdb.open(str(directory), map_size=_MAP_BYTES, max_dbs=0, max_readers=16)
 
 
 def _new_cluster_id() -> str:

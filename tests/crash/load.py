@@ -59,8 +59,9 @@ _CLIENT = {
 class Load:
     """The writers, running until `stop`; `rest` holds them at a point where every outcome is known."""
 
-    def __init__(self, address: str, layout: Layout, *, seed: int) -> None:
-        self.history = History()
+    def __init__(self, address: str, layout: Layout, *, seed: int, history: History | None = None) -> None:
+        """`history` is where the writers put down what they did; by default one of its own."""
+        self.history = History() if history is None else history
         self.slowest_rest = (0.0, "")
         """The longest that the load took to come to rest, in seconds, and what it had waited for."""
         self.errors: list[BaseException] = []

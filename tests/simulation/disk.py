@@ -81,12 +81,18 @@ class Disk:
     def __init__(self) -> None:
         self.nodes: dict[str, File | Directory] = {}
         self._durable_nodes: dict[str, File | Directory] = {}
+        self._root = ""
         self._changes: list[Change] = []
         self._numbers = count(1)
 
     def make_root(self, path: str) -> None:
-        """A directory that was always there."""
-        self.nodes[path] = self._durable_nodes[path] = Directory()
+        """The directory that was always there; all others are below it."""
+        self._root = path
+        self.make_durable(path, Directory())
+
+    def make_durable(self, path: str, node: File | Directory) -> None:
+        """What was there before."""
+        self.nodes[path] = self._durable_nodes[path] = node
 
     # --- names ---
 
@@ -115,6 +121,10 @@ class Disk:
         self.file(path)
         self._change(path, None, None)
 
+    def remove_directory(self, path: str) -> None:
+        assert not self.children(path), f"{path} is not empty"
+        self._change(path, None, None)
+
     def rename(self, source: str, target: str) -> None:
         self._change(source, target, self.file(source))
 
@@ -138,6 +148,13 @@ class Disk:
             part = data[done : done + PAGE_BYTES - start]
             file.pieces.setdefault(page, []).append(Piece(number, start, part))
             done += len(part)
+
+    def write_through(self, file: File, offset: int, data: bytes) -> None:
+        """A write that is durable when it returns (O_DSYNC), and with it all that its pages hold."""
+        self.write(file, offset, data)
+        for page in range(offset // PAGE_BYTES, (offset + len(data) - 1) // PAGE_BYTES + 1):
+            for piece in file.pieces.pop(page):
+                _put(file.durable, page * PAGE_BYTES + piece.start, piece.data)
 
     def truncate(self, file: File, size: int) -> None:
         del file.cached[size:]
@@ -187,12 +204,13 @@ class Disk:
         numbers = sorted(self._open_numbers())
         last = rng.choice(numbers) if numbers else 0
         image = Disk()
+        image._root = self._root
         image.nodes = dict(self._durable_nodes)
         for change in self._changes:
             if kind == "kept" or (kind == "ordered" and change.number <= last) or _coin(kind, rng):
                 _apply(change, image.nodes)
         for path in sorted(image.nodes, key=len):
-            if path != "/" and _parent(path) not in image.nodes and _parent(path) in self.nodes:
+            if path != self._root and _parent(path) not in image.nodes:
                 del image.nodes[path]  # its directory is gone
         lost = 0
         for path, node in sorted(image.nodes.items()):

@@ -1,0 +1,52 @@
+"""A new LMDB file gets its name when it is whole and on disk, and not before.
+
+LMDB makes a file under the name that it is to have, writes its first two pages, and syncs them with the first commit. A
+power cut in between may leave one page of the two, which is no LMDB file to the next start: it would refuse what has
+never held anything. LMDB also syncs its file, not the directories that lead to it. So a file is made in a directory
+beside its place (`making`), synced, renamed, and then its name is synced, too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import lmdb
+
+_FILE = "data.mdb"
+_MAKING = "making"
+
+
+def make_file(directory: Path, open_in: Callable[[Path], lmdb.Environment]) -> None:
+    """Make `directory` and the LMDB file in it, unless it is there, durably; one of 0 bytes counts as not there.
+
+    `open_in` opens an environment in a directory as it will be opened in `directory`. A start that was cut short in
+    here leaves nothing that the next one minds. Raises lmdb.Error, OSError.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    making = directory / _MAKING
+    if making.exists():
+        shutil.rmtree(making)
+    path = directory / _FILE
+    if not path.exists() or not path.stat().st_size:
+        making.mkdir()
+        environment = open_in(making)
+        try:
+            environment.sync(force=True)
+        finally:
+            environment.close()
+        (making / _FILE).rename(path)
+        shutil.rmtree(making)
+    # At each start: the one that made it may have been killed before it came to this.
+    _sync_directory(directory)
+    _sync_directory(directory.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
