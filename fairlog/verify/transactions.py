@@ -4,6 +4,7 @@
     PREPARE_COMMIT      copied in all logs or in none; what is not copied can still be decided         invariant 7
     PREPARE_ABORT, BEGIN     placed nowhere                                                            invariant 1
     one group           its transactions lie in every log in the order of their PREPARE_COMMITs        invariant 6
+    a sink's batch      see `groups`
     one transaction     has one apply number in all its logs
 
 A group journal tells of the last five transactions of each id, and of all since its last snapshot. What a log knows of
@@ -18,10 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 
 from coordinator.machine import group_of
+from coordinator.sinks.lane_ids import lane_id
 from fairlog.verify.findings import Summary, Violation
+from fairlog.verify.groups import Fate, LogView, SinkHistory, check_groups
 from fairlog.verify.journals import AppliedPart
 from fairlog.verify.placements import KnownPlace
 from fairlog_types import LogId, Placement, ProducerId, TxId
@@ -29,21 +31,19 @@ from journal.group_records import (
     AbortedRecord,
     BeginRecord,
     CommittedRecord,
+    Expectation,
     ExpiredRecord,
+    GroupAbortedRecord,
+    GroupCommittedRecord,
+    GroupPrepareCommitRecord,
     GroupRecord,
     PrepareAbortRecord,
     PrepareCommitRecord,
     ProducerRecord,
+    SinkForgottenRecord,
+    SinkRecord,
+    SinkRecords,
 )
-
-
-class Fate(Enum):
-    """The last that a group journal says of a transaction."""
-
-    BEGUN = "has only begun"
-    PREPARED = "is prepared, and not known to be copied"
-    COMMITTED = "is committed"
-    ABORTED = "is aborted"
 
 
 @dataclass(slots=True)
@@ -66,20 +66,27 @@ class GroupHistory:
     told: dict[TxId, Told] = field(default_factory=dict[TxId, Told])
     commits: dict[TxId, None] = field(default_factory=dict[TxId, None])
     """In the order of their first PREPARE_COMMITs; in a snapshot, that of its records."""
+    grouped: set[TxId] = field(default_factory=set[TxId])
+    """Those of `commits` that stand in the order of their sink's batches."""
     loses_nothing: bool = True
     """It was written with fsync=commit: whatever was placed is told."""
+    sinks: SinkHistory = field(init=False)
 
+    def __post_init__(self) -> None:
+        self.sinks = SinkHistory(self.where)
 
-@dataclass(frozen=True, slots=True)
-class LogView:
-    """What one log knows of transactions."""
+    def note_prepared(self, txid: TxId, transactional_id: str, participants: Mapping[LogId, Expectation]) -> None:
+        """The transaction is to be committed, if all participants hold what is expected."""
+        told = self.told.setdefault(txid, Told(txid, transactional_id, Fate.PREPARED))
+        told.fate = Fate.PREPARED if told.fate is Fate.BEGUN else told.fate
+        told.expected = {log: it.records for log, it in participants.items() if it.records}
+        self.commits.setdefault(txid)
 
-    name: str
-    next_offset: int
-    applied: Mapping[TxId, AppliedPart]
-    """Copied."""
-    pending: Mapping[TxId, AppliedPart]
-    """Decided, and not copied yet."""
+    def note_committed(self, txid: TxId, transactional_id: str, placements: Sequence[Placement]) -> None:
+        """The transaction is copied."""
+        told = self.told.setdefault(txid, Told(txid, transactional_id, Fate.COMMITTED))
+        told.fate, told.placements = Fate.COMMITTED, placements
+        self.commits.setdefault(txid)
 
 
 def read_history(where: str, records: Iterable[GroupRecord]) -> GroupHistory:
@@ -92,18 +99,34 @@ def read_history(where: str, records: Iterable[GroupRecord]) -> GroupHistory:
             case BeginRecord(txid, transactional_id):
                 history.told.setdefault(txid, Told(txid, transactional_id, Fate.BEGUN))
             case PrepareCommitRecord(txid, transactional_id, participants):
-                told = history.told.setdefault(txid, Told(txid, transactional_id, Fate.PREPARED))
-                told.fate = Fate.PREPARED if told.fate is Fate.BEGUN else told.fate
-                told.expected = {log: it.records for log, it in participants.items() if it.records}
-                history.commits.setdefault(txid)
+                history.note_prepared(txid, transactional_id, participants)
             case CommittedRecord(txid, transactional_id, placements):
-                told = history.told.setdefault(txid, Told(txid, transactional_id, Fate.COMMITTED))
-                told.fate, told.placements = Fate.COMMITTED, placements
-                history.commits.setdefault(txid)
+                history.note_committed(txid, transactional_id, placements)
             case PrepareAbortRecord(txid, transactional_id) | AbortedRecord(txid, transactional_id):
                 told = history.told.setdefault(txid, Told(txid, transactional_id, Fate.ABORTED))
                 told.fate = Fate.ABORTED
+            case _:
+                _read_of_sink(history, record)
     return history
+
+
+def _read_of_sink(history: GroupHistory, record: SinkRecords) -> None:
+    history.sinks.take(record)
+    match record:
+        case GroupPrepareCommitRecord(sink, parts=prepared):
+            for part in prepared:
+                history.note_prepared(part.txid, lane_id(sink, part.slot), part.participants)
+                history.grouped.add(part.txid)
+        case GroupCommittedRecord(sink, parts=committed):
+            for part in committed:
+                history.note_committed(part.txid, lane_id(sink, part.slot), part.placements)
+        case GroupAbortedRecord():
+            for group in history.sinks.groups:
+                if group.fate is Fate.ABORTED and (group.sink, group.batch) == (record.sink, record.batch):
+                    for txid in group.expected:
+                        history.told[txid].fate = Fate.ABORTED
+        case SinkRecord() | SinkForgottenRecord():
+            pass
 
 
 def committed_places(histories: Sequence[GroupHistory]) -> Mapping[LogId, Sequence[KnownPlace]]:
@@ -130,6 +153,7 @@ def check_transactions(
         for told in history.told.values():
             yield from _check_one(history, told, logs, parts.get(told.txid, {}))
             summary.counts[f"transactions of which {told.fate.name} is the last word"] += 1
+        yield from check_groups(history.where, history.sinks, logs, parts, summary)
         yield from _check_order(history, logs, parts)
         yield from _check_told(history, logs, parts)
     for txid, placed in parts.items():
@@ -207,7 +231,9 @@ def _check_order(
         places = {log: part.base_offset for log, part in parts.get(txid, {}).items() if part.count}
         places.update({place.log: place.base_offset for place in told.placements if place.log in logs})
         for log, base_offset in places.items():
-            key = (group_of(told.transactional_id), log)
+            # A snapshot has the commits of one id in their order, and not those of a sink's lanes.
+            in_order = txid in history.grouped
+            key = (group_of(told.transactional_id) if in_order else told.transactional_id, log)
             before = last.get(key)
             if before is not None and base_offset <= before[1]:
                 what = (

@@ -262,7 +262,9 @@ class Verification:
         rules = rules_of(record, markers=self._has_markers(log))
         if (opened or aborted) and not rules.markers:
             yield Violation(name, "has transactions listed as open or aborted, in the mode journal", 1)
-        self._views[log] = LogView(name, record.next_offset, {**view.applied, **applied}, view.pending)
+        self._views[log] = LogView(
+            name, record.next_offset, {**view.applied, **applied}, view.pending, markers=rules.markers
+        )
         self.summary.counts["data logs"] += 1
         if log.kind != LogKind.TOPIC.value:
             return

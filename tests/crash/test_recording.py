@@ -53,7 +53,7 @@ class Recorded:
 
 
 def test_recording_has_all_that_is_done_to_files(tmp_path: Path) -> None:
-    """Every way in which the node, and LMDB below it, changes a file; in the end the rebuilt files are the true ones."""
+    """Every way in which the node, and LMDB below it, changes a file; in the end rebuilt and true files agree."""
     recorded = Recorded(
         tmp_path,
         """

@@ -1,0 +1,229 @@
+"""The batches of sinks: each once, in their order, and all of its lanes as one. Pure.
+
+    a sink's records     its batches only grow, one query commits them, none is prepared again     invariant 5
+    one group commit     placed under one apply number; copied in all logs of all lanes, or none   invariant 7
+    in each log          the lanes' parts follow each other, in the order of GROUP_PREPARE_COMMIT  invariant 3
+
+That each lane's transaction is whole, and placed nowhere if its group is aborted or has never named it, `transactions`
+checks, as it does of others. A log of marker mode has the lanes' records where they were written, so there only the
+markers come at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import assert_never
+
+from coordinator.sinks.messages import NO_BATCH
+from fairlog.verify.findings import Summary, Violation
+from fairlog.verify.journals import AppliedPart
+from fairlog_types import LogId, Placement, TxId
+from journal.group_records import (
+    GroupAbortedRecord,
+    GroupCommittedRecord,
+    GroupPrepareCommitRecord,
+    SinkForgottenRecord,
+    SinkRecord,
+    SinkRecords,
+)
+
+
+class Fate(Enum):
+    """The last that a group journal says of a transaction, or of a batch."""
+
+    BEGUN = "has only begun"
+    PREPARED = "is prepared, and not known to be copied"
+    COMMITTED = "is committed"
+    ABORTED = "is aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """What one log knows of transactions."""
+
+    name: str
+    next_offset: int
+    applied: Mapping[TxId, AppliedPart]
+    """Copied."""
+    pending: Mapping[TxId, AppliedPart]
+    """Decided, and not copied yet."""
+    markers: bool = False
+    """It is of marker mode."""
+
+
+@dataclass(slots=True)
+class ToldGroup:
+    """What a group journal tells of one group commit."""
+
+    sink: str
+    batch: int
+    fate: Fate
+    expected: Mapping[TxId, Mapping[LogId, int]]
+    """The lanes' transactions, in their order; records of each participant that has any."""
+    placements: Mapping[TxId, Sequence[Placement]] = field(default_factory=dict[TxId, Sequence[Placement]])
+    """As GROUP_COMMITTED has them."""
+
+
+@dataclass(slots=True)
+class _Sink:
+    query: str
+    batch: int = NO_BATCH
+    """The last that is known to be visible."""
+
+
+class SinkHistory:
+    """What one group journal tells of its sinks; fed with its records in their order."""
+
+    def __init__(self, where: str) -> None:
+        self.groups: list[ToldGroup] = []
+        self.fences: list[SinkRecord] = []
+        """As the snapshot has them."""
+        self.violations: list[Violation] = []
+        self._where = where
+        self._sinks: dict[str, _Sink] = {}
+        self._open: dict[tuple[str, int], ToldGroup] = {}
+        """Prepared, and neither committed nor aborted."""
+
+    def take(self, record: SinkRecords) -> None:
+        """The next record of a sink."""
+        match record:
+            case SinkRecord():
+                self.fences.append(record)
+                self._sinks[record.sink] = _Sink(record.query, record.batch)
+            case SinkForgottenRecord(sink):
+                self._sinks.pop(sink, None)
+            case GroupPrepareCommitRecord():
+                self._prepare(record)
+            case GroupCommittedRecord():
+                self._commit(record)
+            case GroupAbortedRecord(sink, batch):
+                group = self._open.pop((sink, batch), None)
+                if group is not None:
+                    group.fate = Fate.ABORTED
+            case _:
+                assert_never(record)
+
+    def _prepare(self, record: GroupPrepareCommitRecord) -> None:
+        sink = self._sinks.setdefault(record.sink, _Sink(record.query))
+        under_way = self._under_way(record.sink)
+        if sink.query != record.query:
+            if sink.batch != NO_BATCH or under_way:
+                what = f"query {record.query!r} has prepared it, and the sink is of query {sink.query!r}"
+                self._violate(record, what)
+            sink.query = record.query
+        expected = {
+            part.txid: {log: it.records for log, it in part.participants.items() if it.records} for part in record.parts
+        }
+        known = self._open.get((record.sink, record.batch))
+        if known is not None and tuple(known.expected) == tuple(expected):
+            return  # as the snapshot has it
+        if known is not None:
+            self._violate(record, "is prepared again, with other transactions, and was not aborted")
+        elif record.batch <= sink.batch:
+            self._violate(record, f"is prepared, and the sink has had batch {sink.batch}")
+        elif under_way and record.batch < under_way[-1]:
+            self._violate(record, f"is prepared, and the sink had come to batch {under_way[-1]}")
+        group = ToldGroup(record.sink, record.batch, Fate.PREPARED, expected)
+        self.groups.append(group)
+        self._open[record.sink, record.batch] = group
+
+    def _commit(self, record: GroupCommittedRecord) -> None:
+        sink = self._sinks.setdefault(record.sink, _Sink(""))
+        placements = {part.txid: part.placements for part in record.parts}
+        group = self._open.pop((record.sink, record.batch), None)
+        if group is None:
+            self._violate(record, "is committed, and nobody has prepared it")
+            return
+        if tuple(group.expected) != tuple(placements):
+            self._violate(record, "is committed with other transactions than were prepared")
+        before = self._under_way(record.sink)
+        if before and before[0] < record.batch:
+            self._violate(record, f"is committed before batch {before[0]}, which was decided before it")
+        group.fate, group.placements = Fate.COMMITTED, placements
+        sink.batch = record.batch
+
+    def _under_way(self, sink: str) -> list[int]:
+        return sorted(batch for of, batch in self._open if of == sink)
+
+    def _violate(self, record: GroupPrepareCommitRecord | GroupCommittedRecord, what: str) -> None:
+        self.violations.append(Violation(f"{self._where}, batch {record.batch} of sink {record.sink!r}", what, 5))
+
+
+def check_groups(
+    where: str,
+    history: SinkHistory,
+    logs: Mapping[LogId, LogView],
+    parts: Mapping[TxId, Mapping[LogId, AppliedPart]],
+    summary: Summary,
+) -> Iterator[Violation]:
+    """The sinks of the group journal `where` against `logs`: every log that there is.
+
+    `parts` has what the logs know of each transaction.
+    """
+    yield from history.violations
+    for record in history.fences:
+        for place in record.placements:
+            view = logs.get(place.log)
+            if view is not None and place.base_offset + place.count > view.next_offset:
+                what = f"has {place.count} records at {place.base_offset} of {view.name}, which ends at"
+                whose = f"{where}, batch {record.batch} of sink {record.sink!r}"
+                yield Violation(whose, f"{what} {view.next_offset}", 5)
+    for group in history.groups:
+        summary.counts[f"batches of sinks of which {group.fate.name} is the last word"] += 1
+        if group.fate is not Fate.ABORTED:
+            yield from _check_group(f"{where}, batch {group.batch} of sink {group.sink!r}", group, logs, parts)
+
+
+def _check_group(
+    where: str,
+    group: ToldGroup,
+    logs: Mapping[LogId, LogView],
+    parts: Mapping[TxId, Mapping[LogId, AppliedPart]],
+) -> Iterator[Violation]:
+    numbers = {part.apply_number for txid in group.expected for part in parts.get(txid, {}).values()}
+    if len(numbers) > 1:
+        yield Violation(where, f"was not placed as one: it has the apply numbers {sorted(numbers)}", 7)
+    there: list[str] = []
+    missing: list[str] = []
+    lanes_in: dict[LogId, list[TxId]] = {}
+    for txid, expected in group.expected.items():
+        for log in expected:
+            if log in logs:
+                lanes_in.setdefault(log, []).append(txid)
+                found = there if txid in logs[log].applied else missing
+                found.append(f"{txid} in {logs[log].name}")
+    if group.fate is Fate.PREPARED and there and missing:
+        yield Violation(where, f"half of it is copied: {', '.join(there)}; and not {', '.join(missing)}", 7)
+    for log, txids in lanes_in.items():
+        if not logs[log].markers:
+            yield from _check_neighbours(where, group, log, logs[log].name, txids, parts)
+
+
+def _check_neighbours(
+    where: str,
+    group: ToldGroup,
+    log: LogId,
+    log_name: str,
+    txids: Sequence[TxId],
+    parts: Mapping[TxId, Mapping[LogId, AppliedPart]],
+) -> Iterator[Violation]:
+    due: int | None = None
+    for txid in txids:
+        place = _place_of(group, txid, log, parts)
+        if place is not None and due is not None and place[0] != due:
+            what = f"transaction {txid} lies at offset {place[0]} of {log_name}, due is {due}, behind the lane before"
+            yield Violation(where, what, 3)
+        due = None if place is None else place[0] + place[1]
+
+
+def _place_of(
+    group: ToldGroup, txid: TxId, log: LogId, parts: Mapping[TxId, Mapping[LogId, AppliedPart]]
+) -> tuple[int, int] | None:
+    """Where the transaction's records are in the log, and how many; None if nobody knows."""
+    for place in group.placements.get(txid, ()):
+        if place.log == log:
+            return place.base_offset, place.count
+    part = parts.get(txid, {}).get(log)
+    return None if part is None else (part.base_offset, part.count)
