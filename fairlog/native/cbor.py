@@ -25,7 +25,7 @@ DEPTH_MAX = 8
 """Arrays and maps in each other. The deepest request has five: commit's offsets."""
 
 ITEMS_MAX = 100_000
-"""In one request, as in a request of Kafka's (`fairlog.kafka.wire.ELEMENTS_MAX`): 50 ms of reading."""
+"""In one request, as in a request of Kafka's (`fairlog.kafka.wire.ELEMENTS_MAX`): 65 ms of reading."""
 
 _KINDS = ("an integer", "an integer", "a byte string", "a text", "an array", "a map", "a tag", "a simple value")
 _ARGUMENT_BYTES = {24: 1, 25: 2, 26: 4, 27: 8}
