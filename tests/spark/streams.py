@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-WAIT_S = 60
+WAIT_S = 120
+POLL_S = 0.02
+START_TRIES = 3
 
 
 @dataclass
@@ -48,14 +51,26 @@ def frame(spark: SparkSession, address: str, **options: str) -> DataFrame:
 
 def start(stream: DataFrame, batches: Batches, checkpoint: Path) -> StreamingQuery:
     """Run until stopped, one micro-batch after the other."""
-    return stream.writeStream.foreachBatch(batches).option("checkpointLocation", str(checkpoint)).start()
+    return _begun(stream.writeStream.foreachBatch(batches).option("checkpointLocation", str(checkpoint)))
 
 
 def run(stream: DataFrame, batches: Batches, checkpoint: Path) -> None:
     """Run until all is read that was there at the start. Raises what the query has failed of."""
     writer = stream.writeStream.foreachBatch(batches).option("checkpointLocation", str(checkpoint))
-    query = writer.trigger(availableNow=True).start()
+    query = _begun(writer.trigger(availableNow=True))
     try:
         assert query.awaitTermination(WAIT_S), f"the query did not end within {WAIT_S} s"
     finally:
         query.stop()
+
+
+def _begun(writer: DataStreamWriter) -> StreamingQuery:
+    """The query, past the start of the source's process: Spark gives that ten seconds, and a busy machine may not."""
+    for tries_left in reversed(range(START_TRIES)):
+        query = writer.start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(POLL_S)
+        failure = query.exception()
+        if failure is None or "Python worker failed to connect back" not in str(failure) or tries_left == 0:
+            return query
+    raise AssertionError("the last try returns")
