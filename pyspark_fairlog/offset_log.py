@@ -1,0 +1,107 @@
+"""How far a micro-batch reads its topics: taken from the offset log of the query's checkpoint.
+
+A sink is told neither the source's offsets nor could it work them out from the rows: filters drop rows, and shuffles mix
+them. But Spark writes down how far each batch reads before it runs the batch, and reads it from there when the batch is
+replayed. So `<checkpoint>/offsets/<batch id>` is true in each replay:
+
+    v1
+    {"batchWatermarkMs":0,…}            the batch's metadata
+    {"orders": {"0": 42, "1": 40}}      a line for each source, in the sources' own form; "-": nothing yet
+
+What a source reads from topics has the form {topic: {partition: next offset}}, that of this project and of Spark's Kafka
+connector alike. Lines of other forms belong to other sources. A partition that two sources read, in a join with itself,
+counts with the smaller offset.
+
+Limits: the file must be readable where the driver runs: a path, or a URI of a file system that pyarrow knows. A source
+that reads topics of *another* cluster cannot be told apart by its line.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TypeAlias, cast
+
+Ends: TypeAlias = tuple[tuple[str, int, int], ...]
+"""(topic, partition, next offset)s, sorted."""
+
+VERSION = "v1"
+NOTHING_YET = "-"
+
+
+class OffsetLogRefused(ValueError):
+    """The checkpoint does not say how far the batch reads; the sentence says why."""
+
+
+def planned_ends(checkpoint: str, query: str, batch: int) -> Ends:
+    """How far this batch of the query reads its topics. Raises OffsetLogRefused.
+
+    `checkpoint` is the option checkpointLocation; that it is the query's is checked by the id in it.
+    """
+    if parse_query(_read(checkpoint, "metadata")) != query:
+        raise OffsetLogRefused(f"the checkpoint {checkpoint} belongs to another query than {query}")
+    return parse_ends(_read(checkpoint, f"offsets/{batch}"))
+
+
+def parse_query(text: str) -> str:
+    """The query's id in a checkpoint's file `metadata`. Raises OffsetLogRefused."""
+    match _json(text):
+        case {"id": str(query)}:
+            return query
+        case _:
+            raise OffsetLogRefused(f"a checkpoint's metadata holds no query id: {text[:200]!r}")
+
+
+def parse_ends(text: str) -> Ends:
+    """The topics' offsets in a file of the offset log. Raises OffsetLogRefused."""
+    version, *lines = text.rstrip("\n").split("\n")
+    if version != VERSION or len(lines) < 2:
+        raise OffsetLogRefused(
+            f"the offset log has the version {version!r}, and only {VERSION!r} is known; leave Spark's "
+            "spark.sql.streaming.offsetLog.formatVersion at 1, or leave out commitGroup"
+        )
+    found: dict[tuple[str, int], int] = {}
+    sources = [line for line in lines[1:] if line != NOTHING_YET]
+    of_topics = [offsets for offsets in map(_topics, sources) if offsets is not None]
+    if sources and not of_topics:
+        raise OffsetLogRefused(f"none of the query's sources reads topics: {sources[0][:200]!r}")
+    for offsets in of_topics:
+        for key, offset in offsets.items():
+            found[key] = min(offset, found.get(key, offset))
+    return tuple(sorted((topic, partition, offset) for (topic, partition), offset in found.items()))
+
+
+def _topics(line: str) -> dict[tuple[str, int], int] | None:
+    """The offsets of a source that reads topics, None for another source's."""
+    offsets = _json(line)
+    if not isinstance(offsets, dict):
+        return None
+    found: dict[tuple[str, int], int] = {}
+    for topic, partitions in cast("dict[str, object]", offsets).items():
+        if not isinstance(partitions, dict):
+            return None
+        for partition, offset in cast("dict[str, object]", partitions).items():
+            if not partition.isdecimal() or type(offset) is not int or offset < 0:
+                return None
+            found[topic, int(partition)] = offset
+    return found
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _read(checkpoint: str, name: str) -> str:
+    try:
+        if "://" not in checkpoint and not checkpoint.startswith("file:"):
+            return Path(checkpoint, name).read_text(encoding="utf-8")
+        from pyarrow.fs import FileSystem  # pyright: ignore[reportMissingTypeStubs]
+
+        system, path = FileSystem.from_uri(f"{checkpoint.rstrip('/')}/{name}")
+        with system.open_input_file(path) as stream:
+            return stream.read().decode()
+    except (OSError, ValueError, ImportError) as error:  # ValueError: of pyarrow, for a URI that it does not know
+        raise OffsetLogRefused(f"{name} in the checkpoint {checkpoint} cannot be read: {error}") from error

@@ -1,0 +1,176 @@
+"""The sink of `format("fairlog")`: all tasks of a batch write, and one commit publishes what they wrote, exactly once.
+
+    tasks      write_lane (writing.py): a lane for each attempt, flushed and left open
+    driver     commit: names the lanes that have won; the node makes them visible as one, and remembers the batch
+
+Spark makes the writer anew for each micro-batch and again for its commit, in another process. So nothing is kept here:
+what a commit needs comes with the tasks' messages, and whether a batch was committed before is for the node to know. A
+commit that is repeated after a lost answer, or by a replay after a crash of the driver, is answered "already committed".
+
+A stream's sink has one name for its life, `transactionalId` or `spark-<query id>`. A batch write is a sink of its own
+with one batch, which is forgotten when it is committed: who runs it again writes again, as with any format.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from pyspark_fairlog.native import Native, NativeError, Offsets
+from pyspark_fairlog.offset_log import OffsetLogRefused, planned_ends
+from pyspark_fairlog.persistence import PATIENCE_S, persistently
+from pyspark_fairlog.rows import columns
+from pyspark_fairlog.sink_options import SinkOptions, parse
+from pyspark_fairlog.writing import BatchIdentity, LaneWritten, SinkError, write_lane
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyarrow import RecordBatch  # pyright: ignore[reportMissingTypeStubs]
+    from pyspark.sql.types import StructType
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
+"""Local properties of a streaming query's tasks."""
+
+UNKNOWN_SINK = "unknown-sink"
+"""What the node says of a sink that nobody has joined."""
+
+ABORT_S = 5.0
+"""So long an abort is tried: it is advice, and whoever waits for it waits for an error's message."""
+
+_log = logging.getLogger(__name__)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """The writer of `writeStream`. Raises OptionRefused and RowsRefused when it is made."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        # `overwrite` is the output mode complete: as with the connector, each batch appends the whole result.
+        self._options = parse(options, streaming=True)
+        self._columns = columns(schema, self._options.topic)
+
+    def write(self, iterator: Iterator[RecordBatch]) -> LaneWritten:
+        """In a task: write its rows into a lane. Raises SinkError."""
+        context = TaskContext.get()
+        assert context is not None
+        query, run, batch = (_local(context, name) for name in (QUERY_ID, RUN_ID, BATCH_ID))
+        sink = self._options.transactional_id or f"spark-{query}"
+        return write_lane(BatchIdentity(sink, query, run, int(batch)), self._options, self._columns, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """In the driver: publish what the tasks wrote, and the source's offsets with it. Raises SinkError."""
+        lanes = _lanes(messages)
+        if lanes:
+            assert all(lane.identity == lanes[0].identity for lane in lanes), "all messages are of one batch"
+            assert lanes[0].identity.batch == batchId
+            commit_lanes(lanes, self._options, self._offsets(lanes[0].identity))
+        # else: the data frame had no partition, not even an empty one; there is nothing to publish
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """In the driver: give up what the tasks wrote. Never raises: Spark has an error to tell already."""
+        lanes = _lanes(messages)
+        if lanes:
+            give_up(lanes[0].identity, self._options)
+
+    def _offsets(self, identity: BatchIdentity) -> Offsets | None:
+        group, checkpoint = self._options.commit_group, self._options.checkpoint
+        if group is None or checkpoint is None:
+            return None
+        try:
+            ends = planned_ends(checkpoint, identity.query, identity.batch)
+        except OffsetLogRefused as error:
+            raise SinkError(f"the offsets of {identity} for the group {group!r} are not known: {error}") from error
+        return Offsets(group, ends) if ends else None
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """The writer of `write`. Raises OptionRefused, RowsRefused and SinkError when it is made.
+
+    It is made once for a job, and sent to the tasks and to the commit; so the sink's name is drawn here.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise SinkError("the save mode overwrite is not served: a topic keeps its records; use append")
+        self._options = parse(options, streaming=False)
+        self._columns = columns(schema, self._options.topic)
+        job = str(uuid.uuid4())
+        self._identity = BatchIdentity(f"{self._options.transactional_id or 'spark'}-{job}", job, job, 0)
+
+    def write(self, iterator: Iterator[RecordBatch]) -> LaneWritten:
+        """In a task: write its rows into a lane. Raises SinkError."""
+        return write_lane(self._identity, self._options, self._columns, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """In the driver: publish what the tasks wrote. Raises SinkError."""
+        lanes = _lanes(messages)
+        if any(lane.records for lane in lanes):
+            commit_lanes(lanes, self._options, None)
+            self._forget()
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """In the driver: give up what the tasks wrote. Never raises: Spark has an error to tell already."""
+        give_up(self._identity, self._options)
+        self._forget()
+
+    def _forget(self) -> None:
+        try:
+            persistently(lambda native: native.forget(self._identity.sink), self._options.bootstrap, patience_s=ABORT_S)
+        except (NativeError, ConnectionError) as error:
+            if isinstance(error, NativeError) and error.kind == UNKNOWN_SINK:
+                return  # no task had a row, or all failed before they joined
+            _log.warning("the node keeps the sink %r of a batch write: %s", self._identity.sink, error)
+
+
+def commit_lanes(lanes: Sequence[LaneWritten], options: SinkOptions, offsets: Offsets | None) -> None:
+    """Have the node publish these lanes of one batch as one; done already is as good. Raises SinkError."""
+    identity = lanes[0].identity
+    winners = [(lane.partition, lane.attempt, lane.records) for lane in lanes if lane.records]
+    try:
+        persistently(
+            lambda native: native.commit(
+                sink=identity.sink,
+                query=identity.query,
+                run=identity.run,
+                batch=identity.batch,
+                winners=winners,
+                offsets=offsets,
+            ),
+            options.bootstrap,
+        )
+    except NativeError as error:
+        raise SinkError(f"{identity} is not committed: {error.sentence} ({error.kind})") from error
+    except ConnectionError as error:
+        raise SinkError(
+            f"whether {identity} is committed is not known, the node did not answer for {PATIENCE_S:.0f} s: {error}; "
+            "start the query again: it asks again, and nothing is lost or written twice"
+        ) from error
+
+
+def give_up(identity: BatchIdentity, options: SinkOptions) -> None:
+    """Tell the node to discard the batch's lanes. Where that fails, a newer run or a time-out does it."""
+    try:
+        with Native.connect(options.bootstrap, timeout_s=ABORT_S) as native:
+            native.abort(sink=identity.sink, query=identity.query, run=identity.run, batch=identity.batch)
+    except (NativeError, ConnectionError) as error:
+        if isinstance(error, NativeError) and error.kind == UNKNOWN_SINK:
+            return
+        _log.warning("%s could not be aborted: %s", identity, error)
+
+
+def _lanes(messages: Sequence[WriterCommitMessage | None]) -> list[LaneWritten]:
+    return [message for message in messages if isinstance(message, LaneWritten)]
+
+
+def _local(context: TaskContext, name: str) -> str:
+    value = context.getLocalProperty(name)
+    if value is None:
+        raise SinkError(f"Spark does not say {name} to its tasks: this is no micro-batch of a streaming query")
+    return value
