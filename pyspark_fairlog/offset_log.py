@@ -1,6 +1,6 @@
 """How far a micro-batch reads its topics: taken from the offset log of the query's checkpoint.
 
-A sink is told neither the source's offsets nor could it work them out from the rows: filters drop rows, and shuffles mix
+A sink is not told the source's offsets, nor could it work them out from the rows: filters drop rows, and shuffles mix
 them. But Spark writes down how far each batch reads before it runs the batch, and reads it from there when the batch is
 replayed. So `<checkpoint>/offsets/<batch id>` is true in each replay:
 
@@ -8,9 +8,8 @@ replayed. So `<checkpoint>/offsets/<batch id>` is true in each replay:
     {"batchWatermarkMs":0,…}            the batch's metadata
     {"orders": {"0": 42, "1": 40}}      a line for each source, in the sources' own form; "-": nothing yet
 
-What a source reads from topics has the form {topic: {partition: next offset}}, that of this project and of Spark's Kafka
-connector alike. Lines of other forms belong to other sources. A partition that two sources read, in a join with itself,
-counts with the smaller offset.
+A source of topics writes {topic: {partition: next offset}}, Fairlog's and Spark's Kafka connector alike. Lines of other
+forms belong to other sources. A partition that two sources read, in a join with itself, counts with the smaller offset.
 
 Limits: the file must be readable where the driver runs: a path, or a URI of a file system that pyarrow knows. A source
 that reads topics of *another* cluster cannot be told apart by its line.
@@ -20,7 +19,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
+from urllib.parse import quote
 
 Ends: TypeAlias = tuple[tuple[str, int, int], ...]
 """(topic, partition, next offset)s, sorted."""
@@ -94,14 +94,23 @@ def _json(text: str) -> object:
         return None
 
 
+def _local_path(checkpoint: str) -> str | None:
+    """The path of a checkpoint in the local file system: "/x", "file:/x" and "file:///x", as Hadoop writes them."""
+    if checkpoint.startswith("file:"):
+        return "/" + checkpoint.removeprefix("file:").lstrip("/")
+    return None if "://" in checkpoint else checkpoint
+
+
 def _read(checkpoint: str, name: str) -> str:
     try:
-        if "://" not in checkpoint and not checkpoint.startswith("file:"):
-            return Path(checkpoint, name).read_text(encoding="utf-8")
-        from pyarrow.fs import FileSystem  # pyright: ignore[reportMissingTypeStubs]
+        local = _local_path(checkpoint)
+        if local is not None:
+            return Path(local, name).read_text(encoding="utf-8")
+        import pyarrow.fs  # pyright: ignore[reportMissingTypeStubs]
 
-        system, path = FileSystem.from_uri(f"{checkpoint.rstrip('/')}/{name}")
+        fs: Any = pyarrow.fs  # it has no types
+        system, path = fs.FileSystem.from_uri(quote(f"{checkpoint.rstrip('/')}/{name}", safe=":/@"))
         with system.open_input_file(path) as stream:
-            return stream.read().decode()
+            return str(stream.read(), "utf-8")
     except (OSError, ValueError, ImportError) as error:  # ValueError: of pyarrow, for a URI that it does not know
         raise OffsetLogRefused(f"{name} in the checkpoint {checkpoint} cannot be read: {error}") from error

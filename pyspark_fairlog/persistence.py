@@ -1,8 +1,8 @@
 """Asking a node until it answers: what is asked over a restart of the node, and for how long.
 
-What a sink asks can be repeated without harm: a lane that was joined in vain is discarded with its batch, and a batch is
-committed once, however often it is asked for. So a lost connection, a node that is being restarted and a disk that has
-refused are asked again for a while; everything else that the node says is final.
+What a sink asks can be repeated without harm: a lane that was joined in vain is discarded with its batch, and a batch
+is committed once, however often it is asked for. So a lost connection, a node that is being restarted and a disk that
+has refused are asked again for a while; everything else that the node says is final.
 """
 
 from __future__ import annotations

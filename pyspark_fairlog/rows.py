@@ -51,11 +51,11 @@ class Columns:
 
 def columns(schema: StructType, topic: str | None) -> Columns:
     """What is written of rows of this schema; `topic` is the option. Raises RowsRefused."""
-    found = {field.name.lower(): field.dataType.simpleString() for field in schema.fields if field.name.lower() in KINDS}
+    kinds = {field.name.lower(): field.dataType.simpleString() for field in schema.fields}
+    found = {name: kind for name, kind in kinds.items() if name in KINDS}
     if "value" not in found:
-        raise RowsRefused(
-            f"there is no column 'value' to write; the columns are {', '.join(map(repr, schema.fieldNames())) or 'none'}"
-        )
+        names = ", ".join(map(repr, schema.fieldNames())) or "none"
+        raise RowsRefused(f"there is no column 'value' to write; the columns are {names}")
     if topic is None and "topic" not in found:
         raise RowsRefused("the topic is missing: there is neither an option 'topic' nor a column of this name")
     for name, kind in found.items():
@@ -93,7 +93,9 @@ def _named(topics: Sequence[str | None]) -> Sequence[str]:
 def _chosen(partitions: Sequence[int | None]) -> Sequence[int]:
     found = [ANY_PARTITION if each is None else each for each in partitions]
     if found and min(found) < ANY_PARTITION:
-        raise RowsRefused(f"a row's column 'partition' is {min(found)}; partitions count from 0, null lets the key decide")
+        raise RowsRefused(
+            f"a row's column 'partition' is {min(found)}; partitions count from 0, and null lets the key decide"
+        )
     return found
 
 

@@ -5,7 +5,8 @@
 
 Spark makes the writer anew for each micro-batch and again for its commit, in another process. So nothing is kept here:
 what a commit needs comes with the tasks' messages, and whether a batch was committed before is for the node to know. A
-commit that is repeated after a lost answer, or by a replay after a crash of the driver, is answered "already committed".
+commit that is repeated, after a lost answer or in a replay after a crash of the driver, is answered "already
+committed".
 
 A stream's sink has one name for its life, `transactionalId` or `spark-<query id>`. A batch write is a sink of its own
 with one batch, which is forgotten when it is committed: who runs it again writes again, as with any format.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -31,7 +32,6 @@ from pyspark_fairlog.writing import BatchIdentity, LaneWritten, SinkError, write
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyarrow import RecordBatch  # pyright: ignore[reportMissingTypeStubs]
     from pyspark.sql.types import StructType
 
 QUERY_ID = "sql.streaming.queryId"
@@ -39,6 +39,7 @@ BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
 """Local properties of a streaming query's tasks."""
 
+EFFECT_UNKNOWN = "effect-unknown"
 UNKNOWN_SINK = "unknown-sink"
 """What the node says of a sink that nobody has joined."""
 
@@ -51,12 +52,12 @@ _log = logging.getLogger(__name__)
 class StreamWriter(DataSourceStreamArrowWriter):
     """The writer of `writeStream`. Raises OptionRefused and RowsRefused when it is made."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:  # noqa: ARG002
         # `overwrite` is the output mode complete: as with the connector, each batch appends the whole result.
         self._options = parse(options, streaming=True)
         self._columns = columns(schema, self._options.topic)
 
-    def write(self, iterator: Iterator[RecordBatch]) -> LaneWritten:
+    def write(self, iterator: Iterator[Any]) -> LaneWritten:
         """In a task: write its rows into a lane. Raises SinkError."""
         context = TaskContext.get()
         assert context is not None
@@ -73,7 +74,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             commit_lanes(lanes, self._options, self._offsets(lanes[0].identity))
         # else: the data frame had no partition, not even an empty one; there is nothing to publish
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """In the driver: give up what the tasks wrote. Never raises: Spark has an error to tell already."""
         lanes = _lanes(messages)
         if lanes:
@@ -104,7 +105,7 @@ class BatchWriter(DataSourceArrowWriter):
         job = str(uuid.uuid4())
         self._identity = BatchIdentity(f"{self._options.transactional_id or 'spark'}-{job}", job, job, 0)
 
-    def write(self, iterator: Iterator[RecordBatch]) -> LaneWritten:
+    def write(self, iterator: Iterator[Any]) -> LaneWritten:
         """In a task: write its rows into a lane. Raises SinkError."""
         return write_lane(self._identity, self._options, self._columns, iterator)
 
@@ -115,7 +116,7 @@ class BatchWriter(DataSourceArrowWriter):
             commit_lanes(lanes, self._options, None)
             self._forget()
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002
         """In the driver: give up what the tasks wrote. Never raises: Spark has an error to tell already."""
         give_up(self._identity, self._options)
         self._forget()
@@ -145,11 +146,11 @@ def commit_lanes(lanes: Sequence[LaneWritten], options: SinkOptions, offsets: Of
             ),
             options.bootstrap,
         )
-    except NativeError as error:
-        raise SinkError(f"{identity} is not committed: {error.sentence} ({error.kind})") from error
-    except ConnectionError as error:
+    except (NativeError, ConnectionError) as error:
+        if isinstance(error, NativeError) and error.kind != EFFECT_UNKNOWN:
+            raise SinkError(f"{identity} is not committed: {error}") from error
         raise SinkError(
-            f"whether {identity} is committed is not known, the node did not answer for {PATIENCE_S:.0f} s: {error}; "
+            f"whether {identity} is committed is not known, and could not be learned in {PATIENCE_S:.0f} s: {error}; "
             "start the query again: it asks again, and nothing is lost or written twice"
         ) from error
 

@@ -1,10 +1,9 @@
-"""The options of `write` and `writeStream`: which there are, and what is wrong with the ones that were given.
+"""What a sink needs of the options of `write` and `writeStream`.
 
-They have the names of Spark's Kafka connector where they mean the same. What the connector does not have:
-`transactionalId` names the sink, and `commitGroup` lets a consumer group go along with the batches. `kafka.*` go to the
-producer, which is librdkafka's, under its names; those that the exactly-once sink decides are refused.
+Which options there are, and under which names, is said in `options.py`. Here is what exactly-once adds: settings of the
+producer that it decides, or leaves one value, and what `commitGroup` needs to be true.
 
-Pure. Everything unknown is refused by name, so that a misspelled option is not silently without effect.
+Pure; everything that is wrong raises OptionRefused.
 """
 
 from __future__ import annotations
@@ -12,12 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-KAFKA_PREFIX = "kafka."
-
-BOOTSTRAP = "kafka.bootstrap.servers"
-
-NAMES = ("topic", "transactionalId", "commitGroup", "checkpointLocation")
-"""Besides `kafka.*`. Spark hands options over in small letters."""
+from pyspark_fairlog.options import OptionRefused, write_options
 
 DECIDED = {
     "transactional.id": "the node hands out a transactional id to each task; the option transactionalId names the sink",
@@ -30,10 +24,6 @@ DECIDED = {
 
 ONLY = {"enable.idempotence": ("true",), "acks": ("all", "-1"), "request.required.acks": ("all", "-1")}
 """Settings that exactly-once leaves one value."""
-
-
-class OptionRefused(ValueError):
-    """An option is missing, unknown or cannot have this value; the sentence says which, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,45 +45,21 @@ class SinkOptions:
 
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """The options of a sink, whose names are compared without case. Raises OptionRefused."""
-    given = {name.lower(): value for name, value in options.items()}
-    producer = {
-        name.removeprefix(KAFKA_PREFIX): value
-        for name, value in given.items()
-        if name.startswith(KAFKA_PREFIX) and name != BOOTSTRAP
-    }
-    known = {name.lower() for name in NAMES}
-    for name in given:
-        if name not in known and not name.startswith(KAFKA_PREFIX):
+    """The options of a sink. Raises OptionRefused."""
+    given = write_options(options, forbidden=DECIDED)
+    for name, value in given.client.items():
+        if name in ONLY and value.lower() not in ONLY[name]:
             raise OptionRefused(
-                f"the sink has no option {name!r}; it has {', '.join(NAMES)}, and {KAFKA_PREFIX}* for the producer"
+                f"the option kafka.{name} can only be {ONLY[name][0]!r} and not {value!r}: the sink writes exactly once"
             )
-    for name, value in producer.items():
-        _check_setting(name, value)
-    if not given.get(BOOTSTRAP):
-        raise OptionRefused(f"the option {BOOTSTRAP} is missing: the node's HOST:PORT")
-    for name in ("topic", "transactionalId", "commitGroup"):
-        if given.get(name.lower()) == "":
-            raise OptionRefused(f"the option {name} is empty; leave it out, or give it a name")
-    group, checkpoint = given.get("commitgroup"), given.get("checkpointlocation")
-    if group is not None and not streaming:
+    checkpoint = {name.lower(): value for name, value in options.items()}.get("checkpointlocation")
+    if given.commit_group is not None and not streaming:
         raise OptionRefused("the option commitGroup is for writeStream: a batch write has no source that goes on")
-    if group is not None and checkpoint is None:
+    if given.commit_group is not None and checkpoint is None:
         raise OptionRefused(
             "the option commitGroup needs the option checkpointLocation, also where Spark's configuration names a "
             "common place: the offsets of each batch are read from the checkpoint"
         )
     return SinkOptions(
-        given[BOOTSTRAP], given.get("topic"), given.get("transactionalid"), group, checkpoint, producer
+        given.bootstrap, given.topic, given.transactional_id, given.commit_group, checkpoint, given.client
     )
-
-
-def _check_setting(name: str, value: str) -> None:
-    """Raises OptionRefused for a setting of the producer that would break the promise."""
-    if name in DECIDED:
-        raise OptionRefused(f"the option {KAFKA_PREFIX}{name} cannot be set: {DECIDED[name]}")
-    if name in ONLY and value.lower() not in ONLY[name]:
-        raise OptionRefused(
-            f"the option {KAFKA_PREFIX}{name} can only be {ONLY[name][0]!r} and not {value!r}: the sink writes "
-            "exactly once"
-        )

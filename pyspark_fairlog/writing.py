@@ -24,7 +24,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from pyspark import TaskContext
@@ -34,9 +34,6 @@ from pyspark_fairlog.native import NativeError
 from pyspark_fairlog.persistence import persistently
 from pyspark_fairlog.rows import Columns, Record, RowsRefused, records
 from pyspark_fairlog.sink_options import SinkOptions
-
-if TYPE_CHECKING:
-    from pyarrow import RecordBatch  # pyright: ignore[reportMissingTypeStubs]
 
 SETTINGS = {
     "partitioner": "murmur2_random",  # as in Java's clients: the same key goes to the same partition
@@ -85,12 +82,11 @@ class LaneWritten(WriterCommitMessage):
     records: int
 
 
-def write_lane(
-    identity: BatchIdentity, options: SinkOptions, columns: Columns, batches: Iterator[RecordBatch]
-) -> LaneWritten:
+def write_lane(identity: BatchIdentity, options: SinkOptions, columns: Columns, batches: Iterator[Any]) -> LaneWritten:
     """Write the rows of this task in a lane of its own, which is left to the driver's commit.
 
-    Runs in a Spark task. Returns what the driver has to name. Raises SinkError; what was written is given up then.
+    Runs in a Spark task; `batches` are `pyarrow.RecordBatch`es. Returns what the driver has to name. Raises SinkError;
+    what was written is given up then.
     """
     context = TaskContext.get()
     assert context is not None, "lanes are written by Spark's tasks"
@@ -146,18 +142,20 @@ class _Lane:
 
     def __init__(self, transactional_id: str, options: SinkOptions, topic: str | None) -> None:
         failures: list[KafkaError] = []
+
+        def note(error: KafkaError, message: object) -> None:  # noqa: ARG001
+            failures.append(error)
+
         decided: dict[str, Any] = {
             "bootstrap.servers": options.bootstrap,
             "transactional.id": transactional_id,
             "delivery.report.only.error": True,  # no call into Python for what has arrived
-            "on_delivery": lambda error, _: failures.append(error),
+            "on_delivery": note,
         }
         self._failures = failures
         self._producer = Producer({**SETTINGS, **options.producer, **decided})
         for _ in range(2):  # see the module's head
-            self._producer.list_topics(topic, timeout=METADATA_S) if topic else self._producer.list_topics(
-                timeout=METADATA_S
-            )
+            self._producer.list_topics(*([topic] if topic else []), timeout=METADATA_S)
         self._producer.init_transactions(INIT_S)
         self._producer.begin_transaction()
 

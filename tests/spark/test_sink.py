@@ -1,0 +1,174 @@
+"""The driver's side of the sink: what a commit names, what an abort does, and what a refusal says."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from pyspark_fairlog import sink
+from pyspark_fairlog.native import Committed, Native, NativeError, Offsets
+from pyspark_fairlog.sink import BatchWriter, StreamWriter
+from pyspark_fairlog.writing import BatchIdentity, LaneWritten, SinkError
+
+OPTIONS = {"kafka.bootstrap.servers": "here:1", "topic": "t"}
+VALUES = StructType([StructField("value", StringType())])
+BATCH = BatchIdentity("totals", "query", "run", 7)
+LANES = [LaneWritten(BATCH, 0, 11, 5), LaneWritten(BATCH, 1, 12, 0), LaneWritten(BATCH, 2, 17, 3)]
+
+
+class RecordingNode:
+    """Notes what it is asked; refuses the operations that it was told to refuse."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.refuse: dict[str, Exception] = {}
+
+    def __enter__(self) -> RecordingNode:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        pass
+
+    def _note(self, operation: str, told: dict[str, Any]) -> None:
+        self.asked.append((operation, told))
+        if operation in self.refuse:
+            raise self.refuse[operation]
+
+    def commit(self, **told: Any) -> Committed:
+        self._note("commit", told)
+        return Committed(already=False, placements=())
+
+    def abort(self, **told: Any) -> None:
+        self._note("abort", told)
+
+    def forget(self, name: str) -> None:
+        self._note("forget", {"sink": name})
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> RecordingNode:
+    recording = RecordingNode()
+
+    def ask_once(ask: Callable[[Native], object], bootstrap: str, **_: object) -> object:
+        return ask(cast("Native", recording))
+
+    monkeypatch.setattr(sink, "persistently", ask_once)
+    monkeypatch.setattr(Native, "connect", lambda *_, **__: recording)
+    return recording
+
+
+def stream_writer(**options: str) -> StreamWriter:
+    return StreamWriter(OPTIONS | options, VALUES, False)
+
+
+def batch_lanes(writer: BatchWriter, records: int) -> list[LaneWritten]:
+    return [LaneWritten(writer._identity, 0, 1, records)]
+
+
+def test_commit_names_the_lanes_that_have_rows(node: RecordingNode) -> None:
+    """A task without rows has joined nothing."""
+    stream_writer().commit([LANES[0], None, *LANES[1:]], 7)
+    assert node.asked == [
+        (
+            "commit",
+            {
+                "sink": "totals",
+                "query": "query",
+                "run": "run",
+                "batch": 7,
+                "winners": [(0, 11, 5), (2, 17, 3)],
+                "offsets": None,
+            },
+        )
+    ]
+
+
+def test_commit_of_a_batch_without_rows_still_moves_the_fence(node: RecordingNode) -> None:
+    """So that a deleted checkpoint is noticed, and the group's offsets go on."""
+    stream_writer().commit([LANES[1]], 7)
+    assert [(operation, told["winners"]) for operation, told in node.asked] == [("commit", [])]
+
+
+def test_commit_without_any_message_asks_for_nothing(node: RecordingNode) -> None:
+    """Of a data frame without partitions Spark says nothing, not even which query it is."""
+    stream_writer().commit([None], 7)
+    stream_writer().abort([None], 7)
+    assert not node.asked
+
+
+def test_commit_takes_the_planned_offsets_along(node: RecordingNode, tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "metadata").write_text('{"id":"query"}')
+    (tmp_path / "offsets" / "7").write_text('v1\n{}\n{"orders":{"0":42}}')
+    stream_writer(commitGroup="readers", checkpointLocation=str(tmp_path)).commit(LANES, 7)
+    assert node.asked[0][1]["offsets"] == Offsets("readers", (("orders", 0, 42),))
+
+
+def test_commit_whose_offsets_are_not_known_is_refused(node: RecordingNode, tmp_path: Path) -> None:
+    """Rather than published without them: the next batch would not make good for it."""
+    with pytest.raises(SinkError, match=r"batch 7 of the sink 'totals'.*'readers'.*metadata"):
+        stream_writer(commitGroup="readers", checkpointLocation=str(tmp_path)).commit(LANES, 7)
+    assert not node.asked
+
+
+def test_commit_that_is_refused_says_the_nodes_sentence(node: RecordingNode) -> None:
+    node.refuse["commit"] = NativeError("another-query", "the sink belongs to another query")
+    with pytest.raises(
+        SinkError, match=r"batch 7 of the sink 'totals' is not committed: the sink belongs.*another-query"
+    ):
+        stream_writer().commit(LANES, 7)
+
+
+@pytest.mark.parametrize("error", [ConnectionError("gone"), NativeError("effect-unknown", "the disk refused")])
+def test_commit_whose_effect_is_unknown_says_so_and_what_to_do(node: RecordingNode, error: Exception) -> None:
+    node.refuse["commit"] = error
+    with pytest.raises(SinkError, match=r"is not known.*start the query again"):
+        stream_writer().commit(LANES, 7)
+
+
+@pytest.mark.parametrize("error", [None, ConnectionError("gone"), NativeError("committed", "it is committed")])
+def test_abort_is_advice_and_raises_nothing(node: RecordingNode, error: Exception | None) -> None:
+    if error is not None:
+        node.refuse["abort"] = error
+    stream_writer().abort([None, LANES[0]], 7)
+    assert node.asked == [("abort", {"sink": "totals", "query": "query", "run": "run", "batch": 7})]
+
+
+def test_batch_write_is_a_sink_of_its_own_that_is_forgotten(node: RecordingNode) -> None:
+    writer = BatchWriter(OPTIONS | {"transactionalId": "load"}, VALUES, False)
+    sent = pickle.loads(pickle.dumps(writer))  # to the tasks and to the commit, which see the same sink
+    sent.commit(batch_lanes(writer, 5))
+    assert [operation for operation, _ in node.asked] == ["commit", "forget"]
+    told = node.asked[0][1]
+    assert told["sink"].startswith("load-")
+    assert told["batch"] == 0
+    assert node.asked[1][1] == {"sink": told["sink"]}
+    assert BatchWriter(OPTIONS, VALUES, False)._identity.sink.startswith("spark-")
+
+
+def test_batch_write_without_rows_asks_for_nothing(node: RecordingNode) -> None:
+    writer = BatchWriter(OPTIONS, VALUES, False)
+    writer.commit(batch_lanes(writer, 0))
+    assert not node.asked
+
+
+def test_batch_write_that_cannot_be_forgotten_is_committed_all_the_same(node: RecordingNode) -> None:
+    node.refuse["forget"] = ConnectionError("gone")
+    writer = BatchWriter(OPTIONS, VALUES, False)
+    writer.commit(batch_lanes(writer, 5))
+
+
+def test_batch_write_that_fails_is_aborted_and_forgotten(node: RecordingNode) -> None:
+    node.refuse = {"abort": NativeError("unknown-sink", ""), "forget": NativeError("unknown-sink", "")}
+    BatchWriter(OPTIONS, VALUES, False).abort([None])
+    assert [operation for operation, _ in node.asked] == ["abort", "forget"]
+
+
+def test_batch_write_that_would_overwrite_is_refused() -> None:
+    with pytest.raises(SinkError, match="append"):
+        BatchWriter(OPTIONS, VALUES, True)

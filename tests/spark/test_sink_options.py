@@ -1,0 +1,51 @@
+"""The sink's options: what exactly-once decides is refused with a reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyspark_fairlog.options import OptionRefused
+from pyspark_fairlog.sink_options import SinkOptions, parse
+
+ADDRESS = {"kafka.bootstrap.servers": "localhost:9092"}
+
+
+def test_options_of_a_stream_are_taken_whatever_their_case() -> None:
+    """Spark hands names over in small letters."""
+    given = {"topic": "t", "transactionalid": "totals", "commitgroup": "g", "checkpointlocation": "/c"}
+    assert parse(ADDRESS | given | {"kafka.linger.ms": "20"}, streaming=True) == SinkOptions(
+        "localhost:9092", "t", "totals", "g", "/c", {"linger.ms": "20"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("kafka.transactional.id", "mine"),
+        ("kafka.enable.idempotence", "false"),
+        ("kafka.acks", "1"),
+        ("kafka.value.serializer", "org.example.Serializer"),
+        ("kafka.delivery.report.only.error", "false"),
+        ("topic", ""),
+        ("transactionalId", " "),
+    ],
+)
+def test_option_that_would_break_the_promise_is_refused_by_name(option: str, value: str) -> None:
+    with pytest.raises(OptionRefused, match=option):
+        parse(ADDRESS | {option: value}, streaming=True)
+
+
+@pytest.mark.parametrize(("option", "value"), [("kafka.enable.idempotence", "true"), ("kafka.acks", "all")])
+def test_option_that_says_what_is_done_anyway_is_taken(option: str, value: str) -> None:
+    """Jobs that come from the connector often say so."""
+    parse(ADDRESS | {option: value}, streaming=True)
+
+
+def test_commit_group_needs_a_checkpoint_that_is_known() -> None:
+    with pytest.raises(OptionRefused, match="checkpointLocation"):
+        parse(ADDRESS | {"commitGroup": "g"}, streaming=True)
+
+
+def test_commit_group_of_a_batch_write_is_refused() -> None:
+    with pytest.raises(OptionRefused, match="writeStream"):
+        parse(ADDRESS | {"commitGroup": "g", "checkpointLocation": "/c"}, streaming=False)
