@@ -1,0 +1,169 @@
+"""The query that the sink's tests run: Spark's own counting source, written to a topic, batch after batch.
+
+The source is `rate-micro-batch`, which gives each batch the next `ROWS` numbers and so the same ones in each replay.
+What has to be in the topic then is known: 0, 1, 2, … up to a whole number of batches, each once. Run as a program, it
+is a driver of its own, which a test may kill with all its processes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scripts.node_process import ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = 100
+TOPIC = "numbers"
+RUN_S = 240.0
+POLL_S = 0.05
+
+
+def start(spark: SparkSession, address: str, checkpoint: Path, **options: str) -> Any:
+    """The running query."""
+    from tests.spark.held_sink import HeldSource
+
+    spark.dataSource.register(HeldSource)
+    counted = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2).load()
+    writer = counted.selectExpr("cast(value as string) as key", "cast(value as string) as value").writeStream
+    return (
+        writer.format("fairlog-held")
+        .options(**{"kafka.bootstrap.servers": address, "topic": TOPIC} | options)
+        .option("checkpointLocation", str(checkpoint))
+        .start()
+    )
+
+
+def run(spark: SparkSession, address: str, checkpoint: Path, *, through: int, **options: str) -> None:
+    """Run the query until it has done batch `through`, and stop it. Raises what it fails with."""
+    query = start(spark, address, checkpoint, **options)
+    try:
+        wait_for_batch(query, through)
+    finally:
+        query.stop()
+
+
+def wait_for_batch(query: Any, number: int) -> None:
+    deadline = time.monotonic() + RUN_S
+    while query.lastProgress is None or query.lastProgress["batchId"] < number:
+        if not query.isActive:
+            query.awaitTermination()  # raises what it failed with
+        assert time.monotonic() < deadline, f"batch {number} was not done after {RUN_S:.0f} s"
+        time.sleep(POLL_S)
+
+
+class Driver:
+    """The query in a driver of its own; `kill` ends it and all its processes at once."""
+
+    def __init__(self, address: str, checkpoint: Path, *, master: str = "local[2]", **options: str) -> None:
+        command = [sys.executable, "-m", "tests.spark.counting", master, address, str(checkpoint)]
+        self.output_path = checkpoint.with_name(f"driver-{time.monotonic_ns()}.out")
+        with self.output_path.open("wb") as output:
+            self._child = subprocess.Popen(
+                command + [f"{name}={value}" for name, value in options.items()],
+                cwd=checkpoint.parent,
+                env=os.environ
+                | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")]), "PYSPARK_PYTHON": sys.executable},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def wait_for(self, path: Path, timeout_s: float = RUN_S) -> None:
+        """Return when the file is there. The driver must not end before."""
+        deadline = time.monotonic() + timeout_s
+        while not path.exists():
+            assert self._child.poll() is None, f"the driver ended with {self._child.returncode}:\n{self.output()}"
+            assert time.monotonic() < deadline, f"{path.name} was not there after {timeout_s:.0f} s:\n{self.output()}"
+            time.sleep(POLL_S)
+
+    def wait(self, timeout_s: float = RUN_S) -> int:
+        """Its exit status."""
+        return self._child.wait(timeout_s)
+
+    def output(self) -> str:
+        return self.output_path.read_text(encoding="utf-8", errors="replace")
+
+    def kill(self) -> None:
+        """SIGKILL to the driver, its JVM and Spark's Python workers, which are one session but several groups."""
+        session = self._child.pid
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(fields[3]) == session:
+                try:
+                    os.kill(int(stat.parent.name), signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+        self._child.wait()
+
+
+def create_topic(address: str, *, partitions: int = 2) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": address})
+    for made in admin.create_topics([NewTopic(TOPIC, partitions, 1)]).values():
+        made.result()
+
+
+def messages(address: str, topic: str = TOPIC) -> list[Any]:
+    """What a plain consumer reads from all partitions of the topic, to their ends."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "plain", "isolation.level": "read_uncommitted"})
+    try:
+        found: list[Any] = []
+        for partition in consumer.list_topics(topic).topics[topic].partitions:
+            _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+            consumer.assign([TopicPartition(topic, partition, 0)])
+            left = end
+            while left:
+                got = consumer.consume(left, 30)
+                assert got, f"{left} of {end} records of partition {partition} did not come"
+                assert all(message.error() is None for message in got)
+                found += got
+                left -= len(got)
+        return found
+    finally:
+        consumer.close()
+
+
+def numbers(address: str) -> list[int]:
+    """The numbers in the topic, sorted."""
+    return sorted(int(message.value()) for message in messages(address))
+
+
+def assert_whole(address: str, *, batches: int) -> None:
+    """At least so many batches are in the topic, and nothing but whole ones: no gap, no duplicate."""
+    found = numbers(address)
+    assert found == list(range(len(found)))
+    assert len(found) % ROWS == 0
+    assert len(found) >= batches * ROWS
+
+
+def main(master: str, address: str, checkpoint: str, *options: str) -> None:
+    from pyspark.sql import SparkSession
+
+    from tests.spark.conftest import SPARK_CONF
+
+    builder = SparkSession.builder.master(master)
+    for name, value in SPARK_CONF.items():
+        builder = builder.config(name, value)
+    given: Mapping[str, str] = dict(option.split("=", 1) for option in options)  # pyright: ignore[reportAssignmentType]
+    through = int(given.pop("through"))  # pyright: ignore[reportAttributeAccessIssue]
+    run(builder.getOrCreate(), address, Path(checkpoint), through=through, **given)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,112 @@
+"""`df.write.format("fairlog")`: a data frame becomes records, all of them at once or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Producer
+
+from pyspark_fairlog.native import Native
+from scripts.node_process import NodeProcess
+from tests.spark.counting import TOPIC, create_topic, messages, numbers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.slow
+
+PARTITIONS = 3
+
+
+@pytest.fixture
+def node(fresh_node: Callable[..., NodeProcess]) -> NodeProcess:
+    fresh = fresh_node()
+    create_topic(fresh.address, partitions=PARTITIONS)
+    return fresh
+
+
+def write(data: DataFrame, node: NodeProcess, **options: str) -> None:
+    data.write.format("fairlog").mode("append").options(
+        **{"kafka.bootstrap.servers": node.address, "topic": TOPIC} | options
+    ).save()
+
+
+def test_batch_write_writes_every_row_once_and_its_sink_is_forgotten(spark: SparkSession, node: NodeProcess) -> None:
+    for _ in range(2):
+        write(spark.range(30_000).repartition(3).selectExpr("cast(id as string) as value"), node)
+    assert numbers(node.address) == sorted([*range(30_000), *range(30_000)])
+    with Native.connect(node.address) as native:
+        assert not native.sinks()
+
+
+def test_batch_write_of_no_rows_writes_nothing(spark: SparkSession, node: NodeProcess) -> None:
+    write(spark.range(0).selectExpr("cast(id as string) as value"), node)
+    assert not numbers(node.address)
+
+
+def test_records_have_what_their_columns_say(spark: SparkSession, node: NodeProcess) -> None:
+    """Nulls, a chosen partition, headers in their order, a topic for each row."""
+    rows = [(TOPIC, b"k", b"v", 2, [("h", b"1"), ("h", None)]), (TOPIC, None, None, 1, None)]
+    ddl = "topic string, key binary, value binary, partition int, headers array<struct<key:string,value:binary>>"
+    spark.createDataFrame(rows, ddl).coalesce(1).write.format("fairlog").mode("append").option(
+        "kafka.bootstrap.servers", node.address
+    ).save()
+    found = {each.partition(): each for each in messages(node.address)}
+    assert sorted(found) == [1, 2]
+    assert (found[2].key(), found[2].value(), found[2].headers()) == (b"k", b"v", [("h", b"1"), ("h", None)])
+    assert (found[1].key(), found[1].value(), found[1].headers()) == (None, None, None)
+
+
+def test_keys_go_where_javas_clients_put_them(spark: SparkSession, node: NodeProcess) -> None:
+    """The partitions of murmur2, as librdkafka computes them for Java's sake."""
+    write(spark.range(200).selectExpr("cast(id as string) as key", "'spark' as value"), node)
+    producer = Producer({"bootstrap.servers": node.address, "partitioner": "murmur2_random"})
+    for number in range(200):
+        producer.produce(TOPIC, b"plain", str(number))
+    producer.flush()
+    placed: dict[bytes, set[int]] = {}
+    for each in messages(node.address):
+        placed.setdefault(each.key(), set()).add(each.partition())
+    assert len(placed) == 200
+    assert all(len(partitions) == 1 for partitions in placed.values())
+
+
+def failing(spark: SparkSession) -> Any:
+    """Rows of three tasks, of which one fails in the middle."""
+    data = spark.range(0, 30_000, 1, 3)
+    return data.selectExpr("if(id = 25000, raise_error('bad row'), cast(id as string)) as value")
+
+
+def test_batch_write_that_fails_leaves_nothing(spark: SparkSession, node: NodeProcess) -> None:
+    with pytest.raises(Exception, match="bad row"):
+        write(failing(spark), node)
+    assert not numbers(node.address)
+    with Native.connect(node.address) as native:
+        assert not native.sinks()
+
+
+@pytest.mark.parametrize(
+    ("select", "options", "said"),
+    [
+        ("id as value", {}, "'value' is bigint, and must be string or binary"),
+        ("cast(id as string) as value", {"topic": ""}, "the option topic cannot be"),
+        ("cast(id as string) as value", {"kafka.acks": "1"}, "kafka.acks"),
+        ("cast(id as string) as value; 9 as partition", {}, "[Uu]nknown partition"),
+        ("repeat('x', 2000000) as value", {}, "2000000 bytes.*kafka.message.max.bytes"),
+        ("cast(id as string) as value", {"kafka.no.such.setting": "1"}, "no.such.setting"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_with_a_sentence(
+    spark: SparkSession, node: NodeProcess, select: str, options: dict[str, str], said: str
+) -> None:
+    with pytest.raises(Exception, match=said):
+        write(spark.range(1).selectExpr(*select.split("; ")), node, **options)
+    assert not numbers(node.address)
+
+
+def test_overwrite_is_refused(spark: SparkSession, node: NodeProcess) -> None:
+    data = spark.range(1).selectExpr("cast(id as string) as value").write.format("fairlog").mode("overwrite")
+    with pytest.raises(Exception, match="use append"):
+        data.options(**{"kafka.bootstrap.servers": node.address, "topic": TOPIC}).save()
