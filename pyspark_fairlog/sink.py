@@ -27,7 +27,7 @@ from pyspark_fairlog.offset_log import OffsetLogRefused, planned_ends
 from pyspark_fairlog.persistence import PATIENCE_S, persistently
 from pyspark_fairlog.rows import columns
 from pyspark_fairlog.sink_options import SinkOptions, parse
-from pyspark_fairlog.writing import BatchIdentity, LaneWritten, SinkError, write_lane
+from pyspark_fairlog.writing import BatchIdentity, LaneWritten, SinkError, said, write_lane
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,7 +148,7 @@ def commit_lanes(lanes: Sequence[LaneWritten], options: SinkOptions, offsets: Of
         )
     except (NativeError, ConnectionError) as error:
         if isinstance(error, NativeError) and error.kind != EFFECT_UNKNOWN:
-            raise SinkError(f"{identity} is not committed: {error}") from error
+            raise SinkError(f"{identity} is not committed: {said(error)}") from error
         raise SinkError(
             f"whether {identity} is committed is not known, and could not be learned in {PATIENCE_S:.0f} s: {error}; "
             "start the query again: it asks again, and nothing is lost or written twice"

@@ -52,6 +52,8 @@ FULL_POLL_S = 0.01
 """How long a full queue is given to drain before the next try."""
 
 
+ANOTHER_QUERY = "another-query"
+
 TOO_LARGE = "; the option kafka.message.max.bytes, and the topic's max.message.bytes, say how large one may be"
 
 
@@ -110,7 +112,7 @@ def write_lane(identity: BatchIdentity, options: SinkOptions, columns: Columns, 
     except (KafkaException, RowsRefused, NativeError, ConnectionError, _Undelivered) as error:
         if lane is not None:
             lane.abort()
-        raise SinkError(f"task {attempt} cannot write partition {partition} of {identity}: {_said(error)}") from error
+        raise SinkError(f"task {attempt} cannot write partition {partition} of {identity}: {said(error)}") from error
     except BaseException:
         if lane is not None:
             lane.abort()
@@ -169,7 +171,7 @@ class _Lane:
                 self._produce_patiently(row)
             except KafkaException as error:
                 raise _Undelivered(
-                    f"a record of {_size(row)} bytes for the topic {row[0]!r} is refused: {_said(error)}"
+                    f"a record of {_size(row)} bytes for the topic {row[0]!r} is refused: {said(error)}"
                     f"{TOO_LARGE if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE else ''}"
                 ) from error
         self._producer.poll(0)
@@ -202,8 +204,10 @@ def _size(row: Record) -> int:
     return sum(len(each) for each in row[1:3] if each is not None)
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
     """What is wrong, for people."""
+    if isinstance(error, NativeError) and error.kind == ANOTHER_QUERY:
+        return f"{error}; the option transactionalId names the sink"
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
         return error.args[0].str()
     return str(error)

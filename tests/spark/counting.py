@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ROWS = 100
 TOPIC = "numbers"
 RUN_S = 240.0
+VISIBLE_S = 30.0
 POLL_S = 0.05
 
 
@@ -139,17 +140,20 @@ def messages(address: str, topic: str = TOPIC) -> list[Any]:
         consumer.close()
 
 
-def numbers(address: str) -> list[int]:
-    """The numbers in the topic, sorted."""
-    return sorted(int(message.value()) for message in messages(address))
+def numbers(address: str, *, least: int = 0) -> list[int]:
+    """The numbers in the topic, sorted, once there are as many: a commit is answered before its records are copied."""
+    deadline = time.monotonic() + VISIBLE_S
+    while len(found := messages(address)) < least:
+        assert time.monotonic() < deadline, f"{len(found)} of {least} records are there after {VISIBLE_S:.0f} s"
+        time.sleep(POLL_S)
+    return sorted(int(message.value()) for message in found)
 
 
 def assert_whole(address: str, *, batches: int) -> None:
-    """At least so many batches are in the topic, and nothing but whole ones: no gap, no duplicate."""
-    found = numbers(address)
+    """At least so many batches come to be in the topic, and nothing but whole ones: no gap, no duplicate."""
+    found = numbers(address, least=batches * ROWS)
     assert found == list(range(len(found)))
     assert len(found) % ROWS == 0
-    assert len(found) >= batches * ROWS
 
 
 def main(master: str, address: str, checkpoint: str, *options: str) -> None:

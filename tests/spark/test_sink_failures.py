@@ -92,7 +92,7 @@ def test_node_killed_in_mid_batch_loses_no_row_of_it(
             query.awaitTermination(REACHED_S)
     finally:
         query.stop()
-    assert len(numbers(node.address)) == 200
+    assert numbers(node.address, least=200) == list(range(200))
     run(spark, node.address, checkpoint, through=4)
     assert_whole(node.address, batches=5)
 
@@ -121,7 +121,7 @@ def test_run_that_was_replaced_writes_on_in_vain(
     try:
         zombie.wait_for(point / "reached")
         run(spark, node.address, checkpoint, through=4)
-        before = numbers(node.address)
+        before = numbers(node.address, least=500)
         (point / "go").touch()
         assert zombie.wait() != 0
         assert "batch 2 of the sink" in zombie.output()
@@ -136,11 +136,9 @@ def test_deleted_checkpoint_is_refused_and_skips_nothing(
 ) -> None:
     """Batches that count from 0 again are no replays; who wants them chooses another sink, or forgets this one."""
     run(spark, node.address, tmp_path / "first", through=2, transactionalId="totals")
-    before = numbers(node.address)
-    with pytest.raises(
-        Exception, match=r"'?totals'?.*another query.*another transactionalId.*fairlog sink forget totals"
-    ):
+    before = numbers(node.address, least=300)
+    with pytest.raises(Exception, match=r"sink 'totals' belongs to query.*fairlog sink forget.*transactionalId"):
         run(spark, node.address, tmp_path / "second", through=2, transactionalId="totals")
     assert numbers(node.address) == before
     run(spark, node.address, tmp_path / "third", through=0, transactionalId="others")
-    assert len(numbers(node.address)) > len(before)
+    assert numbers(node.address, least=len(before) + 100) != before
