@@ -9,7 +9,8 @@ commit that is repeated, after a lost answer or in a replay after a crash of the
 committed".
 
 A stream's sink has one name for its life, `transactionalId` or `spark-<query id>`. A batch write is a sink of its own
-with one batch, which is forgotten when it is committed: who runs it again writes again, as with any format.
+with one batch, which is forgotten when it is committed: who runs it again writes again, as with any format. Inside of
+`foreachBatch` a batch write may say which micro-batch it is (`batchId`), and is one of a stream's sink then.
 """
 
 from __future__ import annotations
@@ -59,17 +60,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> LaneWritten:
         """In a task: write its rows into a lane. Raises SinkError."""
-        context = TaskContext.get()
-        assert context is not None
-        query, run, batch = (_local(context, name) for name in (QUERY_ID, RUN_ID, BATCH_ID))
-        sink = self._options.transactional_id or f"spark-{query}"
-        return write_lane(BatchIdentity(sink, query, run, int(batch)), self._options, self._columns, iterator)
+        return write_lane(_micro_batch(self._options), self._options, self._columns, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """In the driver: publish what the tasks wrote, and the source's offsets with it. Raises SinkError."""
         lanes = _lanes(messages)
         if lanes:
-            assert all(lane.identity == lanes[0].identity for lane in lanes), "all messages are of one batch"
             assert lanes[0].identity.batch == batchId
             commit_lanes(lanes, self._options, self._offsets(lanes[0].identity))
         # else: the data frame had no partition, not even an empty one; there is nothing to publish
@@ -103,36 +99,38 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = parse(options, streaming=False)
         self._columns = columns(schema, self._options.topic)
         job = str(uuid.uuid4())
-        self._identity = BatchIdentity(f"{self._options.transactional_id or 'spark'}-{job}", job, job, 0)
+        name = f"{self._options.transactional_id or 'spark'}-{job}"
+        self._identity = BatchIdentity(name, job, job, 0) if self._options.batch is None else None
 
     def write(self, iterator: Iterator[Any]) -> LaneWritten:
         """In a task: write its rows into a lane. Raises SinkError."""
-        return write_lane(self._identity, self._options, self._columns, iterator)
+        identity = self._identity or _micro_batch(self._options)
+        return write_lane(identity, self._options, self._columns, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """In the driver: publish what the tasks wrote. Raises SinkError."""
         lanes = _lanes(messages)
-        if any(lane.records for lane in lanes):
+        if self._identity is None:
+            if lanes:
+                commit_lanes(lanes, self._options, None)
+        elif any(lane.records for lane in lanes):
             commit_lanes(lanes, self._options, None)
-            self._forget()
+            _forget(self._identity, self._options)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """In the driver: give up what the tasks wrote. Never raises: Spark has an error to tell already."""
-        give_up(self._identity, self._options)
-        self._forget()
-
-    def _forget(self) -> None:
-        try:
-            persistently(lambda native: native.forget(self._identity.sink), self._options.bootstrap, patience_s=ABORT_S)
-        except (NativeError, ConnectionError) as error:
-            if isinstance(error, NativeError) and error.kind == UNKNOWN_SINK:
-                return  # no task had a row, or all failed before they joined
-            _log.warning("the node keeps the sink %r of a batch write: %s", self._identity.sink, error)
+        lanes = _lanes(messages)
+        if self._identity is not None:
+            give_up(self._identity, self._options)
+            _forget(self._identity, self._options)
+        elif lanes:
+            give_up(lanes[0].identity, self._options)
 
 
 def commit_lanes(lanes: Sequence[LaneWritten], options: SinkOptions, offsets: Offsets | None) -> None:
     """Have the node publish these lanes of one batch as one; done already is as good. Raises SinkError."""
     identity = lanes[0].identity
+    assert all(lane.identity == identity for lane in lanes), "all messages are of one batch"
     winners = [(lane.partition, lane.attempt, lane.records) for lane in lanes if lane.records]
     try:
         persistently(
@@ -166,12 +164,30 @@ def give_up(identity: BatchIdentity, options: SinkOptions) -> None:
         _log.warning("%s could not be aborted: %s", identity, error)
 
 
+def _forget(identity: BatchIdentity, options: SinkOptions) -> None:
+    """Let the node forget the sink of a batch write, once its records are copied."""
+    try:
+        persistently(lambda native: native.forget(identity.sink), options.bootstrap, patience_s=ABORT_S)
+    except (NativeError, ConnectionError) as error:
+        if isinstance(error, NativeError) and error.kind == UNKNOWN_SINK:
+            return  # no task had a row, or all failed before they joined
+        _log.warning("the node keeps the sink %r of a batch write: %s", identity.sink, error)
+
+
 def _lanes(messages: Sequence[WriterCommitMessage | None]) -> list[LaneWritten]:
     return [message for message in messages if isinstance(message, LaneWritten)]
 
 
-def _local(context: TaskContext, name: str) -> str:
-    value = context.getLocalProperty(name)
-    if value is None:
-        raise SinkError(f"Spark does not say {name} to its tasks: this is no micro-batch of a streaming query")
-    return value
+def _micro_batch(options: SinkOptions) -> BatchIdentity:
+    """The micro-batch that this task belongs to, as Spark tells its tasks. Raises SinkError."""
+    context = TaskContext.get()
+    assert context is not None
+    query, run, batch = (context.getLocalProperty(name) for name in (QUERY_ID, RUN_ID, BATCH_ID))
+    if query is None or run is None or batch is None:
+        raise SinkError(
+            "this is no micro-batch of a streaming query, Spark tells its tasks no query, run and batch; "
+            "leave out the option batchId"
+        )
+    if options.batch not in (None, int(batch)):
+        raise SinkError(f"the option batchId is {options.batch}, and Spark runs the micro-batch {batch}")
+    return BatchIdentity(options.transactional_id or f"spark-{query}", query, run, int(batch))

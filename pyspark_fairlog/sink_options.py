@@ -38,6 +38,8 @@ class SinkOptions:
     """The sink's name; None: one is made from the query."""
     commit_group: str | None = None
     """The consumer group whose offsets are committed with the batches."""
+    batch: int | None = None
+    """A batch write inside of `foreachBatch`: the number of the micro-batch."""
     checkpoint: str | None = None
     """Where the query's checkpoint is, as far as an option says it."""
     producer: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -52,7 +54,9 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             raise OptionRefused(
                 f"the option kafka.{name} can only be {ONLY[name][0]!r} and not {value!r}: the sink writes exactly once"
             )
-    checkpoint = {name.lower(): value for name, value in options.items()}.get("checkpointlocation")
+    others = {name.lower(): value for name, value in options.items()}
+    checkpoint = others.get("checkpointlocation")
+    batch = _batch(others.get("batchid"), given.transactional_id, streaming=streaming)
     if given.commit_group is not None and not streaming:
         raise OptionRefused("the option commitGroup is for writeStream: a batch write has no source that goes on")
     if given.commit_group is not None and checkpoint is None:
@@ -61,5 +65,17 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             "common place: the offsets of each batch are read from the checkpoint"
         )
     return SinkOptions(
-        given.bootstrap, given.topic, given.transactional_id, given.commit_group, checkpoint, given.client
+        given.bootstrap, given.topic, given.transactional_id, given.commit_group, batch, checkpoint, given.client
     )
+
+
+def _batch(text: str | None, sink: str | None, *, streaming: bool) -> int | None:
+    if text is None:
+        return None
+    if streaming:
+        raise OptionRefused("the option batchId is for writes inside of foreachBatch: writeStream knows its batches")
+    if sink is None:
+        raise OptionRefused("the option batchId needs the option transactionalId: the name of this write's own sink")
+    if not (text.isascii() and text.isdigit()):
+        raise OptionRefused(f"the option batchId cannot be {text!r}: give the number that foreachBatch is called with")
+    return int(text)

@@ -23,24 +23,43 @@ if TYPE_CHECKING:
 
 ROWS = 100
 TOPIC = "numbers"
+PARTS = 4
+STATE = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+}
+"""With this format a batch's state is known by which attempt saved it: what a replay does not save is missed."""
 RUN_S = 240.0
 VISIBLE_S = 30.0
 POLL_S = 0.05
 
 
-def start(spark: SparkSession, address: str, checkpoint: Path, **options: str) -> Any:
-    """The running query."""
+def start(spark: SparkSession, address: str, checkpoint: Path, *, stateful: str = "", **options: str) -> Any:
+    """The running query; `stateful` makes it one that counts the numbers by their remainder, `PARTS` of them."""
     from tests.spark.held_sink import HeldSource
 
     spark.dataSource.register(HeldSource)
     counted = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2).load()
-    writer = counted.selectExpr("cast(value as string) as key", "cast(value as string) as value").writeStream
-    return (
-        writer.format("fairlog-held")
-        .options(**{"kafka.bootstrap.servers": address, "topic": TOPIC} | options)
-        .option("checkpointLocation", str(checkpoint))
-        .start()
-    )
+    key = "value"
+    if stateful:
+        counted = counted.groupBy((counted["value"] % PARTS).alias("rest")).count().withColumnRenamed("count", "value")
+        key = "rest"
+        for name, value in STATE.items():
+            spark.conf.set(name, value)
+    try:
+        return (
+            counted.selectExpr(f"cast({key} as string) as key", "cast(value as string) as value")
+            .writeStream.format("fairlog-held")
+            .outputMode("complete" if stateful else "append")
+            .options(**{"kafka.bootstrap.servers": address, "topic": TOPIC} | options)
+            .option("checkpointLocation", str(checkpoint))
+            .start()
+        )
+    finally:
+        for name in STATE:
+            spark.conf.unset(name)
 
 
 def run(spark: SparkSession, address: str, checkpoint: Path, *, through: int, **options: str) -> None:

@@ -67,6 +67,7 @@ def stream_writer(**options: str) -> StreamWriter:
 
 
 def batch_lanes(writer: BatchWriter, records: int) -> list[LaneWritten]:
+    assert writer._identity is not None
     return [LaneWritten(writer._identity, 0, 1, records)]
 
 
@@ -148,7 +149,9 @@ def test_batch_write_is_a_sink_of_its_own_that_is_forgotten(node: RecordingNode)
     assert told["sink"].startswith("load-")
     assert told["batch"] == 0
     assert node.asked[1][1] == {"sink": told["sink"]}
-    assert BatchWriter(OPTIONS, VALUES, False)._identity.sink.startswith("spark-")
+    unnamed = BatchWriter(OPTIONS, VALUES, False)._identity
+    assert unnamed is not None
+    assert unnamed.sink.startswith("spark-")
 
 
 def test_batch_write_without_rows_asks_for_nothing(node: RecordingNode) -> None:
@@ -167,6 +170,17 @@ def test_batch_write_that_fails_is_aborted_and_forgotten(node: RecordingNode) ->
     node.refuse = {"abort": NativeError("unknown-sink", ""), "forget": NativeError("unknown-sink", "")}
     BatchWriter(OPTIONS, VALUES, False).abort([None])
     assert [operation for operation, _ in node.asked] == ["abort", "forget"]
+
+
+def test_batch_write_inside_of_foreach_batch_is_one_of_the_stream(node: RecordingNode) -> None:
+    """Its sink is kept, for the replay."""
+    writer = BatchWriter(OPTIONS | {"transactionalId": "totals", "batchId": "7"}, VALUES, False)
+    writer.commit(LANES)
+    writer.abort(LANES)
+    assert [(operation, told["sink"], told["batch"]) for operation, told in node.asked] == [
+        ("commit", "totals", 7),
+        ("abort", "totals", 7),
+    ]
 
 
 def test_batch_write_that_would_overwrite_is_refused() -> None:

@@ -14,7 +14,7 @@ def test_options_of_a_stream_are_taken_whatever_their_case() -> None:
     """Spark hands names over in small letters."""
     given = {"topic": "t", "transactionalid": "totals", "commitgroup": "g", "checkpointlocation": "/c"}
     assert parse(ADDRESS | given | {"kafka.linger.ms": "20"}, streaming=True) == SinkOptions(
-        "localhost:9092", "t", "totals", "g", "/c", {"linger.ms": "20"}
+        "localhost:9092", "t", "totals", "g", None, "/c", {"linger.ms": "20"}
     )
 
 
@@ -44,6 +44,21 @@ def test_option_that_says_what_is_done_anyway_is_taken(option: str, value: str) 
 def test_commit_group_needs_a_checkpoint_that_is_known() -> None:
     with pytest.raises(OptionRefused, match="checkpointLocation"):
         parse(ADDRESS | {"commitGroup": "g"}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "streaming", "said"),
+    [
+        ({"batchId": "1"}, False, "transactionalId"),
+        ({"batchId": "-1", "transactionalId": "t"}, False, "'-1'"),
+        ({"batchId": "1", "transactionalId": "t"}, True, "foreachBatch"),
+    ],
+)
+def test_batch_id_is_for_named_sinks_inside_of_foreach_batch(
+    options: dict[str, str], streaming: bool, said: str
+) -> None:
+    with pytest.raises(OptionRefused, match=said):
+        parse(ADDRESS | options, streaming=streaming)
 
 
 def test_commit_group_of_a_batch_write_is_refused() -> None:

@@ -1,0 +1,140 @@
+"""From topics to topics: the source's offsets in the sink's commit, and state that survives a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from scripts.node_process import NodeProcess
+from tests.spark import topics
+from tests.spark.counting import PARTS, ROWS, TOPIC, Driver, create_topic, messages, numbers, run, wait_for_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def node(fresh_node: Callable[..., NodeProcess]) -> NodeProcess:
+    fresh = fresh_node()
+    create_topic(fresh.address)
+    return fresh
+
+
+def copy(spark: SparkSession, node: NodeProcess, checkpoint: Path, **options: str) -> Any:
+    """Copy what is in `orders` now, in batches of some hundred, and end."""
+    source = spark.readStream.format("fairlog").options(
+        **{"kafka.bootstrap.servers": node.address, "subscribe": "orders"}, startingOffsets="earliest"
+    )
+    query = (
+        source.option("maxOffsetsPerTrigger", "100")
+        .load()
+        .select("key", "value")
+        .writeStream.format("fairlog")
+        .options(**{"kafka.bootstrap.servers": node.address, "topic": TOPIC} | options)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
+
+
+def committed(node: NodeProcess, group: str) -> dict[int, int]:
+    """The group's offsets in `orders`, as lag tools see them."""
+    consumer = Consumer({"bootstrap.servers": node.address, "group.id": group})
+    try:
+        found = consumer.committed([TopicPartition("orders", number) for number in range(2)], timeout=30)
+        return {each.partition: each.offset for each in found}
+    finally:
+        consumer.close()
+
+
+def test_group_is_where_the_written_batches_end(spark: SparkSession, node: NodeProcess, tmp_path: Path) -> None:
+    """Also when the query is started again, and in no later commit than that of the rows."""
+    topics.make(node.address, "orders", 2)
+    values = [str(number).encode() for number in range(600)]
+    topics.produce(node.address, "orders", values[:300], partition=0)
+    topics.produce(node.address, "orders", values[300:400], partition=1)
+    copy(spark, node, tmp_path / "checkpoint", commitGroup="readers")
+    assert committed(node, "readers") == {0: 300, 1: 100}
+    topics.produce(node.address, "orders", values[400:], partition=1)
+    copy(spark, node, tmp_path / "checkpoint", commitGroup="readers")
+    assert committed(node, "readers") == {0: 300, 1: 300}
+    assert numbers(node.address, least=600) == list(range(600))
+
+
+def test_group_of_a_batch_that_is_refused_stays_where_it_was(
+    spark: SparkSession, node: NodeProcess, tmp_path: Path
+) -> None:
+    """Rows and offsets are one commit: none without the other."""
+    topics.make(node.address, "orders", 2)
+    topics.produce(node.address, "orders", [b"1"], partition=0)
+    copy(spark, node, tmp_path / "first", commitGroup="readers", transactionalId="totals")
+    topics.produce(node.address, "orders", [b"2"], partition=0)
+    with pytest.raises(Exception, match="sink 'totals' belongs to query"):
+        copy(spark, node, tmp_path / "second", commitGroup="readers", transactionalId="totals")
+    assert committed(node, "readers")[0] == 1
+    assert numbers(node.address, least=1) == [1]
+
+
+def assert_counted(node: NodeProcess) -> None:
+    """Each batch has said once how many numbers there are by then."""
+    found: dict[int, list[int]] = {}
+    for each in messages(node.address):
+        found.setdefault(int(each.key()), []).append(int(each.value()))
+    assert sorted(found) == list(range(PARTS))
+    for counts in found.values():
+        assert counts == [ROWS // PARTS * (batch + 1) for batch in range(len(counts))]
+        assert len(counts) >= 4
+
+
+def test_state_survives_the_replay_of_a_batch_that_was_committed(
+    spark: SparkSession, node: NodeProcess, tmp_path: Path
+) -> None:
+    """The replay writes nothing, and saves its state all the same: the next batch counts on from there."""
+    checkpoint, point = tmp_path / "checkpoint", tmp_path / "point"
+    point.mkdir()
+    driver = Driver(node.address, checkpoint, through="9", stateful="yes", hold=f"after-commit 2 {point}")
+    try:
+        driver.wait_for(point / "reached")
+    finally:
+        driver.kill()
+    run(spark, node.address, checkpoint, through=4, stateful="yes")
+    assert_counted(node)
+
+
+def test_write_inside_of_foreach_batch_counts_once_over_a_replay(
+    spark: SparkSession, node: NodeProcess, tmp_path: Path
+) -> None:
+    """For the output mode update, which Spark does not let data sources in Python have."""
+    failed: list[int] = []
+
+    def write(rows: DataFrame, batch: int) -> None:
+        data = rows.selectExpr("cast(rest as string) as key", "cast(count as string) as value")
+        data.write.format("fairlog").mode("append").options(
+            **{"kafka.bootstrap.servers": node.address, "topic": TOPIC}, transactionalId="totals", batchId=str(batch)
+        ).save()
+        if batch == 1 and not failed:
+            failed.append(batch)
+            raise RuntimeError("failed after the write as the test wished")
+
+    def run_through(number: int) -> None:
+        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
+        counted = source.groupBy((source["value"] % PARTS).alias("rest")).count()
+        writer = counted.writeStream.outputMode("update").foreachBatch(write)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        try:
+            wait_for_batch(query, number)
+        finally:
+            query.stop()
+
+    with pytest.raises(Exception, match="failed after the write"):
+        run_through(3)
+    run_through(3)
+    assert_counted(node)
