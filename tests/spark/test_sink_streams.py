@@ -85,6 +85,7 @@ def test_group_of_a_batch_that_is_refused_stays_where_it_was(
 
 def assert_counted(node: NodeProcess) -> None:
     """Each batch has said once how many numbers there are by then."""
+    numbers(node.address, least=4 * PARTS)  # waits until they are there
     found: dict[int, list[int]] = {}
     for each in messages(node.address):
         found.setdefault(int(each.key()), []).append(int(each.value()))
