@@ -115,14 +115,14 @@ class BatchWriter(DataSourceArrowWriter):
                 commit_lanes(lanes, self._options, None)
         elif any(lane.records for lane in lanes):
             commit_lanes(lanes, self._options, None)
-            _forget(self._identity, self._options)
+            _forget(self._identity, self._options, PATIENCE_S)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """In the driver: give up what the tasks wrote. Never raises: Spark has an error to tell already."""
         lanes = _lanes(messages)
         if self._identity is not None:
             give_up(self._identity, self._options)
-            _forget(self._identity, self._options)
+            _forget(self._identity, self._options, ABORT_S)
         elif lanes:
             give_up(lanes[0].identity, self._options)
 
@@ -164,10 +164,10 @@ def give_up(identity: BatchIdentity, options: SinkOptions) -> None:
         _log.warning("%s could not be aborted: %s", identity, error)
 
 
-def _forget(identity: BatchIdentity, options: SinkOptions) -> None:
-    """Let the node forget the sink of a batch write, once its records are copied."""
+def _forget(identity: BatchIdentity, options: SinkOptions, patience_s: float) -> None:
+    """Let the node forget the sink of a batch write. It does so when the records are copied, and not before."""
     try:
-        persistently(lambda native: native.forget(identity.sink), options.bootstrap, patience_s=ABORT_S)
+        persistently(lambda native: native.forget(identity.sink), options.bootstrap, patience_s=patience_s)
     except (NativeError, ConnectionError) as error:
         if isinstance(error, NativeError) and error.kind == UNKNOWN_SINK:
             return  # no task had a row, or all failed before they joined
