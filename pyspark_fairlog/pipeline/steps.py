@@ -1,0 +1,135 @@
+"""A streaming query of each step: source, table, SELECT, records, sink.
+
+All steps are *planned* before the first one is started: Spark judges schemas and SQL then, and reads nothing. A step
+has a Spark session of its own, because a table is called like its topic, and two steps may read one topic with
+different schemas.
+
+What makes a step exactly once is the source, which reads between two cuts that Spark's checkpoint notes before the
+batch begins, and the sink, which commits all that a batch has written under the batch's id, once. Bad values that are
+set aside are read beside the good ones and written in the same batch, so they are in the same commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions
+from pyspark.sql.types import StructType
+
+from pyspark_fairlog.pipeline import records
+from pyspark_fairlog.pipeline.parquet import ParquetBatches
+from pyspark_fairlog.pipeline.plan import Pipeline, PlanError, Step, ToParquet
+from pyspark_fairlog.pipeline.progress import OUT
+from pyspark_fairlog.pipeline.reasons import reason
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+FORMAT = "fairlog"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step that Spark has found to be sound."""
+
+    step: Step
+    pipeline: Pipeline
+    output: DataFrame
+
+    @property
+    def reads(self) -> int:
+        """How often each record is read: once more to find the bad values."""
+        return 1 if self.step.bad is None else 2
+
+    def start(self) -> StreamingQuery:
+        """Start the query. Raises PlanError if Spark refuses it, as it does a mode that the SELECT does not allow."""
+        step, checkpoint = self.step, Path(self.step.checkpoint).absolute()
+        writer = self.output.writeStream.queryName(step.name).outputMode(step.mode)
+        writer = writer.option("checkpointLocation", str(checkpoint))
+        if self.pipeline.ends:
+            writer = writer.trigger(availableNow=True)
+        elif self.pipeline.trigger is not None:
+            writer = writer.trigger(processingTime=self.pipeline.trigger)
+        if isinstance(step.to, ToParquet):
+            writer = writer.foreachBatch(ParquetBatches(Path(step.to.directory), lambda: query_id(checkpoint)))
+        else:
+            writer = writer.format(FORMAT).options(**_address(self.pipeline), transactionalId=step.transactional_id)
+            if step.bad is None:
+                writer = writer.option("topic", step.to.topic)
+        try:
+            return writer.start()
+        except PySparkException as error:
+            raise _refused(step, error) from error
+
+
+def plan_steps(spark: SparkSession, pipeline: Pipeline) -> Sequence[PlannedStep]:
+    """All steps, in the pipeline's order. Raises PlanError that names the step and what is wrong with it."""
+    values: dict[str, StructType] = {}
+    planned: list[PlannedStep] = []
+    for step in pipeline.steps:
+        session = spark.newSession()
+        try:
+            source = session.readStream.format(FORMAT).options(**_source_options(pipeline, step)).load()
+            output = output_of(session, step, source, values)
+        except PlanError as error:
+            raise PlanError(f"step {step.name}: {error}") from error
+        except PySparkException as error:
+            raise _refused(step, error) from error
+        counted = output.observe(OUT, functions.count(functions.lit(1)).alias("rows"))
+        planned.append(PlannedStep(step, pipeline, counted))
+    return planned
+
+
+def output_of(session: SparkSession, step: Step, source: DataFrame, values: dict[str, StructType]) -> DataFrame:
+    """What the step writes, of the records that it reads.
+
+    `values` has the schemas of the topics that earlier steps write; this step's is added. Raises PlanError, and what
+    Spark raises of schemas and SQL.
+    """
+    schema = None if step.raw else _schema(step, values)
+    table = source if schema is None else records.rows_of(source, schema, leave_out_bad=step.bad is not None)
+    if step.watermark is not None:
+        table = table.withWatermark(step.watermark.column, step.watermark.delay)
+    table.createOrReplaceTempView(step.table)
+    selected = session.sql(step.sql)
+    if not selected.isStreaming and source.isStreaming:
+        raise PlanError(f"the SELECT does not read the table {step.table}")
+    if isinstance(step.to, ToParquet):
+        return selected
+    if schema is None:
+        return records.raw_records_of(selected)
+    output = records.records_of(selected)
+    values[step.to.topic] = records.value_schema(selected.schema)
+    if step.bad is None:
+        return output
+    return records.with_topic(output, step.to.topic).unionByName(records.bad_of(source, schema, step.bad))
+
+
+def query_id(checkpoint: Path) -> str:
+    """The id of the query whose checkpoint it is, which a query has from its first start on, over restarts."""
+    return json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
+
+
+def _schema(step: Step, values: Mapping[str, StructType]) -> StructType:
+    return values[step.source] if step.schema is None else StructType.fromDDL(step.schema)
+
+
+def _address(pipeline: Pipeline) -> Mapping[str, str]:
+    return {"kafka.bootstrap.servers": pipeline.bootstrap}
+
+
+def _source_options(pipeline: Pipeline, step: Step) -> Mapping[str, str]:
+    options = {**_address(pipeline), "subscribe": step.source, "startingOffsets": "earliest"}
+    if pipeline.records_per_batch is not None:
+        options["maxOffsetsPerTrigger"] = str(pipeline.records_per_batch)
+    return options
+
+
+def _refused(step: Step, error: PySparkException) -> PlanError:
+    return PlanError(f"step {step.name}: {reason(str(error))}")
