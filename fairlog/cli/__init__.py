@@ -1,8 +1,8 @@
 """The command `fairlog`: serve a node, write and read records, look at topics, groups and transactions of any broker,
 and inspect, verify and back up a node's files.
 
-One module per command or group of commands (`serve`, `produce`, `consume`, `inspect`, `verify`, `backup`, `topic`,
-`group`, `txn`, `sink`); each is thin: options in, a call, a table or JSON out.
+One module per command or group of commands (`serve`, `produce`, `consume`, `pipeline`, `inspect`, `verify`, `backup`,
+`topic`, `group`, `txn`); each is thin: options in, a call, a table or JSON out.
 `main` is where errors end: what a user can have caused, or the disk, becomes one sentence on stderr and exit
 code 1 (wrong usage: 2; interrupted: 130). Anything else is a mistake of ours and keeps its traceback.
 """
@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from fairlog import __version__
-from fairlog.cli import backup, consume, group, inspect, produce, serve, sink, topic, txn, verify
+from fairlog.cli import backup, consume, group, inspect, pipeline, produce, serve, topic, txn, verify
 from fairlog.cli.errors import ClientError
 from fairlog.cli.output import say
 from fairlog.config import ConfigError
@@ -44,6 +44,7 @@ app = typer.Typer(
 app.command("serve", epilog=serve.EXAMPLES)(serve.serve)
 app.command("produce", epilog=produce.EXAMPLES)(produce.produce)
 app.command("consume", epilog=consume.EXAMPLES)(consume.consume)
+app.command("pipeline", epilog=pipeline.EXAMPLES)(pipeline.pipeline)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect)
 app.command("verify", epilog=verify.EXAMPLES)(verify.verify)
 app.command("backup", epilog=backup.EXAMPLES)(backup.backup)

@@ -174,7 +174,8 @@ def _pipeline(settings: dict[str, object], steps: list[dict[str, object]], *, on
         steps=_ordered(
             replace(
                 step,
-                checkpoint=f"{checkpoint}/{step.name}",
+                name=name if one_line else step.name,
+                checkpoint=f"{checkpoint}/{name if one_line else step.name}",
                 transactional_id=name if one_line else f"{name}.{step.name}",
             )
             for step in bare

@@ -35,12 +35,12 @@ class StepProgress:
 def folded(before: StepProgress, report: Mapping[str, Any], *, reads: int) -> StepProgress:
     """With one more report, unless it was folded already. The step reads each record `reads` times."""
     begun, batch = str(report["timestamp"]), int(report["batchId"])
-    duration_s = max(report.get("batchDuration", 0), 1) / 1000
-    rows_in = int(report.get("numInputRows", 0)) // reads
-    observed: Any = report.get("observedMetrics") or {}
-    rows_out = int((observed.get(OUT) or {}).get("rows", 0))
     if begun <= before.reported:
         return before
+    duration_s = max(int(report["batchDuration"]), 1) / 1000
+    rows_in = int(report["numInputRows"]) // reads
+    observed: Any = report.get("observedMetrics") or {}
+    rows_out = int(observed[OUT]["rows"]) if OUT in observed else 0
     sources: Any = report.get("sources") or ({},)
     # An idle trigger reports as well, with the id of the batch that it would have been.
     done = "addBatch" in (report.get("durationMs") or {})

@@ -14,37 +14,31 @@ _ENDS = re.compile(r"\n*(=== Streaming Query ===|== SQL|JVM stacktrace:|;\n|\n\s
 _WRAPPERS = re.compile(
     r"^(\[STREAM_FAILED\] Query \[.*?\] terminated with exception: "
     r"|Job aborted due to stage failure: .*?\): "
-    r"|\[PYTHON_DATA_SOURCE_ERROR\] Failed [^:]*: (?=Traceback)"
     r"|(org\.apache|java|scala|py4j)\.[\w.$]+: )",
     re.DOTALL,
 )
 _CLASS = re.compile(r"^\[[A-Z0-9_.]+\] ")
-_STATE = re.compile(r"\s*SQLSTATE: \w{5}")
-_LAST_LINE = re.compile(r"^([\w.]+(?:Error|Exception|Refused|Interrupt|Exit|\w*)): (.+)$")
-_OUR_PREFIX = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Za-z_]\w*$")
+_STATE = re.compile(r"\s*SQLSTATE: \w{5};?")
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*")
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 def reason(message: str) -> str:
-    """The sentence in `message`, which is never empty."""
+    """The sentence in `message`; never empty."""
     text = message.strip()
-    if "Traceback (most recent call last):" in text:
-        return _of_traceback(text)
+    if _TRACEBACK in text:
+        text = _raised(text)
     text = _ENDS.split(text, maxsplit=1)[0]
     before = None
     while before != text:
         before, text = text, _WRAPPERS.sub("", text).strip()
-    text = _CLASS.sub("", _STATE.sub("", text))
-    return " ".join(text.split()) or message.strip() or "Spark does not say why"
+    text = _STATE.sub("", _CLASS.sub("", text))
+    return " ".join(text.split()) or "Spark does not say why"
 
 
-def _of_traceback(text: str) -> str:
-    """The last exception's message: the first line behind the innermost traceback that does not stand indented."""
-    lines = text[text.rindex("Traceback (most recent call last):") :].splitlines()[1:]
-    for index, line in enumerate(lines):
-        if line and not line.startswith((" ", "\t")):
-            name, separator, said = line.partition(": ")
-            more = _ENDS.split(
-                "\n".join([said if separator and _OUR_PREFIX.match(name) else line, *lines[index + 1 :]])
-            )
-            return reason(more[0]) if more[0].strip() else name
-    return " ".join(text.split())
+def _raised(text: str) -> str:
+    """What the last traceback ends with: the exception's message, up to an empty line."""
+    lines = text[text.rindex(_TRACEBACK) :].splitlines()[1:]
+    at = next((index for index, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
+    name, _, said = "\n".join(lines[at:]).partition("\n\n")[0].partition(": ")
+    return said if said and _EXCEPTION.fullmatch(name) else f"{name}: {said}".removesuffix(": ")

@@ -73,10 +73,9 @@ def plan_steps(spark: SparkSession, pipeline: Pipeline) -> Sequence[PlannedStep]
     values: dict[str, StructType] = {}
     planned: list[PlannedStep] = []
     for step in pipeline.steps:
-        session = spark.newSession()
         try:
-            source = session.readStream.format(FORMAT).options(**_source_options(pipeline, step)).load()
-            output = output_of(session, step, source, values)
+            source = spark.newSession().readStream.format(FORMAT).options(**_source_options(pipeline, step)).load()
+            output = output_of(step, source, values)
         except PlanError as error:
             raise PlanError(f"step {step.name}: {error}") from error
         except PySparkException as error:
@@ -86,8 +85,8 @@ def plan_steps(spark: SparkSession, pipeline: Pipeline) -> Sequence[PlannedStep]
     return planned
 
 
-def output_of(session: SparkSession, step: Step, source: DataFrame, values: dict[str, StructType]) -> DataFrame:
-    """What the step writes, of the records that it reads.
+def output_of(step: Step, source: DataFrame, values: dict[str, StructType]) -> DataFrame:
+    """What the step writes, of the records that it reads. In the session of these, the table is made.
 
     `values` has the schemas of the topics that earlier steps write; this step's is added. Raises PlanError, and what
     Spark raises of schemas and SQL.
@@ -97,7 +96,7 @@ def output_of(session: SparkSession, step: Step, source: DataFrame, values: dict
     if step.watermark is not None:
         table = table.withWatermark(step.watermark.column, step.watermark.delay)
     table.createOrReplaceTempView(step.table)
-    selected = session.sql(step.sql)
+    selected = source.sparkSession.sql(step.sql)
     if not selected.isStreaming and source.isStreaming:
         raise PlanError(f"the SELECT does not read the table {step.table}")
     if isinstance(step.to, ToParquet):
@@ -117,7 +116,12 @@ def query_id(checkpoint: Path) -> str:
 
 
 def _schema(step: Step, values: Mapping[str, StructType]) -> StructType:
-    return values[step.source] if step.schema is None else StructType.fromDDL(step.schema)
+    if step.schema is None:
+        return values[step.source]
+    schema = StructType.fromDDL(step.schema)
+    if not isinstance(schema, StructType):
+        raise PlanError(f"the schema {step.schema!r} has no columns: it is a list of names with their types")
+    return schema
 
 
 def _address(pipeline: Pipeline) -> Mapping[str, str]:
