@@ -1,7 +1,13 @@
 """`fairlog pipeline`: streaming SQL between topics, exactly once, on Spark.
 
-In the order in which it runs: `plan` (what is to be done, checked before Spark is started), `session` (a Spark session
-for it, and its log), `records` (records of a topic as rows of a table, and back), `steps` (a streaming query of each
-step), `parquet` (the other place where rows can go), `running` (watch the queries until they end), `progress` (how far
-they are), `reasons` (why one failed, in a sentence).
+In the order in which it runs:
+
+    plan                    what is to be done, checked before Spark is started
+    checkpoints, session    a directory and a Spark session for it
+    steps                   a streaming query of each step
+    records                 records of a topic as rows of a table, and rows as records
+    updates, parquet        two ways in which rows are written, besides the sink's own
+    running                 watch the queries until they end
+    progress, ends          how far they are
+    reasons                 why one failed, in a sentence
 """

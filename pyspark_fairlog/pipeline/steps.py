@@ -23,9 +23,10 @@ from pyspark.sql.types import StructType
 
 from pyspark_fairlog.pipeline import records
 from pyspark_fairlog.pipeline.parquet import ParquetBatches
-from pyspark_fairlog.pipeline.plan import Pipeline, PlanError, Step, ToParquet
+from pyspark_fairlog.pipeline.plan import Pipeline, PlanError, Step, ToParquet, ToTopic
 from pyspark_fairlog.pipeline.progress import OUT
 from pyspark_fairlog.pipeline.reasons import reason
+from pyspark_fairlog.pipeline.updates import TopicBatches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,10 +59,11 @@ class PlannedStep:
             writer = writer.trigger(processingTime=self.pipeline.trigger)
         if isinstance(step.to, ToParquet):
             writer = writer.foreachBatch(ParquetBatches(Path(step.to.directory), lambda: query_id(checkpoint)))
+        elif step.mode == "update":
+            sink = {**_sink_options(self.pipeline, step), "checkpointLocation": str(checkpoint)}
+            writer = writer.foreachBatch(TopicBatches(sink))
         else:
-            writer = writer.format(FORMAT).options(**_address(self.pipeline), transactionalId=step.transactional_id)
-            if step.bad is None:
-                writer = writer.option("topic", step.to.topic)
+            writer = writer.format(FORMAT).options(**_sink_options(self.pipeline, step))
         try:
             return writer.start()
         except PySparkException as error:
@@ -132,6 +134,18 @@ def _source_options(pipeline: Pipeline, step: Step) -> Mapping[str, str]:
     options = {**_address(pipeline), "subscribe": step.source, "startingOffsets": "earliest"}
     if pipeline.records_per_batch is not None:
         options["maxOffsetsPerTrigger"] = str(pipeline.records_per_batch)
+    return options
+
+
+def _sink_options(pipeline: Pipeline, step: Step) -> Mapping[str, str]:
+    options = {
+        **_address(pipeline),
+        "transactionalId": step.transactional_id,
+        # For tools that show how far behind a consumer group is; Spark goes on from its checkpoint.
+        "commitGroup": step.transactional_id,
+    }
+    if isinstance(step.to, ToTopic) and step.bad is None:
+        options["topic"] = step.to.topic
     return options
 
 
