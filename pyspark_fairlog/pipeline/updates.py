@@ -2,8 +2,8 @@
 
 A sink that is written in Python is refused the output mode *update* by Spark, which asks sinks for an interface that
 only Java code can have. `foreachBatch` knows all modes, and has a batch to write as any batch is written. So here the
-stream's own writer is given to Spark as a batch's: the tasks write lanes, and the commit names them. Query, run and batch
-are those of the stream, in whose name these jobs run; a batch that runs again finds the fence as it does with
+stream's own writer is given to Spark as a batch's: the tasks write lanes, and the commit names them. Query, run and
+batch are those of the stream, in whose name these jobs run; a batch that runs again finds the fence as it does with
 `writeStream`.
 """
 

@@ -21,7 +21,7 @@ from pyspark_fairlog.pipeline.reasons import reason
 from pyspark_fairlog.pipeline.steps import query_id
 
 
-class Killed(BaseException):
+class Killed(Exception):
     """Stands for the end of the process: nothing behind it is done."""
 
 
