@@ -1,42 +1,55 @@
 """A pipeline's directory: one run at a time in it.
 
-DIR/lock          held for as long as the pipeline runs
-DIR/spark.log     what Spark and its workers say
-DIR/STEP/…        Spark's checkpoint of each step
+    DIR/spark.log     what Spark and its workers say; locked for as long as any of them lives
+    DIR/STEP/…        Spark's checkpoint of each step
+
+How it works. The log is locked with flock(2), and Spark's processes inherit it as their standard output: a lock belongs
+to the opened file, so it is held until the last of them has ended. When a driver is killed, its JVM lives on for a
+moment, and may still write to the checkpoint; the next run waits for that.
 """
 
 from __future__ import annotations
 
 import fcntl
-import os
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from pyspark_fairlog.pipeline.plan import PlanError
 
 LOG = "spark.log"
+DYING_S = 30.0
+"""So long the processes of a killed run are waited for."""
+POLL_S = 0.1
 
 
 @contextmanager
-def held(directory: Path) -> Generator[Path]:
-    """Hold `directory`, making it if need be; the block is given the path of Spark's log.
+def held(directory: Path, *, patience_s: float = DYING_S) -> Generator[BinaryIO]:
+    """Hold `directory`, making it if need be; the block is given the log, to which Spark's processes are to write.
 
-    Raises PlanError if another process has it, or it cannot be made. The system lets go of it when the process ends,
-    however it ends.
+    Raises PlanError if another run has it for longer than `patience_s`, or it cannot be made.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        log = (directory / LOG).open("ab")
     except OSError as error:
         raise PlanError(f"cannot use {directory} for checkpoints: {error.strerror}") from error
-    try:
+    with log:
+        _lock(log, directory, time.monotonic() + patience_s)
+        yield log
+
+
+def _lock(log: BinaryIO, directory: Path, deadline: float) -> None:
+    while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise PlanError(
-                f"a pipeline runs with the checkpoints in {directory} already: stop it, or use another directory"
-            ) from error
-        yield directory / LOG
-    finally:
-        os.close(descriptor)
+            if time.monotonic() > deadline:
+                raise PlanError(
+                    f"a pipeline runs with the checkpoints in {directory} already: stop it, or use another directory"
+                ) from error
+            time.sleep(POLL_S)
+        else:
+            return

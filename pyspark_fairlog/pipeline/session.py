@@ -15,7 +15,7 @@ import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from pyspark_fairlog.pipeline.plan import PlanError
 
@@ -43,7 +43,7 @@ def check_java() -> None:
 
 
 @contextmanager
-def spark_session(name: str, master: str, settings: Mapping[str, str], log: Path) -> Generator[SparkSession]:
+def spark_session(name: str, master: str, settings: Mapping[str, str], log: BinaryIO) -> Generator[SparkSession]:
     """A session, stopped at the end. Raises PlanError if Spark does not start; `log` says more then."""
     # What pyspark itself logs of failed SQL is in the exceptions, too.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
@@ -54,11 +54,13 @@ def spark_session(name: str, master: str, settings: Mapping[str, str], log: Path
     builder = SparkSession.builder.master(master).appName(f"fairlog pipeline {name}")
     for key, value in {**_defaults(master), **settings}.items():
         builder = builder.config(key, value)
-    with log.open("ab") as file, _output_to(file.fileno()):
+    with _output_to(log.fileno()):
         try:
             session = builder.getOrCreate()
         except Exception as error:
-            raise PlanError(f"Spark cannot be started on {master}: {_first_line(error)}; {log} says more") from error
+            raise PlanError(
+                f"Spark cannot be started on {master}: {_first_line(error)}; {log.name} says more"
+            ) from error
     try:
         yield session
     finally:
