@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from scripts.node_process import ROOT
@@ -17,6 +16,7 @@ POLL_S = 0.05
 PATIENCE_S = 240.0
 """For a step that takes some ten seconds on a machine that does nothing else."""
 
+_BEHIND = re.compile(r"^([\w.-]+): batch .*?, ([\d,]+) behind", re.MULTILINE)
 _BATCH = re.compile(r"^([\w.-]+): batch (\d+), ", re.MULTILINE)
 
 
@@ -53,12 +53,18 @@ class PipelineProcess:
         """How many micro-batches of the step this run has reported."""
         return sum(name == step for name, _ in _BATCH.findall(self.err))
 
-    def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Return when the condition holds or the process has ended."""
+    def wait_for_batches(self, step: str, least: int) -> None:
+        """Return when the step has reported so many, or can report no more: there is nothing left, or it has ended."""
         deadline = time.monotonic() + PATIENCE_S
-        while not condition() and not self.ended:
+        while not self.ended and self.batches(step) < least and not self.idle:
             assert time.monotonic() < deadline, f"nothing happened for {PATIENCE_S} s:\n{self.err}"
             time.sleep(POLL_S)
+
+    @property
+    def idle(self) -> bool:
+        """Has every step that said how far it is behind come to the end?"""
+        last = dict(_BEHIND.findall(self.err))
+        return bool(last) and set(last.values()) == {"0"} and len(last) > 1
 
     def wait(self) -> int:
         """The exit status."""
