@@ -1,0 +1,97 @@
+"""`fairlog pipeline`: what it says before Spark is started, and how it shows progress."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairlog.cli.pipeline_output import Lines, line
+from pyspark_fairlog.pipeline import session
+from pyspark_fairlog.pipeline.progress import StepProgress
+
+Fairlog = Callable[..., tuple[int, str, str]]
+STEP = ("--from", "orders", "--schema", "id bigint", "--sql", "SELECT id FROM orders", "--to", "out")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--from", "orders", "--to", "out"), "--sql is missing, or a file"),
+        (("file.toml", "--to", "out"), "the steps stand in the file"),
+        ((*STEP, "--conf", "spark.x"), "'spark.x' is not KEY=VALUE"),
+        ((*STEP, "--mode", "complete"), "complete"),
+    ],
+)
+def test_wrong_command_line_is_wrong_usage(fairlog: Fairlog, arguments: tuple[str, ...], said: str) -> None:
+    """Exit code 2, as for all commands."""
+    code, _, error = fairlog("pipeline", *arguments)
+    assert code == 2
+    assert said in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((*STEP, "--watermark", "soon"), "orders-to-out: watermark: 'soon' is not a column"),
+        (("no-such.toml",), "cannot read no-such.toml"),
+        ((*STEP, "--bootstrap", "127.0.0.1:1"), "cannot reach a broker at 127.0.0.1:1"),
+    ],
+)
+def test_pipeline_that_cannot_be_is_a_sentence(fairlog: Fairlog, arguments: tuple[str, ...], said: str) -> None:
+    """Exit code 1, in a moment: Spark is not started for it."""
+    code, out, error = fairlog("pipeline", *arguments)
+    assert (code, out) == (1, "")
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_file_is_named_with_what_is_wrong_in_it(fairlog: Fairlog, tmp_path: Path) -> None:
+    """The file, the step, the setting."""
+    file = tmp_path / "p.toml"
+    file.write_text('name = "p"\n[[step]]\nfrom = "a"\nto = "b"\nsql = "SELECT 1"\nschemo = "x int"\n')
+    assert fairlog("pipeline", str(file)) == (
+        1, "", f"fairlog: {file}: step a-to-b: nothing is called schemo; did you mean schema?\n"
+    )  # fmt: skip
+
+
+def test_missing_spark_is_said_with_what_to_install(fairlog: Fairlog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the command line does without."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert fairlog("pipeline", *STEP) == (1, "", "fairlog: pipeline needs Spark: pip install 'fairlog[spark]'\n")
+
+
+def test_missing_or_old_java_is_said_with_what_to_install(
+    fairlog: Fairlog, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Spark itself would say it in a stack trace."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert "Spark needs Java 17 or newer, and there is none at" in fairlog("pipeline", *STEP)[2]
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    assert f"Spark needs Java 17 or newer, and {java} is 11: install one" in fairlog("pipeline", *STEP)[2]
+    java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.2\"' >&2\n")
+    session.check_java()
+
+
+def test_line_of_progress_says_what_is_known() -> None:
+    """What is not known, or is nothing, is left out."""
+    done = StepProgress("hours", batch=3, rows_in=12_000, rows_out=7, in_per_s=1234.5, out_per_s=0.7)
+    assert line(done) == "hours: batch 3, 12,000 rows in (1,234/s), 7 out (1/s)"
+
+
+def test_lines_of_progress_come_once_for_each_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    """However often one looks."""
+    lines, steps = Lines(), [StepProgress("a", batch=0, behind=5, state_rows=2), StepProgress("b")]
+    lines.show(steps)
+    lines.show(steps)
+    lines.show([StepProgress("a", batch=1), StepProgress("b", batch=0)])
+    assert [each.partition(",")[0] for each in capsys.readouterr().err.splitlines()] == [
+        "a: batch 0",
+        "a: batch 1",
+        "b: batch 0",
+    ]
