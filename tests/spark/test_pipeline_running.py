@@ -33,9 +33,8 @@ class Bench:
         self.spark, self.node, self.directory = spark, node, directory
 
     def topics(self, *names: str) -> None:
-        made = AdminClient({"bootstrap.servers": self.node.address}).create_topics(
-            [NewTopic(name, 1) for name in names]
-        )
+        admin = AdminClient({"bootstrap.servers": self.node.address})
+        made = admin.create_topics([NewTopic(name, 1) for name in names])
         for each in made.values():
             each.result(WAIT_S)
 
