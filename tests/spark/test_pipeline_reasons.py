@@ -47,6 +47,14 @@ STREAM = "\n=== Streaming Query ===\nIdentifier: m3 [id = a91bad18, runId = d40e
             " SQLSTATE: 38000",
             "sink a belongs to query b (another-query)",
         ),
+        (
+            "[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):\n"
+            '  File "/x/native.py", line 1\nConnectionError: refused\n\nThe above exception was the direct cause of the '
+            "following exception:\n\nTraceback (most recent call last):\n"
+            '  File "/x/sink.py", line 1\npyspark_fairlog.writing.SinkError: batch 3 is not committed: refused\n\n'
+            "\tat org.apache.spark.X.y(X.scala:1)",
+            "batch 3 is not committed: refused",
+        ),
         ("", "Spark does not say why"),
     ],
 )
