@@ -49,7 +49,7 @@ STREAM = "\n=== Streaming Query ===\nIdentifier: m3 [id = a91bad18, runId = d40e
         ),
         (
             "[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):\n"
-            '  File "/x/native.py", line 1\nConnectionError: refused\n\nThe above exception was the direct cause of the '
+            '  File "/x/native.py", line 1\nConnectionError: refused\n\nThe above exception was the cause of the '
             "following exception:\n\nTraceback (most recent call last):\n"
             '  File "/x/sink.py", line 1\npyspark_fairlog.writing.SinkError: batch 3 is not committed: refused\n\n'
             "\tat org.apache.spark.X.y(X.scala:1)",
