@@ -163,14 +163,18 @@ def _run(planned: Pipeline, conf: Mapping[str, str]) -> None:
 
     check_java()
     _make_topics(planned)
-    with told_to_stop() as stop, held(Path(planned.checkpoint)) as log:
-        settings = {**planned.spark, **conf}
+    settings = {**planned.spark, **conf}
+    try:
         with (
+            held(Path(planned.checkpoint)) as log,
             spark_session(planned.name, planned.master, settings, log) as spark,
+            told_to_stop() as stop,  # behind Spark's start, which takes SIGINT for itself
             shown_progress() as show,
             TopicEnds(planned.bootstrap) as ask_ends,
         ):
             reached = run_pipeline(spark, planned, stop, show=show, ask_ends=ask_ends)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted before it had come to an end; the same command goes on from here") from None
     for step in reached:
         say(_summary(step))
     if planned.ends and stop.is_set():
