@@ -10,9 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import trio
+
 from fairlog.native.calls import Call, log_of, topic_of
 from fairlog.native.messages import Refused, Result
 from fairlog_types import LogId
+
+ROWS_AT_ONCE = 500
+"""Partitions that are looked up, or written into an answer, before others get their turn."""
 
 
 async def topics(call: Call) -> Result:
@@ -22,7 +27,8 @@ async def topics(call: Call) -> Result:
 
 async def cut(call: Call) -> Result:
     """The first offset, the cut's end and what can be read, of each partition that is asked for."""
-    selected = _selected(call)
+    arguments = call.arguments
+    selected = await _selected(call)
     starts = _starts(call, selected) if arguments.has("starts") else dict[LogId, Offset]()
     records_max = arguments.number("limit", least=1) if arguments.has("limit") else None
     arguments.end()
@@ -33,6 +39,7 @@ async def cut(call: Call) -> Result:
         found = await leaders.cut_within(wanted, records_max=records_max)
     rows: list[list[str | int]] = []
     for log, (topic, partition) in selected.items():
+        await _let_others_run(len(rows))
         if log not in found:
             raise Refused("unknown-topic", f"topic {topic} is being deleted, or made")
         first, high = found[log]
@@ -40,7 +47,7 @@ async def cut(call: Call) -> Result:
     return {"partitions": rows}
 
 
-def _selected(call: Call) -> Mapping[LogId, tuple[str, int]]:
+async def _selected(call: Call) -> Mapping[LogId, tuple[str, int]]:
     """The logs that are asked for, and what their partitions are called. Raises Refused."""
     broker, arguments = call.broker, call.arguments
     if arguments.has("topics") == arguments.has("partitions"):
@@ -48,5 +55,26 @@ def _selected(call: Call) -> Mapping[LogId, tuple[str, int]]:
     if arguments.has("partitions"):
         asked = arguments.partitions("partitions")
         return {log_of(broker, name, partition): (name, partition) for name, partition in asked}
-    found = [topic_of(broker, name) for name in arguments.texts("topics")]
-    return {log: (topic.name, log.partition) for topic in found for log in topic.logs()}
+    logs: dict[LogId, tuple[str, int]] = {}
+    for name in arguments.texts("topics"):
+        for log in topic_of(broker, name).logs():
+            await _let_others_run(len(logs))
+            logs[log] = name, log.partition
+    return logs
+
+
+async def _let_others_run(count: int) -> None:
+    """Now and then, where there may be very many partitions; the cut itself is made in one step."""
+    if count % ROWS_AT_ONCE == 0:
+        await trio.lowlevel.checkpoint()
+
+
+def _starts(call: Call, selected: Mapping[LogId, tuple[str, int]]) -> Mapping[LogId, Offset]:
+    """Where the reader is, of partitions that are to be cut. Raises Refused."""
+    starts: dict[LogId, Offset] = {}
+    for name, partition, offset in call.arguments.offsets("starts"):
+        log = log_of(call.broker, name, partition)
+        if log not in selected:
+            raise Refused("bad-request", f"cut: starts has {name}-{partition}, which is not among what is to be cut")
+        starts[log] = Offset(offset)
+    return starts

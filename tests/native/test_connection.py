@@ -231,14 +231,15 @@ async def test_requests_sent_at_once_are_answered_in_their_order(server, talker,
     ]  # fmt: skip
 
 
-async def test_stop_answers_the_commit_under_way_and_begins_nothing_else(server, talker, connect, memory, nursery):
+@pytest.mark.parametrize("behind", [b"", frame(cbor2.dumps([6, "abort", BATCH]))])
+async def test_stop_answers_the_commit_under_way_and_begins_nothing_else(server, talker, connect, memory, behind):
     """The driver hears that its batch is committed; the idle are closed at once; the next request was never begun."""
     idle = Talker(await connect())
     await idle.greet()
     memory.coordinator.gate = trio.Event()
     await talker.ask("join", **LANE)
     commit = [5, "commit", BATCH | {"winners": [[0, 0, 5]]}]
-    await talker.stream.send_all(frame(cbor2.dumps(commit)) + frame(cbor2.dumps([6, "abort", BATCH])))
+    await talker.stream.send_all(frame(cbor2.dumps(commit)) + behind)
     with trio.fail_after(5):
         while not memory.coordinator.commits_begun:
             await trio.lowlevel.checkpoint()
