@@ -32,6 +32,7 @@ async def server(memory: Memory, nursery: trio.Nursery) -> AsyncIterator[Server]
     await nursery.start(server.serve, listeners)
     server.address = listeners[0].socket.getsockname()[:2]
     yield server
+    memory.coordinator.gate.set()  # a commit that waits there is shielded
     server.stop()
 
 

@@ -31,7 +31,7 @@ class MemorySinks(MemoryCoordinator):
         self.sink_refusal: SinkRefused | None = None
         self.gate = trio.Event()
         self.gate.set()
-        self.commits_begun = 0
+        self.commit_begun = trio.Event()
         self.logs: list[LogId] = []
         self._queries: dict[str, str] = {}
         self._fences: dict[str, BatchCommitted] = {}
@@ -51,7 +51,7 @@ class MemorySinks(MemoryCoordinator):
 
     async def commit_batch(self, message: CommitBatch) -> BatchCommitted | SinkRefused:
         await self._called("commit", message)
-        self.commits_begun += 1
+        self.commit_begun.set()
         with trio.CancelScope(shield=True):
             await self.gate.wait()
         if self.sink_refusal is not None:

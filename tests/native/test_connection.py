@@ -241,8 +241,7 @@ async def test_stop_answers_the_commit_under_way_and_begins_nothing_else(server,
     commit = [5, "commit", BATCH | {"winners": [[0, 0, 5]]}]
     await talker.stream.send_all(frame(cbor2.dumps(commit)) + behind)
     with trio.fail_after(5):
-        while not memory.coordinator.commits_begun:
-            await trio.lowlevel.checkpoint()
+        await memory.coordinator.commit_begun.wait()
     server.stop()
     assert await idle.is_closed()
     memory.coordinator.gate.set()
@@ -258,8 +257,7 @@ async def test_client_gone_in_the_middle_of_a_commit_does_not_stop_it(server, ta
     commit = BATCH | {"winners": [[0, 0, 5]]}
     await talker.stream.send_all(frame(cbor2.dumps([5, "commit", commit])))
     with trio.fail_after(5):
-        while not memory.coordinator.commits_begun:
-            await trio.lowlevel.checkpoint()
+        await memory.coordinator.commit_begun.wait()
     await trio.aclose_forcefully(talker.stream)
     memory.coordinator.gate.set()
     again = Talker(await connect())
