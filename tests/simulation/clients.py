@@ -17,6 +17,7 @@ from typing import TypeVar
 import trio
 
 from coordinator.answers import Effect, Granted, Refusal
+from coordinator.sinks.messages import BatchCommitted, LaneGranted, SinkRefused
 from fairlog.broker import Appended, DuplicateOf, RefusedAppend
 from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId
 from tests.datalog.batches import keyed_batch
@@ -27,7 +28,7 @@ from tests.simulation.world import World
 
 T = TypeVar("T")
 
-_REPEATS = 6
+REPEATS = 6
 
 
 class _StartOver(Exception):
@@ -57,6 +58,15 @@ class Client:
             raise
         self.world.note(self.name, f"{what}: {said(answer)}")
         return answer
+
+    async def ask_again(self, what: str, request: Callable[[Node, int], Awaitable[T]]) -> T:
+        """Ask until it is answered. Raises Unanswered if it is not, for long."""
+        for _ in range(REPEATS - 1):
+            try:
+                return await self.ask(what, request)
+            except Unanswered:
+                continue
+        return await self.ask(what, request)
 
     async def pause(self) -> None:
         await trio.sleep(self.rng.choice((0.0, 0.0005, 0.003, 0.02)) * self.rng.random())
@@ -129,7 +139,7 @@ class PlainProducer(Producer):
         while not self.done:
             if idempotent and self.producer_id < 0:
                 try:
-                    granted = await self.ask("init", _init(None, 1000, -1, -1))
+                    granted = await self.ask("init", init(None, 1000, -1, -1))
                 except Unanswered:
                     continue
                 if isinstance(granted, Refusal):
@@ -138,7 +148,7 @@ class PlainProducer(Producer):
                 self.producer_id, self.epoch, self.sequences = granted.producer_id, granted.epoch, {}
             batch, data = self.new_batch(self.rng.choice(self.history.logs), None)
             try:
-                answer = await self.send(batch, data, repeats=_REPEATS if idempotent else 0)
+                answer = await self.send(batch, data, repeats=REPEATS if idempotent else 0)
             except Unanswered:
                 self.producer_id = self.epoch = -1
                 continue
@@ -174,7 +184,7 @@ class TransactionalProducer(Producer):
         while not self.done:
             try:
                 answer = await self.ask(
-                    "init", _init(self.transactional_id, self.timeout_ms, self.producer_id, self.epoch)
+                    "init", init(self.transactional_id, self.timeout_ms, self.producer_id, self.epoch)
                 )
             except Unanswered:
                 continue
@@ -219,7 +229,7 @@ class TransactionalProducer(Producer):
     async def _add(self, transaction: Transaction, logs: list[LogId]) -> None:
         names = "".join(sorted(map(log_name, logs)))
         producer_id, epoch = ProducerId(self.producer_id), ProducerEpoch(self.epoch)
-        for _ in range(_REPEATS):
+        for _ in range(REPEATS):
             try:
                 answer = await self.ask(
                     f"{transaction.name} adds {names}",
@@ -254,7 +264,7 @@ class TransactionalProducer(Producer):
     async def _end(self, transaction: Transaction, *, commit: bool) -> None:
         producer_id, epoch = ProducerId(self.producer_id), ProducerEpoch(self.epoch)
         unanswered = False
-        for _ in range(_REPEATS):
+        for _ in range(REPEATS):
             if commit:
                 self.history.asks_commit(transaction)
             try:
@@ -316,7 +326,7 @@ class Reader(Client):
             offsets[log] = self.history.end(log, indexes[log])
 
 
-def _init(
+def init(
     transactional_id: str | None, timeout_ms: int, producer_id: int, epoch: int
 ) -> Callable[[Node, int], Awaitable[Granted | Refusal]]:
     return lambda node, connection: node.coordinator.init_producer_id(
@@ -337,6 +347,12 @@ def said(answer: object) -> str:
         case dict():
             refused = sorted(f"{log_name(log)} {why.name}" for log, why in answer.items() if why is not None)
             return f"refused, {', '.join(refused)}" if refused else "done"
+        case LaneGranted(transactional_id):
+            return f"lane {transactional_id}"
+        case BatchCommitted(batch):
+            return f"batch {batch} is committed{' already' if answer.already else ''}"
+        case SinkRefused(why):
+            return f"refused, {why.name}"
         case None:
             return "done"
         case _:

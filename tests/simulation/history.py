@@ -8,7 +8,8 @@ find the same. Each batch is judged when it is seen first:
     1   it is plain, or of a transaction that its producer asked to be committed
     2   it begins where the one before it ends
     3   a transaction's batches stand together and in their order
-    5   it is there once; it was not refused as being without effect
+    5   it is there once; it was not refused as being without effect; no other commit of its sink's batch is there
+    6   it does not lie behind a later batch of its sink
     9   its transaction was not asked to be committed behind the back of a newer instance
 
 and each cut: a transaction is in all its logs, or in none (7). `settled` is asked of a view behind a recovery: all
@@ -21,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from datalog.batch import parse_stored_header
-from fairlog_types import LogId, Offset
+from fairlog_types import LogId, Offset, Placement
 from tests.simulation.world import World
 
 _BODY_FROM = 17
@@ -61,6 +62,8 @@ class Transaction:
     """The only such request was answered: no effect."""
     doomed: bool = False
     """It was sent after a newer instance had been granted a newer epoch."""
+    batch: int | None = None
+    """Of a group commit: which batch of its sink, whose name stands for the transactional id."""
 
 
 class History:
@@ -79,6 +82,12 @@ class History:
         self.plain: list[Batch] = []
         self._epochs: dict[int, int] = {}
         """The newest epoch that anybody was told of, by producer id."""
+        self.batches: dict[tuple[str, int], list[Transaction]] = {}
+        """By sink and number: every commit of it that was asked for. At most one of them may be seen."""
+        self._committed_batches: dict[tuple[str, int], tuple[Placement, ...]] = {}
+        """Those of which somebody was told that they are committed, and where, if that was said."""
+        self._last_batch: dict[tuple[LogId, str], int] = {}
+        """The last batch of each sink that was seen in each log."""
 
     # --- what clients say ---
 
@@ -95,6 +104,13 @@ class History:
         if not transaction.asked:
             transaction.asked = True
             transaction.doomed = epoch < self._epochs.get(producer_id, epoch)
+
+    def batch_is_committed(self, sink: str, batch: int, placements: tuple[Placement, ...]) -> None:
+        """Somebody was told so."""
+        known = self._committed_batches.get((sink, batch), ())
+        if known and placements and known != placements:
+            self._violate(5, f"batch {batch} of {sink} was answered to be at {known}, and now at {placements}")
+        self._committed_batches[sink, batch] = known or placements
 
     # --- what readers find ---
 
@@ -172,6 +188,10 @@ class History:
             self._violate(3, f"{who} reads {where}, not behind what stands before it in {transaction.name}")
         elif len(row) > 1 and self._is_torn(row[-2], batch):
             self._violate(3, f"{who} reads {where} before all of {row[-2].transaction} is there")
+        elif transaction is not None and transaction.batch is not None and not self._is_next_batch(batch, transaction):
+            self._violate(6, f"{who} reads {where} behind a later batch of its sink")
+        elif transaction is not None and self._is_again(transaction):
+            self._violate(5, f"{who} reads {where}, and another commit of that batch was seen before")
         else:
             return True
         return False
@@ -190,6 +210,23 @@ class History:
             and transaction is not batch.transaction
             and transaction.batches[before.log][-1] is not before
         )
+
+    def _is_next_batch(self, batch: Batch, transaction: Transaction) -> bool:
+        key, number = (batch.log, transaction.transactional_id), transaction.batch
+        assert number is not None
+        before = self._last_batch.get(key, number)
+        self._last_batch[key] = number
+        return before <= number
+
+    def _is_again(self, transaction: Transaction) -> bool:
+        if transaction.batch is None:
+            return False
+        others = self.batches[transaction.transactional_id, transaction.batch]
+        return any(other is not transaction and self._is_seen(other) for other in others)
+
+    def _is_seen(self, transaction: Transaction) -> bool:
+        """Whether any of it was; as a cut has all of it or nothing, all of it then."""
+        return any(batch in self._place for batches in transaction.batches.values() for batch in batches)
 
     # --- what has to be there ---
 
@@ -213,7 +250,30 @@ class History:
             if batch.acknowledged and batch not in self._place:
                 self._violate(5, f"{when}: {batch.name}, which was answered, is missing from {log_name(batch.log)}")
                 return
+        self._check_batches(when)
         self._check_order(when)
+
+    def _check_batches(self, when: str) -> None:
+        """What was said to be committed is there, as one of the commits that were asked for, and where it was said."""
+        for (sink, number), placements in self._committed_batches.items():
+            name = f"batch {number} of {sink}, which was answered to be committed"
+            asked = [it for it in self.batches.get((sink, number), ()) if it.asked and not it.without_effect]
+            seen = [it for it in asked if all(batch in self._place for row in it.batches.values() for batch in row)]
+            if not seen:
+                self._violate(5, f"{when}: {name}, is nowhere")
+                return
+            found = [it for it in seen if it.batches] or seen
+            if placements and self._places_of(found[0]) != placements:
+                self._violate(5, f"{when}: {name} at {placements}, is at {self._places_of(found[0])}")
+                return
+
+    def _places_of(self, transaction: Transaction) -> tuple[Placement, ...]:
+        places: list[Placement] = []
+        for log, batches in sorted(transaction.batches.items()):
+            count = sum(batch.records for batch in batches)
+            end = self._ends[log][self._place[batches[-1]]]
+            places.append(Placement(log, Offset(end - count), count))
+        return tuple(places)
 
     def _check_order(self, when: str) -> None:
         """Invariant 6: what stands before what, of the transactions of one id, is the same in every log."""

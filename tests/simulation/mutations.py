@@ -14,17 +14,23 @@ from unittest import mock
 
 import trio
 
+import coordinator.housekeeping
 import coordinator.machine
 import coordinator.recovery
+import coordinator.sinks.service
+import coordinator.sinks.sink
 import copier.apply
 import copier.copier
 import copier.plan
 import journal.local_state
 import journal.segment_file
 from coordinator import events as ev
+from coordinator.answers import Refusal
 from coordinator.messages import Applied, Prepared
 from coordinator.producer import Outcome
 from coordinator.service import Coordinator
+from coordinator.sinks.committing import Committing
+from coordinator.sinks.sink import Sink
 from coordinator.states import IdState
 from coordinator.turns import Turns
 from copier.copier import Copier
@@ -233,7 +239,7 @@ def _any_epoch_may_write(self: LocalParticipants, producer_id: Any, epoch: Any) 
 _REAL_OPEN_TRANSACTION = LocalParticipants.open_transaction
 
 
-def _places_one_by_one(self: LocalParticipants, message: Any) -> None:
+def _submits_one_by_one(self: LocalParticipants, messages: Any) -> None:
     real = self._writer.submit
 
     def submit(group: Any) -> None:
@@ -241,10 +247,24 @@ def _places_one_by_one(self: LocalParticipants, message: Any) -> None:
             real((item,))
 
     with mock.patch.object(self._writer, "submit", submit):
-        _REAL_PLACE(self, message)
+        _REAL_PLACE_TOGETHER(self, messages)
 
 
-_REAL_PLACE = LocalParticipants.place
+def _places_lane_by_lane(self: LocalParticipants, messages: Any) -> None:
+    for message in messages:
+        _REAL_PLACE_TOGETHER(self, (message,))
+
+
+def _places_all_lanes_but_one(self: LocalParticipants, messages: Any) -> None:
+    _REAL_PLACE_TOGETHER(self, messages[: max(1, len(messages) - 1)])
+
+
+def _numbers_anew(self: LocalParticipants, messages: Any) -> None:
+    with mock.patch.object(LocalParticipants, "surviving_apply_number", return_value=None):
+        _REAL_PLACE_TOGETHER(self, messages)
+
+
+_REAL_PLACE_TOGETHER = LocalParticipants.place_together
 
 
 # --- coordinator ---
@@ -300,6 +320,77 @@ def _timeout_forgets_the_client() -> Iterator[None]:
     }
     with mock.patch.object(machine, "_RULES", rules):
         yield
+
+
+# --- sinks ---
+
+
+def _fence_is_forgotten(found: Any, record: Any) -> None:
+    before = found.sinks.get(record.sink)
+    _REAL_FOLD_GROUP_COMMITTED(found, record)
+    if before is not None:
+        found.sinks[record.sink] = replace(found.sinks[record.sink], fence=before.fence)
+
+
+_REAL_FOLD_GROUP_COMMITTED = coordinator.recovery._fold_group_committed
+
+
+def _snapshot_without_sinks(producers: Any, _sinks: Any = ()) -> Any:
+    return _REAL_SNAPSHOT_RECORDS(producers)
+
+
+_REAL_SNAPSHOT_RECORDS = coordinator.recovery.snapshot_records
+
+
+def _any_count_is_sealed(self: Committing, winners: Any) -> Any:
+    found = []
+    for winner, lane in winners:
+        slot = self._turns.slots.get(lane.transactional_id)
+        records = winner.records
+        if slot is not None and slot.producer.transaction is not None:
+            sealed = self._turns.participants.seal(slot.producer.txid, tuple(slot.producer.transaction.logs))
+            records = sum(it.records for it in sealed.values())
+        found.append((replace(winner, records=records), lane))
+    return _REAL_SEAL(self, found)
+
+
+_REAL_SEAL = Committing._seal
+
+
+def _grants_to_anybody(lane: Any, producer: Any, event: Any) -> Any:
+    if isinstance(event, ev.Init) and lane is not None:
+        lane.claimed_by = lane.granted = None
+    return _REAL_ADMIT(lane, producer, event)
+
+
+def _lets_lanes_commit(lane: Any, producer: Any, event: Any) -> Any:
+    refused = _REAL_ADMIT(lane, producer, event)
+    return None if refused is Refusal.LANE else refused
+
+
+_REAL_ADMIT = coordinator.sinks.sink.admit
+
+
+async def _decides_the_batch_before_its_record_is_durable(self: Committing, entry: Any, group: Any) -> Any:
+    with mock.patch.object(self._turns.journals[entry.journal], "flush", _does_not_wait):
+        return await _REAL_PREPARE_GROUP(self, entry, group)
+
+
+_REAL_PREPARE_GROUP = Committing._prepare
+
+
+def _no_batch_is_in_doubt(replays: Any) -> Any:
+    return [it for it in _REAL_IN_DOUBT(replays) if isinstance(it, coordinator.recovery.InDoubt)]
+
+
+_REAL_IN_DOUBT = coordinator.recovery.in_doubt
+
+
+def _any_query_may_write(self: Sink, _query: str, run: str) -> Any:
+    return _REAL_SINK_REFUSAL(self, self.query, run)
+
+
+_REAL_SINK_REFUSAL = Sink.refusal
 
 
 async def _tail_is_always_taken_for_kept(self: Coordinator, *, tail_kept: bool) -> None:
@@ -406,7 +497,72 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "parts-apart",
         "the parts of a transaction go to the copier one by one",
-        _patched(LocalParticipants, "place", _places_one_by_one),
+        _patched(LocalParticipants, "place_together", _submits_one_by_one),
+    ),
+    Mutation(
+        "lanes-apart",
+        "the lanes of a batch are placed one by one",
+        _patched(LocalParticipants, "place_together", _places_lane_by_lane),
+    ),
+    Mutation(
+        "one-lane-not-placed",
+        "a batch is placed without its last lane",
+        _patched(LocalParticipants, "place_together", _places_all_lanes_but_one),
+    ),
+    Mutation(
+        "apply-number-not-kept",
+        "what is placed again gets another apply number",
+        _patched(LocalParticipants, "place_together", _numbers_anew),
+    ),
+    Mutation(
+        "fence-not-recovered",
+        "a start forgets which batch a sink has had",
+        _patched(coordinator.recovery, "_fold_group_committed", _fence_is_forgotten),
+    ),
+    Mutation(
+        "fence-not-in-snapshot",
+        "a group journal's snapshot leaves out the sinks",
+        _patched(coordinator.housekeeping.recovery, "snapshot_records", _snapshot_without_sinks),
+    ),
+    Mutation(
+        "fence-not-asked",
+        "a batch that the sink has had may be committed again",
+        _patched(Sink, "committed", lambda *_: None),
+    ),
+    Mutation(
+        "losers-not-dropped",
+        "a commit leaves the lanes open that have lost",
+        _patched(Committing, "drop", _does_not_wait),
+    ),
+    Mutation(
+        "lane-count-unchecked",
+        "a commit does not look how many records a lane holds",
+        _patched(Committing, "_seal", _any_count_is_sealed),
+    ),
+    Mutation(
+        "lane-granted-twice",
+        "a lane's id is granted to whoever asks for it",
+        _patched(coordinator.sinks.service, "admit", _grants_to_anybody),
+    ),
+    Mutation(
+        "lane-commits-alone",
+        "EndTxn commits a lane",
+        _patched(coordinator.sinks.service, "admit", _lets_lanes_commit),
+    ),
+    Mutation(
+        "batch-not-flushed",
+        "a batch is answered before GROUP_PREPARE_COMMIT is on disk",
+        _patched(Committing, "_prepare", _decides_the_batch_before_its_record_is_durable),
+    ),
+    Mutation(
+        "batch-in-doubt-forgotten",
+        "a start does not finish the batch that was being committed",
+        _patched(coordinator.recovery, "in_doubt", _no_batch_is_in_doubt),
+    ),
+    Mutation(
+        "another-query-accepted",
+        "any query may write to a sink",
+        _patched(Sink, "refusal", _any_query_may_write),
     ),
     Mutation(
         "late-end-accepted",

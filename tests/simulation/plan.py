@@ -63,6 +63,10 @@ class Plan:
     sync_error: float = 0.0
     disk_full: float = 0.0
     """The share of the time in which the disk is full."""
+    sinks: int = 0
+    """Sinks, each with a query that writes to it."""
+    second_drivers: int = 0
+    """So many of these queries run twice."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -76,6 +80,9 @@ class Plan:
 def draw(seed: str, *, faults: bool = True) -> Plan:
     """The plan of a seed; without faults: no deaths but stops, a network and a disk that do what they should."""
     rng = Random(f"{seed}/plan")
+    # From a stream of their own: what seeds meant before there were sinks, they mean still, where there are none.
+    of_sinks = Random(f"{seed}/sinks")
+    sinks = of_sinks.choice((0, 0, 1, 2))
     transactional = rng.randint(1, 4)
     failing = rng.random() < 0.25
     plan = Plan(
@@ -96,7 +103,11 @@ def draw(seed: str, *, faults: bool = True) -> Plan:
         write_error=rng.choice((0.0, 0.0, 0.002)) if failing else 0.0,
         sync_error=rng.choice((0.0, 0.01)) if failing else 0.0,
         disk_full=rng.choice((0.0, 0.3)) if failing else 0.0,
+        sinks=sinks,
+        second_drivers=of_sinks.choice((0, 0, 1)) if sinks else 0,
     )
+    if sinks:
+        plan = replace(plan, deaths=tuple(_moved_to_a_batch(death, of_sinks) for death in plan.deaths))
     if faults:
         return plan
     return replace(
@@ -108,6 +119,13 @@ def draw(seed: str, *, faults: bool = True) -> Plan:
         sync_error=0.0,
         disk_full=0.0,
     )
+
+
+def _moved_to_a_batch(death: Death, rng: Random) -> Death:
+    """Half of the deaths that come when a client has been answered come when a sink's driver has."""
+    if death.at_point not in ANSWERS or rng.random() < 0.5:
+        return death
+    return replace(death, at_point="client.batch", nth=rng.randint(1, 6))
 
 
 def _draw_death(rng: Random) -> Death:

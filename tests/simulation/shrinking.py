@@ -45,13 +45,14 @@ def shrink(failed: Outcome, *, runs_max: int = RUNS_MAX) -> Outcome:
 def _size(outcome: Outcome) -> tuple[int, int]:
     """Of two runs the one with the shorter transcript is the smaller one."""
     plan = outcome.plan
-    return len(outcome.transcript), plan.transactional + plan.rivals + plan.plain + plan.readers + len(plan.deaths)
+    clients = plan.transactional + plan.rivals + plan.plain + plan.readers + plan.sinks + plan.second_drivers
+    return len(outcome.transcript), clients + len(plan.deaths)
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
     for index in range(len(plan.deaths)):
         yield replace(plan, deaths=plan.deaths[:index] + plan.deaths[index + 1 :])
-    for field in ("transactional", "rivals", "plain", "readers", "logs"):
+    for field in ("transactional", "rivals", "plain", "readers", "sinks", "second_drivers", "logs"):
         value = getattr(plan, field)
         least = 1 if field == "logs" else 0
         for fewer in {least, value - 1}:

@@ -33,6 +33,7 @@ from tests.simulation.history import History
 from tests.simulation.machine import Machine, Node
 from tests.simulation.network import Network
 from tests.simulation.plan import Death, Plan
+from tests.simulation.sinks import Checkpoint, Driver
 from tests.simulation.world import Violation, World
 
 VIRTUAL_S_MAX = 2000.0
@@ -161,6 +162,11 @@ def _clients(world: World, plan: Plan, network: Network, history: History) -> li
         if number < plan.rivals:
             clients.append(TransactionalProducer(world, network, history, f"t{number}x", f"id-{number}"))
     clients += [PlainProducer(world, network, history, f"p{number}") for number in range(plan.plain)]
+    for number in range(plan.sinks):
+        checkpoint = Checkpoint(f"s{number}", "query")
+        clients.append(Driver(world, network, history, f"d{number}", checkpoint))
+        if number < plan.second_drivers:
+            clients.append(Driver(world, network, history, f"d{number}x", checkpoint))
     clients += [Reader(world, network, history, f"r{number}") for number in range(plan.readers)]
     return clients
 
