@@ -259,11 +259,6 @@ def _places_all_lanes_but_one(self: LocalParticipants, messages: Any) -> None:
     _REAL_PLACE_TOGETHER(self, messages[: max(1, len(messages) - 1)])
 
 
-def _numbers_anew(self: LocalParticipants, messages: Any) -> None:
-    with mock.patch.object(LocalParticipants, "surviving_apply_number", return_value=None):
-        _REAL_PLACE_TOGETHER(self, messages)
-
-
 _REAL_PLACE_TOGETHER = LocalParticipants.place_together
 
 
@@ -508,11 +503,6 @@ MUTATIONS: tuple[Mutation, ...] = (
         "one-lane-not-placed",
         "a batch is placed without its last lane",
         _patched(LocalParticipants, "place_together", _places_all_lanes_but_one),
-    ),
-    Mutation(
-        "apply-number-not-kept",
-        "what is placed again gets another apply number",
-        _patched(LocalParticipants, "place_together", _numbers_anew),
     ),
     Mutation(
         "fence-not-recovered",

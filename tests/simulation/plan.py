@@ -107,7 +107,8 @@ def draw(seed: str, *, faults: bool = True) -> Plan:
         second_drivers=of_sinks.choice((0, 0, 1)) if sinks else 0,
     )
     if sinks:
-        plan = replace(plan, deaths=tuple(_moved_to_a_batch(death, of_sinks) for death in plan.deaths))
+        deaths = tuple(_moved_to_a_batch(death, of_sinks) for death in plan.deaths)
+        plan = replace(plan, deaths=deaths, slow_sync_s=of_sinks.choice((plan.slow_sync_s, 0.05)))
     if faults:
         return plan
     return replace(
@@ -125,7 +126,7 @@ def _moved_to_a_batch(death: Death, rng: Random) -> Death:
     """Half of the deaths that come when a client has been answered come when a sink's driver has."""
     if death.at_point not in ANSWERS or rng.random() < 0.5:
         return death
-    return replace(death, at_point="client.batch", nth=rng.randint(1, 6))
+    return replace(death, at_point="client.batch", nth=rng.randint(1, 6), steps_later=0)
 
 
 def _draw_death(rng: Random) -> Death:
