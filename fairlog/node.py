@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 
 import structlog
 import trio
@@ -47,6 +48,7 @@ from fairlog_types import CorruptStorage, StorageFailure
 from journal.flush import open_flusher
 from journal.group_journal import GroupJournal
 from journal.journal import Fsync, Journal, JournalKind, JournalSettings
+from journal.segment_file import make_root
 
 log = structlog.get_logger()
 
@@ -269,6 +271,7 @@ async def _open_leaders(
         partial(LmdbDataLogs.open, settings.data_dir / "datalog", map_bytes=settings.datalog.map_bytes)
     )
     stack.push_async_callback(_in_thread, data_logs.close)
+    await trio.to_thread.run_sync(_make_roots, settings.data_dir)
     flusher = await stack.enter_async_context(open_flusher(watcher=last_run))
     leaders = LocalLeaders(
         settings.data_dir / "journals" / "local",
@@ -285,6 +288,14 @@ async def _open_leaders(
     )
     stack.push_async_callback(leaders.close)
     return leaders
+
+
+def _make_roots(data_dir: Path) -> None:
+    try:
+        for kind in ("local", "group"):
+            make_root(data_dir / "journals" / kind, below=data_dir)
+    except OSError as error:
+        raise StorageFailure(f"the directories of the journals in {data_dir} cannot be made: {error}") from error
 
 
 async def _open_coordinator(

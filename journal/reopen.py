@@ -1,7 +1,7 @@
 """Find a journal's segments on disk, and leave them fit to go on with.
 
     list the segments, and judge them (`found`, by `recovery`'s tables)
-    mend the last one: zero what is cut, write again what nobody witnessed, sync
+    mend the last one: zero what is cut, write again what nobody witnessed, sync; its name, too, if that may be new
     adopt a segment that continues exactly there and had not got its name yet; delete other spares
 
 What is cut is zeroed and synced before anything may be appended, else a valid frame of the cut tail could one
@@ -161,6 +161,9 @@ def _reopen_last(
         unwitnessed = file_offset(max(tail.witnessed, segment.base), segment.base)
         write_all(fd, memoryview(content)[unwitnessed : file_offset(tail.hole, segment.base)], unwitnessed)
         sync(fd)
+    if tail.witnessed <= segment.base:
+        # No frame in it knows of a flush, and the first flush puts the name on disk: a kill may have come before that.
+        sync_directory(segment.path.parent)
     last = SegmentFile.reopened(
         segment.path.parent,
         base=segment.base,

@@ -24,6 +24,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from fairlog_types import JournalPosition
@@ -111,7 +112,9 @@ class SegmentFile:
 
         `allocated`: blocks that read as zeros, rather than zeros that are written.
         """
-        make_directory(directory)
+        if not make_directory(directory) and not _has_segments(directory):
+            # A process that was killed may have made it, before it came to put its name on disk.
+            sync_directory(directory.parent)
         segment = cls(directory, directory / new_name, file_bytes=file_bytes)
         try:
             opened = OpenFile(segment.path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -208,9 +211,10 @@ def begin_at(directory: Path, kind: JournalKind, fsync: Fsync, base: JournalPosi
 
     For a log whose past is somewhere else: in a backup. Does nothing to a journal that has a segment. Raises OSError.
     """
-    make_directory(directory)
-    if any(base_of(path.name) is not None for path in directory.iterdir()):
-        return
+    if not make_directory(directory):
+        if _has_segments(directory):
+            return
+        sync_directory(directory.parent)  # as in `SegmentFile.create`
     header = SegmentHeader(kind, fsync, secrets.randbits(32), base, base)
     draft = directory / f"spare-0{NEW_SUFFIX}"
     opened = OpenFile(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -282,15 +286,30 @@ def let_go_of_cache(fd: int, offset: int, count: int) -> None:
             os.posix_fadvise(fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
 
-def make_directory(directory: Path) -> None:
-    """Make `directory` and what is missing above it, each entry on disk. Raises OSError."""
+def _has_segments(directory: Path) -> bool:
+    return any(base_of(path.name) is not None for path in directory.iterdir())
+
+
+def make_directory(directory: Path) -> bool:
+    """Make `directory` and what is missing above it, each entry on disk; False if it was there. Raises OSError."""
     if directory.is_dir():
-        return
+        return False
     make_directory(directory.parent)
     # Opened first: were it refused behind the mkdir, the next attempt would find the directory and not sync its entry.
     parent = OpenFile(directory.parent, os.O_RDONLY | os.O_DIRECTORY)
     directory.mkdir(exist_ok=True)
     os.fsync(parent.fd)
+    return True
+
+
+def make_root(directory: Path, *, below: Path) -> None:
+    """Make the directory in which journals are, for a start: its path from `below` on is on disk then.
+
+    Also if an earlier start made it that was killed before it came to that. Raises OSError.
+    """
+    make_directory(directory)
+    for place in takewhile(lambda place: place != below, (directory, *directory.parents)):
+        sync_directory(place.parent)
 
 
 def sync_directory(directory: Path) -> None:

@@ -51,7 +51,7 @@ from tests.crash.load import OFFSETS_GROUP, Load
 from tests.crash.rebuilding import Rebuilding
 
 IMAGES_PER_RECORDING = 30
-LOAD_S = 4.0
+LOAD_S = 2.5
 TWICE_SHARE = 0.25
 """Of the images: those whose recovery is cut, too."""
 ANSWERED_SHARE = 0.5

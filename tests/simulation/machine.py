@@ -40,6 +40,7 @@ from journal.flush import Flusher
 from journal.group_journal import GroupJournal
 from journal.journal import Journal, JournalKind, JournalSettings
 from journal.segment import base_of
+from journal.segment_file import make_root
 from tests.simulation.disk import Disk
 from tests.simulation.memory_lmdb import MemoryEnvironment, open_memory_logs
 from tests.simulation.plan import Death, Plan
@@ -374,6 +375,8 @@ class Machine:
         flusher: Flusher = SimulatedFlusher(self.workers, machine, self.calls, ring=plan.ring, watcher=last_run)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(_closed, partial(trio.to_thread.run_sync, data_logs.close))
+            for directory in (LOCAL, GROUP):
+                await trio.to_thread.run_sync(partial(make_root, directory, below=Path(ROOT)))
             leaders = LocalLeaders(
                 LOCAL,
                 data_logs=data_logs,

@@ -84,6 +84,32 @@ def test_simulation_finds_a_planted_bug_and_makes_it_small(name: str) -> None:
     assert told.splitlines()[:5] == transcript[:5]
 
 
+@pytest.mark.slow
+def test_simulation_of_kills_in_the_first_start_and_a_power_cut_behind_them_finds_nothing() -> None:
+    """Regression, of seed groups.32: a start took the names for durable that one before it, killed, had just given.
+
+    Killed at any of the system calls with which directories and first segments are made; then the power fails.
+    """
+    program = (
+        "from dataclasses import replace; from tests.simulation.plan import Death, draw; "
+        "from tests.simulation.simulation import run\n"
+        "plan = replace(draw('early.1'), pause_probability=0.3)\n"
+        "for call in range(1, 75, 2):\n"
+        "    outcome = run(replace(plan, deaths=(Death('kill', 0.5, at_call=call), Death('power cut', 0.1))))\n"
+        "    assert outcome.violation is None, (call, outcome.violation)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_plan_survives_being_said() -> None:
     """A plan is printed and read back as it is."""
     for seed in range(50):
