@@ -21,7 +21,6 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 
 import structlog
 import trio
@@ -271,7 +270,9 @@ async def _open_leaders(
         partial(LmdbDataLogs.open, settings.data_dir / "datalog", map_bytes=settings.datalog.map_bytes)
     )
     stack.push_async_callback(_in_thread, data_logs.close)
-    await trio.to_thread.run_sync(_make_roots, settings.data_dir)
+    for kind in ("local", "group"):
+        root = settings.data_dir / "journals" / kind
+        await trio.to_thread.run_sync(partial(make_root, root, below=settings.data_dir))
     flusher = await stack.enter_async_context(open_flusher(watcher=last_run))
     leaders = LocalLeaders(
         settings.data_dir / "journals" / "local",
@@ -288,14 +289,6 @@ async def _open_leaders(
     )
     stack.push_async_callback(leaders.close)
     return leaders
-
-
-def _make_roots(data_dir: Path) -> None:
-    try:
-        for kind in ("local", "group"):
-            make_root(data_dir / "journals" / kind, below=data_dir)
-    except OSError as error:
-        raise StorageFailure(f"the directories of the journals in {data_dir} cannot be made: {error}") from error
 
 
 async def _open_coordinator(

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
-from fairlog_types import JournalPosition
+from fairlog_types import JournalPosition, StorageFailure
 from journal.failpoints import reach
 from journal.segment import (
     NEW_SUFFIX,
@@ -305,11 +305,14 @@ def make_directory(directory: Path) -> bool:
 def make_root(directory: Path, *, below: Path) -> None:
     """Make the directory in which journals are, for a start: its path from `below` on is on disk then.
 
-    Also if an earlier start made it that was killed before it came to that. Raises OSError.
+    Also if an earlier start made it that was killed before it came to that. Raises StorageFailure.
     """
-    make_directory(directory)
-    for place in takewhile(lambda place: place != below, (directory, *directory.parents)):
-        sync_directory(place.parent)
+    try:
+        make_directory(directory)
+        for place in takewhile(lambda place: place != below, (directory, *directory.parents)):
+            sync_directory(place.parent)
+    except OSError as error:
+        raise StorageFailure(f"the directory {directory} of the journals cannot be made: {error}") from error
 
 
 def sync_directory(directory: Path) -> None:

@@ -398,7 +398,8 @@ def make_topics(address: str, layout: Layout) -> dict[str, str]:
     """Make the layout's topics; answers their names by their ids, as logs are named."""
     admin = AdminClient({"bootstrap.servers": address})
     for topic, mode in layout.topics().items():
-        new = NewTopic(topic, len(layout.partitions_of(topic)), 1, config={MODE_CONFIG: mode.value})
+        config = {MODE_CONFIG: mode.value, "retention.ms": "-1"}  # some records of the load are of 1970
+        new = NewTopic(topic, len(layout.partitions_of(topic)), 1, config=config)
         admin.create_topics([new])[topic].result(timeout=20)
     described = admin.describe_topics(TopicCollection(list(layout.topics())))
     return {_hex(answer.result(timeout=20).topic_id): topic for topic, answer in described.items()}

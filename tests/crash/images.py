@@ -49,6 +49,7 @@ from tests.crash.kept_logs import KeptLogs
 from tests.crash.layout import Layout
 from tests.crash.load import OFFSETS_GROUP, Load
 from tests.crash.rebuilding import Rebuilding
+from tests.crash.sink_load import SINK, SinkWriter, check_batches
 
 IMAGES_PER_RECORDING = 30
 LOAD_S = 2.5
@@ -124,7 +125,9 @@ class Recording:
             ]
             for thread in threads:
                 thread.start()
-            load = Load(node.address, self.topics, seed=hash_of(self.seed), history=self.history)
+            load = Load(
+                node.address, self.topics, seed=hash_of(self.seed), more={SINK: SinkWriter}, history=self.history
+            )
             stopping.wait(load_s)
             load.stop()
             stopping.set()
@@ -287,13 +290,17 @@ class Trial:
                 for seen in reader.read_to_end():
                     logs[topics.partitions_of(topic)[seen.partition]].append(Found(seen.offset, seen.value))
         with RawClient(address) as client:
-            code, offset = client.committed_offset(OFFSETS_GROUP, *topics.place(0), stable=False)
-            assert code == NONE, code
+            offsets: dict[str, int | None] = {}
+            for group in (OFFSETS_GROUP, SINK):
+                code, offset = client.committed_offset(group, *topics.place(0), stable=False)
+                assert code == NONE, code
+                offsets[group] = offset if offset >= 0 else None
         self.counts["records read"] += sum(map(len, logs.values()))
         return [
             *check(history, logs, Reading.AT_REST, marked=topics.marked),
             *check_growth(self.recording.seen_by(moment), logs),
-            *check_offsets(logs, {OFFSETS_GROUP: offset if offset >= 0 else None}),
+            *check_offsets(logs, offsets),
+            *check_batches(logs),
             *self.recording.kept.violations(address, moment),
         ]
 

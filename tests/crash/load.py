@@ -21,7 +21,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -59,8 +59,16 @@ _CLIENT = {
 class Load:
     """The writers, running until `stop`; `rest` holds them at a point where every outcome is known."""
 
-    def __init__(self, address: str, layout: Layout, *, seed: int, history: History | None = None) -> None:
-        """`history` is where the writers put down what they did; by default one of its own."""
+    def __init__(
+        self,
+        address: str,
+        layout: Layout,
+        *,
+        seed: int,
+        more: Mapping[str, type[Writer]] | None = None,
+        history: History | None = None,
+    ) -> None:
+        """`more` are writers beside the usual ones, by name. `history` is where all put down what they did."""
         self.history = History() if history is None else history
         self.slowest_rest = (0.0, "")
         """The longest that the load took to come to rest, in seconds, and what it had waited for."""
@@ -74,6 +82,7 @@ class Load:
         rng = random.Random(seed)
         kinds = [(_TransactionalWriter, f"w{number}") for number in range(TRANSACTIONAL_WRITERS)]
         writers = [*kinds, (_HangingWriter, "hung"), (_PlainWriter, "plain"), (_OffsetsWriter, OFFSETS_GROUP)]
+        writers += [(kind, name) for name, kind in (more or {}).items()]
         self._writers = [kind(self, name, address, layout, random.Random(rng.random())) for kind, name in writers]
         for writer in self._writers:
             writer.start()
@@ -138,7 +147,7 @@ class Load:
         while self._go.is_set() and not self._stopping.is_set():
             time.sleep(0.02)
 
-    def may_go_on(self, writer: _Writer) -> bool:
+    def may_go_on(self, writer: Writer) -> bool:
         """Called by a writer when it has nothing under way; blocks while the load rests. False: end."""
         if not self._go.is_set():
             writer.settle()
@@ -148,7 +157,7 @@ class Load:
         return not self._stopping.is_set()
 
 
-class _Writer(threading.Thread):
+class Writer(threading.Thread):
     """A thread that does one thing after the other, and says what it is at."""
 
     def __init__(self, load: Load, name: str, address: str, layout: Layout, rng: random.Random) -> None:
@@ -179,7 +188,7 @@ class _Writer(threading.Thread):
         raise NotImplementedError
 
 
-class _TransactionalWriter(_Writer):
+class _TransactionalWriter(Writer):
     """Transactions of 1 to 5 records in some of the partitions; one in five is aborted on purpose."""
 
     producer: Producer | None = None
@@ -296,7 +305,7 @@ class _HangingWriter(_TransactionalWriter):
         self.producer = None
 
 
-class _OffsetsWriter(_Writer):
+class _OffsetsWriter(Writer):
     """Transactions of records and of an offset, which says the number of the transaction, and one more.
 
     By hand, because librdkafka's send_offsets_to_transaction does not come back while its coordinator is away
@@ -394,7 +403,7 @@ class _Unexpected(Exception):
     """The node has answered with a code after which only a new instance goes on: fenced, say, or unknown."""
 
 
-class _PlainWriter(_Writer):
+class _PlainWriter(Writer):
     """One idempotent producer for its whole life; small bursts of plain records, each answer noted."""
 
     producer: Producer | None = None
