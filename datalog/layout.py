@@ -64,6 +64,8 @@ _TIMESTAMP_BIAS = 1 << 63
 _OFFSET_KEY = struct.Struct(">I16s16sI")
 _GROUP_PREFIX = struct.Struct(">I16s")
 BATCH_KEY_BYTES, PRODUCER_KEY_BYTES, TIME_KEY_BYTES = _OFFSET.size, _PRODUCER_KEY.size, _TIME_KEY.size
+LOG_NUMBER_BYTES = _NUMBER.size
+"""With which every composite key begins."""
 _LOG_RECORD_1 = struct.Struct(">IIqqqqqqqq")
 assert _LOG_RECORD_1.size == 72
 _LOG_RECORD_2 = struct.Struct(">IIqqqqqqqqqqqq")

@@ -48,10 +48,10 @@ class StoredLogs:
         self.numbers = 0 if numbers is None else int.from_bytes(numbers, "big")
         """The number that the next log gets."""
 
-    def table(self, name: bytes) -> Iterator[Item]:
-        """The items of one of `layout.TABLES`; none if there is no such database."""
+    def table(self, name: bytes, *, start: bytes = b"") -> Iterator[Item]:
+        """The items of one of `layout.TABLES`, from the key `start` on; none if there is no such database."""
         tree = self.trees.get(name)
-        return iter(()) if tree is None else self.file.items(tree)
+        return iter(()) if tree is None else self.file.items(tree, start=start)
 
     def batches(self, log: LogId, *, start: int = 0) -> Iterator[StoredBatch]:
         """A topic's log from the batch that contains the offset `start`."""

@@ -1,0 +1,159 @@
+"""Which logs a directory has, what is asked of each, and how reading them is divided. On the driver.
+
+A log is divided by offsets, evenly, into ranges of about `TASK_BYTES`; small logs share a task. Where a range's edges
+lie does not matter: `reading` sees to it that each batch, and what lies between two, is looked at once.
+
+Everything is read as of one state of the data logs' file, which is named by its LMDB transaction: executors refuse
+another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from datalog import layout
+from datalog.layout import DamagedValue, LogRecord
+from datalog.lmdb_file import check_length
+from datalog.lmdb_pages import DamagedPage
+from datalog.snapshot import mapped_lmdb
+from datalog.stored import StoredLogs, parse_log_untrusted
+from fairlog import data_directory
+from fairlog.cluster.content import StoreContent
+from fairlog.cluster.interface import Topic
+from fairlog.transaction_modes import mode_of
+from fairlog_types import CorruptStorage, LogId, LogKind
+
+TASK_BYTES = 64 << 20
+"""Of batches: a second's work or less, and some thousand rows."""
+
+_LOGS_PER_TASK = 256
+"""Empty logs cost something, too."""
+
+
+class NotAuditable(Exception):
+    """The directory cannot be audited at all. The message says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedLog:
+    """One log, by the number that its rows carry."""
+
+    log: int
+    name: str
+    """Of the directory's database: `str(LogId)`."""
+    shown: str
+    """As a person knows it."""
+    is_topic: bool
+    """Offsets logs have no batches; transactions take places in them all the same."""
+    log_start: int
+    next_offset: int
+    holes_before: int
+    """Before this offset compaction may have left holes."""
+    markers: bool
+    """Transactions end with control batches."""
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Keys of one log, from `start` up to, and without, `end`; the last range of a log has no end."""
+
+    log: int
+    part: int
+    """Running, in the log."""
+    name: str
+    start: int
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What there is to be read."""
+
+    directory: Path
+    transaction: int
+    """Of the data logs' file."""
+    logs: Sequence[AuditedLog]
+    tasks: Sequence[Sequence[Range]]
+    group_journals: int
+    """0 for a backup, which has none."""
+
+
+def survey_directory(directory: Path, *, has_journals: bool, task_bytes: int = TASK_BYTES) -> Audited:
+    """Read the names and bounds of all logs, and divide them. Nobody may write the directory meanwhile.
+
+    Raises NotAuditable if the cluster store or the list of logs cannot be read.
+    """
+    path = directory / data_directory.DATA_LOGS
+    try:
+        for each in (directory / data_directory.CLUSTER_STORE, path):
+            check_length(each)
+        store = data_directory.read_cluster_store(directory)
+        file = mapped_lmdb(path)
+        if file is None:
+            raise NotAuditable(f"{path} is empty")
+        stored = StoredLogs(file)
+        if stored.version not in layout.READ_VERSIONS:
+            raise NotAuditable(f"{path} has format {stored.version}, and this program reads {layout.READ_VERSIONS}")
+        records = {bytes(item.key): layout.decode_log_record(item.value) for item in stored.table(layout.LOGS)}
+    except (CorruptStorage, DamagedPage, DamagedValue) as error:
+        raise NotAuditable(f"{error}; fairlog verify {directory} says more") from error
+    logs = _logs(store, records)
+    return Audited(
+        directory.resolve(),
+        file.meta.transaction,
+        logs,
+        divided(logs, task_bytes=task_bytes),
+        store.node.group_journal_count if has_journals else 0,
+    )
+
+
+def divided(logs: Iterable[AuditedLog], *, task_bytes: int) -> list[list[Range]]:
+    """The ranges of all logs that have batches, put together into tasks of about that many bytes."""
+    tasks: list[list[Range]] = []
+    room = 0
+    for log in logs:
+        if not log.is_topic:
+            continue
+        parts = max(1, min(-(-log.size_bytes // task_bytes), log.next_offset - log.log_start))
+        edges = [log.log_start + (log.next_offset - log.log_start) * part // parts for part in range(1, parts)]
+        for part, (start, end) in enumerate(zip([0, *edges], [*edges, None], strict=True)):
+            if room <= 0 or len(tasks[-1]) >= _LOGS_PER_TASK:
+                tasks.append([])
+                room = task_bytes
+            tasks[-1].append(Range(log.log, part, log.name, start, end))
+            room -= log.size_bytes // parts
+    return tasks
+
+
+def _logs(store: StoreContent, records: dict[bytes, LogRecord]) -> list[AuditedLog]:
+    topics = {topic.topic_id.hex: topic for topic in (*store.served, *store.deleting)}
+    found: list[AuditedLog] = []
+    for name, record in sorted(records.items()):
+        log = parse_log_untrusted(name)
+        if log is None:
+            raise NotAuditable(f"the data logs have a log {name!r}, which is no name of one")
+        topic = topics.get(log.topic)
+        found.append(
+            AuditedLog(
+                log=record.number,
+                name=str(log),
+                shown=_shown(log, topic),
+                is_topic=log.kind == LogKind.TOPIC.value,
+                log_start=record.log_start,
+                next_offset=record.next_offset,
+                holes_before=record.holes_before,
+                markers=topic is not None and mode_of(topic).has_markers,
+                size_bytes=record.size_bytes,
+            )
+        )
+    numbers = {log.log for log in found}
+    if len(numbers) < len(found):
+        raise NotAuditable("two of the data logs have the same number")
+    return found
+
+
+def _shown(log: LogId, topic: Topic | None) -> str:
+    return str(log) if topic is None else f"{topic.name}-{log.partition}"
