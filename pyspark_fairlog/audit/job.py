@@ -6,7 +6,8 @@ Findings are counted by their kind, and the first of them, by log and offset, ar
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _TASKS_PER_SHUFFLED = 8
 """A task that reads gives some thousand rows; a task behind a shuffle may well have more."""
+_TASKS_INTERPRETED = 16
+"""To compile the queries takes longer than to interpret them for so few rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +70,15 @@ def audit(
     """
     started = time.monotonic()
     audited = survey_directory(directory, has_journals=has_journals, task_bytes=task_bytes)
-    session = _session(spark, len(audited.tasks))
     kept: list[DataFrame] = []
     try:
-        frames = _rows(session, audited, kept, task_bytes=task_bytes)
-        made = checks.checks(markers=any(log.markers for log in audited.logs))
-        found = _kept(_union([session.sql(check.sql, **_used(check.sql, frames)) for check in made]), kept)
-        kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().orderBy("kind").collect()}
-        first = found.orderBy("log", "offset", "kind").limit(findings_max).collect() if kinds else []
-        proved = _numbers(session, checks.PROVED, frames)
-        not_proved = {name: count for name, count in _numbers(session, checks.NOT_PROVED, frames).items() if count}
+        with _settings(spark, len(audited.tasks)):
+            frames = _rows(spark, audited, kept, task_bytes=task_bytes)
+            made = checks.checks(markers=any(log.markers for log in audited.logs))
+            found = _kept(_union([spark.sql(check.sql, **_used(check.sql, frames)) for check in made]), kept)
+            kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().orderBy("kind").collect()}
+            first = found.orderBy("log", "offset", "kind").limit(findings_max).collect() if kinds else []
+            numbers = _numbers(spark, (*checks.PROVED, *checks.NOT_PROVED), frames)
     finally:
         for frame in kept:
             frame.unpersist()
@@ -84,34 +86,52 @@ def audit(
     findings = [
         Finding(row["kind"], row["invariant"], names.get(row["log"]), row["offset"], row["what"]) for row in first
     ]
-    return Report(findings, kinds, proved, not_proved, time.monotonic() - started)
+    return Report(
+        findings,
+        kinds,
+        proved={name: numbers[name] for name, _ in checks.PROVED},
+        not_proved={name: numbers[name] for name, _ in checks.NOT_PROVED if numbers[name]},
+        seconds=time.monotonic() - started,
+    )
 
 
-def _session(spark: SparkSession, tasks: int) -> SparkSession:
-    """Settings of our own: how many rows there will be is known beforehand, so Spark need not find out stage by stage."""
-    session = spark.newSession()
-    session.conf.set("spark.sql.adaptive.enabled", "false")
+@contextmanager
+def _settings(spark: SparkSession, tasks: int) -> Generator[None]:
+    """How many rows there will be is known beforehand, so Spark need not find out stage by stage."""
     shuffled = max(spark.sparkContext.defaultParallelism, tasks // _TASKS_PER_SHUFFLED)
-    session.conf.set("spark.sql.shuffle.partitions", str(shuffled))
-    session.dataSource.register(DirectoryRows)
-    return session
+    compiled = tasks > _TASKS_INTERPRETED
+    ours = {
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": str(shuffled),
+        "spark.sql.codegen.wholeStage": "true" if compiled else "false",
+        "spark.sql.codegen.factoryMode": "FALLBACK" if compiled else "NO_CODEGEN",
+    }
+    before = {name: spark.conf.get(name) for name in ours}
+    for name, value in ours.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, str(value))
 
 
-def _rows(session: SparkSession, audited: Audited, kept: list[DataFrame], *, task_bytes: int) -> dict[str, DataFrame]:
+def _rows(spark: SparkSession, audited: Audited, kept: list[DataFrame], *, task_bytes: int) -> dict[str, DataFrame]:
     """All that checks look at, by the names that they use. What is worth it is kept, and added to `kept`."""
+    spark.dataSource.register(DirectoryRows)
     options = {
         "directory": str(audited.directory),
         "transaction": str(audited.transaction),
         "journals": "true" if audited.group_journals else "false",
         "taskBytes": str(task_bytes),
-        "shares": str(min(len(audited.logs), session.sparkContext.defaultParallelism)),
+        "shares": str(min(len(audited.logs), spark.sparkContext.defaultParallelism)),
     }
-    frames = {"logs": _logs(session, audited.logs)}
+    frames = {"logs": _logs(spark, audited.logs)}
     for name in COLUMNS:
-        rows = session.read.format(DirectoryRows.name()).options(rows=name, **options).load()
+        rows = spark.read.format(DirectoryRows.name()).options(rows=name, **options).load()
         frames[name] = _kept(rows, kept)
     for view in checks.VIEWS:
-        rows = session.sql(view.sql, **_used(view.sql, frames))
+        rows = spark.sql(view.sql, **_used(view.sql, frames))
         frames[view.name] = _kept(rows, kept) if view.kept else rows
     return frames
 
@@ -123,24 +143,23 @@ def _kept(rows: DataFrame, kept: list[DataFrame]) -> DataFrame:
     return kept[-1]
 
 
-def _logs(session: SparkSession, logs: Sequence[AuditedLog]) -> DataFrame:
+def _logs(spark: SparkSession, logs: Sequence[AuditedLog]) -> DataFrame:
     schema = (
         "log int, name string, shown string, is_topic boolean, log_start bigint, next_offset bigint, "
         "holes_before bigint, markers boolean, size_bytes bigint"
     )
-    frame = session.createDataFrame([tuple(asdict(log).values()) for log in logs], schema)
+    frame = spark.createDataFrame([tuple(asdict(log).values()) for log in logs], schema)
     return functions.broadcast(frame.withColumn("whole_from", functions.greatest("log_start", "holes_before")))
 
 
 def _numbers(
-    session: SparkSession, queries: Sequence[tuple[str, str]], frames: Mapping[str, DataFrame]
+    spark: SparkSession, queries: Sequence[tuple[str, str]], frames: Mapping[str, DataFrame]
 ) -> dict[str, int]:
-    each = [session.sql(f"select ({sql}) as number", **_used(sql, frames)) for _, sql in queries]
-    named = [
-        rows.select(functions.lit(name).alias("name"), functions.col("number").cast("bigint"))
-        for (name, _), rows in zip(queries, each, strict=True)
+    each = [
+        spark.sql(sql, **_used(sql, frames)).toDF("number").select(functions.lit(name).alias("name"), "number")
+        for name, sql in queries
     ]
-    found = {row["name"]: row["number"] for row in _union(named).collect()}
+    found = {row["name"]: row["number"] for row in _union(each).collect()}
     return {name: found[name] for name, _ in queries}
 
 
