@@ -1,7 +1,7 @@
 """The command `fairlog`: serve a node, write and read records, look at topics, groups and transactions of any broker,
-and inspect, verify and back up a node's files.
+and inspect, verify, audit and back up a node's files.
 
-One module per command or group of commands (`serve`, `produce`, `consume`, `pipeline`, `inspect`, `verify`, `backup`,
+One module per command or group of commands (`serve`, `produce`, `consume`, `inspect`, `verify`, `audit`, `backup`,
 `topic`, `group`, `txn`); each is thin: options in, a call, a table or JSON out.
 `main` is where errors end: what a user can have caused, or the disk, becomes one sentence on stderr and exit
 code 1 (wrong usage: 2; interrupted: 130). Anything else is a mistake of ours and keeps its traceback.
@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from fairlog import __version__
-from fairlog.cli import backup, consume, group, inspect, pipeline, produce, serve, topic, txn, verify
+from fairlog.cli import audit, backup, consume, group, inspect, produce, serve, topic, txn, verify
 from fairlog.cli.errors import ClientError
 from fairlog.cli.output import say
 from fairlog.config import ConfigError
@@ -47,6 +47,7 @@ app.command("consume", epilog=consume.EXAMPLES)(consume.consume)
 app.command("pipeline", epilog=pipeline.EXAMPLES)(pipeline.pipeline)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect)
 app.command("verify", epilog=verify.EXAMPLES)(verify.verify)
+app.command("audit", epilog=audit.EXAMPLES)(audit.audit)
 app.command("backup", epilog=backup.EXAMPLES)(backup.backup)
 app.add_typer(topic.app)
 app.add_typer(group.app)

@@ -574,42 +574,47 @@ def checks(*, markers: bool) -> tuple[Check, ...]:
     return (_BATCHES, _ENDS, _SEQUENCES_ONLY_GO_ON, _FIRST_BATCH_ONCE, *_PLACES, *(_MARKERS if markers else ()), *_TOLD)
 
 
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One whole number of the report: its query has one row, with one column `number`."""
+
+    name: str
+    sql: str
+
+
 PROVED = (
-    ("data logs", "select count(*) from {logs} where is_topic"),
-    ("batches", "select count(*) from {intact}"),
-    ("records", "select coalesce(sum(count), 0) from {intact} where not control"),
-    ("bytes", "select coalesce(sum(size), 0) from {intact}"),
-    (
+    Number("data logs", "select count(*) as number from {logs} where is_topic"),
+    Number("batches", "select count(*) as number from {intact}"),
+    Number("records", "select coalesce(sum(count), 0) as number from {intact} where not control"),
+    Number("bytes", "select coalesce(sum(size), 0) as number from {intact}"),
+    Number(
         "transactions whose places are known",
-        "select count(*) from (select distinct producer, epoch, number from {places})",
+        "select count(*) as number from (select distinct producer, epoch, number from {places})",
     ),
-    (
-        "transactional batches found in their places",
-        "select count(*) from {fits} where own",
-    ),
-    ("transactions found with their markers", "select count(*) from {runs} where marker is not null"),
-    (
+    Number("transactional batches found in their places", "select count(*) as number from {fits} where own"),
+    Number("transactions found with their markers", "select count(marker) as number from {runs}"),
+    Number(
         "transactions in their group's order",
-        "select count(*) from (select distinct producer, epoch, number from {ordered})",
+        "select count(*) as number from (select distinct producer, epoch, number from {ordered})",
     ),
 )
-"""What was looked at: a name, and the query for one whole number."""
+"""What was looked at."""
 
 NOT_PROVED = (
-    (
+    Number(
         "transactional batches older than what is known of their producers",
         """
-        select count(*) from {intact} b join {logs} using (log) left join {known} k using (log, producer)
+        select count(*) as number from {intact} b join {logs} using (log) left join {known} k using (log, producer)
         where transactional and not control and not markers and (known_from is null or b.base < known_from)
         """,
     ),
-    (
+    Number(
         "places before a log's start, or where compaction was",
-        "select count(*) from {places} where ends <= whole_from",
+        "select count(*) as number from {places} where ends <= whole_from",
     ),
-    (
+    Number(
         "group journals that may have lost something (not written with fsync=commit)",
-        "select count(distinct journal) from {told} where not trusted and damage is null",
+        "select count(distinct journal) as number from {told} where not trusted and damage is null",
     ),
 )
 """What could not be looked at."""

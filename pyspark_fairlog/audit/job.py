@@ -9,7 +9,6 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,11 +73,10 @@ def audit(
     try:
         with _settings(spark, len(audited.tasks)):
             frames = _rows(spark, audited, kept, task_bytes=task_bytes)
-            made = checks.checks(markers=any(log.markers for log in audited.logs))
-            found = _kept(_union([spark.sql(check.sql, **_used(check.sql, frames)) for check in made]), kept)
+            found = _kept(_findings(spark, frames, markers=any(log.markers for log in audited.logs)), kept)
             kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().orderBy("kind").collect()}
             first = found.orderBy("log", "offset", "kind").limit(findings_max).collect() if kinds else []
-            numbers = _numbers(spark, (*checks.PROVED, *checks.NOT_PROVED), frames)
+            numbers = _numbers(spark, frames)
     finally:
         for frame in kept:
             frame.unpersist()
@@ -89,8 +87,8 @@ def audit(
     return Report(
         findings,
         kinds,
-        proved={name: numbers[name] for name, _ in checks.PROVED},
-        not_proved={name: numbers[name] for name, _ in checks.NOT_PROVED if numbers[name]},
+        proved={query.name: numbers[query.name] for query in checks.PROVED},
+        not_proved={query.name: numbers[query.name] for query in checks.NOT_PROVED if numbers[query.name]},
         seconds=time.monotonic() - started,
     )
 
@@ -152,19 +150,16 @@ def _logs(spark: SparkSession, logs: Sequence[AuditedLog]) -> DataFrame:
     return functions.broadcast(frame.withColumn("whole_from", functions.greatest("log_start", "holes_before")))
 
 
-def _numbers(
-    spark: SparkSession, queries: Sequence[tuple[str, str]], frames: Mapping[str, DataFrame]
-) -> dict[str, int]:
-    each = [
-        spark.sql(sql, **_used(sql, frames)).toDF("number").select(functions.lit(name).alias("name"), "number")
-        for name, sql in queries
-    ]
-    found = {row["name"]: row["number"] for row in _union(each).collect()}
-    return {name: found[name] for name, _ in queries}
+def _findings(spark: SparkSession, frames: Mapping[str, DataFrame], *, markers: bool) -> DataFrame:
+    sql = " union all ".join(check.sql for check in checks.checks(markers=markers))
+    return spark.sql(sql, **_used(sql, frames))
 
 
-def _union(each: Sequence[DataFrame]) -> DataFrame:
-    return reduce(lambda one, other: one.unionByName(other), each)
+def _numbers(spark: SparkSession, frames: Mapping[str, DataFrame]) -> dict[str, int]:
+    queries = (*checks.PROVED, *checks.NOT_PROVED)
+    sql = " union all ".join(f"select {at} as at, number from ({query.sql})" for at, query in enumerate(queries))
+    found = {row["at"]: row["number"] for row in spark.sql(sql, **_used(sql, frames)).collect()}
+    return {query.name: found[at] for at, query in enumerate(queries)}
 
 
 def _used(sql: str, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:

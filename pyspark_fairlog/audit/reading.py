@@ -355,4 +355,3 @@ def _in_arrow(rows: Iterable[Row], columns: Mapping[str, str]) -> Iterator[pa.Re
             pa.array(values, type=field.type) for values, field in zip(zip(*some, strict=True), schema, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-

@@ -1,0 +1,113 @@
+"""`fairlog audit DIR`: a Spark job that proves what a stopped node's data logs, or a backup's, promise, for any size.
+
+A table of findings, or one JSON document, goes to stdout, then what was proved. Exit code 1: there are findings; 2: the
+audit could not be made, and a sentence on stderr says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fairlog.cli.errors import ClientError
+from fairlog.cli.output import say, show_fields, show_json, show_table
+
+if TYPE_CHECKING:
+    from pyspark_fairlog.audit.job import Report
+
+EXAMPLES = """
+\b
+Examples:
+  fairlog audit fairlog-data
+  fairlog audit /backups/monday --master 'local[4]' --json
+"""
+
+
+class AuditImpossible(ClientError):
+    """The audit could not be made. Nothing is said of the data."""
+
+    exit_code = 2
+
+
+def audit(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory, or a backup.")],
+    master: Annotated[str, typer.Option(metavar="URL", help="The Spark master.")] = "local[*]",
+    count: Annotated[int, typer.Option(min=0, metavar="COUNT", help="Show at most so many findings.")] = 50,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Prove with Spark that the data of a stopped node, or a backup, is dense, without duplicates, and whole.
+
+    Exit code 0: it is, as far as can be told from what is kept. 1: there are findings. 2: it could not be looked at.
+    """
+    report = _made(directory, master, count)
+    if json:
+        show_json(asdict(report) | {"total": report.total})
+    elif report.total:
+        _show_findings(directory, report)
+    else:
+        say(f"{directory}: nothing found. Looked at:")
+        _show_numbers(report)
+    if report.total:
+        raise typer.Exit(1)
+
+
+def _made(directory: Path, master: str, findings_max: int) -> Report:
+    from fairlog.backup.manifest import MANIFEST, RESTORING, UNFINISHED
+    from fairlog.data_directory import CLUSTER_STORE
+    from fairlog.directory import DirectoryInUse, DirectoryUnusable, unused_directory
+
+    if (directory / UNFINISHED).exists() and not (directory / MANIFEST).exists():
+        raise AuditImpossible(f"{directory} holds a backup that was not finished: nothing can be started from it")
+    if not (directory / CLUSTER_STORE).exists():
+        raise AuditImpossible(f"{directory} is no data directory: there is no {CLUSTER_STORE} in it")
+    has_journals = not (directory / MANIFEST).exists() and not (directory / RESTORING).exists()
+    try:
+        with unused_directory(directory):
+            return _report(directory, master, findings_max, has_journals=has_journals)
+    except DirectoryInUse as error:
+        raise AuditImpossible(f"{error}: stop the node first, or audit a backup of it") from error
+    except (DirectoryUnusable, OSError) as error:
+        raise AuditImpossible(str(error)) from error
+
+
+def _report(directory: Path, master: str, findings_max: int, *, has_journals: bool) -> Report:
+    from pyspark_fairlog.audit.session import SparkUnavailable, spark_session
+
+    try:
+        with spark_session(master) as spark:
+            from pyspark.errors import PySparkException
+
+            from pyspark_fairlog.audit.directory import NotAuditable
+            from pyspark_fairlog.audit.job import audit as made
+
+            try:
+                return made(spark, directory, has_journals=has_journals, findings_max=findings_max)
+            except NotAuditable as error:
+                raise AuditImpossible(str(error)) from error
+            except PySparkException as error:
+                raise AuditImpossible(f"Spark has given the job up: {error}") from error
+    except SparkUnavailable as error:
+        raise AuditImpossible(str(error)) from error
+
+
+def _show_findings(directory: Path, report: Report) -> None:
+    rows = [(found.kind, found.log, found.offset, found.what, found.invariant) for found in report.findings]
+    show_table(("kind", "log", "offset", "what", "invariant"), rows, empty="No finding is shown.")
+    say("")
+    if report.total > len(rows):
+        say(f"{report.total:,} findings in all, {len(rows):,} shown. By kind:")
+    else:
+        say(f"{report.total:,} findings. By kind:")
+    show_fields({kind: f"{count:,}" for kind, count in report.kinds.items()})
+    say("Looked at:")
+    _show_numbers(report)
+    say(f"More: fairlog inspect {directory}/datalog/data.mdb --from OFFSET --count 5; fairlog verify {directory} --all")
+
+
+def _show_numbers(report: Report) -> None:
+    show_fields({name: f"{count:,}" for name, count in report.proved.items()} | {"seconds": f"{report.seconds:.1f}"})
+    for name, count in report.not_proved.items():
+        say(f"not looked at: {count:,} {name}")
