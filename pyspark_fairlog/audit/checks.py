@@ -1,13 +1,13 @@
 """What must hold of the rows: the audit's rules, in SQL.
 
-A check looks at the rows of its `source`, which has the column `log`, once, whatever number of rules it has; a rule says
-of each row when it is a finding, at which offset, and what is wrong. Checks ask of a log what `fairlog.verify` asks; the
-exceptions, holes that compaction has left and markers, are columns of `logs`.
+A check looks at the rows of its `source`, which has the column `log`, once, whatever number of rules it has; a rule
+says of each row when it is a finding, at which offset, and what is wrong. Checks ask of a log what `fairlog.verify`
+asks; the exceptions, holes that compaction has left and markers, are columns of `logs`.
 
-No check puts a whole log into one place. Where order matters, rows are put in order within a range (`part`), and the
-ranges' first and last rows beside one another. Where batches are looked for between two offsets, both sides are cut into
-buckets of `BUCKET_OFFSETS` and joined by these; a pair is taken in the first bucket that both have. Two are exceptions
-to this, and lay a producer's rows of one log beside one another: transactions of marker mode, and known places.
+No check puts a whole log's batches into one place. Where order matters, rows are put in order within a range (`part`),
+and the ranges' first and last rows beside one another. Where batches are looked for between two offsets, both sides are
+cut into buckets of `BUCKET_OFFSETS` and joined by these; a pair is taken in the first bucket that both have. Only in
+marker mode a producer's transactional batches of one log are laid beside one another.
 
 Words, beside those of `reading`:
 
@@ -100,8 +100,8 @@ VIEWS = (
         "fits",
         f"""
         with pieces as (
-            select log, base, key, producer, epoch, explode(sequence(base div {BUCKET_OFFSETS}, key div {BUCKET_OFFSETS}))
-                   as bucket
+            select log, base, key, producer, epoch,
+                   explode(sequence(base div {BUCKET_OFFSETS}, key div {BUCKET_OFFSETS})) as bucket
             from {{intact}} join {{logs}} using (log) where transactional and not control and not markers
         ),
         spans as (
@@ -449,30 +449,41 @@ _MARKERS = (
 _TOLD = (
     Check(
         "select log, damage from {told} union all select log, damage from {windows}",
-        (Rule("unreadable", None, "damage is not null", "null", "damage"),),
+        (Rule("damaged transactions", None, "damage is not null", "null", "damage"),),
     ),
     Check(
         """
-        select *, lag(struct(producer, epoch, number, place)) over (
-                   partition by journal, commit_group, log, producer order by commit_order) as before
+        select *, lag(struct(producer, epoch, number, transactional_id, place, records, unit)) over (
+                   partition by journal, transactional_id, log order by commit_order) as before, false as neighbours
         from {ordered}
         union all
-        select * from (
-            select *, lag(struct(producer, epoch, number, place)) over (
-                       partition by journal, commit_group, log order by commit_order) as before
-            from {ordered} where not in_snapshot and not markers
-        ) where before.producer <> producer
+        select *, lag(struct(producer, epoch, number, transactional_id, place, records, unit)) over (
+                   partition by journal, commit_group, log order by commit_order) as before, true as neighbours
+        from {ordered} where grouped and not markers
         """,
         (
             Rule(
                 "wrong order",
                 6,
-                "place <= before.place",
+                """
+                place <= before.place and unit <> before.unit
+                and (not neighbours or transactional_id <> before.transactional_id)
+                """,
                 "place",
                 """
-                format_string('transaction %d.%d.%d of %s lies here, and %d.%d.%d, which its group has committed before '
-                              || 'it, at %d', producer, epoch, number, transactional_id,
+                format_string('transaction %d.%d.%d of %s lies here, and %d.%d.%d, which its group has committed '
+                              || 'before it, at %d', producer, epoch, number, transactional_id,
                               before.producer, before.epoch, before.number, before.place)
+                """,
+            ),
+            Rule(
+                "lanes apart",
+                3,
+                "neighbours and unit = before.unit and fate = 'COMMITTED' and place <> before.place + before.records",
+                "place",
+                """
+                format_string('%s: transaction %d.%d.%d lies here, due is %d, behind the lane before', unit,
+                              producer, epoch, number, before.place + before.records)
                 """,
             ),
         ),
@@ -504,15 +515,15 @@ _TOLD = (
     ),
     Check(
         """
-        select min_by(log, window_base) as log, min(window_base) as base, producer, epoch, number, transactional_id,
-               count(window_base) as there, collect_list(if(missing, shown, null)) as missing
+        select min_by(log, window_base) as log, min(window_base) as base, unit, count(window_base) as there,
+               collect_list(if(missing, shown, null)) as missing
         from (
             select p.*, window_base is null and not coalesce(f.forgets, false) as missing
             from {parts} p left join (
                 select log, producer, bool_or(forgets) as forgets from {windows} group by log, producer
             ) f using (log, producer)
             where fate = 'PREPARED' and expected > 0
-        ) group by producer, epoch, number, transactional_id
+        ) group by journal, unit
         """,
         (
             Rule(
@@ -521,8 +532,7 @@ _TOLD = (
                 "there > 0 and size(missing) > 0",
                 "base",
                 """
-                format_string('transaction %d.%d.%d of %s is here, and is missing in %s', producer, epoch, number,
-                              transactional_id, array_join(slice(missing, 1, 10), ', '))
+                format_string('%s is here, and is missing in %s', unit, array_join(slice(missing, 1, 10), ', '))
                 """,
             ),
         ),
@@ -549,9 +559,14 @@ _TOLD = (
     ),
     Check(
         """
-        select min_by(log, base) as log, min(base) as base, producer, epoch, number, min(apply_number) as one,
-               max(apply_number) as other
-        from {windows} where damage is null group by producer, epoch, number
+        select min_by(log, base) as log, min(base) as base, unit, min(apply_number) as one, max(apply_number) as other
+        from (
+            select w.*, coalesce(unit, format_string('transaction %d.%d.%d', producer, epoch, number)) as unit
+            from {windows} w left join (
+                select distinct producer, epoch, number, unit from {told} where fate in ('COMMITTED', 'PREPARED')
+            ) using (producer, epoch, number)
+            where w.damage is null
+        ) group by unit
         """,
         (
             Rule(
@@ -559,10 +574,7 @@ _TOLD = (
                 6,
                 "one <> other",
                 "base",
-                """
-                format_string('transaction %d.%d.%d has more than one apply number in its logs: %d and %d', producer,
-                              epoch, number, one, other)
-                """,
+                "format_string('%s has more than one apply number in its logs: %d and %d', unit, one, other)",
             ),
         ),
     ),
@@ -614,7 +626,7 @@ NOT_PROVED = (
     ),
     Number(
         "group journals that may have lost something (not written with fsync=commit)",
-        "select count(distinct journal) as number from {told} where not trusted and damage is null",
+        "select count(distinct journal) as number from {told} where not trusted",
     ),
 )
 """What could not be looked at."""

@@ -1,4 +1,4 @@
-"""Runs the audit: rows are read once and kept by Spark, on disk where memory does not do, and every check goes over them.
+"""Runs the audit: rows are read once and kept by Spark, on disk where memory is short, and every check goes over them.
 
 Findings are counted by their kind, and the first of them, by log and offset, are brought to the driver.
 """
@@ -10,7 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions
 from pyspark.storagelevel import StorageLevel
@@ -129,7 +129,7 @@ def _rows(spark: SparkSession, audited: Audited, kept: list[DataFrame], *, task_
         rows = spark.read.format(DirectoryRows.name()).options(rows=name, **options).load()
         frames[name] = _kept(rows, kept)
     for view in checks.VIEWS:
-        rows = spark.sql(view.sql, **_used(view.sql, frames))
+        rows = _query(spark, view.sql, frames)
         frames[view.name] = _kept(rows, kept) if view.kept else rows
     return frames
 
@@ -146,21 +146,23 @@ def _logs(spark: SparkSession, logs: Sequence[AuditedLog]) -> DataFrame:
         "log int, name string, shown string, is_topic boolean, log_start bigint, next_offset bigint, "
         "holes_before bigint, markers boolean, size_bytes bigint"
     )
-    frame = spark.createDataFrame([tuple(asdict(log).values()) for log in logs], schema)
+    rows: Any = [tuple(asdict(log).values()) for log in logs]
+    frame = spark.createDataFrame(rows, schema)  # pyright: ignore[reportUnknownMemberType]
     return functions.broadcast(frame.withColumn("whole_from", functions.greatest("log_start", "holes_before")))
 
 
 def _findings(spark: SparkSession, frames: Mapping[str, DataFrame], *, markers: bool) -> DataFrame:
     sql = " union all ".join(check.sql for check in checks.checks(markers=markers))
-    return spark.sql(sql, **_used(sql, frames))
+    return _query(spark, sql, frames)
 
 
 def _numbers(spark: SparkSession, frames: Mapping[str, DataFrame]) -> dict[str, int]:
     queries = (*checks.PROVED, *checks.NOT_PROVED)
     sql = " union all ".join(f"select {at} as at, number from ({query.sql})" for at, query in enumerate(queries))
-    found = {row["at"]: row["number"] for row in spark.sql(sql, **_used(sql, frames)).collect()}
+    found = {row["at"]: row["number"] for row in _query(spark, sql, frames).collect()}
     return {query.name: found[at] for at, query in enumerate(queries)}
 
 
-def _used(sql: str, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
-    return {name: frame for name, frame in frames.items() if f"{{{name}}}" in sql}
+def _query(spark: SparkSession, sql: str, frames: Mapping[str, DataFrame]) -> DataFrame:
+    used: dict[str, Any] = {name: frame for name, frame in frames.items() if f"{{{name}}}" in sql}
+    return spark.sql(sql, **used)

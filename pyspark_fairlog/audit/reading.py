@@ -15,8 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
+import pyarrow  # pyright: ignore[reportMissingTypeStubs]
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from coordinator.machine import group_of
@@ -28,13 +29,14 @@ from datalog.snapshot import mapped_lmdb
 from datalog.stored import StoredBatch, StoredLogs
 from fairlog import data_directory
 from fairlog.verify.transactions import GroupHistory, Told, read_history
-from fairlog_types import CorruptStorage, LogId, StorageFailure, TxId
+from fairlog_types import CorruptStorage, LogId, StorageFailure
 from journal import group_journal
-from journal.group_records import CommittedRecord, GroupRecord, PrepareCommitRecord
 from journal.producer_window import TRANSACTIONS_KEPT, ProducerWindow, last_sequence
 from journal.segment import Fsync, JournalKind
 from journal.survey import survey
 from pyspark_fairlog.audit.directory import Range, survey_directory
+
+pa: Any = pyarrow  # it has no types
 
 Row = tuple[object, ...]
 
@@ -58,14 +60,15 @@ BATCHES = {
     "committed": "boolean",
     "damage": "string",
 }
-"""`at` is the byte of the file, `key` the batch's last offset by its key and `last` by its header, `due` where it should
-begin (null for a log's first), `committed` what a marker says (null: it is none)."""
+"""`at` is the byte of the file, `key` the batch's last offset by its key and `last` by its header, `due` where it
+should begin (null for a log's first), `committed` what a marker says (null: it is none)."""
 
 TOLD = {
     "journal": "int",
     "trusted": "boolean",
     "commit_order": "bigint",
-    "in_snapshot": "boolean",
+    "grouped": "boolean",
+    "unit": "string",
     "producer": "bigint",
     "epoch": "int",
     "number": "bigint",
@@ -79,7 +82,9 @@ TOLD = {
     "damage": "string",
 }
 """A transaction and one of its logs (null if it has none): where COMMITTED has it, and what PREPARE_COMMIT expected.
-`trusted`: the journal was written with fsync=commit, so nothing that was placed is missing."""
+`trusted`: the journal was written with fsync=commit, so nothing that was placed is missing. `unit`: what becomes
+visible at once, a transaction or all of a sink's batch. `grouped`: `commit_order` holds among all ids of its commit
+group, and not only among the transactions of its own."""
 
 WINDOWS = {
     "log": "int",
@@ -92,7 +97,7 @@ WINDOWS = {
     "forgets": "boolean",
     "damage": "string",
 }
-"""A transaction that a producer's window remembers, where its log has it. `forgets`: the window may have had older ones."""
+"""A transaction that a producer's window remembers, where its log has it. `forgets`: it may have had older ones."""
 
 COLUMNS = {"batches": BATCHES, "told": TOLD, "windows": WINDOWS}
 
@@ -158,12 +163,13 @@ class _Reader(DataSourceReader):
         edges = [len(numbers) * share // self.shares for share in range(self.shares + 1)]
         return [_Task(logs=dict(islice(numbers.items(), start, end))) for start, end in pairwise(edges)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one task, as `pyarrow.RecordBatch`es."""
         assert isinstance(partition, _Task)
         if partition.journal is not None:
             rows = _read_group_journal(self.directory, partition.journal, partition.logs)
         elif partition.ranges:
-            rows = _read_ranges(self._file(), partition.ranges)
+            rows = read_ranges(self._file(), partition.ranges)
         else:
             rows = _read_windows(self._file(), list(partition.logs.values()))
         return _in_arrow(rows, COLUMNS[self.rows])
@@ -180,11 +186,12 @@ class _Reader(DataSourceReader):
 # --- batches ------------------------------------------------------------------------------------------
 
 
-def _read_ranges(file: LmdbFile, ranges: Sequence[Range]) -> Iterator[Row]:
+def read_ranges(file: LmdbFile, ranges: Sequence[Range]) -> Iterator[Row]:
+    """Rows of BATCHES, in the order of the ranges."""
     logs, seen = StoredLogs(file), set[str]()
     for each in ranges:
         if each.name in seen:  # the pages above a log's ranges are read once by each
-            logs, seen = StoredLogs(file.unread()), set()
+            logs, seen = StoredLogs(file.unread()), set[str]()
         seen.add(each.name)
         yield from _read_range(logs, each)
 
@@ -270,22 +277,27 @@ def _read_group_journal(directory: Path, number: int, logs: Mapping[str, int]) -
     try:
         journal = survey(directory / where, kind=JournalKind.GROUP)
         found = group_journal.read_history(journal)
-        records: list[GroupRecord] = []
-        in_snapshot: set[TxId] = set()
-        for frame, kind in found.frames:
-            record = group_journal.decode_frame(journal, frame, kind)
-            records.append(record)
-            if frame.kind & group_journal.PART and isinstance(record, PrepareCommitRecord | CommittedRecord):
-                in_snapshot.add(record.txid)
-        history = read_history(where, records)
+        history = read_history(
+            where, (group_journal.decode_frame(journal, frame, kind) for frame, kind in found.frames)
+        )
         history.loses_nothing = journal.begun_with in (None, Fsync.COMMIT)
     except (CorruptStorage, StorageFailure, OSError) as error:
-        known = {"journal": number, "trusted": False, "damage": f"{where}: {error}"}
-        yield tuple(known.get(name) for name in TOLD)
+        yield _wrong_row(number, f"{where}: {error}")
         return
+    for violation in history.sinks.violations:
+        yield _wrong_row(number, str(violation))
     commit_order = {txid: at for at, txid in enumerate(history.commits)}
+    units = {
+        txid: f"batch {group.batch} of sink {group.sink}" for group in history.sinks.groups for txid in group.expected
+    }
     for told in history.told.values():
-        yield from _told_rows(number, history, told, commit_order.get(told.txid), told.txid in in_snapshot, logs)
+        unit = units.get(told.txid, f"transaction {told.txid} of {told.transactional_id}")
+        yield from _told_rows(number, history, told, commit_order.get(told.txid), unit, logs)
+
+
+def _wrong_row(number: int, what: str) -> Row:
+    known = {"journal": number, "damage": what}
+    return tuple(known.get(name) for name in TOLD)
 
 
 def _told_rows(
@@ -293,7 +305,7 @@ def _told_rows(
     history: GroupHistory,
     told: Told,
     commit_order: int | None,
-    in_snapshot: bool,
+    unit: str,
     logs: Mapping[str, int],
 ) -> Iterator[Row]:
     placed = {place.log: place for place in told.placements}
@@ -313,7 +325,8 @@ def _told_rows(
             number,
             history.loses_nothing,
             commit_order,
-            in_snapshot,
+            told.txid in history.grouped,
+            unit,
             *told.txid,
             told.transactional_id,
             group_of(told.transactional_id),
@@ -347,7 +360,7 @@ def _read_windows(file: LmdbFile, logs: Sequence[int]) -> Iterator[Row]:
 # --- rows ---------------------------------------------------------------------------------------------
 
 
-def _in_arrow(rows: Iterable[Row], columns: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+def _in_arrow(rows: Iterable[Row], columns: Mapping[str, str]) -> Iterator[Any]:
     schema = pa.schema([(name, _ARROW[kind]) for name, kind in columns.items()])
     waiting = iter(rows)
     while some := list(islice(waiting, _ROWS_PER_BATCH)):
