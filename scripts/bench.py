@@ -11,14 +11,16 @@
     recovery         from SIGKILL under load to the first answer, and to all being visible
     recovery-full    the same with up to a million transactions and 5 GB of journals; only if it is named
     offsets          transactions that commit consumer offsets, too
+    spark            Spark's jobs by format("fairlog") and by the Kafka connector; only if it is named: it has Spark
+                     installed, and needs Java 17
     report           measures nothing: writes the report of what is in DIR again
     make-finished    measures nothing: makes `--count N` finished transactions for each peer, for recovery to begin with
 
-Without a SCENARIO, all but recovery-full. The peers take turns within each round, so that a noisy machine is noisy for
-all of them. DIR gets results.json, report.md, report.html and the charts; scenarios that were measured into it before
-stay there. The disk that is measured is the one that DIR is on. What is made once (Kafka's jars, finished transactions)
-stays in bench-cache, or where the environment's BENCH_CACHE says. Nothing here is a test: figures are for people to
-judge, on a machine they know. See docs/benchmarks.md.
+Without a SCENARIO, all but recovery-full and spark. The peers take turns within each round, so that a noisy machine is
+noisy for all of them. DIR gets results.json, report.md, report.html and the charts; scenarios that were measured into
+it before stay there. The disk that is measured is the one that DIR is on. What is made once (Kafka's jars, finished
+transactions) stays in bench-cache, or where the environment's BENCH_CACHE says. Nothing here is a test: figures are for
+people to judge, on a machine they know. See docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ SCENARIOS = (
     "txn-latency", "txn-throughput", "visible", "hung", "aborts", "produce", "fetch", "scale", "soak", "recovery",
     "offsets",
 )  # fmt: skip
-ONLY_NAMED = "recovery-full"
+ONLY_NAMED = ("recovery-full", "spark")
 REPORT, MAKE_FINISHED = ALONE = ("report", "make-finished")
 
 
@@ -53,12 +55,12 @@ def main() -> int:
     arguments = parser.parse_args()
     scenarios: list[str] = arguments.scenarios
     peers: list[str] = [name for name in arguments.peers.split(",") if name]
-    for given, known in ((scenarios, (*SCENARIOS, ONLY_NAMED, *ALONE)), (peers, NAMES)):
+    for given, known in ((scenarios, (*SCENARIOS, *ONLY_NAMED, *ALONE)), (peers, NAMES)):
         if strange := [name for name in given if name not in known]:
             parser.error(f"there is no {', '.join(strange)}; there are {', '.join(known)}")
     if len(scenarios) > 1 and (alone := [name for name in scenarios if name in ALONE]):
         parser.error(f"{alone[0]} stands alone")
-    python = environment.ensure("bench")
+    python = environment.ensure("spark" if "spark" in scenarios else "bench")
     if Path(sys.prefix) != environment.ENVIRONMENT:
         sys.stdout.flush()
         os.execv(python, [str(python), str(Path(__file__).resolve()), *sys.argv[1:]])

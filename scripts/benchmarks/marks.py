@@ -125,6 +125,18 @@ def _stalled(peer: str) -> Mark:
     return Mark("hung", text, [Figure(peer, _HUNG, "longest stall")], _itself, AT_LEAST, 30.0, "s")
 
 
+def _beside_the_connector(case: str, bound: float, note: str = "") -> Mark:
+    """The same Spark job over one node, by our format and by Spark's Kafka connector."""
+    figures = [Figure("journal", case, f'rate, format("{kind}")') for kind in ("fairlog", "kafka")]
+    return Mark("spark", f"rate, {case}, fairlog ÷ kafka connector", figures, _ratio, AT_LEAST, bound, note=note)
+
+
+def _read_meanwhile(peer: str, kind: str, direction: str, bound: float) -> Mark:
+    """What a Spark stream reads while a transaction hangs: everything, or nothing at all."""
+    metric = f'read meanwhile, format("{kind}")'
+    return Mark("spark", f"{metric}, {peer}", [Figure(peer, _HUNG, metric)], _itself, direction, bound, "%")
+
+
 _SMALL, _EVERY_100_MS, _HUNG = "10 × 2", "commit every 100 ms", "one transaction left open"
 _SEEN, _MANY_IDS = "transaction of 10 × 1 KB to 2 partitions", "100,000 ids"
 _BACK_OFF = (
@@ -175,5 +187,14 @@ MARKS: tuple[Mark, ...] = (
         [Figure("journal", _MANY_IDS, f"memory per id, {half} half") for half in ("second", "first")],
         _ratio, AT_MOST, 1.2,
     ),
+    _beside_the_connector("source, 1 KB", 0.8),
+    _beside_the_connector("sink, 1 KB", 1.0, "ours exactly once, the connector's at least once"),
+    Mark(
+        "spark", "group commit of a micro-batch, as the driver sees it, journal",
+        [Figure("journal", "micro-batch", "group commit")], _itself, AT_MOST, 20.0, "ms",
+    ),
+    _read_meanwhile("journal", "fairlog", AT_LEAST, 99.0),
+    _read_meanwhile("markers", "kafka", AT_MOST, 1.0),
+    _read_meanwhile("kafka", "kafka", AT_MOST, 1.0),
 )  # fmt: skip
 """In the order of the report. The names of cases and metrics are the scenarios' own."""

@@ -1,8 +1,9 @@
-"""Apache Kafka's jars: had from Maven once, and kept in a directory that git ignores.
+"""Apache Kafka's jars, and those of Spark's connector to it: had from Maven once, and kept in a directory that git
+ignores.
 
-`mvn dependency:copy-dependencies` on kafka.pom.xml copies the broker and what it depends on. Where they come from is
-the machine's Maven settings' affair; by default that is Maven's own central repository. The directory's name carries a
-hash of the pom, so another version is another directory.
+`mvn dependency:copy-dependencies` on kafka.pom.xml copies the broker and what it depends on, on spark-connector.pom.xml
+the connector. Where they come from is the machine's Maven settings' affair; by default that is Maven's own central
+repository. The directory's name carries a hash of the pom, so another version is another directory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from xml.etree import ElementTree
 from peers import cache
 
 POM = Path(__file__).resolve().parent / "kafka.pom.xml"
+CONNECTOR_POM = POM.with_name("spark-connector.pom.xml")
 _RESOLVE_S = 900.0
 _NAMESPACE = {"pom": "http://maven.apache.org/POM/4.0.0"}
 
@@ -35,36 +37,46 @@ class Artifacts:
 
 
 def obtain() -> Artifacts:
-    """The jars, had from Maven if they are not there yet (a minute at most, some 45 MB). Raises Unavailable."""
+    """The broker's jars, had from Maven if they are not there yet (a minute, some 45 MB). Raises Unavailable."""
+    return _obtain(POM, "Kafka's", "kafka", "kafka_")
+
+
+def obtain_connector() -> Artifacts:
+    """The jars of Spark's connector to Kafka, likewise; those of Spark itself are pyspark's. Raises Unavailable."""
+    return _obtain(CONNECTOR_POM, "the Kafka connector's", "spark-connector", "spark-sql-kafka")
+
+
+def _obtain(pom_path: Path, whose: str, name: str, artifact: str) -> Artifacts:
     java = shutil.which("java")
     if java is None:
-        raise Unavailable("there is no `java` on the path (Kafka 4 needs Java 17 or newer)")
-    pom = POM.read_bytes()
-    version = _version(pom)
-    jars = cache.kept(f"kafka-{version}-{hashlib.sha256(pom).hexdigest()[:8]}", _copy_dependencies)
+        raise Unavailable("there is no `java` on the path (Kafka 4 and Spark 4 need Java 17 or newer)")
+    pom = pom_path.read_bytes()
+    version = _version(pom_path, artifact)
+    directory = f"{name}-{version}-{hashlib.sha256(pom).hexdigest()[:8]}"
+    jars = cache.kept(directory, lambda partial: _copy_dependencies(pom_path, whose, partial))
     return Artifacts(java, jars, version)
 
 
-def _version(pom: bytes) -> str:
-    for dependency in ElementTree.fromstring(pom).iterfind(".//pom:dependency", _NAMESPACE):
-        if dependency.findtext("pom:artifactId", "", _NAMESPACE).startswith("kafka_"):
+def _version(pom: Path, artifact: str) -> str:
+    for dependency in ElementTree.fromstring(pom.read_bytes()).iterfind(".//pom:dependency", _NAMESPACE):
+        if dependency.findtext("pom:artifactId", "", _NAMESPACE).startswith(artifact):
             return dependency.findtext("pom:version", "", _NAMESPACE)
-    raise AssertionError(f"{POM} names no kafka_* artifact")
+    raise AssertionError(f"{pom} names no {artifact}* artifact")
 
 
-def _copy_dependencies(jars: Path) -> None:
+def _copy_dependencies(pom: Path, whose: str, jars: Path) -> None:
     mvn = shutil.which("mvn")
     if mvn is None:
-        raise Unavailable("there is no `mvn` on the path to have Kafka's jars with")
-    print("having Apache Kafka's jars from Maven …", flush=True)
+        raise Unavailable(f"there is no `mvn` on the path to have {whose} jars with")
+    print(f"having {whose} jars from Maven …", flush=True)
     command = [
-        mvn, "--batch-mode", "--quiet", "--file", str(POM),
+        mvn, "--batch-mode", "--quiet", "--file", str(pom),
         "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}",
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_RESOLVE_S, check=False)
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"Maven had not resolved Kafka's jars after {_RESOLVE_S:.0f} s") from None
+        raise Unavailable(f"Maven had not resolved {whose} jars after {_RESOLVE_S:.0f} s") from None
     if done.returncode != 0:
         errors = [line for line in (done.stdout + done.stderr).splitlines() if "[ERROR]" in line]
-        raise Unavailable(f"Maven could not resolve Kafka's jars: {errors[0] if errors else done.stderr[-500:]}")
+        raise Unavailable(f"Maven could not resolve {whose} jars: {errors[0] if errors else done.stderr[-500:]}")

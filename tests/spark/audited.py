@@ -11,7 +11,6 @@ from fairlog_types import (
     ApplyNumber,
     JournalPosition,
     LeaderEpoch,
-    LogId,
     Offset,
     ProducerEpoch,
     ProducerId,

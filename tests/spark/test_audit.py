@@ -263,8 +263,7 @@ def test_command_shows_findings_and_counts_all(planted: Planted) -> None:
     append_copy(planted, 2, 3)
     planted.put_batches({3: None}, 1)
     done = subprocess.run(
-        [sys.executable, "-m", "fairlog.cli", "audit", planted.directory, "--master", "local[1]", "--count", "1"]
-        + ["--json"],
+        [sys.executable, "-m", "fairlog.cli", "audit", planted.directory, "--master=local[1]", "--count=1", "--json"],
         capture_output=True,
         text=True,
         check=False,

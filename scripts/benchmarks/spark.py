@@ -1,0 +1,183 @@
+"""`spark`: the same job with `format("fairlog")` and with Spark's own Kafka connector.
+
+    source        a topic of 1 KB records, read as a batch into nothing
+    sink          rows of 1 KB, written as a batch: exactly once, and by the connector at least once
+    micro-batch   what a stream's batch takes that writes few rows; and a group commit alone, without Spark
+    hung          a stream that reads committed records while a transaction is left open: do its batches go on?
+
+The peer is the broker. On the journal mode both formats have their turn, one after the other, in each round another one
+first; the connector also has the others. Each broker has a Spark session of its own, in which nothing else runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from peers import kafka_artifacts
+from peers.interface import Peer, Tuning
+
+from benchmarks.client import ClientProcess
+from benchmarks.rows import Measured, Measurements, counted, sampled
+from benchmarks.scenario import Bench, Case, Lifetime, NotMeasured, Scenario
+from benchmarks.spark_jobs import CONNECTOR, OURS, RECORD_BYTES
+
+SOURCE_RECORDS, SINK_ROWS = 400_000, 200_000
+PARTITIONS = 2
+MICRO_BATCHES, LEFT_OUT, MICRO_BATCH_ROWS = 40, 5, 1_000
+COMMITS, LANES, LANE_RECORDS = 100, 2, 100
+HUNG_S, QUICK_HUNG_S, SETTLED_S = 15, 5, 2.0
+BLOCK = 20
+SOURCE, SINK, MICRO_BATCH, HUNG = "source, 1 KB", "sink, 1 KB", "micro-batch", "one transaction left open"
+
+
+def formats(peer: Peer, round_number: int) -> list[str]:
+    """The formats that have their turn on this broker, in this round's order."""
+    if peer.name != "journal":
+        return [CONNECTOR]
+    return [OURS, CONNECTOR] if round_number % 2 == 0 else [CONNECTOR, OURS]
+
+
+def shown(kind: str) -> str:
+    """As metrics name it."""
+    return f'format("{kind}")'
+
+
+def rows_read_share(written: int, read: int) -> float:
+    """In percent, of what was written meanwhile. Raises ValueError if nothing was."""
+    if written <= 0:
+        raise ValueError("nothing was written while the transaction was left open")
+    return 100.0 * min(read, written) / written
+
+
+class Spark:
+    """Four cases; Spark's sessions are kept from case to case."""
+
+    name = "spark"
+    question = (
+        'The same Spark job by `format("fairlog")` and by Spark\'s Kafka connector, in sessions of `local[2]`. *Source*: '
+        f"{SOURCE_RECORDS:,} records of {RECORD_BYTES} B in {PARTITIONS} partitions, read as a batch into nothing. "
+        f"*Sink*: {SINK_ROWS:,} rows of {RECORD_BYTES} B, made on the way, written as a batch by two tasks: ours exactly "
+        f"once, the connector's at least once. *Micro-batch*: {MICRO_BATCHES} batches of {MICRO_BATCH_ROWS:,} small "
+        f"rows, of which the first {LEFT_OUT} are left out, as Spark reports `addBatch`; and, without Spark, {COMMITS} "
+        f"group commits of {LANES} lanes with {LANE_RECORDS} records each, as the driver sees them. *Hung*: a stream of "
+        f"committed records runs in batches of 100 ms; a transaction is left open for {HUNG_S} s (in a quick run "
+        f"{QUICK_HUNG_S} s), and plain records are written meanwhile; which share of these was read {SETTLED_S:.0f} s "
+        "after the last, before the transaction ends? Batch jobs run once before they are measured."
+    )
+    lifetime = Lifetime.SCENARIO
+    tuning = Tuning()
+
+    def cases(self, quick: bool) -> Sequence[Case]:
+        return [
+            Case(SOURCE, {"records": SOURCE_RECORDS // 10 if quick else SOURCE_RECORDS}),
+            Case(SINK, {"rows": SINK_ROWS // 10 if quick else SINK_ROWS}),
+            Case(MICRO_BATCH, {"batches": MICRO_BATCHES // 4 if quick else MICRO_BATCHES}),
+            Case(HUNG, {"hung_s": QUICK_HUNG_S if quick else HUNG_S}),
+        ]
+
+    def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:
+        if not peer.durable:
+            raise NotMeasured("there is nothing in it to read")
+        if peer.name == "kafka-fsync" or (peer.name == "markers" and case.name != HUNG):
+            raise NotMeasured("another broker of the same kind is measured")
+        try:
+            connector = kafka_artifacts.obtain_connector()
+        except kafka_artifacts.Unavailable as unavailable:
+            raise NotMeasured(f"without the connector there is nothing to compare with: {unavailable}") from None
+        jobs = bench.client(peer, "benchmarks.spark_jobs:Jobs", jars=str(connector.jars))
+        kinds = formats(peer, round_number)
+        match case.name:
+            case "source, 1 KB":
+                return self._source(bench, peer, jobs, kinds, int(case.parameters["records"]))
+            case "sink, 1 KB":
+                return self._sink(bench, peer, jobs, kinds, int(case.parameters["rows"]))
+            case "micro-batch":
+                return self._micro_batch(bench, peer, jobs, kinds, int(case.parameters["batches"]))
+            case _:
+                return self._hung(bench, peer, jobs, kinds, float(case.parameters["hung_s"]))
+
+    def _source(
+        self, bench: Bench, peer: Peer, jobs: ClientProcess, kinds: Sequence[str], records: int
+    ) -> dict[str, Measured]:
+        if first := bench.first_time(peer, SOURCE):
+            peer.create_topics(["spark-source"], PARTITIONS)
+            filler = bench.client(peer, "benchmarks.spark_jobs:Filler", topic="spark-source", partitions=PARTITIONS)
+            filler.call("fill", records=records)
+        measured: dict[str, Measured] = {}
+        for kind in kinds:
+            if first:
+                jobs.call("read", kind=kind, topic="spark-source")
+            before_s = peer.cpu_s()
+            seconds, count = jobs.call("read", kind=kind, topic="spark-source")
+            if count != records:
+                raise AssertionError(f"{shown(kind)} has read {count:,} rows of {records:,}")
+            measured[f"rate, {shown(kind)}"] = counted("rows/s", records / seconds)
+            measured[f"broker CPU, {shown(kind)}"] = counted("CPU-s", peer.cpu_s() - before_s)
+        return measured
+
+    def _sink(
+        self, bench: Bench, peer: Peer, jobs: ClientProcess, kinds: Sequence[str], rows: int
+    ) -> dict[str, Measured]:
+        if first := bench.first_time(peer, SINK):
+            peer.create_topics([f"spark-sink-{kind}" for kind in kinds], PARTITIONS)
+        measured: dict[str, Measured] = {}
+        for kind in kinds:
+            if first:
+                jobs.call("write", kind=kind, topic=f"spark-sink-{kind}", rows=rows)
+            before_s = peer.cpu_s()
+            seconds = jobs.call("write", kind=kind, topic=f"spark-sink-{kind}", rows=rows)
+            measured[f"rate, {shown(kind)}"] = counted("rows/s", rows / seconds)
+            measured[f"broker CPU, {shown(kind)}"] = counted("CPU-s", peer.cpu_s() - before_s)
+        return measured
+
+    def _micro_batch(
+        self, bench: Bench, peer: Peer, jobs: ClientProcess, kinds: Sequence[str], batches: int
+    ) -> dict[str, Measured]:
+        if bench.first_time(peer, MICRO_BATCH):
+            peer.create_topics(["spark-commits", *(f"spark-batches-{kind}" for kind in kinds)], PARTITIONS)
+        measured: dict[str, Measured] = {}
+        for kind in kinds:
+            taken = jobs.call(
+                "micro_batches", kind=kind, topic=f"spark-batches-{kind}", count=batches, rows=MICRO_BATCH_ROWS
+            )
+            measured[f"addBatch, {shown(kind)}"] = sampled("ms", taken[LEFT_OUT:])
+        if OURS in kinds:
+            committer = bench.client(
+                peer, "benchmarks.spark_jobs:Committer", topic="spark-commits", partitions=PARTITIONS
+            )
+            commits = bench.amount(COMMITS)
+            before_s = peer.cpu_s()
+            each = committer.call("commits", count=commits, lanes=LANES, records=LANE_RECORDS)
+            used_s = peer.cpu_s() - before_s
+            measured["joins of a batch"] = sampled("ms", [joined for joined, _ in each])
+            measured["group commit"] = sampled("ms", [committed for _, committed in each])
+            measured["broker CPU for a batch, its lanes included"] = counted("ms", used_s * 1e3 / commits)
+        return measured
+
+    def _hung(
+        self, bench: Bench, peer: Peer, jobs: ClientProcess, kinds: Sequence[str], hung_s: float
+    ) -> dict[str, Measured]:
+        # The hanger writes to as many partitions as its scenario has.
+        topic = "spark-hung"
+        if bench.first_time(peer, HUNG):
+            peer.create_topics([topic], PARTITIONS)
+        hanger = bench.client(peer, "benchmarks.hung:Hanger", topic=topic)
+        sender = bench.client(peer, "benchmarks.visible:Sender", topic=topic)
+        measured: dict[str, Measured] = {}
+        for kind in kinds:
+            jobs.call("follow", kind=kind, topic=topic)
+            hanger.call("hang")
+            read_before = jobs.call("followed")
+            written, deadline = 0, time.monotonic() + hung_s
+            while time.monotonic() < deadline:
+                written += len(sender.call("records", first=written, count=BLOCK))
+            time.sleep(SETTLED_S)
+            read = jobs.call("followed") - read_before
+            hanger.call("end")
+            jobs.call("follow_until", rows=read_before + written)
+            measured[f"read meanwhile, {shown(kind)}"] = counted("%", rows_read_share(written, read))
+        return measured
+
+
+SCENARIO: Scenario = Spark()

@@ -1,0 +1,196 @@
+"""What the Spark scenario's client processes do: jobs in a session of their own, and group commits without Spark.
+
+`Jobs` has a driver and its executors in one JVM, `local[2]`, with the Kafka connector's jars on its class path; it runs
+the same job with either format. `Committer` does by hand what a micro-batch's tasks and driver do with a sink, so that
+the commit can be timed by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+from node_process import ROOT
+
+RECORD_BYTES = 1000
+WAIT_S = 300.0
+_POLL_S = 0.02
+
+OURS, CONNECTOR = "fairlog", "kafka"
+
+
+class Jobs:
+    """A Spark session, and jobs over topics of one broker."""
+
+    def __init__(self, address: str, jars: str) -> None:
+        """`jars` is the directory with the connector's."""
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        from pyspark.sql import SparkSession
+
+        self._address = address
+        self._directory = tempfile.TemporaryDirectory(prefix="fairlog-bench-spark-")
+        settings = {
+            "spark.jars": ",".join(str(path) for path in sorted(Path(jars).glob("*.jar"))),
+            "spark.ui.enabled": "false",
+            "spark.driver.memory": "1g",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.streaming.numRecentProgressUpdates": "100000",
+            "spark.sql.warehouse.dir": self._directory.name,
+            "spark.ui.showConsoleProgress": "false",
+        }
+        builder = SparkSession.builder.master("local[2]").appName("fairlog benchmark")
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        self._spark = builder.getOrCreate()
+        self._spark.sparkContext.setLogLevel("ERROR")
+        self._queries = 0
+        self._query: Any = None
+
+    def read(self, kind: str, topic: str) -> tuple[float, int]:
+        """Read the whole topic into nothing: seconds. And how many rows there were, counted afterwards."""
+        started = time.perf_counter()
+        self._rows(kind, topic).write.format("noop").mode("overwrite").save()
+        return time.perf_counter() - started, self._rows(kind, topic).count()
+
+    def write(self, kind: str, topic: str, rows: int) -> float:
+        """Write so many rows of 1 KB, made on the way, from two tasks: seconds."""
+        made = self._spark.range(0, rows, 1, 2).selectExpr(
+            "cast(id as string) as key", f"rpad(cast(id as string), {RECORD_BYTES}, 'x') as value"
+        )
+        started = time.perf_counter()
+        self._to(kind, made.write.format(kind).mode("append"), topic).save()
+        return time.perf_counter() - started
+
+    def micro_batches(self, kind: str, topic: str, count: int, rows: int) -> list[float]:
+        """A stream of so many micro-batches of `rows` small rows into the topic: what Spark took to add each, in ms."""
+        source = (
+            self._spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", rows)
+            .option("numPartitions", 2)
+            .load()
+            .selectExpr("cast(value as string) as key", "cast(value as string) as value")
+        )
+        writer = self._to(kind, source.writeStream.format(kind), topic).option("checkpointLocation", self._checkpoint())
+        query = writer.start()
+        try:
+            deadline = time.monotonic() + WAIT_S
+            while (progress := query.recentProgress) is None or len(progress) < count:
+                self._check(query, deadline)
+            return [float(each["durationMs"]["addBatch"]) for each in progress[:count]]
+        finally:
+            query.stop()
+
+    def follow(self, kind: str, topic: str) -> None:
+        """Begin to read the topic as a stream of committed records, from its end on; returns when it is under way."""
+        stream = (
+            self._of(kind, self._spark.readStream.format(kind), topic)
+            .option("startingOffsets", "latest")
+            .load()
+            .writeStream.format("noop")
+            .option("checkpointLocation", self._checkpoint())
+            .trigger(processingTime="100 milliseconds")
+        )
+        self._query = stream.start()
+        deadline = time.monotonic() + WAIT_S
+        while not self._query.recentProgress:
+            self._check(self._query, deadline)
+
+    def followed(self) -> int:
+        """How many rows the stream has read by now."""
+        return sum(each["numInputRows"] for each in self._query.recentProgress)
+
+    def follow_until(self, rows: int) -> None:
+        """Return when the stream has read so many rows, and end it. Raises TimeoutError."""
+        deadline = time.monotonic() + WAIT_S
+        while self.followed() < rows:
+            self._check(self._query, deadline)
+        self._query.stop()
+
+    def _rows(self, kind: str, topic: str) -> Any:
+        return self._of(kind, self._spark.read.format(kind), topic).load()
+
+    def _of(self, kind: str, reader: Any, topic: str) -> Any:
+        reader = reader.option("kafka.bootstrap.servers", self._address).option("subscribe", topic)
+        return reader.option("kafka.isolation.level", "read_committed") if kind == CONNECTOR else reader
+
+    def _to(self, kind: str, writer: Any, topic: str) -> Any:  # noqa: ARG002
+        return writer.option("kafka.bootstrap.servers", self._address).option("topic", topic)
+
+    def _checkpoint(self) -> str:
+        self._queries += 1
+        return f"{self._directory.name}/checkpoint-{self._queries}"
+
+    def _check(self, query: Any, deadline: float) -> None:
+        if (failed := query.exception()) is not None:
+            raise RuntimeError(f"the query has failed: {failed}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the query was not done within {WAIT_S:.0f} s")
+        time.sleep(_POLL_S)
+
+
+class Filler:
+    """Writes plain records."""
+
+    def __init__(self, address: str, topic: str, partitions: int) -> None:
+        self._producer = Producer({"bootstrap.servers": address, "linger.ms": 5, "log_level": 0})
+        self._topic, self._partitions = topic, partitions
+
+    def fill(self, records: int) -> None:
+        """Write so many records of 1 KB, in turns to all partitions; returns when all are answered."""
+        value = os.urandom(RECORD_BYTES)
+        for number in range(records):
+            while True:
+                try:
+                    self._producer.produce(self._topic, value, partition=number % self._partitions)
+                    break
+                except BufferError:
+                    self._producer.poll(0.1)
+        if self._producer.flush(WAIT_S):
+            raise TimeoutError(f"not all of {records} records were answered within {WAIT_S:.0f} s")
+
+
+class Committer:
+    """The lanes and the driver of a sink, by hand."""
+
+    def __init__(self, address: str, topic: str, partitions: int) -> None:
+        self._address, self._topic, self._partitions = address, topic, partitions
+        self._batch = 0
+
+    def commits(self, count: int, lanes: int, records: int) -> list[tuple[float, float]]:
+        """Commit so many batches, each of so many lanes with so many small records in all partitions.
+
+        Of each: the milliseconds that the joins of all lanes took, and those of the commit.
+        """
+        from pyspark_fairlog.native import Native
+
+        taken: list[tuple[float, float]] = []
+        with Native.connect(self._address) as native:
+            for _ in range(count):
+                of = {"sink": "committer", "query": "query", "run": "run", "batch": self._batch}
+                self._batch += 1
+                started = time.perf_counter()
+                ids = [native.join(**of, partition=lane, attempt=0) for lane in range(lanes)]
+                joined = time.perf_counter() - started
+                for transactional_id in ids:
+                    self._write(str(transactional_id), records)
+                started = time.perf_counter()
+                native.commit(**of, winners=[(lane, 0, records) for lane in range(lanes)])
+                taken.append((joined * 1e3, (time.perf_counter() - started) * 1e3))
+        return taken
+
+    def _write(self, transactional_id: str, records: int) -> None:
+        producer = Producer({"bootstrap.servers": self._address, "transactional.id": transactional_id, "log_level": 0})
+        producer.init_transactions(WAIT_S)
+        producer.begin_transaction()
+        for number in range(records):
+            producer.produce(self._topic, b"record", partition=number % self._partitions)
+        if producer.flush(WAIT_S):
+            raise TimeoutError("a lane's records were not answered")
