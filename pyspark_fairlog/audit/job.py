@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _TASKS_PER_SHUFFLED = 8
 """A task that reads gives some thousand rows; a task behind a shuffle may well have more."""
-_TASKS_INTERPRETED = 16
-"""To compile the queries takes longer than to interpret them for so few rows."""
+_INTERPRETED_BYTES = 1 << 30
+"""Of batches: to compile the queries takes longer than to interpret them for the rows of so few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def audit(
     audited = survey_directory(directory, has_journals=has_journals, task_bytes=task_bytes)
     kept: list[DataFrame] = []
     try:
-        with _settings(spark, len(audited.tasks)):
+        with _settings(spark, audited):
             frames = _rows(spark, audited, kept, task_bytes=task_bytes)
             found = _kept(_findings(spark, frames, markers=any(log.markers for log in audited.logs)), kept)
             kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().orderBy("kind").collect()}
@@ -94,10 +94,10 @@ def audit(
 
 
 @contextmanager
-def _settings(spark: SparkSession, tasks: int) -> Generator[None]:
+def _settings(spark: SparkSession, audited: Audited) -> Generator[None]:
     """How many rows there will be is known beforehand, so Spark need not find out stage by stage."""
-    shuffled = max(spark.sparkContext.defaultParallelism, tasks // _TASKS_PER_SHUFFLED)
-    compiled = tasks > _TASKS_INTERPRETED
+    shuffled = max(spark.sparkContext.defaultParallelism, len(audited.tasks) // _TASKS_PER_SHUFFLED)
+    compiled = sum(log.size_bytes for log in audited.logs) > _INTERPRETED_BYTES
     ours = {
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": str(shuffled),

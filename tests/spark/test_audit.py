@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-TINY_TASK_BYTES = 300
+TINY_TASK_BYTES = 700
 """A log is read in several ranges, of a few batches each."""
 
 
