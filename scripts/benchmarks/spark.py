@@ -57,14 +57,13 @@ class Spark:
     question = (
         'The same Spark job by `format("fairlog")` and by Spark\'s Kafka connector, in sessions of `local[2]`. '
         f"*Source*: {SOURCE_RECORDS:,} records of {RECORD_BYTES} B in {PARTITIONS} partitions, read as a batch into "
-        f"nothing. *Sink*: {SINK_ROWS:,} rows of {RECORD_BYTES} B, made on the way, written as a batch by two tasks: ours "
-        f"exactly once, the connector's at least once. *Micro-batch*: {MICRO_BATCHES} batches of {MICRO_BATCH_ROWS:,} "
-        f"small rows, of which the first {LEFT_OUT} are left out, as Spark reports `addBatch`; and, without Spark, "
-        f"{COMMITS} group commits of {LANES} lanes with {LANE_RECORDS} records each, as the driver sees them. *Hung*: a "
-        "stream of committed records runs in batches of 100 ms; a transaction is left open for "
-        f"{HUNG_S} s (in a quick run {QUICK_HUNG_S} s), and plain records are written meanwhile; which share of these "
-        f"was read {SETTLED_S:.0f} s after the last, before the transaction ends? Batch jobs run once before they are "
-        "measured."
+        f"nothing. *Sink*: {SINK_ROWS:,} rows of {RECORD_BYTES} B, made on the way, written as a batch by two tasks: "
+        f"ours exactly once, the connector's at least once. *Micro-batch*: {MICRO_BATCHES} batches of "
+        f"{MICRO_BATCH_ROWS:,} small rows, of which the first {LEFT_OUT} are left out, as Spark reports `addBatch`; "
+        f"and, without Spark, {COMMITS} group commits of {LANES} lanes with {LANE_RECORDS} records each, as the driver sees them. *Hung*: a stream of "
+        f"committed records runs in batches of 100 ms; a transaction is left open for {HUNG_S} s (in a quick run "
+        f"{QUICK_HUNG_S} s), and plain records are written meanwhile; which share of these was read {SETTLED_S:.0f} s "
+        "after the last, before the transaction ends? Batch jobs run once before they are measured."
     )
     lifetime = Lifetime.SCENARIO
     tuning = Tuning()
