@@ -1,7 +1,8 @@
 """The job of `fairlog audit`: proves on Spark what a stopped node's data logs, or a backup's, promise, for any size.
 
     directory   which logs there are, and how the work is divided into ranges               driver
-    reading     each range's batch headers and checksums, journals, windows, as rows        executors
+    reading     each range's batch headers and checksums, and producers' windows, as rows   executors
+    telling     what each group journal tells of transactions, as rows                      executors
     checks      what must hold of the rows, as SQL: each check yields findings              executors
     job         runs it: rows once, all checks over them; findings are counted, some shown  driver
 
