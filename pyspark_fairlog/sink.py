@@ -41,6 +41,9 @@ RUN_ID = "spark.jobGroup.id"
 """Local properties of a streaming query's tasks."""
 
 EFFECT_UNKNOWN = "effect-unknown"
+NO_PLACE = ("unknown-topic", "unknown-partition")
+"""What the node says of offsets in a topic that is not there."""
+
 UNKNOWN_SINK = "unknown-sink"
 """What the node says of a sink that nobody has joined."""
 
@@ -128,7 +131,11 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 def commit_lanes(lanes: Sequence[LaneWritten], options: SinkOptions, offsets: Offsets | None) -> None:
-    """Have the node publish these lanes of one batch as one; done already is as good. Raises SinkError."""
+    """Have the node publish these lanes of one batch as one; done already is as good. Raises SinkError.
+
+    Offsets in topics that are not there are left out: a topic may be deleted behind the plan of a batch, which stays
+    as it is in each replay.
+    """
     identity = lanes[0].identity
     assert all(lane.identity == identity for lane in lanes), "all messages are of one batch"
     winners = [(lane.partition, lane.attempt, lane.records) for lane in lanes if lane.records]
@@ -145,12 +152,27 @@ def commit_lanes(lanes: Sequence[LaneWritten], options: SinkOptions, offsets: Of
             options.bootstrap,
         )
     except (NativeError, ConnectionError) as error:
+        if offsets is not None and isinstance(error, NativeError) and error.kind in NO_PLACE:
+            there = _there(offsets, options)
+            if there != offsets:
+                _log.warning("the group %r is committed without what is not there: %s", offsets.group, error)
+                return commit_lanes(lanes, options, there)
         if isinstance(error, NativeError) and error.kind != EFFECT_UNKNOWN:
             raise SinkError(f"{identity} is not committed: {said(error)}") from error
         raise SinkError(
             f"whether {identity} is committed is not known, and could not be learned in {PATIENCE_S:.0f} s: {error}; "
             "start the query again: it asks again, and nothing is lost or written twice"
         ) from error
+
+
+def _there(offsets: Offsets, options: SinkOptions) -> Offsets | None:
+    """The offsets in partitions that the node has; None if there are none. All, if the node does not say which."""
+    try:
+        topics = persistently(lambda native: native.topics(), options.bootstrap)
+    except (NativeError, ConnectionError):
+        return offsets
+    left = tuple(each for each in offsets.partitions if each[1] < topics.get(each[0], 0))
+    return Offsets(offsets.group, left) if left else None
 
 
 def give_up(identity: BatchIdentity, options: SinkOptions) -> None:

@@ -27,6 +27,7 @@ class RecordingNode:
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.refuse: dict[str, Exception] = {}
+        self.there = {"orders": 1}
 
     def __enter__(self) -> RecordingNode:
         return self
@@ -39,8 +40,16 @@ class RecordingNode:
         if operation in self.refuse:
             raise self.refuse[operation]
 
+    def topics(self) -> dict[str, int]:
+        self.asked.append(("topics", {}))
+        return self.there
+
     def commit(self, **told: Any) -> Committed:
         self._note("commit", told)
+        offsets: Offsets | None = told["offsets"]
+        for topic, partition, _ in offsets.partitions if offsets is not None else ():
+            if partition >= self.there.get(topic, 0):
+                raise NativeError("unknown-topic", f"there is no topic {topic!r}")
         return Committed(already=False, placements=())
 
     def abort(self, **told: Any) -> None:
@@ -108,6 +117,21 @@ def test_commit_takes_the_planned_offsets_along(node: RecordingNode, tmp_path: P
     (tmp_path / "offsets" / "7").write_text('v1\n{}\n{"orders":{"0":42}}')
     stream_writer(commitGroup="readers", checkpointLocation=str(tmp_path)).commit(LANES, 7)
     assert node.asked[0][1]["offsets"] == Offsets("readers", (("orders", 0, 42),))
+
+
+def test_offsets_in_topics_that_were_deleted_are_left_out_of_the_commit(node: RecordingNode, tmp_path: Path) -> None:
+    """The plan of a batch is the same in each replay: a refusal would be for ever."""
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "metadata").write_text('{"id":"query"}')
+    (tmp_path / "offsets" / "7").write_text('v1\n{}\n{"gone":{"0":4},"orders":{"0":42,"1":3}}')
+    writer = stream_writer(commitGroup="readers", checkpointLocation=str(tmp_path))
+    writer.commit(LANES, 7)
+    assert [name for name, _ in node.asked] == ["commit", "topics", "commit"]
+    assert node.asked[-1][1]["offsets"] == Offsets("readers", (("orders", 0, 42),))
+    node.there = {}
+    writer.commit(LANES, 7)
+    assert node.asked[-1][1]["offsets"] is None
+    assert node.asked[-1][1]["winners"] == [(0, 11, 5), (2, 17, 3)]
 
 
 def test_commit_whose_offsets_are_not_known_is_refused(node: RecordingNode, tmp_path: Path) -> None:
