@@ -12,6 +12,9 @@ at which it is there. Spark runs a batch again, under the same id, if it has not
     killed behind the rename        the batch runs again, finds its directory, and writes nothing: readers never see a
                                     batch change or vanish
 
+Two runs at a time happen if a driver hangs and is replaced from another machine. The new run clears away what the old
+one is writing; the old one notices, and publishes nothing, lest a batch be there in part.
+
 A batch that runs again is still computed, because Spark keeps what a batch leaves in its state with the computing.
 
 The ids are those of one checkpoint. Another one would begin at 0 again and find its batches "written", so
@@ -36,6 +39,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 OWNER = "_fairlog.json"
+OURS = "_ours"
+"""In a batch that is being written: gone from there if another run has cleared it away."""
+_DEAD = "_dead-"
 _VERSION = 1
 
 
@@ -58,7 +64,16 @@ class ParquetBatches:
             rows.write.format("noop").mode("overwrite").save()
             return
         written = self._directory / f"_batch-{batch}-{uuid.uuid4().hex}"
-        rows.write.parquet(str(written.absolute()))
+        written.mkdir()
+        (written / OURS).touch()
+        rows.write.mode("append").parquet(str(written.absolute()))
+        try:
+            (written / OURS).unlink()
+        except FileNotFoundError:
+            raise PlanError(
+                f"batch {batch} was cleared away while it was written: another run writes to {self._directory}, and "
+                "this one has to stop"
+            ) from None
         publish(written, target)
 
 
@@ -82,8 +97,11 @@ def own(directory: Path, query: str) -> None:
             f"{directory} holds the batches of query {owner}, and this is query {query}, whose batches begin at 0 "
             "again: was the checkpoint deleted? Bring it back, or write to another directory"
         )
+    # Under another name at once: whoever writes there still makes a new directory, in which OURS is missing.
     for unfinished in directory.glob("_batch-*"):
-        shutil.rmtree(unfinished)
+        unfinished.rename(directory / f"{_DEAD}{uuid.uuid4().hex}")
+    for dead in directory.glob(f"{_DEAD}*"):
+        shutil.rmtree(dead)
 
 
 def publish(written: Path, target: Path) -> None:

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.parquet
 import pytest
@@ -153,3 +153,31 @@ def test_owner_is_kept_and_leftovers_are_cleared_away(tmp_path: Path) -> None:
     own(tmp_path, "q")
     assert sorted(path.name for path in tmp_path.iterdir()) == [OWNER, "batch=2"]
     assert json.loads((tmp_path / OWNER).read_text()) == {"version": 1, "query": "q"}
+
+
+class ReplacedInMidWrite:
+    """A data frame of two files, between which another run begins."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @property
+    def write(self) -> ReplacedInMidWrite:
+        return self
+
+    def mode(self, _: str) -> ReplacedInMidWrite:
+        return self
+
+    def parquet(self, path: str) -> None:
+        for number in range(2):
+            Path(path).mkdir(parents=True, exist_ok=True)  # as Spark's tasks do
+            Path(path, f"part-{number}.parquet").touch()
+            if number == 0:
+                own(self._directory, "query")
+
+
+def test_run_that_was_replaced_in_mid_write_publishes_no_half_batch(tmp_path: Path) -> None:
+    """The new run has cleared away a part of it, and would take the rest for the batch."""
+    with pytest.raises(PlanError, match=r"batch 0 was cleared away.*another run"):
+        ParquetBatches(tmp_path, lambda: "query")(cast("DataFrame", ReplacedInMidWrite(tmp_path)), 0)
+    assert not (tmp_path / "batch=0").exists()
