@@ -2,7 +2,7 @@
 
 A pipeline that goes on has all its queries at once. One that works off what is there and ends (`available-now`) has one
 after the other, in their order: a step takes the end of its topic when it begins, and what the steps before it have
-written must be there by then.
+written must be there by then. It is waited for, because a commit is answered before its records can be read.
 
 Stopping loses nothing: the micro-batch that is under way is not committed, and the next run does it again.
 """
@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pyspark_fairlog.native import NativeError
+from pyspark_fairlog.pipeline.ends import wait_until_readable
 from pyspark_fairlog.pipeline.plan import Pipeline
 from pyspark_fairlog.pipeline.progress import Ends, StepProgress, behind, folded
 from pyspark_fairlog.pipeline.reasons import reason
@@ -45,7 +47,20 @@ def run_pipeline(
     for together in [[each] for each in planned] if pipeline.ends else [list(planned)]:
         if not stop.is_set():
             _run_together(together, progress, stop, show, ask_ends)
+        if pipeline.ends and not stop.is_set():
+            _wait_until_readable(pipeline, together, stop)
     return list(progress.values())
+
+
+def _wait_until_readable(pipeline: Pipeline, steps: Sequence[PlannedStep], stop: threading.Event) -> None:
+    """The next step would take an end of its topic without the last batch, and so would who reads the output."""
+    names = ", ".join(each.step.name for each in steps)
+    try:
+        wait_until_readable(pipeline.bootstrap, [each.step.transactional_id for each in steps], stop)
+    except (ConnectionError, NativeError, TimeoutError) as error:
+        raise StepFailed(
+            f"step {names} has done its work, and it cannot be told whether that can be read: {error}"
+        ) from error
 
 
 def _run_together(
