@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions
-from pyspark.sql.types import AtomicType, BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, AtomicType, BinaryType, StringType, StructField, StructType
 
 from pyspark_fairlog.pipeline.plan import PlanError
 
@@ -42,7 +42,10 @@ BAD_HEADERS = """array(
 
 _CORRUPT = "_corrupt"
 _PARSED = "_parsed"
-_BAD = f"value IS NOT NULL AND ({_PARSED} IS NULL OR {_PARSED}.{_CORRUPT} IS NOT NULL)"
+_VALUES = "_values"
+_VALUE = f"get({_PARSED}.{_VALUES}, 0)"
+_BAD = f"""value IS NOT NULL AND ({_PARSED}.{_CORRUPT} IS NOT NULL
+    OR {_VALUE} IS NULL OR size({_PARSED}.{_VALUES}) > 1)"""
 _WHERE_IT_STANDS = """concat('the value at offset ', offset, ' of ', topic, ', partition ', partition,
     ', is not of the schema: ', substr(CAST(value AS STRING), 1, 200))"""
 
@@ -61,7 +64,7 @@ def rows_of(records: DataFrame, schema: StructType, *, leave_out_bad: bool) -> D
     else:
         # A filter, because a column that the SELECT does not use would not be looked at.
         good = parsed.where(f"CASE WHEN {_BAD} THEN CAST(raise_error({_WHERE_IT_STANDS}) AS BOOLEAN) ELSE TRUE END")
-    columns = [functions.col(_PARSED)[name].alias(name) for name in schema.names]
+    columns = [functions.expr(_VALUE)[name].alias(name) for name in schema.names]
     return good.select(*columns, *(functions.expr(each).alias(name) for name, each in BESIDES.items()))
 
 
@@ -113,9 +116,13 @@ def _others() -> str:
 
 
 def _parsed(records: DataFrame, schema: StructType) -> DataFrame:
-    full = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+    # As the only one of a list: Spark's parser reads one JSON value, and does not look at what stands behind it.
+    full = StructType([StructField(_VALUES, ArrayType(schema)), StructField(_CORRUPT, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    return records.withColumn(_PARSED, functions.from_json(functions.col("value").cast("string"), full, options))
+    listed = functions.concat(
+        functions.lit(f'{{"{_VALUES}":['), functions.col("value").cast("string"), functions.lit("]}")
+    )
+    return records.withColumn(_PARSED, functions.from_json(listed, full, options))
 
 
 def _refuse_doubles(rows: DataFrame) -> None:

@@ -19,7 +19,17 @@ pytestmark = pytest.mark.slow
 
 COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 AT = datetime(2026, 11, 22, 9, 0, 0)
-BAD = ("nonsense", '{"id": "x"}', "[1]", "5", "", '{"id": 99999999999999999999}', "\xff")
+BAD = (
+    "nonsense",
+    '{"id": "x"}',
+    "[1]",
+    "5",
+    "",
+    '{"id": 99999999999999999999}',
+    "\xff",
+    '{"id": 1} {"id": 2}',
+    '{"id": 1}, {"id": 2}',
+)
 
 
 @pytest.fixture
