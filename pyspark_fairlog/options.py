@@ -150,7 +150,7 @@ class ReadOptions:
 
     def batch_starting(self) -> Bound:
         """Where a batch read begins: at the earliest records unless told otherwise."""
-        if self.starting is Edge.LATEST or _holds(self.starting, Edge.LATEST):
+        if begins_at_latest(self.starting):
             _refuse("startingOffsets", "latest", "a batch cannot begin where it ends; give `earliest` or offsets")
         return Edge.EARLIEST if self.starting is None else self.starting
 
@@ -320,6 +320,11 @@ def _bound(given: _Given, name: str, selection: Selection) -> Bound | None:
     if isinstance(selection, Assign) and bound.keys() != set(selection.partitions):
         _refuse(name, text, "it must name the partitions that `assign` names, all of them and no other")
     return bound
+
+
+def begins_at_latest(starting: Bound | None) -> bool:
+    """Whether `starting` is another place whenever it is asked for, of a partition at least."""
+    return starting is Edge.LATEST or _holds(starting, Edge.LATEST)
 
 
 def offsets_from(stored: object) -> Offsets:

@@ -8,6 +8,10 @@ How it works. A batch read asks the node for a cut when it is planned, and ends 
 an available-now run takes its target when it begins, and never passes it. So no micro-batch holds half a transaction.
 What a stream has come to stands in Spark's checkpoint alone, in the form that Spark's Kafka connector has.
 
+Spark notes where a micro-batch ends, and of the first one not where it began: it asks for that whenever it plans or
+replays it. So the first micro-batch of a query that begins at the latest records is an empty one, whose end is where
+the query begins; in a replay, when the latest records are others, it is empty again.
+
 The driver's process for a stream lives as long as its query, and so does its connection to the node. It asks each 10 ms
 when there is nothing to do, which is Spark's pace. A node that is restarted is waited for, as long as a consumer waits
 for records.
@@ -36,6 +40,7 @@ from pyspark_fairlog.options import (
     Selection,
     Subscribe,
     SubscribePattern,
+    begins_at_latest,
     offsets_from,
     offsets_to,
 )
@@ -182,15 +187,21 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._starting = options.stream_starting()
+        self._is_from_latest = begins_at_latest(self._starting)
         self._node = Node(options.bootstrap, options.patience_ms)
         self._target: Offsets | None = None
         self._latest: Offsets | None = None
+        self._initial: Offsets | None = None
+        self._has_planned = False
+        """Whether this process was asked for the end of a micro-batch: one that is replayed has its end."""
+        self._has_replayed_first = False
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 (Spark's name, as those below)
-        """Where a new query begins. Raises OptionRefused, NativeError, ConnectionError."""
-        return offsets_to(
-            planning.resolve("startingOffsets", self._starting, self._node.selected(self._options.selection))
-        )
+        """Where a new query begins, at any time the same. Raises OptionRefused, NativeError, ConnectionError."""
+        if self._initial is None:
+            cut = self._node.selected(self._options.selection)
+            self._initial = planning.resolve("startingOffsets", self._starting, cut)
+        return offsets_to(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable() if self._options.limit is None else ReadMaxRows(self._options.limit)
@@ -204,6 +215,10 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
         Raises DataLost, ConnectionError, NativeError.
         """
+        is_first = not self._has_planned and not self._has_replayed_first and self._is_initial(start)
+        self._has_planned = True
+        if is_first and self._is_from_latest:
+            return start
         cut = self._node.existing(self._options.selection)
         self._latest = planning.highs(cut)
         going_on = planning.going_on(offsets_from(start), cut)
@@ -222,11 +237,18 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> list[InputPartition]:
         """A task per partition with news, or more. Raises DataLost, ConnectionError, NativeError."""
         until = offsets_from(end)
+        if self._is_from_latest and not self._has_planned and self._is_initial(start):
+            self._has_replayed_first = True
+            return []
         cut: Cut = self._node.existing(Assign(tuple(sorted(until)))) if until else {}
         return self._tasks(planning.to_read(offsets_from(start), until, cut))
 
     def stop(self) -> None:
         self._node.close()
+
+    def _is_initial(self, start: dict[str, dict[str, int]]) -> bool:
+        """Whether it is where the query begins. Spark asks for that only until the first micro-batch is done."""
+        return self._initial is not None and offsets_from(start) == self._initial
 
 
 def _native_selection(selection: Selection) -> Selected:

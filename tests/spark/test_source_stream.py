@@ -87,6 +87,22 @@ def test_batch_that_failed_is_replayed_as_it_was(spark: SparkSession, node: Node
     assert batches.offsets(name) == list(range(9))
 
 
+def test_first_batch_from_latest_that_is_replayed_reads_neither_more_nor_less(
+    spark: SparkSession, node: NodeProcess, tmp_path: Path
+) -> None:
+    """Where the log ends is another place by then: what came meanwhile is in the next batch, what was there is not."""
+    name = topics.make(node.address, "latest-replayed")
+    topics.produce(node.address, name, [b"old"] * 5)
+    batches = Batches(fail_at=0)
+    stream = frame(spark, node.address, subscribe=name)
+    with pytest.raises(StreamingQueryException, match="failed on purpose"):
+        run(stream, batches, tmp_path)
+    topics.produce(node.address, name, [b"new"] * 3)
+    run(stream, batches, tmp_path)
+    assert batches.values(name) == [b"new"] * 3
+    assert batches.offsets(name) == [5, 6, 7]
+
+
 @pytest.mark.parametrize("limit", [1, 7, 25, 1000])
 def test_limit_never_splits_a_transaction_over_two_topics(
     spark: SparkSession, fresh_node: Callable[..., NodeProcess], tmp_path: Path, limit: int

@@ -126,6 +126,36 @@ def test_stream_from_the_latest_sees_only_what_comes_later(node: FakeNode) -> No
     assert reader.reportLatestOffset() == end
 
 
+@pytest.mark.parametrize("starting", ["latest", '{"a": {"0": 2}, "b": {"0": -1}}'])
+def test_first_micro_batch_from_the_latest_is_empty_however_often_it_is_planned(node: FakeNode, starting: str) -> None:
+    """Spark asks anew where a query begins when it plans the batch, when it runs it, and when it replays it."""
+    node.write(a0=5, b0=2)
+    first = stream(startingOffsets=starting)
+    start = first.initialOffset()
+    node.write(a0=1, b0=1)
+    assert first.initialOffset() == start
+    end = first.latestOffset(start, ReadAllAvailable())
+    assert end == start
+    assert tasks(first, first.initialOffset(), end) == []
+
+    node.write(a0=1, b0=1)
+    second = stream(startingOffsets=starting)
+    assert tasks(second, second.initialOffset(), end) == []
+    after = second.latestOffset(end, ReadAllAvailable())
+    assert tasks(second, end, after) == [("a-0", start["a"]["0"], 7), ("b-0", 2, 4)]
+
+
+def test_second_micro_batch_is_read_though_it_begins_where_the_replayed_first_one_does(node: FakeNode) -> None:
+    """Nothing came between the crash and the restart, so the two starts look alike."""
+    node.write(a0=5, b0=2)
+    end = stream().initialOffset()
+    again = stream()
+    assert tasks(again, again.initialOffset(), end) == []
+    node.write(a0=1)
+    after = again.latestOffset(end, ReadAllAvailable())
+    assert tasks(again, end, after) == [("a-0", 5, 6)]
+
+
 def test_stream_with_a_limit_ends_each_micro_batch_at_a_cut(node: FakeNode) -> None:
     """A limit that falls into a transaction is rounded down to the cut before it, or up to the first."""
     for _ in range(4):
@@ -170,6 +200,7 @@ def test_topic_that_comes_while_a_pattern_is_read_begins_at_its_first_record(nod
     reader = stream(subscribePattern=".*")
     start = reader.initialOffset()
     node.write(c0=2, a1=1)
+    assert reader.latestOffset(start, ReadAllAvailable()) == start, "the first micro-batch is empty"
     end = reader.latestOffset(start, ReadAllAvailable())
     assert tasks(reader, start, end) == [("a-1", 0, 1), ("c-0", 0, 2)]
 
