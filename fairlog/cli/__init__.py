@@ -2,8 +2,9 @@
 and inspect, verify, audit and back up a node's files.
 
 One module per command or group of commands (`serve`, `produce`, `consume`, `pipeline`, `inspect`, `verify`, `audit`,
-`backup`, `topic`, `group`, `txn`, `sink`); each is thin: options in, a call, a table or JSON out. `main` is where errors end: what a user can have caused, or the disk, becomes one sentence on stderr and exit
-code 1 (wrong usage: 2; interrupted: 130). Anything else is a mistake of ours and keeps its traceback.
+`backup`, `topic`, `group`, `txn`, `sink`); each is thin: options in, a call, a table or JSON out. `main` is where
+errors end: what a user can have caused, or the disk, becomes one sentence on stderr and exit code 1 (wrong usage: 2;
+interrupted: 130). Anything else is a mistake of ours and keeps its traceback.
 """
 
 from __future__ import annotations
