@@ -146,7 +146,7 @@ class CommittedOffsets:
         self._now_ms = now_ms
         self._started_ms = now_ms()
         self._index = OffsetIndex()
-        self._latest_connections: dict[ProducerId, int] = {}
+        self._latest_connections: dict[ProducerId, tuple[ProducerEpoch, int]] = {}
         self._topic_is_gone = trio.Event()
         leaders.tell_decided_offsets(self._decided)
 
@@ -218,7 +218,7 @@ class CommittedOffsets:
             )
             if isinstance(outcome, RefusedAppend | GroupRefusal | Refusal):
                 return outcome
-            self._latest_connections[producer.producer_id] = producer.connection
+            self._latest_connections[producer.producer_id] = producer.epoch, producer.connection
             self._index.pend(log, outcome, group, [new.partition for new in offsets])
             return None
         return OffsetRefusal.TIMED_OUT
@@ -237,7 +237,8 @@ class CommittedOffsets:
             return Refusal.FENCED
         if known.state == IdState.MUST_ABORT.name:
             return Refusal.MUST_ABORT
-        if producer.connection < self._latest_connections.get(producer.producer_id, producer.connection):
+        epoch, connection = self._latest_connections.get(producer.producer_id, (producer.epoch, producer.connection))
+        if epoch == producer.epoch and producer.connection < connection:
             return Refusal.LATE
         return None
 

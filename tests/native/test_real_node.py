@@ -340,6 +340,16 @@ def test_source_offsets_are_committed_with_the_batch(new_job):
     assert read(job.node, job.sink, 1) == [f"{job.sink} a"]
 
 
+def test_source_offsets_are_taken_from_whichever_connection(new_job):
+    """A slot that is used again has a new epoch, and no past: also for an older connection than that of its last lane."""
+    job = new_job()
+    group = f"group-{job.sink}"
+    with job.connect() as older, job.connect() as newer:
+        for batch, native in enumerate((newer, older, newer, older)):
+            native.commit(**job.of(batch), winners=(), offsets=Offsets(group, ((SOURCE, 0, batch),)))
+    assert described(job.node, group) == {0: 3}
+
+
 def test_source_offsets_of_a_group_with_members_are_refused(new_job):
     """The batch is not committed without them."""
     job = new_job()
