@@ -68,7 +68,7 @@ class SinkRefusal(Enum):
     UNKNOWN_SINK = "there is no such sink"
     IN_USE = "the sink is being written to or decided; ask again"
     STORAGE = "the disk refused; nothing was changed; the node must be restarted"
-    EFFECT_UNKNOWN = "the disk refused while the commit was written; a restart decides it, and a repetition tells"
+    EFFECT_UNKNOWN = "the disk refused while it was written down; a restart decides it, and a repetition tells"
 
     @property
     def effect(self) -> Effect:

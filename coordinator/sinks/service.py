@@ -182,13 +182,19 @@ class Sinks:
             sink.reserve(opened)  # somebody's own id, from before the prefix was ours; its records are elsewhere
 
     async def _forget(self, entry: Entry) -> SinkRefused | None:
+        name = entry.sink.name
         try:
-            await self._turns.append(entry, SinkForgottenRecord(entry.sink.name))
-            del self._entries[entry.sink.name]
+            await self._turns.append(entry, SinkForgottenRecord(name))
+            del self._entries[name]
             await self._turns.journals[entry.journal].to_disk(entry.appended)
         except (StorageFailure, OSError) as failure:
             self._turns.fail(entry.journal, failure)
-            return cannot_write(entry)
+            self._entries.setdefault(name, entry)  # for all that is known it is still there
+            return SinkRefused(
+                SinkRefusal.EFFECT_UNKNOWN,
+                f"the disk failed while it was written that sink {name!r} is forgotten: restart the node, then look "
+                "whether the sink is still there before its query runs again",
+            )
         return None
 
     def _wake_all(self) -> None:

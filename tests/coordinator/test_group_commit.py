@@ -562,6 +562,23 @@ async def test_sink_never_expires(world, logs, nursery, autojump_clock):
     )
 
 
+async def test_batch_on_its_way_outlives_the_ids_of_its_lanes(world, logs, nursery, autojump_clock):
+    """The copy hangs, and they expire meanwhile; the restart places the batch without them."""
+    world.settings = CoordinatorSettings(
+        check_interval_ms=1_000, max_timeout_ms=60_000, transactional_id_expiration_ms=100_000
+    )
+    world.start()
+    await nursery.start(world.run)
+    world.participants.copying = trio.Event()
+    answer = await world.coordinator.commit_batch(commit(*await write_batch(world, logs)))
+    await trio.sleep(200)
+    assert world.coordinator.describe_all() == []
+    after = world.restarted()
+    await after.coordinator.recover(tail_kept=True)
+    assert after.coordinator.sinks()[0].placements == answer.placements
+    assert after.participants.together[-1] == tuple(after.participants.placings)
+
+
 async def test_too_many_batches_on_their_way_are_waited_for(running, logs, nursery, autojump_clock):
     """The leaders' windows remember so many; COMMITTED goes in the order of the batches."""
     running.participants.copying = trio.Event()
@@ -605,6 +622,22 @@ async def test_commit_whose_group_journal_fails_is_of_unknown_effect_until_a_res
     lost = running.restarted(power_lost=True)
     await lost.coordinator.recover(tail_kept=False)
     assert isinstance(await lost.coordinator.join_batch(lane(run="r2")), LaneGranted)
+
+
+async def test_forget_whose_record_may_be_on_the_disk_is_of_unknown_effect(running, logs, autojump_clock):
+    """Taken for a refusal, the query would go on, without the fence behind which its last batch is."""
+    await running.coordinator.commit_batch(commit(*await write_batch(running, logs)))
+    await settle()
+    running.journal.flush_fails = True
+    why = refused(await running.coordinator.forget_sink("s"), SinkRefusal.EFFECT_UNKNOWN)
+    assert "restart the node" in why
+    refused(await running.coordinator.forget_sink("s"), SinkRefusal.STORAGE)
+    written = running.restarted()
+    await written.coordinator.recover(tail_kept=True)
+    assert written.coordinator.sinks() == []
+    lost = running.restarted(power_lost=True)
+    await lost.coordinator.recover(tail_kept=False)
+    assert [it.batch for it in lost.coordinator.sinks()] == [0]
 
 
 async def test_commit_without_room_for_its_record_changes_nothing(running, logs, autojump_clock):
