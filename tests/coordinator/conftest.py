@@ -121,7 +121,7 @@ class MemoryGroupJournal:
         """The journal as a restart finds it."""
         after = MemoryGroupJournal()
         after.records = self.records[: self.durable] if power_lost else list(self.records)
-        after.durable = len(after.records)
+        after.durable = min(self.durable, len(after.records))
         after.waits_for_disk = self.waits_for_disk
         return after
 

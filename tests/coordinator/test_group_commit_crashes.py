@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -26,7 +26,7 @@ from coordinator.sinks.messages import BatchCommitted, LaneGranted, SinkRefused
 from fairlog_types import LogId, TxId
 
 from .conftest import CountingIds, MemoryGroupJournal, MemoryParticipants, World
-from .sinks import Writer, commit, lane, write_batch
+from .sinks import Writer, commit, join, lane, write_batch
 
 RUNS = (f"run-{number}" for number in itertools.count())
 
@@ -189,6 +189,30 @@ async def test_crash_in_the_recovery_changes_nothing(running, logs, tail_kept, a
         world = await recovered(image)
         assert len(published(world)) == 2, image.what
         assert world.coordinator.sinks()[0].batch == 0
+
+
+async def test_restart_places_nothing_again_whose_prepare_is_not_on_the_disk(running, logs, nursery, autojump_clock):
+    """A process that was killed leaves GROUP_PREPARE_COMMIT in the page cache: the next loss of power would take it."""
+    first, second = await join(running, lane(0)), await join(running, lane(1))
+    await first.write(logs[0], 2)
+    await second.write(logs[1], 1)
+    running.journal.flush_s = 10
+    nursery.start_soon(running.coordinator.commit_batch, commit((0, 0, 2), (1, 0, 1)))
+    await trio.sleep(1)
+    killed = running.imaged()
+    killed.journal.flush_s = 1
+    place, seen = killed.participants.place_together, []
+
+    def place_together(messages: Sequence[ApplyCommit]) -> None:
+        seen.append(killed.imaged(power_lost=True))
+        place(messages)
+
+    killed.participants.place_together = place_together
+    await killed.coordinator.recover(tail_kept=True)
+    (lost,) = seen
+    await lost.coordinator.recover(tail_kept=False)
+    assert len(published(lost)) == 2
+    assert lost.coordinator.sinks()[0].batch == 0
 
 
 async def test_group_of_which_one_part_is_lost_is_withdrawn_as_a_whole(running, logs, autojump_clock):
