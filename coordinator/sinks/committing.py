@@ -274,7 +274,7 @@ class Committing:
         entry.sink.decide(group, placements)
         if group.parts:
             first = group.parts[0]
-            # After a restart its id may be unknown: an id without requests expires, also while its group is being copied.
+            # After a restart the id may be unknown: it may have expired while its group was being copied.
             slot = turns.slot_of(lane_id(group.sink, first.slot))
             began_ms = None if began_s is None else slot.began_ms
             logs = _written(group)

@@ -341,7 +341,7 @@ def test_source_offsets_are_committed_with_the_batch(new_job):
 
 
 def test_source_offsets_are_taken_from_whichever_connection(new_job):
-    """A slot that is used again has a new epoch, and no past: also for an older connection than that of its last lane."""
+    """A slot that is used again has a new epoch, and no past: also for an older connection than its last lane's."""
     job = new_job()
     group = f"group-{job.sink}"
     with job.connect() as older, job.connect() as newer:
