@@ -88,8 +88,8 @@ class BatchCommitted:
 
     batch: int
     placements: tuple[Placement, ...]
-    """Where its records are, sorted; those of one log are one piece for each lane. Empty if the sink has gone on since
-    and the places are forgotten."""
+    """Where its records are, sorted; those that lie in one log without a hole are one. Empty if the sink has gone on
+    since and the places are forgotten, or if placing failed."""
     already: bool
     """It was committed by an earlier request."""
 
