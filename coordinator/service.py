@@ -164,7 +164,7 @@ class Coordinator:
         return await self._sinks.commit(message)
 
     async def abort_batch(self, sink: str, query: str, run: str, batch: int) -> SinkRefused | None:
-        """Discard all lanes of the batch. None: nothing of it is open now. COMMITTED if it is committed."""
+        """Discard all lanes of the batch. None: no lane of it is open now. COMMITTED if it is committed."""
         return await self._sinks.abort(sink, query, run, batch)
 
     def sinks(self) -> Sequence[SinkDescription]:

@@ -657,6 +657,26 @@ async def test_commit_for_want_of_files_may_be_asked_again(running, logs, autoju
     assert isinstance(await running.coordinator.commit_batch(commit(*winners)), BatchCommitted)
 
 
+async def test_lane_that_could_not_be_dropped_for_want_of_files_leaves_nothing_to_the_next_one(
+    running, logs, autojump_clock
+):
+    """Its transaction is open until the slot's next grant, or its time-out. No other lane has what was written in it."""
+    writer = await join(running, lane())
+    await writer.write(logs[0], 2)
+    running.journal.room, running.journal.files_are_out = 0, True
+    assert await running.coordinator.abort_batch("s", "q", "r1", 0) is None
+    running.journal.files_are_out = False
+    assert running.coordinator.describe(writer.name).state == "OPEN"
+    assert await writer.add(logs[1]) is Refusal.FENCED
+    joined = await running.coordinator.join_batch(lane(attempt=1))
+    assert joined == LaneGranted(writer.name)
+    refused(await running.coordinator.commit_batch(commit((0, 1, 2))), SinkRefusal.LANE_ABORTED)
+    again = await join(running, lane(attempt=2))
+    assert again.name == writer.name
+    assert len(running.participants.discarded) == 1
+    assert running.participants.placings == []
+
+
 async def test_commit_recorded_late_for_want_of_files_is_recorded(running, logs, autojump_clock):
     """GROUP_COMMITTED waits for a file; nothing else waits for it."""
     running.participants.copying = trio.Event()
