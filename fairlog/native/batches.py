@@ -125,10 +125,6 @@ async def _write_offsets(
     Raises Refused; then nothing is left in the lane.
     """
     broker = call.broker
-    if not broker.groups.is_empty(group):
-        raise Refused(
-            "group-in-use", f"the consumer group {group} has members, who commit its offsets themselves: use another"
-        )
     match await broker.coordinator.join_batch(lane):
         case LaneGranted(transactional_id):
             pass
@@ -136,6 +132,10 @@ async def _write_offsets(
             return None
         case SinkRefused() as refused:
             raise _refused(refused)
+    if not broker.groups.is_empty(group):
+        raise Refused(
+            "group-in-use", f"the consumer group {group} has members, who commit its offsets themselves: use another"
+        )
     granted = await broker.coordinator.init_producer_id(
         transactional_id,
         min(OFFSETS_TIMEOUT_MS, broker.settings.transactions.max_timeout_ms),

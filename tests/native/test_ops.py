@@ -184,7 +184,16 @@ async def test_offsets_of_a_group_with_members_are_refused(talker, memory):
     memory.groups.join("spark", joining)
     answered, sentence = await talker.ask("commit", **COMMIT, offsets=OFFSETS)
     assert (answered, "the consumer group spark has members" in sentence) == ("group-in-use", True)
-    assert calls(memory, "join") == []
+    assert calls(memory, "init") == []
+
+
+async def test_batch_that_is_committed_is_committed_whoever_has_joined_the_group_since(talker, memory):
+    """The answer was lost; the offsets are committed, and the group's new members are not asked."""
+    await talker.ask("join", **LANE)
+    assert (await talker.ask("commit", **COMMIT, offsets=OFFSETS))["already"] is False
+    joining = Joining("", None, "c-1", False, False, "c", "/h", 10_000, 10_000, "consumer", (("range", b""),))
+    memory.groups.join("spark", joining)
+    assert (await talker.ask("commit", **COMMIT, offsets=OFFSETS))["already"] is True
 
 
 @pytest.mark.parametrize(
