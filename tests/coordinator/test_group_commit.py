@@ -660,7 +660,7 @@ async def test_commit_for_want_of_files_may_be_asked_again(running, logs, autoju
 async def test_lane_that_could_not_be_dropped_for_want_of_files_leaves_nothing_to_the_next_one(
     running, logs, autojump_clock
 ):
-    """Its transaction is open until the slot's next grant, or its time-out. No other lane has what was written in it."""
+    """Its transaction is open until the slot's next grant, or its time-out. What it holds is nobody else's."""
     writer = await join(running, lane())
     await writer.write(logs[0], 2)
     running.journal.room, running.journal.files_are_out = 0, True
