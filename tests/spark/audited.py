@@ -29,9 +29,9 @@ from tests.node.nodes import TOPIC, Producer, read_when
 from tests.verify.planting import Planted
 
 PARTITIONS = 8
-RECORDS = 17
-"""Of each partition, by offset: 0 and 1 one plain batch; 2 to 4 idempotent, producer 900; 5 to 10 three transactions of
-two records; 11 another one's; 12 plain; 13 to 16 two batches of a sink, each of two lanes with one record."""
+RECORDS = 18
+"""Of each partition, by offset: 0 and 1 plain; 2 to 4 idempotent, producer 900; 5 to 10 three transactions of two
+records; 11 another one's; 12 and 13 one plain batch; 14 to 17 two batches of a sink, each of two lanes with one record."""
 
 TOPICS = {"FAIRLOG_TOPICS_PARTITIONS_DEFAULT": str(PARTITIONS)}
 
@@ -40,7 +40,8 @@ def fill(node: NodeProcess) -> None:
     """Every partition alike; besides, a transaction is aborted, and one hangs."""
     with RawClient(node.address) as client:
         for partition in range(PARTITIONS):
-            assert client.produce(TOPIC, partition, batch([b"first", b"second"]))[0] == raw.NONE
+            for value in (b"first", b"second"):
+                assert client.produce(TOPIC, partition, batch([value]))[0] == raw.NONE
             for sequence in range(3):
                 data = batch([b"idempotent"], producer_id=900, epoch=0, sequence=sequence, timestamp_ms=10 + sequence)
                 assert client.produce(TOPIC, partition, data)[0] == raw.NONE
@@ -52,7 +53,7 @@ def fill(node: NodeProcess) -> None:
         assert producer.end(commit=False) == raw.NONE
         Producer(client, "other", partitions=PARTITIONS).commit(b"other")
         for partition in range(PARTITIONS):
-            assert client.produce(TOPIC, partition, batch([b"last"]))[0] == raw.NONE
+            assert client.produce(TOPIC, partition, batch([b"last", b"last as well"]))[0] == raw.NONE
         with Native.connect(node.address) as native:
             for number in range(2):
                 _commit_batch(native, client, number)

@@ -123,7 +123,7 @@ def plant_in_batches(planted: Planted) -> set[tuple[str, str | None, int | None]
     change(planted, 6, 8, producer_id=12345)
     change(planted, 7, 2, attributes=0x30)
     change(planted, 7, 4, base_offset=5)
-    change(planted, 7, 12, base_offset=11, last_offset_delta=1)
+    change(planted, 7, 13, base_offset=11, last_offset_delta=2)
     planted.change_record(lambda record: setattr(record, "next_offset", record.next_offset + 1), 7)
     put_raw_window(planted, 77_777, b"no window", 7)
     return {
@@ -142,7 +142,7 @@ def plant_in_batches(planted: Planted) -> set[tuple[str, str | None, int | None]
         ("hole", "t-7", 4),
         ("offset twice", "t-7", 11),
         ("wrong end", "t-7", RECORDS + 1),
-        ("damaged transactions", None, None),
+        ("damaged transactions", "t-7", None),
     }
 
 
@@ -216,7 +216,8 @@ def plant_in_markers(planted: Planted) -> set[tuple[str, str | None, int | None]
 def test_damage_to_batches_is_found(spark: SparkSession, planted: Planted) -> None:
     """Each kind, at its place; also where a range begins or ends between the batches in question."""
     due = plant_in_batches(planted)
-    assert due <= found_in(audited(spark, planted.directory)), due
+    report = audited(spark, planted.directory)
+    assert due <= found_in(report), due - found_in(report)
 
 
 def test_what_is_told_of_transactions_and_is_not_so_is_found(spark: SparkSession, planted: Planted) -> None:
