@@ -31,7 +31,8 @@ from tests.verify.planting import Planted
 PARTITIONS = 8
 RECORDS = 18
 """Of each partition, by offset: 0 and 1 plain; 2 to 4 idempotent, producer 900; 5 to 10 three transactions of two
-records; 11 another one's; 12 and 13 one plain batch; 14 to 17 two batches of a sink, each of two lanes with one record."""
+records; 11 another one's; 12 and 13 one plain batch; 14 to 17 two batches of a sink, each of two lanes with one
+record."""
 
 TOPICS = {"FAIRLOG_TOPICS_PARTITIONS_DEFAULT": str(PARTITIONS)}
 
