@@ -1,0 +1,98 @@
+"""What `fairlog audit` says, and its exit codes; the audit itself is tried in `tests/spark`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fairlog.cli import audit, main
+from fairlog.directory import locked_directory
+
+pytest.importorskip("pyspark")
+
+from pyspark_fairlog.audit.job import Finding, Report
+
+Run = Callable[..., tuple[int, str, str]]
+PROVED = {"batches": 1234}
+FINDING = Finding("hole", 2, "orders-0", 3, "the offsets 3 to 3 are missing")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `fairlog audit` in this process: exit code, stdout, stderr."""
+
+    def run_it(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["fairlog", "audit", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        captured = capsys.readouterr()
+        assert isinstance(exit_.value.code, int)
+        return exit_.value.code, captured.out, captured.err
+
+    return run_it
+
+
+def made(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
+    monkeypatch.setattr(audit, "_made", lambda *_: report)
+
+
+def test_findings_are_a_table_and_exit_code_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with its place; how many there are of each kind, and how to see more."""
+    made(monkeypatch, Report([FINDING], {"hole": 1, "sequence": 2000}, PROVED, {"older batches": 5}, 1.5))
+    code, out, err = run("data")
+    assert (code, err) == (1, "")
+    for words in (
+        "the offsets 3 to 3 are missing",
+        "orders-0",
+        "2,001 findings in all, 1 shown",
+        "1,234",
+        "not looked at: 5 older batches",
+        "fairlog inspect data/datalog/data.mdb --from OFFSET",
+    ):
+        assert words in out, out
+
+
+def test_nothing_found_is_said_with_what_was_looked_at_and_exit_code_0(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory of which nothing could be read would show in the numbers."""
+    made(monkeypatch, Report([], {}, PROVED, {}, 1.5))
+    code, out, err = run("data")
+    assert (code, err) == (0, "")
+    assert out.startswith("data: nothing found. Looked at:\n")
+    assert "1,234" in out
+
+
+@pytest.mark.parametrize(("kinds", "code"), [({}, 0), ({"hole": 7}, 1)])
+def test_json_has_all_and_the_same_exit_code(
+    run: Run, monkeypatch: pytest.MonkeyPatch, kinds: dict[str, int], code: int
+) -> None:
+    """One document for programs."""
+    made(monkeypatch, Report([FINDING][: len(kinds)], kinds, PROVED, {}, 1.5))
+    found, out, _ = run("data", "--json")
+    document = json.loads(out)
+    assert found == code
+    assert document["total"] == sum(kinds.values())
+    assert document["proved"] == PROVED
+    assert [each["log"] for each in document["findings"]] == ["orders-0"][: len(kinds)]
+
+
+def test_directory_of_nobody_is_exit_code_2(run: Run, tmp_path: Path) -> None:
+    """A typing error is neither "nothing found" nor a finding."""
+    code, out, err = run(tmp_path / "nowhere")
+    assert (code, out) == (2, "")
+    assert "is no data directory: there is no cluster/data.mdb in it" in err
+
+
+def test_directory_of_a_running_node_is_exit_code_2(run: Run, tmp_path: Path) -> None:
+    """Said before Spark is started."""
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "data.mdb").touch()
+    with locked_directory(tmp_path):
+        code, out, err = run(tmp_path)
+    assert (code, out) == (2, "")
+    assert "is in use by process" in err
+    assert "stop the node first" in err
