@@ -207,6 +207,8 @@ class Trial:
 
     recording: Recording
     scratch: Path
+    keep_in: Path
+    """For images that have failed."""
     rng: random.Random
     counts: Counter[str] = field(default_factory=Counter[str])
 
@@ -234,7 +236,7 @@ class Trial:
             ready = self._start_and_use(place, moment, record=again)
             self._verify(place / "data")
         except (AssertionError, NodeDidNotStart, KafkaException, OSError) as error:
-            kept = Path(tempfile.mkdtemp(prefix="power-cut-"))
+            kept = Path(tempfile.mkdtemp(prefix="power-cut-", dir=self.keep_in))
             shutil.copytree(place, kept, dirs_exist_ok=True)
             raise ImageFailed(f"seed {self.recording.seed}, {what}\nkept in {kept}\n{error}") from error
         if again:
@@ -326,17 +328,26 @@ def commit_one(address: str, topics: Layout) -> Transaction:
     return transaction
 
 
-def run(images: int, seed: str, directory: Path, *, load_s: float = LOAD_S, say: Callable[[str], None]) -> Counter[str]:
-    """Make recordings and judge so many images in all. Raises ImageFailed."""
+def run(
+    images: int,
+    seed: str,
+    directory: Path,
+    *,
+    load_s: float = LOAD_S,
+    planted_fault: str | None = None,
+    keep_in: Path | None = None,
+    say: Callable[[str], None],
+) -> Counter[str]:
+    """Make recordings and judge so many images in all; an image that fails is kept. Raises ImageFailed."""
     totals: Counter[str] = Counter()
     number = 0
     while totals["images"] < images:
-        made = Recording(directory / str(number), f"{seed}.{number}")
+        made = Recording(directory / str(number), f"{seed}.{number}", planted_fault)
         made.record(load_s)
         totals["recordings"] += 1
         totals["bytes recorded"] += made.trace.stat().st_size
         totals["events recorded"] += sum(1 for _ in recording.read_trace(made.trace))
-        trial = Trial(made, directory, random.Random(made.seed))
+        trial = Trial(made, directory, keep_in or directory, random.Random(made.seed))
         try:
             trial.run(min(IMAGES_PER_RECORDING, images - totals["images"]))
         finally:
@@ -356,7 +367,10 @@ def main(arguments: list[str]) -> int:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="power-cuts-") as directory:
         try:
-            totals = run(options.images, options.seed, Path(directory), load_s=options.load_seconds, say=_say)
+            keep_in = Path(tempfile.gettempdir())
+            totals = run(
+                options.images, options.seed, Path(directory), load_s=options.load_seconds, keep_in=keep_in, say=_say
+            )
         except ImageFailed as failed:
             _say(str(failed))
             return 1

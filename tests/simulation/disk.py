@@ -133,6 +133,10 @@ class Disk:
         self._changes.append(change)
         _apply(change, self.nodes)
 
+    def unsettled_names(self) -> list[str]:
+        """Those that a power cut may bring back or take away."""
+        return sorted({name for change in self._changes for name in (change.gone, change.made) if name is not None})
+
     # --- bytes ---
 
     def write(self, file: File, offset: int, data: bytes) -> None:
