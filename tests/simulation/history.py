@@ -106,7 +106,13 @@ class History:
             transaction.doomed = epoch < self._epochs.get(producer_id, epoch)
 
     def batch_is_committed(self, sink: str, batch: int, placements: tuple[Placement, ...]) -> None:
-        """Somebody was told so."""
+        """Somebody was told so.
+
+        Where it is binds nobody before the batch was seen: a commit is answered when it is decided, and a loss of power
+        before its APPLYs are on disk lets a restart place it elsewhere.
+        """
+        if not any(map(self._is_seen, self.batches.get((sink, batch), ()))):
+            placements = ()
         known = self._committed_batches.get((sink, batch), ())
         if known and placements and known != placements:
             self._violate(5, f"batch {batch} of {sink} was answered to be at {known}, and now at {placements}")
