@@ -61,6 +61,8 @@ EARLY_SHARE = 0.1
 """And those of the very first start, while a directory becomes a node's."""
 SUCCESSOR = "w0"
 """One of the load's transactional ids: after the power cut a new instance takes it over."""
+START_S = 60.0
+"""A start takes less than a second, on a machine that has nothing else to do."""
 BEHIND_ALL = 10**6
 """The number of that instance's transaction."""
 
@@ -262,7 +264,7 @@ class Trial:
         if record:
             node.environment |= recording.environment(data, trace)
             node.program = recording.PROGRAM
-        node.start()
+        node.start(START_S)
         try:
             ready = trace.stat().st_size if record else 0
             if moment > self.recording.begun:

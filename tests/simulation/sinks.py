@@ -287,7 +287,8 @@ class Driver(Client):
     ) -> BatchCommitted | SinkRefused:
         """What the node answers; when it does, no lane of the batch may be open."""
         answer = await node.coordinator.commit_batch(message)
-        if isinstance(answer, BatchCommitted) and not answer.already and not self.world.crashed:
+        is_healthy = not self.world.crashed and not node.coordinator.statistics().failed_journals
+        if isinstance(answer, BatchCommitted) and not answer.already and is_healthy:
             for it in lanes:
                 found = node.coordinator.describe(it.transactional_id)
                 if (
