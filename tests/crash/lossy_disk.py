@@ -16,7 +16,7 @@ them. A lost sector has its old content again, which the ledger kept if it was n
 A power cut is a reboot as well, and the node asks the system whether there was one (fairlog/last_run.py). So the boot
 id that it noted is made another one.
 
-What it does not do, and `images` does: lose directory entries or truncations, and lose pages of LMDB (which writes in C,
+What it does not do, and `images` does: lose directory entries or truncations, and pages of LMDB (which writes in C,
 and whose file is left as it is: every state of it is legal, since the copier copies only what is durable in a journal).
 A flush that fails, or a sync of a sync'd range that lies, are other faults.
 

@@ -287,7 +287,8 @@ class Driver(Client):
     ) -> BatchCommitted | SinkRefused:
         """What the node answers; when it does, no lane of the batch may be open."""
         answer = await node.coordinator.commit_batch(message)
-        is_healthy = not self.world.crashed and not node.coordinator.statistics().failed_journals
+        refuses = node.leaders.failure is not None or node.coordinator.statistics().failed_journals > 0
+        is_healthy = not self.world.crashed and not refuses
         if isinstance(answer, BatchCommitted) and not answer.already and is_healthy:
             for it in lanes:
                 found = node.coordinator.describe(it.transactional_id)
