@@ -1,0 +1,256 @@
+"""Readers of what peers send: Kafka's protocol and the native one, both as frames and as whole connections.
+
+The broker is the one in memory. Its clock is virtual, so a request that waits for a minute is over at once; one that waits
+for ever is found.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from unittest import mock
+
+import cbor2
+import structlog
+import trio
+from trio.testing import MockClock, memory_stream_pair
+
+from fairlog.edge.frame_budget import FrameBudget
+from fairlog.edge.guests import Served
+from fairlog.edge.malformed import Malformed
+from fairlog.kafka.api import Client, Deferred, HangUp
+from fairlog.kafka.connection import Connection
+from fairlog.kafka.handlers import ALL
+from fairlog.kafka.router import Router
+from fairlog.kafka.wire import Reader
+from fairlog.native.cbor import read_untrusted
+from fairlog.native.messages import PREAMBLE, Refused, parse_request_untrusted
+from fairlog.native.protocol import NativeProtocol
+from pyspark_fairlog.native import Native, NativeError, Partitions
+from tests.fuzz.target import Target
+from tests.kafka.asking import NOT_IN_KIO, REQUESTS, Asker
+from tests.kafka.example_requests import example_fields
+from tests.kafka.in_memory import Memory
+from tests.native.golden_conversation import GOLDEN, REQUESTS as NATIVE_REQUESTS, new_memory
+from tests.native.talking import frame
+
+_FRAME_BYTES_MAX = 1 << 20
+_PATIENCE_S = 3600
+"""By the virtual clock: more than any wait that a request may ask for, but for Fetch's, which ends with its connection."""
+
+_BY_KEY = {api.key: api for api in ALL}
+
+
+class Silent:
+    """Takes log lines, and counts those that report a fault of ours."""
+
+    def __init__(self) -> None:
+        self.faults: list[str] = []
+
+    def __call__(self, logger: object, level: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        if level in ("error", "exception", "critical"):
+            self.faults.append(repr(event.get("exception") or event))
+        raise structlog.DropEvent
+
+
+def decode_request(data: bytes) -> None:
+    """A request's header and body, without a handler."""
+    reader = Reader(data)
+    with suppress(Malformed):
+        key, version = reader.int16(), reader.int16()
+        api = _BY_KEY.get(key)
+        if api is None or version not in api.served:
+            return
+        reader.int32()
+        reader.legacy_nullable_string()
+        reader.flexible = version >= api.flexible_from
+        reader.end_of_fields()
+        api.decode(reader, version)
+
+
+def handle_request(data: bytes) -> None:
+    """One request from its frame to its answer, which another codec has to be able to read."""
+    memory = Memory()
+    memory.topics.create_now("t")
+    _run(_handle, memory, data)
+
+
+def _run(run: Callable[..., Awaitable[None]], *arguments: object) -> None:
+    with mock.patch.object(trio.to_thread, "run_sync", _in_no_thread):
+        trio.run(run, *arguments, clock=MockClock(autojump_threshold=0))
+
+
+async def _in_no_thread(work: Callable[..., object], *arguments: object, **_: object) -> object:
+    """A virtual clock does not wait for threads."""
+    await trio.lowlevel.checkpoint()
+    return work(*arguments)
+
+
+async def _handle(memory: Memory, data: bytes) -> None:
+    asker = Asker(memory)
+    with trio.fail_after(_PATIENCE_S):
+        try:
+            client = Client(1, "fuzz:1")
+            started = await asker.router.start(data, client)
+            answer = started.answer
+            if isinstance(answer, Deferred):
+                client.end_long_polls()
+                try:
+                    answer = started.finished(await answer.finish())
+                finally:
+                    if started.answer.release is not None:
+                        started.answer.release()
+        except (Malformed, HangUp):
+            return
+    if answer is not None:
+        key, version = int.from_bytes(data[:2], "big"), int.from_bytes(data[2:4], "big")
+        if version in _BY_KEY[key].served and (key, version) not in NOT_IN_KIO:
+            asker.read_answer(key, version, b"".join(answer))
+
+
+def serve_kafka(data: bytes) -> None:
+    """A connection's whole stream, which comes in pieces of a size that the first byte says."""
+    memory = Memory()
+    memory.topics.create_now("t")
+    router = Router(memory.broker, ALL)
+    _serve(
+        data,
+        lambda stream: Connection(
+            stream, Client(1, "fuzz:1"), router, frame_bytes_max=_FRAME_BYTES_MAX, budget=FrameBudget(), openings=(b"FLG",)
+        ),
+    )
+
+
+def serve_natively(data: bytes) -> None:
+    protocol = NativeProtocol(new_memory().broker)
+    _serve(
+        data,
+        lambda stream: protocol.connection(stream, b"FLG", ordinal=1, peer="fuzz:1", budget=FrameBudget()),
+    )
+
+
+def _serve(data: bytes, connection: Callable[[trio.abc.Stream], Served]) -> None:
+    silent = Silent()
+    structlog.configure(processors=[silent])
+    try:
+        _run(_converse, data, connection)
+    finally:
+        structlog.reset_defaults()
+    assert not silent.faults, f"a fault of the node: {silent.faults}"
+
+
+async def _converse(data: bytes, connection: Callable[[trio.abc.Stream], Served]) -> None:
+    ours, theirs = memory_stream_pair()
+    piece = (data[0] if data else 0) * 8 or len(data) or 1
+
+    async def send() -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            for at in range(1, len(data), piece):
+                await theirs.send_all(data[at : at + piece])
+            await theirs.send_eof()
+
+    async def receive() -> None:
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while await theirs.receive_some():
+                pass
+
+    with trio.fail_after(_PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            nursery.start_soon(receive)
+            await connection(ours).serve()
+            nursery.cancel_scope.cancel()
+
+
+def read_cbor(data: bytes) -> None:
+    """A native request; what our reader takes, cbor2 reads alike."""
+    with suppress(Malformed):
+        parse_request_untrusted(data)
+    try:
+        item = read_untrusted(data)
+    except Malformed:
+        return
+    assert repr(cbor2.loads(data)) == repr(item), f"cbor2 reads {cbor2.loads(data)!r}, and not {item!r}"
+
+
+def answer_client(data: bytes) -> None:
+    """What a node, or whoever listens there, answers to Spark's side."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.setblocking(False)
+        theirs.sendall(data[: 1 << 16])
+        theirs.shutdown(socket.SHUT_WR)
+        client = Native(ours, "fuzz:1", 10)
+        batch = {"sink": "totals", "query": "q", "run": "r1", "batch": 0}
+        with suppress(ConnectionError):
+            client._greet()
+            asked: list[Callable[[], object]] = [
+                lambda: client.join(**batch, partition=0, attempt=0),
+                lambda: client.commit(**batch, winners=[(0, 0, 5)]),
+                client.topics,
+                lambda: client.cut(Partitions((("totals", 0),)), limit=1000),
+                client.sinks,
+                lambda: client.forget("totals"),
+            ]
+            for ask in asked:
+                with suppress(NativeError):
+                    ask()
+
+
+def _requests() -> Iterator[bytes]:
+    """A right request of every API in every version."""
+    for api in ALL:
+        for version in range(api.served.min, api.served.max + 1):
+            request = REQUESTS[api.key][0](version=version, **example_fields(api.key))
+            request.with_header(correlation_id=5, client_id="fuzz")
+            yield bytes(request.encode(version=version, header=True))
+
+
+def _streams() -> Iterator[bytes]:
+    requests = list(_requests())
+    for start in range(len(requests)):
+        yield b"\x00" + b"".join(map(frame, requests[start : start + 3]))
+    yield b"\x01" + b"".join(map(frame, requests[:40]))
+    yield b"\x00FLG1"
+
+
+def _native_requests() -> Iterator[bytes]:
+    for number, (op, arguments) in enumerate(NATIVE_REQUESTS, start=1):
+        yield cbor2.dumps([number, op, arguments])
+
+
+def _native_streams() -> Iterator[bytes]:
+    """Behind what the listener has read of the opening."""
+    version = PREAMBLE[3:]
+    requests = [frame(request) for request in _native_requests()]
+    yield b"\x00" + version + b"".join(requests)
+    yield b"\x01" + version + b"".join(requests)
+    yield from (b"\x00" + version + request for request in requests)
+
+
+def _native_answers() -> Iterator[bytes]:
+    """The node's side of the golden conversation, its first answers; and right ones to what `answer_client` asks."""
+    told = [line[2:] for line in GOLDEN.read_text().splitlines() if line.startswith("< ")]
+    yield b"".join(map(bytes.fromhex, told))
+    answers: list[object] = [
+        {"transactional_id": "fairlog.lane.0.totals"},
+        {"already": False, "placements": [["totals", 0, 0, 5]]},
+        {"topics": [["totals", 1]]},
+        {"partitions": [["totals", 0, 0, 5, 5]]},
+        {"sinks": []},
+        {},
+    ]
+    yield PREAMBLE + b"".join(
+        frame(cbor2.dumps([number, "ok", answer])) for number, answer in enumerate(answers, start=1)
+    )
+
+
+TARGETS = (
+    Target("kafka-decode", "requests of all APIs and versions", decode_request, _requests),
+    Target("kafka-request", "the same, handled and answered", handle_request, _requests),
+    Target("kafka-connection", "a connection's stream of frames", serve_kafka, _streams),
+    Target("native-request", "a request of the native protocol", read_cbor, _native_requests),
+    Target("native-connection", "a native connection's stream", serve_natively, _native_streams),
+    Target("native-client", "what Spark's side is answered", answer_client, _native_answers),
+)
