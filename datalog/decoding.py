@@ -23,6 +23,10 @@ from fairlog_types import Offset
 DECOMPRESSED_BYTES_MAX = 256 << 20
 """Of one batch. A producer may compress a gigabyte of zeros into a batch that any topic takes."""
 
+RECORDS_MAX = 1_000_000
+"""Of one batch: what librdkafka puts into one at most (`batch.num.messages`). 256 MiB can hold 38 million records of
+seven bytes, which take eight gigabytes when they are told apart."""
+
 _VARINT_BITS_MAX = 70
 
 
@@ -44,11 +48,13 @@ class Record(NamedTuple):
 def decode_records_untrusted(header: BatchHeader, batch: Buffer) -> list[Record]:
     """All records of one batch, in order; a control batch has none that a reader is meant to see.
 
-    Raises UnreadableRecords if the codec is not at hand, the records are more than `DECOMPRESSED_BYTES_MAX`, or what is
-    there is not what the header says.
+    Raises UnreadableRecords if the codec is not at hand, the records are more than `DECOMPRESSED_BYTES_MAX` or
+    `RECORDS_MAX`, or what is there is not what the header says.
     """
     if header.control:
         return []
+    if header.record_count > RECORDS_MAX:
+        raise UnreadableRecords(f"{header.record_count} records, more than {RECORDS_MAX}")
     body = memoryview(batch)[HEADER_BYTES : header.size_bytes]
     data = bytes(decompress(header.compression, body, DECOMPRESSED_BYTES_MAX))
     try:

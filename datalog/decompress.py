@@ -13,11 +13,17 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import cast
+from typing import TypeAlias, cast
 
 from datalog.batch import Compression
+
+_Decompressor: TypeAlias = "Callable[[bytes, bytearray], int]"
+"""From the one into the other, which is large enough; answers how much of it is used."""
+
+_NO_ROOM = ("failed to write whole buffer", "Destination buffer is too small")
+"""How cramjam says that there is more to come. Whatever else it says is damage, which more room does not mend."""
 
 _FIRST_ROOM_BYTES = 256 << 10
 _GZIP_WBITS = 31
@@ -57,32 +63,49 @@ def _decompress_with_cramjam(
         cramjam = import_module("cramjam")
     except ImportError as error:
         raise CodecMissing(f"{compression.name.lower()}: the package cramjam is not installed") from error
-    if compression is Compression.SNAPPY:
-        blocks = _snappy_blocks(data)
-        into = cast("Callable[[bytes, bytearray], int]", cramjam.snappy.decompress_raw_into)
-    else:
-        blocks = [bytes(data)]
-        codec = cramjam.lz4 if compression is Compression.LZ4 else cramjam.zstd
-        into = cast("Callable[[bytes, bytearray], int]", codec.decompress_into)
     failure = cast("type[Exception]", cramjam.DecompressionError)
+    if compression is Compression.SNAPPY:
+        length_of = cast("Callable[[bytes], int]", cramjam.snappy.decompress_raw_len)
+        into = cast("_Decompressor", cramjam.snappy.decompress_raw_into)
+        return _decompress_snappy(length_of, into, failure, _snappy_blocks(data), bytes_max)
+    codec = cramjam.lz4 if compression is Compression.LZ4 else cramjam.zstd
+    return _decompress_whole(cast("_Decompressor", codec.decompress_into), failure, bytes(data), bytes_max)
+
+
+def _decompress_snappy(
+    length_of: Callable[[bytes], int],
+    into: _Decompressor,
+    failure: type[Exception],
+    blocks: Sequence[bytes],
+    bytes_max: int,
+) -> bytearray:
+    """Each block says how long it is, and is believed as far as there is room: there may be one in every five bytes."""
     out = bytearray()
     for block in blocks:
-        out += _decompress_block(into, failure, block, bytes_max - len(out))
+        try:
+            length = length_of(block)
+            if length > bytes_max - len(out):
+                raise UnreadableRecords(f"snappy: more than {bytes_max} bytes")
+            room = bytearray(length)
+            out += memoryview(room)[: into(block, room)]
+        except failure as error:
+            raise UnreadableRecords(f"snappy: {error}") from error
     return out
 
 
-def _decompress_block(
-    into: Callable[[bytes, bytearray], int], failure: type[Exception], block: bytes, bytes_max: int
-) -> memoryview:
+def _decompress_whole(into: _Decompressor, failure: type[Exception], data: bytes, bytes_max: int) -> memoryview:
     """Try with more and more room: the codecs do not say beforehand how much they need, or lie."""
     room_bytes = min(_FIRST_ROOM_BYTES, bytes_max)
     while True:
         room = bytearray(room_bytes)
         try:
-            return memoryview(room)[: into(block, room)]
+            return memoryview(room)[: into(data, room)]
         except failure as error:
+            if str(error) not in _NO_ROOM:
+                raise UnreadableRecords(f"damaged: {error}") from error
             if room_bytes >= bytes_max:
                 raise UnreadableRecords(f"damaged, or more than {bytes_max} bytes: {error}") from error
+        del room  # before there is a larger one
         room_bytes = min(8 * room_bytes, bytes_max)
 
 

@@ -86,15 +86,18 @@ def _check(path: Path, file: BinaryIO) -> None:
     want = (newest.last_page + 1) * newest.page_bytes
     if size_bytes >= want:
         return
-    missing = set(range(size_bytes // newest.page_bytes, newest.last_page + 1))
+    missing = range(size_bytes // newest.page_bytes, newest.last_page + 1)
     try:
-        in_use = missing - _free_pages(file, newest)
+        free = _free_pages(file, newest, size_bytes)
     except (_NotThere, struct.error):
-        in_use = missing
+        free = set[int]()
+    # How many pages there should be is what a damaged file says: nothing is made of each.
+    in_use = missing.stop - missing.start - sum(page in missing for page in free)
     if in_use:
+        first = next(page for page in missing if page not in free)
         raise CorruptStorage(
-            f"{path} has {size_bytes} bytes of {want}: it was cut, {len(in_use)} pages in use are gone, the first of"
-            f" them at byte {min(in_use) * newest.page_bytes}. Restore it."
+            f"{path} has {size_bytes} bytes of {want}: it was cut, {in_use} pages in use are gone, the first of"
+            f" them at byte {first * newest.page_bytes}. Restore it."
         )
 
 
@@ -109,7 +112,7 @@ def _read_meta(file: BinaryIO, at: int) -> _Meta | None:
     return _Meta(page_bytes, root, last_page, transaction)
 
 
-def _free_pages(file: BinaryIO, meta: _Meta) -> set[int]:
+def _free_pages(file: BinaryIO, meta: _Meta, file_bytes: int) -> set[int]:
     """The numbers of all pages in the free list, as of that meta page."""
     free: set[int] = set()
     if meta.free_list_root == _NO_ROOT:
@@ -121,7 +124,7 @@ def _free_pages(file: BinaryIO, meta: _Meta) -> set[int]:
         if number in seen:
             raise _NotThere
         seen.add(number)
-        page = _read(file, number * meta.page_bytes, meta.page_bytes)
+        page = _read(file, number * meta.page_bytes, meta.page_bytes, file_bytes)
         _, _, flags, lower, _ = _PAGE_HEAD.unpack_from(page)
         for (at,) in struct.iter_unpack("=H", page[_PAGE_HEAD.size : lower]):
             low, high, node_flags, key_bytes = _NODE_HEAD.unpack_from(page, at)
@@ -131,7 +134,7 @@ def _free_pages(file: BinaryIO, meta: _Meta) -> set[int]:
                 data_at, data_bytes = at + _NODE_HEAD.size + key_bytes, low | high << 16
                 if node_flags & _IN_OVERFLOW_PAGES:
                     (overflow,) = _NUMBER.unpack_from(page, data_at)
-                    data = _read(file, overflow * meta.page_bytes + _PAGE_HEAD.size, data_bytes)
+                    data = _read(file, overflow * meta.page_bytes + _PAGE_HEAD.size, data_bytes, file_bytes)
                 else:
                     data = page[data_at : data_at + data_bytes]
                 (count,) = _NUMBER.unpack_from(data)
@@ -141,12 +144,8 @@ def _free_pages(file: BinaryIO, meta: _Meta) -> set[int]:
     return free
 
 
-def _read(file: BinaryIO, at: int, size_bytes: int) -> bytes:
-    try:
-        file.seek(at)
-        data = file.read(size_bytes)
-    except (OverflowError, ValueError) as error:
-        raise _NotThere from error
-    if len(data) < size_bytes:
+def _read(file: BinaryIO, at: int, size_bytes: int, file_bytes: int) -> bytes:
+    if at + size_bytes > file_bytes:
         raise _NotThere
-    return data
+    file.seek(at)
+    return file.read(size_bytes)

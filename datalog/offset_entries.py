@@ -22,6 +22,10 @@ import cbor2
 from fairlog_types import Offset
 
 
+PARTITION_MAX = (1 << 32) - 1
+"""What a key of the offsets table can hold."""
+
+
 class MalformedEntries(ValueError):
     """Bytes that should hold offset entries do not."""
 
@@ -62,7 +66,7 @@ def encode_offset_entries(entries: Sequence[OffsetEntry]) -> bytes:
 def decode_offset_entries(payload: bytes | bytearray | memoryview) -> list[OffsetEntry]:
     """Read what `encode_offset_entries` wrote. Raises MalformedEntries on anything else."""
     try:
-        return [_from_plain(line) for line in cast("list[list[object]]", cbor2.loads(payload))]
+        return [_from_plain(line) for line in cast("list[object]", cbor2.loads(payload))]
     except (cbor2.CBORDecodeError, TypeError, ValueError) as error:
         raise MalformedEntries(f"not a list of offset entries: {error}") from error
 
@@ -75,7 +79,7 @@ def encode_offset_entry(entry: OffsetEntry) -> bytes:
 def decode_offset_entry(data: bytes | bytearray | memoryview) -> OffsetEntry:
     """Read what `encode_offset_entry` wrote. Raises MalformedEntries on anything else."""
     try:
-        return _from_plain(cast("list[object]", cbor2.loads(data)))
+        return _from_plain(cbor2.loads(data))
     except (cbor2.CBORDecodeError, TypeError, ValueError) as error:
         raise MalformedEntries(f"not an offset entry: {error}") from error
 
@@ -88,12 +92,18 @@ def _to_plain(entry: OffsetEntry) -> list[object]:
     return [key.group, key.topic, key.partition, plain]
 
 
-def _from_plain(line: list[object]) -> OffsetEntry:
-    group, topic, partition, plain = line
-    value: CommittedOffset | None = None
-    if plain is not None:
-        offset, leader_epoch, metadata, commit_timestamp_ms = cast("list[object]", plain)
-        value = CommittedOffset(
-            Offset(cast(int, offset)), cast(int, leader_epoch), cast(str, metadata), cast(int, commit_timestamp_ms)
-        )
-    return OffsetEntry(OffsetKey(cast(str, group), cast(str, topic), cast(int, partition)), value)
+def _from_plain(line: object) -> OffsetEntry:
+    """Raises ValueError if it is not what `_to_plain` makes."""
+    match line:
+        case [str(group), str(topic), int(partition), None] if 0 <= partition <= PARTITION_MAX:
+            return OffsetEntry(OffsetKey(group, topic, partition), None)
+        case [
+            str(group),
+            str(topic),
+            int(partition),
+            [int(offset), int(leader_epoch), str(metadata), int(commit_timestamp_ms)],
+        ] if 0 <= partition <= PARTITION_MAX:
+            value = CommittedOffset(Offset(offset), leader_epoch, metadata, commit_timestamp_ms)
+            return OffsetEntry(OffsetKey(group, topic, partition), value)
+        case _:
+            raise ValueError("a group, a topic, a partition, and null or four fields were due")
