@@ -245,7 +245,7 @@ def _only_number(frame: FrameAt) -> int:
         case [int(number)]:
             return number
         case _:
-            raise _unreadable(frame, f"its header must be one number, not {frame.header!r}")
+            raise _unreadable(frame, f"its header must be one number, and has {len(frame.header)} fields")
 
 
 def _unreadable(frame: FrameAt, what: str) -> CorruptStorage:

@@ -116,7 +116,10 @@ def decode_local(kind: int, header: Sequence[object]) -> LocalRecord:
     if expected is None:
         raise CorruptStorage(f"a local journal has no frames of kind {kind}; a newer version may have written it")
     if len(header) != expected or not all(type(field) is int for field in header):
-        raise CorruptStorage(f"the header of a frame of kind {kind} must be {expected} integers, not {header!r}")
+        kinds = ", ".join(type(field).__name__ for field in header[:20])
+        raise CorruptStorage(
+            f"the header of a frame of kind {kind} must be {expected} integers, not {kinds or 'empty'}"
+        )
     fields = cast("Sequence[int]", header)
     if kind == PLAIN_BATCH:
         base_offset, record_count, max_timestamp_ms, producer_id, producer_epoch, first_sequence = fields
@@ -139,7 +142,7 @@ def decode_local(kind: int, header: Sequence[object]) -> LocalRecord:
         return OpenBatch(txid, Offset(fields[3]), fields[4], fields[5], fields[6])
     if kind == MARKER:
         if fields[5] not in (0, 1):
-            raise CorruptStorage(f"a marker's outcome must be 0 or 1, not {fields[5]}")
+            raise CorruptStorage("a marker's outcome must be 0 or 1")
         return Marker(txid, ApplyNumber(fields[3]), Offset(fields[4]), fields[5] == 1, fields[6], fields[7])
     if kind == APPLY:
         return Apply(txid, ApplyNumber(fields[3]), Offset(fields[4]), fields[5], fields[6])

@@ -299,7 +299,10 @@ class Native:
     def sinks(self) -> list[SinkDescription]:
         """All sinks that the node remembers, by name. Raises NativeError, ConnectionError."""
         found: list[SinkDescription] = []
-        for each in cast("list[dict[str, object]]", _get(self._ask("sinks", {}), "sinks", list)):
+        for item in cast("list[object]", _get(self._ask("sinks", {}), "sinks", list)):
+            if not isinstance(item, dict):
+                raise ConnectionError(f"a sink in the node's answer is {_shown(item)}")
+            each = cast("dict[str, object]", item)
             run, batch = each.get("run"), each.get("batch")
             found.append(
                 SinkDescription(
@@ -401,7 +404,7 @@ class Native:
                 raise NativeError(kind, sentence)
             case _:
                 raise ConnectionError(
-                    f"{self._address} has answered another request than the one asked: {answer!r:.200}"
+                    f"{self._address} has answered another request than the one asked: {_shown(answer)}"
                 )
 
 
@@ -423,10 +426,18 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
 
 
+def _shown(value: object) -> str:
+    """How a value of an answer begins."""
+    try:
+        return f"{value!r:.200}"
+    except ValueError:
+        return "a number of thousands of digits"  # which Python does not print
+
+
 def _get(result: dict[str, object], field: str, kind: type[T]) -> T:
     value = result.get(field)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ConnectionError(f"the field {field!r} of the node's answer is {value!r:.100}, and no {kind.__name__}")
+        raise ConnectionError(f"the field {field!r} of the node's answer is {_shown(value)}, and no {kind.__name__}")
     return value
 
 
@@ -435,7 +446,7 @@ def _rows(result: dict[str, object], field: str, kinds: tuple[type, ...]) -> lis
     for row in cast("list[object]", _get(result, field, list)):
         cells = tuple(cast("list[object]", row)) if isinstance(row, list) else ()
         if len(cells) != len(kinds) or not all(map(isinstance, cells, kinds)):
-            raise ConnectionError(f"a row of {field!r} in the node's answer is {row!r:.100}")
+            raise ConnectionError(f"a row of {field!r} in the node's answer is {_shown(row)}")
         rows.append(cells)
     return rows
 

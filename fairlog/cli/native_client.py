@@ -69,6 +69,8 @@ class NativeConnection:
     def sinks(self) -> list[Sink]:
         """All sinks, by name. Raises ClientError."""
         rows = self._ask("sinks", {}).get("sinks", [])
+        if not isinstance(rows, list):
+            raise ClientError(f"the answer of {self._address} has no list of sinks")
         return [_sink(row) for row in cast("list[dict[str, object]]", rows)]
 
     def forget(self, sink: str) -> None:
@@ -142,4 +144,4 @@ def _sink(row: dict[str, object]) -> Sink:
             cast("int", row["used_ms"]),
         )
     except (KeyError, TypeError) as error:
-        raise ClientError(f"the answer has no sinks, but {row!r:.100}") from error
+        raise ClientError(f"the answer has no sinks, but something else: {error}") from error

@@ -61,7 +61,7 @@ def decode_format(value: bytes) -> int:
         case [str(magic), int(version)] if magic == MAGIC:
             return version
         case other:
-            raise CorruptStorage(f"the record 'format' reads {other!r}, not [{MAGIC!r}, version]")
+            raise CorruptStorage(f"the record 'format' reads {_shown(other)}, not [{MAGIC!r}, version]")
 
 
 def encode_node(node: NodeRecord) -> bytes:
@@ -73,7 +73,7 @@ def decode_node(value: bytes) -> NodeRecord:
         case [str(cluster_id), int(node_id), int(group_journal_count)]:
             return NodeRecord(cluster_id, node_id, group_journal_count)
         case other:
-            raise CorruptStorage(f"the record 'node' reads {other!r}")
+            raise CorruptStorage(f"the record 'node' reads {_shown(other)}")
 
 
 def encode_count(count: int) -> bytes:
@@ -86,7 +86,7 @@ def decode_count(value: bytes, name: str, *, least: int = 0) -> int:
         case int(count) if count >= least:
             return count
         case other:
-            raise CorruptStorage(f"the record {name!r} reads {other!r}, not a count")
+            raise CorruptStorage(f"the record {name!r} reads {_shown(other)}, not a count")
 
 
 def topic_key(topic_id: UUID) -> bytes:
@@ -114,7 +114,7 @@ def decode_topic(key: bytes, value: bytes) -> TopicRecord:
             topic = Topic(name, topic_id, partitions, types.MappingProxyType(configs), created_ms)
             return TopicRecord(topic, state == _DELETING)
         case other:
-            raise CorruptStorage(f"the record topic/{topic_id} reads {other!r}")
+            raise CorruptStorage(f"the record topic/{topic_id} reads {_shown(other)}")
 
 
 def _maps_texts(value: object) -> TypeGuard[dict[str, str]]:
@@ -122,6 +122,13 @@ def _maps_texts(value: object) -> TypeGuard[dict[str, str]]:
         return False
     items = cast(dict[object, object], value).items()
     return all(isinstance(name, str) and isinstance(text, str) for name, text in items)
+
+
+def _shown(value: object) -> str:
+    try:
+        return f"{value!r:.1000}"
+    except ValueError:
+        return "a number of thousands of digits"  # which Python does not print
 
 
 def _load(value: bytes, name: str) -> object:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
+import cbor2
 import cramjam
 import lz4.frame
 from crc32c import crc32c
@@ -46,6 +47,7 @@ from tests.datalog.golden_data_log import (
     marked_batches,
 )
 from tests.fuzz.journal_targets import _SCRATCH
+from tests.fuzz.odd_cbor import with_odd_items
 from tests.fuzz.target import MEMORY_BYTES_MAX, Target
 from tests.kafka.example_requests import build_batch
 
@@ -242,7 +244,10 @@ def _batches() -> Iterator[bytes]:
 def _entries() -> Iterator[bytes]:
     file = LmdbFile(memoryview(gzip.decompress(ENVIRONMENT.read_bytes())))
     entries = [bytes(item.value) for item in StoredLogs(file).table(layout.OFFSETS)]
-    yield from entries
+    for entry in entries:
+        yield entry
+        yield from with_odd_items(entry)
+        yield from with_odd_items(cbor2.dumps([cbor2.loads(entry)]))
     yield encode_offset_entries([decode_offset_entry(entry) for entry in entries])
 
 

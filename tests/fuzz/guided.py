@@ -30,7 +30,9 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--seconds", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args(arguments)
-    with atheris.instrument_imports(include=["journal", "datalog", "coordinator", "copier", "fairlog", "pyspark_fairlog"]):
+    with atheris.instrument_imports(
+        include=["journal", "datalog", "coordinator", "copier", "fairlog", "pyspark_fairlog"]
+    ):
         from tests.fuzz.catalogue import TARGETS
     from tests.fuzz.limits import SECONDS_MAX, Limits
     from tests.fuzz.target import INPUT_BYTES_MAX, digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from journal.segment import (
     segment_name,
 )
 from journal.survey import survey
+from tests.fuzz.odd_cbor import with_odd_items
 from tests.fuzz.target import Target
 from tests.journal.golden_frames import EPOCH, GOLDEN, SALT, golden_bytes
 
@@ -93,8 +94,10 @@ def mend_segment(data: bytes) -> bytes:
 
 def read_local_record(data: bytes) -> None:
     """A kind, and a frame's CBOR."""
-    with suppress(CorruptStorage, ValueError):
-        decode_local(data[0] if data else 0, _header(data[1:]))
+    with suppress(ValueError):
+        header = _header(data[1:])
+        with suppress(CorruptStorage):
+            _named(lambda: decode_local(data[0] if data else 0, header))
 
 
 def read_group_record(data: bytes) -> None:
@@ -105,7 +108,15 @@ def read_group_record(data: bytes) -> None:
     with suppress(ValueError):
         header = _header(data[3 : 3 + size])
         with suppress(CorruptStorage):
-            decode_group(data[0], header, data[3 + size :])
+            _named(lambda: decode_group(data[0], header, data[3 + size :]))
+
+
+def _named(read: Callable[[], object]) -> None:
+    """A ValueError is named of a frame's header alone."""
+    try:
+        read()
+    except ValueError as error:
+        raise AssertionError("a record's reader has raised what it does not name") from error
 
 
 def _header(cbor: bytes) -> list[object]:
@@ -239,17 +250,26 @@ TARGETS = (
         "local-record",
         "a record of a local journal",
         read_local_record,
-        lambda: [bytes([kind]) + cbor for kind, cbor, _ in _frames(_LOCAL_FRAMES)],
+        lambda: [
+            bytes([kind]) + each for kind, cbor, _ in _frames(_LOCAL_FRAMES) for each in (cbor, *with_odd_items(cbor))
+        ],
     ),
     Target(
         "group-record",
         "a record of a group journal, a part of a snapshot",
         read_group_record,
         lambda: [
-            bytes([kind & 0x7F]) + _U16.pack(len(cbor)) + cbor + payload for kind, cbor, payload in _frames(_GROUP_FRAMES)
+            bytes([kind & 0x7F]) + _U16.pack(len(each)) + each + payload
+            for kind, cbor, payload in _frames(_GROUP_FRAMES)
+            for each in (cbor, *with_odd_items(cbor))
         ],
     ),
-    Target("producer-window", "a producer's window", read_window, lambda: map(golden_bytes, _WINDOWS)),
+    Target(
+        "producer-window",
+        "a producer's window",
+        read_window,
+        lambda: [each for name in _WINDOWS for cbor in [golden_bytes(name)] for each in (cbor, *with_odd_items(cbor))],
+    ),
     Target(
         "local-directory",
         "a local journal's directory, surveyed and recovered",

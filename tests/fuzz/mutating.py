@@ -12,7 +12,23 @@ from random import Random
 
 _STEPS_MAX = 8
 _STRETCH_BYTES_MAX = 64
-_EDGES = (0, 1, -1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 1 << 24, 0x7FFF_FFFF, 0x8000_0000, (1 << 63) - 1, 1 << 63)
+_EDGES = (
+    0,
+    1,
+    -1,
+    2,
+    0x7F,
+    0x80,
+    0xFF,
+    0x7FFF,
+    0x8000,
+    0xFFFF,
+    1 << 24,
+    0x7FFF_FFFF,
+    0x8000_0000,
+    (1 << 63) - 1,
+    1 << 63,
+)
 
 
 def mutations(seeds: Sequence[bytes], random: Random, *, bytes_max: int) -> Iterator[bytes]:

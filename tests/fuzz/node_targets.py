@@ -14,6 +14,7 @@ from fairlog.cluster.content import read_content
 from fairlog.groups.subscription import subscribed_topics_untrusted
 from fairlog.last_run import LastRun
 from fairlog_types import CorruptStorage
+from tests.fuzz.odd_cbor import with_odd_items
 from tests.fuzz.target import Target
 from tests.history.history_file import read_history
 from tests.history.operations import BadHistory
@@ -40,11 +41,17 @@ def read_store(data: bytes) -> None:
 
 def _stores() -> Iterator[bytes]:
     for name in ("cluster-store-1.txt", "cluster-store-2.txt"):
-        store = b""
-        for line in (_GOLDEN / name).read_text().splitlines():
-            key, value = map(bytes.fromhex, line.split())
-            store += _SIZES.pack(len(key), len(value)) + key + value
-        yield store
+        lines = (_GOLDEN / name).read_text().splitlines()
+        items = [(key, value) for key, value in (map(bytes.fromhex, line.split()) for line in lines)]
+        yield _store(items)
+        for index, (key, value) in enumerate(items):
+            for odd in with_odd_items(value):
+                if len(odd) < 256:
+                    yield _store([*items[:index], (key, odd), *items[index + 1 :]])
+
+
+def _store(items: list[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(_SIZES.pack(len(key), len(value)) + key + value for key, value in items)
 
 
 def read_last_run(data: bytes) -> None:

@@ -46,7 +46,12 @@ def main(arguments: list[str]) -> int:
             made = islice(made, options.inputs or 0)
         started = time.monotonic()
         count = _feed(target, chain(known, made), options.findings)
-        told = {"target": name, "inputs": abs(count), "seconds": round(time.monotonic() - started, 1), "found": count < 0}
+        told = {
+            "target": name,
+            "inputs": abs(count),
+            "seconds": round(time.monotonic() - started, 1),
+            "found": count < 0,
+        }
         print(json.dumps(told), flush=True)
         if count < 0:
             return 1

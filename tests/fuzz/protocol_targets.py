@@ -28,6 +28,7 @@ from fairlog.native.cbor import read_untrusted
 from fairlog.native.messages import PREAMBLE, Refused, parse_request_untrusted
 from fairlog.native.protocol import NativeProtocol
 from pyspark_fairlog.native import Native, NativeError, Partitions
+from tests.fuzz.odd_cbor import with_odd_items
 from tests.fuzz.target import Target
 from tests.kafka.asking import NOT_IN_KIO, REQUESTS, Asker
 from tests.kafka.example_requests import example_fields
@@ -117,7 +118,12 @@ def serve_kafka(data: bytes) -> None:
     _serve(
         data,
         lambda stream: Connection(
-            stream, Client(1, "fuzz:1"), router, frame_bytes_max=_FRAME_BYTES_MAX, budget=FrameBudget(), openings=(b"FLG",)
+            stream,
+            Client(1, "fuzz:1"),
+            router,
+            frame_bytes_max=_FRAME_BYTES_MAX,
+            budget=FrameBudget(),
+            openings=(b"FLG",),
         ),
     )
 
@@ -217,13 +223,17 @@ def _streams() -> Iterator[bytes]:
 
 def _native_requests() -> Iterator[bytes]:
     for number, (op, arguments) in enumerate(NATIVE_REQUESTS, start=1):
-        yield cbor2.dumps([number, op, arguments])
+        request = cbor2.dumps([number, op, arguments])
+        yield request
+        yield from with_odd_items(request)
 
 
 def _native_streams() -> Iterator[bytes]:
     """Behind what the listener has read of the opening."""
     version = PREAMBLE[3:]
-    requests = [frame(request) for request in _native_requests()]
+    requests = [
+        frame(cbor2.dumps([number, op, arguments])) for number, (op, arguments) in enumerate(NATIVE_REQUESTS, start=1)
+    ]
     yield b"\x00" + version + b"".join(requests)
     yield b"\x01" + version + b"".join(requests)
     yield from (b"\x00" + version + request for request in requests)
@@ -241,9 +251,11 @@ def _native_answers() -> Iterator[bytes]:
         {"sinks": []},
         {},
     ]
-    yield PREAMBLE + b"".join(
-        frame(cbor2.dumps([number, "ok", answer])) for number, answer in enumerate(answers, start=1)
-    )
+    right = [cbor2.dumps([number, "ok", answer]) for number, answer in enumerate(answers, start=1)]
+    yield PREAMBLE + b"".join(map(frame, right))
+    for index, answer in enumerate(right):
+        for odd in with_odd_items(answer):
+            yield PREAMBLE + b"".join(map(frame, [*right[:index], odd, *right[index + 1 :]]))
 
 
 TARGETS = (
