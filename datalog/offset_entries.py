@@ -21,7 +21,6 @@ import cbor2
 
 from fairlog_types import Offset
 
-
 PARTITION_MAX = (1 << 32) - 1
 """What a key of the offsets table can hold."""
 

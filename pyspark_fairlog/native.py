@@ -445,8 +445,9 @@ def _rows(result: dict[str, object], field: str, kinds: tuple[type, ...]) -> lis
     rows: list[tuple[object, ...]] = []
     for row in cast("list[object]", _get(result, field, list)):
         cells = tuple(cast("list[object]", row)) if isinstance(row, list) else ()
+        shown = cast("object", row)
         if len(cells) != len(kinds) or not all(map(isinstance, cells, kinds)):
-            raise ConnectionError(f"a row of {field!r} in the node's answer is {_shown(row)}")
+            raise ConnectionError(f"a row of {field!r} in the node's answer is {_shown(shown)}")
         rows.append(cells)
     return rows
 

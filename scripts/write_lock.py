@@ -1,4 +1,4 @@
-"""Write requirements.lock, -bench.lock, -spark.lock and -test.lock anew from pyproject.toml, with pins and hashes.
+"""Write requirements.lock and its kin (-bench, -spark, -test, -fuzz) anew from pyproject.toml, with pins and hashes.
 
     python3 scripts/write_lock.py            newest versions that pyproject.toml allows
     python3 scripts/write_lock.py --keep     only what pyproject.toml newly asks for
@@ -16,15 +16,22 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
+_PROJECT = ("pyproject.toml", "--group", "build")
+
 LOCKS = {
-    "requirements.lock": ("--extra", "quickstart"),
+    "requirements.lock": (*_PROJECT, "--extra", "quickstart"),
     # Each constrained by the one before, so that all put the same versions into one environment.
-    "requirements-bench.lock": ("--extra", "bench", "--constraint", "requirements.lock"),
-    "requirements-spark.lock": ("--extra", "bench", "--extra", "spark", "--constraint", "requirements-bench.lock"),
+    "requirements-bench.lock": (*_PROJECT, "--extra", "bench", "--constraint", "requirements.lock"),
+    "requirements-spark.lock": (
+        *(*_PROJECT, "--extra", "bench", "--extra", "spark"),
+        *("--constraint", "requirements-bench.lock"),
+    ),
     "requirements-test.lock": (
-        *("--extra", "bench", "--extra", "spark", "--extra", "test"),
+        *(*_PROJECT, "--extra", "bench", "--extra", "spark", "--extra", "test"),
         *("--constraint", "requirements-spark.lock"),
     ),
+    # What guided fuzzing takes besides all of these (tests/fuzz); nobody else installs it.
+    "requirements-fuzz.lock": ("--group", "pyproject.toml:fuzz"),
 }
 
 
@@ -37,7 +44,7 @@ def main(arguments: list[str]) -> int:
         print("uv is not on the path: pip install uv", file=sys.stderr)
         return 1
     for name, selection in LOCKS.items():
-        command = [uv, "pip", "compile", "pyproject.toml", "--group", "build", *selection]
+        command = [uv, "pip", "compile", *selection]
         command += ["--universal", "--python-version", "3.11", "--generate-hashes", "--no-annotate", "--quiet"]
         command += ["--custom-compile-command", "python3 scripts/write_lock.py", "--output-file", name]
         if not arguments:

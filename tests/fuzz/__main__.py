@@ -1,8 +1,11 @@
 """Fuzz the readers: `python -m tests.fuzz [TARGET…] --seconds N --seed S`.
 
-With atheris (`pip install --require-hashes -r requirements-fuzz.lock`) by coverage, without it by chance. Each target has a process of
-its own. The corpus that grows is kept in `--corpus`, and is where the next run begins. A finding is kept in `--findings`
-(by its digest), and is to be moved to `tests/fuzz/regressions/TARGET/` when it is mended.
+With atheris by coverage, without it by chance; it is installed by
+
+    .venv/bin/python -m pip install --no-deps --require-hashes -r requirements-fuzz.lock
+
+Each target has a process of its own. The corpus that grows is kept in `--corpus`, and is where the next run begins. A
+finding is kept in `--findings`, and is to be moved to `tests/fuzz/regressions/TARGET/` when it is mended.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import gzip
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
@@ -134,7 +135,7 @@ def read_value(data: bytes) -> None:
 
 
 def _values() -> Iterator[bytes]:
-    file = LmdbFile(memoryview(gzip.decompress(ENVIRONMENT.read_bytes())))
+    file = LmdbFile(memoryview(_unpacked(ENVIRONMENT)))
     logs = StoredLogs(file)
     tables = (layout.LOGS, None, layout.CLEANINGS, layout.OPEN, layout.ABORTED, layout.CUTS)
     for number, table in enumerate(tables):
@@ -151,12 +152,17 @@ _FILES = (ENVIRONMENT, ENVIRONMENT_1, ENVIRONMENT_3)
 _EDIT = struct.Struct(">HHB")
 
 
+@cache
+def _unpacked(path: Path) -> bytes:
+    return gzip.decompress(path.read_bytes())
+
+
 def edited(data: bytes) -> bytes:
     """A golden file with edits: which file, then for each edit a page, a byte in it, a length, and so many bytes.
 
     A page beyond the last one cuts the file there.
     """
-    file = bytearray(gzip.decompress(_FILES[data[0] % len(_FILES)].read_bytes() if data else _FILES[0].read_bytes()))
+    file = bytearray(_unpacked(_FILES[data[0] % len(_FILES) if data else 0]))
     at = 1
     while at + _EDIT.size <= len(data):
         page, byte, size = _EDIT.unpack_from(data, at)
@@ -199,7 +205,7 @@ def read_length(data: bytes) -> None:
 def _edits() -> Iterator[bytes]:
     """Each number of the metas and of the pages' heads, as it is: to be changed by mutation."""
     for which, path in enumerate(_FILES):
-        file = gzip.decompress(path.read_bytes())
+        file = _unpacked(path)
         yield bytes([which])
         for page in range(min(32, len(file) // 4096)):
             edits = bytearray([which])
@@ -242,7 +248,7 @@ def _batches() -> Iterator[bytes]:
 
 
 def _entries() -> Iterator[bytes]:
-    file = LmdbFile(memoryview(gzip.decompress(ENVIRONMENT.read_bytes())))
+    file = LmdbFile(memoryview(_unpacked(ENVIRONMENT)))
     entries = [bytes(item.value) for item in StoredLogs(file).table(layout.OFFSETS)]
     for entry in entries:
         yield entry

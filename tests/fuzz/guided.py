@@ -58,6 +58,7 @@ def main(arguments: list[str]) -> None:
     flags = {
         "max_total_time": options.seconds,
         "max_len": INPUT_BYTES_MAX,
+        "len_control": 0,  # long inputs from the beginning: the seeds are
         "seed": options.seed,
         "timeout": 120,
         "rss_limit_mb": 0,

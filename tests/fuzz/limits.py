@@ -1,8 +1,8 @@
 """What an input may take: so much computing, so much memory.
 
 Time is the process's own (`ITIMER_VIRTUAL`), so that a busy machine makes no findings. Memory is how far the largest
-resident size has grown since the process began to fuzz, so what leaks from one input to the next is found as well. RLIMIT_AS
-makes a MemoryError of what would take all there is.
+resident size has grown since the process began to fuzz, so what leaks from one input to the next is found as well.
+RLIMIT_AS makes a MemoryError of what would take all there is.
 """
 
 from __future__ import annotations

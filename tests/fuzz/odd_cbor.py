@@ -1,7 +1,7 @@
 """CBOR that nobody writes and that readers may meet: numbers without end, tags, an array that holds itself.
 
-A bit that flips in the first byte of an item makes another kind of item of it, and chance seldom makes a whole one. So the
-seeds have each of these in the place of each part of a right record.
+A bit that flips in the first byte of an item makes another kind of item of it, and chance seldom makes a whole one.
+So the seeds have each of these in the place of each part of a right record.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m tests.fuzz.plain --seed S [--inputs N | --seconds N] TARGET…
 
-Says for each target, as a line of JSON, how many inputs it has had. At a finding it keeps the input in `--findings`, says so,
-and ends: memory and time are those of a process.
+Says for each target, as a line of JSON, how many inputs it has had. At a finding it keeps the input in `--findings`,
+says so, and ends: memory and time are those of a process.
 """
 
 from __future__ import annotations
@@ -40,10 +40,7 @@ def main(arguments: list[str]) -> int:
         for data in known[:1]:
             target.run(data)  # imports and caches are nobody's memory
         made = mutations(known, Random(f"{options.seed}.{name}"), bytes_max=INPUT_BYTES_MAX)
-        if options.seconds is not None:
-            made = _for_seconds(made, options.seconds)
-        else:
-            made = islice(made, options.inputs or 0)
+        made = islice(made, options.inputs or 0) if options.seconds is None else _for_seconds(made, options.seconds)
         started = time.monotonic()
         count = _feed(target, chain(known, made), options.findings)
         told = {
@@ -67,7 +64,7 @@ def _feed(target: Target, inputs: Iterable[bytes], findings: Path) -> int:
         try:
             with limits.watch():
                 target.run(data)
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - whatever it is, it is a finding
             folder = findings / target.name
             folder.mkdir(parents=True, exist_ok=True)
             (folder / digest(data)).write_bytes(data)

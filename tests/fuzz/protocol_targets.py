@@ -1,7 +1,7 @@
 """Readers of what peers send: Kafka's protocol and the native one, both as frames and as whole connections.
 
-The broker is the one in memory. Its clock is virtual, so a request that waits for a minute is over at once; one that waits
-for ever is found.
+The broker is the one in memory. Its clock is virtual, so a request that waits for a minute is over at once; one that
+waits for ever is found.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fairlog.kafka.handlers import ALL
 from fairlog.kafka.router import Router
 from fairlog.kafka.wire import Reader
 from fairlog.native.cbor import read_untrusted
-from fairlog.native.messages import PREAMBLE, Refused, parse_request_untrusted
+from fairlog.native.messages import PREAMBLE, parse_request_untrusted
 from fairlog.native.protocol import NativeProtocol
 from pyspark_fairlog.native import Native, NativeError, Partitions
 from tests.fuzz.odd_cbor import with_odd_items
@@ -33,12 +33,13 @@ from tests.fuzz.target import Target
 from tests.kafka.asking import NOT_IN_KIO, REQUESTS, Asker
 from tests.kafka.example_requests import example_fields
 from tests.kafka.in_memory import Memory
-from tests.native.golden_conversation import GOLDEN, REQUESTS as NATIVE_REQUESTS, new_memory
+from tests.native.golden_conversation import GOLDEN, new_memory
+from tests.native.golden_conversation import REQUESTS as NATIVE_REQUESTS
 from tests.native.talking import frame
 
 _FRAME_BYTES_MAX = 1 << 20
 _PATIENCE_S = 3600
-"""By the virtual clock: more than any wait that a request may ask for, but for Fetch's, which ends with its connection."""
+"""By the virtual clock: more than any request may wait, but for Fetch, whose wait ends with its connection."""
 
 _BY_KEY = {api.key: api for api in ALL}
 
@@ -204,7 +205,7 @@ def answer_client(data: bytes) -> None:
                     ask()
 
 
-def _requests() -> Iterator[bytes]:
+def requests_of_all() -> Iterator[bytes]:
     """A right request of every API in every version."""
     for api in ALL:
         for version in range(api.served.min, api.served.max + 1):
@@ -214,7 +215,7 @@ def _requests() -> Iterator[bytes]:
 
 
 def _streams() -> Iterator[bytes]:
-    requests = list(_requests())
+    requests = list(requests_of_all())
     for start in range(len(requests)):
         yield b"\x00" + b"".join(map(frame, requests[start : start + 3]))
     yield b"\x01" + b"".join(map(frame, requests[:40]))
@@ -259,8 +260,8 @@ def _native_answers() -> Iterator[bytes]:
 
 
 TARGETS = (
-    Target("kafka-decode", "requests of all APIs and versions", decode_request, _requests),
-    Target("kafka-request", "the same, handled and answered", handle_request, _requests),
+    Target("kafka-decode", "requests of all APIs and versions", decode_request, requests_of_all),
+    Target("kafka-request", "the same, handled and answered", handle_request, requests_of_all),
     Target("kafka-connection", "a connection's stream of frames", serve_kafka, _streams),
     Target("native-request", "a request of the native protocol", read_cbor, _native_requests),
     Target("native-connection", "a native connection's stream", serve_natively, _native_streams),

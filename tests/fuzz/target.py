@@ -1,11 +1,11 @@
 """What is fuzzed: a *target* is one reader, as a function of bytes.
 
-A target's function may raise nothing: it catches the errors by whose names the reader's callers know it, and whatever else
-comes out is a finding. So is an input that takes more than `SECONDS_MAX` of computing, or more memory than
+A target's function may raise nothing: it catches the errors by whose names the reader's callers know it, and whatever
+else comes out is a finding. So is an input that takes more than `SECONDS_MAX` of computing, or more memory than
 `MEMORY_BYTES_MAX` (`tests.fuzz.limits`).
 
-Where a checksum stands before a reader, as good as no mutated input gets past it. Such targets come twice: with the bytes as
-they are, and *mended*, with the checksums made right before they are read.
+Where a checksum stands before a reader, as good as no mutated input gets past it. Such targets come twice: with the
+bytes as they are, and *mended*, with the checksums made right before they are read.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ INPUTS = 400
 def test_readers_raise_what_they_say_and_take_what_they_may(tmp_path):
     """No seed, no regression and none of some new inputs ends in anything but the errors that a reader names."""
     seed = secrets.token_hex(4)
-    print(f"seed {seed}")  # noqa: T201
+    print(f"seed {seed}")
     command = [sys.executable, "-W", "ignore", "-m", "tests.fuzz.plain", "--seed", seed, "--inputs", str(INPUTS)]
     done = subprocess.run(
         [*command, "--findings", str(tmp_path), *TARGETS], capture_output=True, text=True, timeout=600, check=False
