@@ -99,8 +99,8 @@ def attack(directory: Path, *, seconds: float, seed: str) -> Outcome:
         outcome.requests, outcome.connections = counts["requests"], counts["connections"]
         _look_back(node, outcome)
     finally:
-        relay.stop()
         node.kill()
+        relay.stop()
     return outcome
 
 
@@ -148,22 +148,39 @@ class Relay:
         self.frames: list[bytes] = []
         self.recording = True
         self._node = ("", 0)
+        self._threads: list[threading.Thread] = []
 
     def start(self, address: str) -> None:
         host, port = address.rsplit(":", 1)
         self._node = host, int(port)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._start(self._accept)
 
     def stop(self) -> None:
+        """To be called when the node is gone, and with it all connections."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
         self._listener.close()
+
+    def _start(self, run: Callable[..., None], *arguments: object) -> threading.Thread:
+        thread = threading.Thread(target=run, args=arguments)
+        thread.start()
+        self._threads.append(thread)
+        return thread
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                node = socket.create_connection(self._node)
-                threading.Thread(target=self._pass, args=(client, node, self._note()), daemon=True).start()
-                threading.Thread(target=self._pass, args=(node, client, None), daemon=True).start()
+                self._start(self._serve, client)
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError), socket.create_connection(self._node) as node:
+            back = threading.Thread(target=self._pass, args=(node, client, None))
+            back.start()
+            self._pass(client, node, self._note())
+            back.join()
 
     def _pass(self, source: socket.socket, sink: socket.socket, note: Callable[[bytes], None] | None) -> None:
         with contextlib.suppress(OSError):
