@@ -78,7 +78,10 @@ def read_mended_batch(data: bytes) -> None:
         header = parse_stored_header(stored)
         first_at_or_after(stored, header.max_timestamp, Offset(max(0, header.base_offset)))
         with suppress(UnreadableRecords):
-            decode_records_untrusted(header, stored)
+            found = decode_records_untrusted(header, stored)
+            if header.compression is Compression.NONE:
+                held = sum(len(record.key or b"") + len(record.value or b"") for record in found)
+                assert held <= len(stored), "records of more bytes than their batch"
 
 
 def mend_batch(data: bytes) -> bytes | None:
@@ -109,7 +112,9 @@ def decompress_records(data: bytes) -> None:
 def read_offset_entries(data: bytes) -> None:
     """What is read goes on as an index does with it."""
     with suppress(MalformedEntries):
-        for entry in decode_offset_entries(data):
+        entries = decode_offset_entries(data)
+        assert decode_offset_entries(encode_offset_entries(entries)) == entries
+        for entry in entries:
             hash(entry)
             layout.offset_key(1, entry.key)
     with suppress(MalformedEntries):

@@ -23,9 +23,9 @@ from journal.frame import (
     padded,
 )
 from journal.group_journal import decode_frame, read_history
-from journal.group_records import decode_group
-from journal.local_journal import decode_local
-from journal.producer_window import ProducerWindow
+from journal.group_records import decode_group, encode_group
+from journal.local_journal import decode_local, encode_local
+from journal.producer_window import ProducerWindow, check_sequence
 from journal.reopen import reopen
 from journal.segment import (
     NEW_SUFFIX,
@@ -58,6 +58,9 @@ def read_frame(data: bytes) -> None:
         frame = decode_frame_untrusted(data, JournalPosition(offset), salt=SALT, offset=offset)
         claimed_frame_bytes(data, JournalPosition(offset), offset=offset)
         if not isinstance(frame, BadFrame):
+            assert HEADER_BYTES + len(frame.cbor) + len(frame.payload) == frame.frame_bytes, (
+                "a frame that is not all there"
+            )
             with suppress(ValueError):
                 frame.header()
 
@@ -98,6 +101,8 @@ def read_local_record(data: bytes) -> None:
         header = _header(data[1:])
         with suppress(CorruptStorage):
             _named(lambda: decode_local(data[0] if data else 0, header))
+            record = decode_local(data[0], header)
+            assert decode_local(*encode_local(record)) == record, f"{record} reads otherwise when it is written again"
 
 
 def read_group_record(data: bytes) -> None:
@@ -109,6 +114,8 @@ def read_group_record(data: bytes) -> None:
         header = _header(data[3 : 3 + size])
         with suppress(CorruptStorage):
             _named(lambda: decode_group(data[0], header, data[3 + size :]))
+            record = decode_group(data[0], header, data[3 + size :])
+            assert decode_group(*encode_group(record)) == record, f"{record} reads otherwise when it is written again"
 
 
 def _named(read: Callable[[], object]) -> None:
@@ -132,7 +139,9 @@ def _header(cbor: bytes) -> list[object]:
 
 def read_window(data: bytes) -> None:
     with suppress(CorruptStorage):
-        ProducerWindow.decode(data)
+        window = ProducerWindow.decode(data)
+        assert ProducerWindow.decode(window.encode()) == window, f"{window} reads otherwise when it is written again"
+        check_sequence(window, window.epoch, window.next_sequence, 1)
 
 
 def read_local_directory(data: bytes) -> None:

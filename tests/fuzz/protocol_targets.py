@@ -227,6 +227,8 @@ def _native_requests() -> Iterator[bytes]:
         request = cbor2.dumps([number, op, arguments])
         yield request
         yield from with_odd_items(request)
+    yield b"\x81" * 5_000 + b"\x00"
+    yield b"\x9a\x00\x03\x0d\x40" + bytes(200_000)
 
 
 def _native_streams() -> Iterator[bytes]:
