@@ -114,19 +114,23 @@ class Driver:
         return self.output_path.read_text(encoding="utf-8", errors="replace")
 
     def kill(self) -> None:
-        """SIGKILL to the driver, its JVM and Spark's Python workers, which are one session but several groups."""
-        session = self._child.pid
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                fields = stat.read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if int(fields[3]) == session:
-                try:
-                    os.kill(int(stat.parent.name), signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+        """SIGKILL to the driver, its JVM and Spark's Python workers."""
+        kill_session(self._child.pid)
         self._child.wait()
+
+
+def kill_session(session: int) -> None:
+    """SIGKILL to all processes of a session. Those of one program of Spark are one session, but several groups."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[3]) == session:
+            try:
+                os.kill(int(stat.parent.name), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
 
 
 def create_topic(address: str, *, partitions: int = 2) -> None:
@@ -159,10 +163,10 @@ def messages(address: str, topic: str = TOPIC) -> list[Any]:
         consumer.close()
 
 
-def numbers(address: str, *, least: int = 0) -> list[int]:
+def numbers(address: str, *, topic: str = TOPIC, least: int = 0) -> list[int]:
     """The numbers in the topic, sorted, once there are as many: a commit is answered before its records are copied."""
     deadline = time.monotonic() + VISIBLE_S
-    while len(found := messages(address)) < least:
+    while len(found := messages(address, topic)) < least:
         assert time.monotonic() < deadline, f"{len(found)} of {least} records are there after {VISIBLE_S:.0f} s"
         time.sleep(POLL_S)
     return sorted(int(message.value()) for message in found)
