@@ -151,7 +151,7 @@ class Standalone:
 
 
 def submit(output: Path, master: str, python: Path, package: Path, *program: str) -> Program:
-    """`spark-submit` as docs/spark.md has it: the package goes to executors by `--py-files`, to the driver by PYTHONPATH."""
+    """`spark-submit` of docs/spark.md: the package by `--py-files` to executors, by PYTHONPATH to the driver."""
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
