@@ -57,7 +57,7 @@ def executors_python(directory: Path) -> Path:
 
 
 def zipped_package(directory: Path) -> Path:
-    """`pyspark_fairlog` as a file for `--py-files`."""
+    """`pyspark_fairlog` as a file for the PYTHONPATH."""
     return Path(shutil.make_archive(str(directory / "pyspark_fairlog"), "zip", ROOT, "pyspark_fairlog"))
 
 
@@ -151,7 +151,7 @@ class Standalone:
 
 
 def submit(output: Path, master: str, python: Path, package: Path, *program: str) -> Program:
-    """`spark-submit` of docs/spark.md: the package by `--py-files` to executors, by PYTHONPATH to the driver."""
+    """`spark-submit` as docs/spark.md has it: the package is a zip on the PYTHONPATH, at one path for all."""
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -163,7 +163,7 @@ def submit(output: Path, master: str, python: Path, package: Path, *program: str
     return Program(
         output,
         "spark-submit",
-        *("--master", master, "--py-files", str(package)),
+        *("--master", master),
         *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
         *program,
         environment=environment(
