@@ -27,7 +27,8 @@ def main() -> None:
     sys.stdout.flush()
     # In place of this process: pytest's exit code is ours, and its closing line is the last one.
     workers = max(1, int((os.cpu_count() or 1) * WORKERS_PER_CORE))
-    os.execv(python, [str(python), "-m", "pytest", "-n", str(workers), "--dist", "loadfile", *sys.argv[1:]])
+    spread = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+    os.execv(python, [str(python), "-m", "pytest", *spread, *sys.argv[1:]])
 
 
 if __name__ == "__main__":
