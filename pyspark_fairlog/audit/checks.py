@@ -559,7 +559,8 @@ _TOLD = (
     ),
     Check(
         """
-        select min_by(log, base) as log, min(base) as base, unit, min(apply_number) as one, max(apply_number) as other
+        select max_by(log, apply_number) as log, max_by(base, apply_number) as base, unit, min(apply_number) as one,
+               max(apply_number) as other
         from (
             select w.*, coalesce(unit, format_string('transaction %d.%d.%d', producer, epoch, number)) as unit
             from {windows} w left join (
