@@ -161,10 +161,18 @@ class Leaders(Protocol):
         """The first offset that can be read. Only for logs that are led here."""
         ...
 
-    def cut(self, logs: Iterable[LogId]) -> Mapping[LogId, tuple[Offset, Offset]]:
-        """The first offset of each log and its last stable one, all in one step: of each transaction all or nothing.
+    def cut(self, logs: Iterable[LogId]) -> Mapping[LogId, LogCut]:
+        """How far each of these logs can be read, as of one moment; logs that are not led here are left out.
 
-        Logs that are not led here are left out.
+        In topics of the marker mode a cut may hold a part of a transaction (`datalog.cuts`).
+        """
+        ...
+
+    async def cut_within(self, starts: Mapping[LogId, Offset], *, records_max: int) -> Mapping[LogId, LogCut]:
+        """Like `cut`, with ends that lie at most `records_max` records behind the starts, all together.
+
+        Behind at least some, if there are any to be read: `DataLogs.cut_within` says which cut it is then. Raises
+        StorageFailure, CorruptStorage.
         """
         ...
 

@@ -292,10 +292,30 @@ class LocalLeaders:
         """The first offset that can be read. Only for logs that are led here."""
         return self._writer.led[log].log_start
 
-    def cut(self, logs: Iterable[LogId]) -> Mapping[LogId, tuple[Offset, Offset]]:
-        """See `fairlog.broker.Leaders`. One step of the event loop sees a copied chunk whole or not at all."""
-        ends = ((log, self.last_stable_offset(log)) for log in logs)
-        return {log: (self.log_start(log), end) for log, end in ends if end is not None}
+    def cut(self, logs: Iterable[LogId]) -> Mapping[LogId, LogCut]:
+        """See `fairlog.broker.Leaders`. The copier tells of all logs of a chunk in one step, so this is a cut."""
+        found: dict[LogId, LogCut] = {}
+        for log in logs:
+            end = self.last_stable_offset(log)
+            if end is not None:
+                found[log] = LogCut(self.log_start(log), end, end)
+        return found
+
+    async def cut_within(self, starts: Mapping[LogId, Offset], *, records_max: int) -> Mapping[LogId, LogCut]:
+        """See `fairlog.broker.Leaders`."""
+        wanted = {log: offset for log, offset in starts.items() if log in self._writer.led}
+        while True:
+            try:
+                ends = await trio.to_thread.run_sync(
+                    partial(self._data_logs.cut_within, dict(wanted), records_max=records_max)
+                )
+                break
+            except UnknownLog as dropped:
+                del wanted[dropped.log]
+        now = self.cut(wanted)
+        if any(ends[log] > max(cut.readable_end, wanted[log]) for log, cut in now.items()):
+            return now  # a chunk was committed, and this loop has not been told yet: all that it knows is an older cut
+        return {log: cut._replace(end=max(ends[log], cut.log_start)) for log, cut in now.items()}
 
     async def visible(self, log: LogId, offset: Offset) -> None:
         """Return once the high watermark is at least `offset`, or the log is gone.

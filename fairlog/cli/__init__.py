@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from fairlog import __version__
-from fairlog.cli import audit, backup, consume, group, inspect, produce, serve, topic, txn, verify
+from fairlog.cli import audit, backup, consume, group, inspect, pipeline, produce, serve, sink, topic, txn, verify
 from fairlog.cli.errors import ClientError
 from fairlog.cli.output import say
 from fairlog.config import ConfigError

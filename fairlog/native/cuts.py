@@ -14,7 +14,7 @@ import trio
 
 from fairlog.native.calls import Call, log_of, topic_of
 from fairlog.native.messages import Refused, Result
-from fairlog_types import LogId
+from fairlog_types import LogId, Offset
 
 ROWS_AT_ONCE = 500
 """Partitions that are looked up, or written into an answer, before others get their turn."""
@@ -41,9 +41,8 @@ async def cut(call: Call) -> Result:
     for log, (topic, partition) in selected.items():
         await _let_others_run(len(rows))
         if log not in found:
-            raise Refused("unknown-topic", f"topic {topic} is being deleted, or made")
-        first, high = found[log]
-        rows.append([topic, partition, first, high, high])
+            raise Refused("unknown-topic", f"topic {topic} is being made or deleted just now")
+        rows.append([topic, partition, *found[log]])
     return {"partitions": rows}
 
 

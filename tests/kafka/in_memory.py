@@ -240,10 +240,6 @@ class MemoryLeaders:
         high_watermark = self.high_watermark(log)
         return None if high_watermark is None else min(self.undecided.get(log, high_watermark), high_watermark)
 
-    def cut(self, logs: Iterable[LogId]) -> Mapping[LogId, tuple[Offset, Offset]]:
-        ends = ((log, self.last_stable_offset(log)) for log in logs)
-        return {log: (self.log_start(log), end) for log, end in ends if end is not None}
-
     async def wait_for_more(self, ends: Mapping[LogId, Offset], *, committed_only: bool = False) -> None:
         await trio.lowlevel.checkpoint()
         readable_end = self.last_stable_offset if committed_only else self.high_watermark
