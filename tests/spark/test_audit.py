@@ -189,9 +189,9 @@ def plant_in_transactions(planted: Planted) -> set[tuple[str, str | None, int | 
 
 
 def plant_in_markers(planted: Planted) -> set[tuple[str, str | None, int | None]]:
-    """Partition 0, by offset: 0 plain, 1 long, 2 committed by 3, 4 aborted by 5, 6 long, aborted by 7, 8 hanging, 9 plain.
+    """By offset: 0 plain, 1 long, 2 committed by 3, 4 aborted by 5, 6 long, aborted by 7, 8 hanging, 9 plain.
 
-    Partition 1 has the same without what is plain.
+    So it is in partition 0; partition 1 has the same without what is plain.
     """
     change(planted, 0, 1, producer_epoch=7)
     planted.put_batches({3: None}, 0)
