@@ -2,21 +2,26 @@
 
 The first run makes .venv and installs what requirements-test.lock says; later runs start at once. Tests of real nodes
 and clients wait more than they compute, so several processes run them, a file at a time: `-n 0` has one do it all, as
-a debugger wants. The console is tested in Chromium, the wire also with kcat, and the data source with Spark and its
-Java 17: on CI (the variable CI is set) they are installed if they are missing; elsewhere those tests are skipped
-without them, and say what is missing.
+a debugger wants. Spark's tests come behind the others, by fewer processes, since each has a JVM. The console is tested
+in Chromium, the wire also with kcat, and the data source with Spark and its Java 17: on CI (the variable CI is set)
+they are installed if they are missing; elsewhere those tests are skipped without them, and say what is missing.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import debian
 import environment
 
 WORKERS_PER_CORE = 1.5
 """More of them make the tests of one node late for the others' load: no test is timed, but clients lose patience."""
+
+SPARK = "tests/spark"
+SPARK_WORKERS = 2
 
 
 def main() -> None:
@@ -25,10 +30,17 @@ def main() -> None:
         debian.ensure()
     os.chdir(environment.ROOT)
     sys.stdout.flush()
-    # In place of this process: pytest's exit code is ours, and its closing line is the last one.
     workers = max(1, int((os.cpu_count() or 1) * WORKERS_PER_CORE))
+    if len(sys.argv) > 1:
+        sys.exit(_pytest(python, workers, sys.argv[1:]))
+    failed = _pytest(python, workers, ["--ignore", SPARK])
+    sys.exit(_pytest(python, SPARK_WORKERS, [SPARK]) or failed)
+
+
+def _pytest(python: Path, workers: int, arguments: list[str]) -> int:
+    """Pytest's exit code."""
     spread = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
-    os.execv(python, [str(python), "-m", "pytest", *spread, *sys.argv[1:]])
+    return subprocess.run([str(python), "-m", "pytest", *spread, *arguments], check=False).returncode
 
 
 if __name__ == "__main__":
