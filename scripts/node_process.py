@@ -85,7 +85,7 @@ class NodeProcess:
                 start_new_session=True,  # Ctrl-C at the terminal is for the caller, who then stops the node in order
             )
 
-    def wait_ready(self, timeout_s: float = 60.0) -> None:
+    def wait_ready(self, timeout_s: float = 20.0) -> None:
         """Return once the node serves; `address` then names its port.
 
         Raises NodeDidNotStart if it ends first or says nothing for `timeout_s`.
@@ -104,7 +104,7 @@ class NodeProcess:
                 raise NodeDidNotStart(f"the node was not ready after {timeout_s:.0f} s:\n{self.log_tail()}")
             time.sleep(POLL_S)
 
-    def start(self, timeout_s: float = 60.0) -> None:
+    def start(self, timeout_s: float = 20.0) -> None:
         """Start the node and wait until it serves."""
         self.spawn()
         self.wait_ready(timeout_s)

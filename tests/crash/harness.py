@@ -90,7 +90,8 @@ _PASSES_MAX_USUALLY = 40
 
 POINTS = tuple(name for name in FAILPOINTS if not name.startswith(("retention.", "group.group_")))
 """All but those of deletion and compaction, which `tests/node/test_node_retention.py` has; here nothing may go;
-and of group commits, at which `tests/node/test_node_group_commit.py` kills."""
+and of group commits, at which `tests/node/test_node_group_commit.py` kills: not at GROUP_ABORTED, which a node writes
+only if a log refuses to prepare; `tests/coordinator/test_group_commit_crashes.py` stops a coordinator there."""
 QUICK_POINTS = tuple(name for name in POINTS if not name.startswith(("journal.reclaim", "group.snapshot")))
 """All but those that only a node reaches which has lived for a while."""
 LONG_LIFE_S = 12.0

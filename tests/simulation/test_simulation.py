@@ -56,10 +56,10 @@ def test_simulation_of_a_fresh_seed_finds_nothing() -> None:
 @pytest.mark.slow
 def test_simulation_of_one_seed_is_the_same_each_time() -> None:
     """A seed makes the same run again, to the last line of its transcript, in another process."""
-    for seed in ("same.1", "same.4"):
+    for seed in ("same.2", "same.4"):
         first, second = simulate("--only", seed), simulate("--only", seed)
         assert first == second
-        assert len(first[1].splitlines()) > 20
+        assert len(first[1].splitlines()) > 30
 
 
 @pytest.mark.slow
