@@ -14,6 +14,8 @@ from uuid import UUID
 
 import cbor2
 
+from fairlog import cbor_records
+from fairlog.cbor_records import load, shown
 from fairlog.cluster.interface import Topic
 from fairlog_types import CorruptStorage
 
@@ -52,16 +54,12 @@ class TopicRecord:
 
 
 def encode_format() -> bytes:
-    return cbor2.dumps([MAGIC, VERSION])
+    return cbor_records.encode_format(MAGIC, VERSION)
 
 
 def decode_format(value: bytes) -> int:
     """The version. Raises CorruptStorage if this is not a cluster store's format record."""
-    match _load(value, "format"):
-        case [str(magic), int(version)] if magic == MAGIC:
-            return version
-        case other:
-            raise CorruptStorage(f"the record 'format' reads {_shown(other)}, not [{MAGIC!r}, version]")
+    return cbor_records.decode_format(value, MAGIC)
 
 
 def encode_node(node: NodeRecord) -> bytes:
@@ -69,11 +67,11 @@ def encode_node(node: NodeRecord) -> bytes:
 
 
 def decode_node(value: bytes) -> NodeRecord:
-    match _load(value, "node"):
+    match load(value, "node"):
         case [str(cluster_id), int(node_id), int(group_journal_count)]:
             return NodeRecord(cluster_id, node_id, group_journal_count)
         case other:
-            raise CorruptStorage(f"the record 'node' reads {_shown(other)}")
+            raise CorruptStorage(f"the record 'node' reads {shown(other)}")
 
 
 def encode_count(count: int) -> bytes:
@@ -82,11 +80,11 @@ def encode_count(count: int) -> bytes:
 
 
 def decode_count(value: bytes, name: str, *, least: int = 0) -> int:
-    match _load(value, name):
+    match load(value, name):
         case int(count) if count >= least:
             return count
         case other:
-            raise CorruptStorage(f"the record {name!r} reads {_shown(other)}, not a count")
+            raise CorruptStorage(f"the record {name!r} reads {shown(other)}, not a count")
 
 
 def topic_key(topic_id: UUID) -> bytes:
@@ -106,7 +104,7 @@ def decode_topic(key: bytes, value: bytes) -> TopicRecord:
     if len(key) != len(TOPIC_PREFIX) + 16:
         raise CorruptStorage(f"the record {key!r} has no topic id")
     topic_id = UUID(bytes=key[len(TOPIC_PREFIX) :])
-    content = _load(value, f"topic/{topic_id}")
+    content = load(value, f"topic/{topic_id}")
     match content:
         case [str(name), int(partitions), dict(), int(created_ms), int(state)] if (
             partitions >= 1 and state in (_LIVE, _DELETING) and _maps_texts(configs := cast(list[object], content)[2])
@@ -114,7 +112,7 @@ def decode_topic(key: bytes, value: bytes) -> TopicRecord:
             topic = Topic(name, topic_id, partitions, types.MappingProxyType(configs), created_ms)
             return TopicRecord(topic, state == _DELETING)
         case other:
-            raise CorruptStorage(f"the record topic/{topic_id} reads {_shown(other)}")
+            raise CorruptStorage(f"the record topic/{topic_id} reads {shown(other)}")
 
 
 def _maps_texts(value: object) -> TypeGuard[dict[str, str]]:
@@ -122,17 +120,3 @@ def _maps_texts(value: object) -> TypeGuard[dict[str, str]]:
         return False
     items = cast(dict[object, object], value).items()
     return all(isinstance(name, str) and isinstance(text, str) for name, text in items)
-
-
-def _shown(value: object) -> str:
-    try:
-        return f"{value!r:.1000}"
-    except ValueError:
-        return "a number of thousands of digits"  # which Python does not print
-
-
-def _load(value: bytes, name: str) -> object:
-    try:
-        return cast(object, cbor2.loads(value))
-    except cbor2.CBORDecodeError as error:
-        raise CorruptStorage(f"the record {name!r} is not CBOR: {error}") from error

@@ -47,6 +47,7 @@ class GroupRefusal(Enum):
     SUBSCRIBED = "a member of the group consumes this topic"
     TOO_LARGE = "names, metadata or assignments take more room than a member may have"
     NO_ROOM = "the node has as many groups or joining members as it has room for: try again later"
+    NOT_KEPT = "the disk refuses to keep the group: find the coordinator again, and try again"
     STOPPING = "the node is stopping: find the coordinator again, and try again"
 
 
@@ -82,7 +83,7 @@ class GroupDescription:
     group_id: str
     state: GroupState
     protocol_type: str
-    """`consumer` for consumers; empty if nobody has joined since the node's start."""
+    """`consumer` for consumers; empty if the group has only offsets, and had no members lately."""
     protocol: str
     """The assignment strategy that the members agreed on; empty while there is none."""
     members: tuple[MemberDescription, ...]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from fairlog.groups.messages import Joining, Ticket
+from fairlog.groups.kept import KeptMember
+from fairlog.groups.messages import NO_MEMBER_ID, Joined, Joining, Ticket
 
 MEMBER_BYTES_MAX = 1 << 20
 """What names and metadata of one member may take; its assignment may take as much. In Kafka a whole group, with all
@@ -57,6 +58,11 @@ class Member:
     """Was never told of a generation."""
     join_ticket: Ticket | None = None
     sync_ticket: Ticket | None = None
+    in_place: tuple[int, Joined] | None = None
+    """Its JoinGroup waits only until the group is kept under this number, and is answered so: it takes over a static
+    member's place in a stable group."""
+    is_back: bool = True
+    """False from a restart until it is heard of."""
     deadline_ms: float = field(default=math.inf)
     """When it is taken for dead unless it is heard of; infinite while one of its requests waits for others."""
 
@@ -71,6 +77,39 @@ class Member:
             max(request.rebalance_timeout_ms, REBALANCE_MS_MIN),
             protocols_of(request),
             bytes_of(request),
+        )
+
+    @classmethod
+    def resumed(cls, kept: KeptMember, protocol_type: str) -> Member:
+        """The member as it was kept before a restart."""
+        joining = Joining(
+            kept.member_id,
+            kept.instance_id,
+            NO_MEMBER_ID,
+            id_required=False,
+            knows_skipping=False,
+            client_id=kept.client_id,
+            client_host=kept.client_host,
+            session_timeout_ms=kept.session_timeout_ms,
+            rebalance_timeout_ms=kept.rebalance_timeout_ms,
+            protocol_type=protocol_type,
+            protocols=kept.protocols,
+        )
+        member = cls.of(kept.member_id, joining)
+        member.assignment, member.is_new, member.is_back = kept.assignment, False, False
+        return member
+
+    def to_keep(self) -> KeptMember:
+        """All of it that outlives a restart."""
+        return KeptMember(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            self.session_timeout_ms,
+            self.rebalance_timeout_ms,
+            tuple(self.protocols.items()),
+            self.assignment,
         )
 
     @property

@@ -6,8 +6,8 @@
 | has members, of which none consumes the topic | its commit |
 | has no members | its commit, or the moment when the last member left, whichever is later |
 
-Membership is in memory. So the start of the run counts as the moment when the last member left: a group that
-was alive before a restart has the whole retention time to come back. (Kafka keeps that moment on disk.)
+When the last member left is in memory. So of a group without members the start of the run counts as that moment: it
+has the whole retention time to come back. (Kafka keeps that moment on disk.)
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.member import MEMBER_BYTES, Member, protocols_of
-from fairlog.groups.messages import Joining
+from fairlog.groups.messages import NO_MEMBER_ID, Joining, Leaving
 from fairlog.groups.votes import Votes
 
 
@@ -30,6 +30,11 @@ class Roster:
         self._instances: dict[str, str] = {}
         """Member ids by instance id."""
         self._votes = Votes()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are neither members nor those who are about to join."""
+        return not self.members and not self.pending
 
     def enter(self, member: Member, protocol_type: str) -> None:
         self.members[member.member_id] = member
@@ -78,11 +83,31 @@ class Roster:
         """The member that says to be this one; a refusal if it is not, or not any more."""
         holder = self.holder_of(instance_id)
         if holder is not None and holder.member_id != member_id:
-            return GroupRefusal.FENCED_INSTANCE
+            # What is kept may be a rebalance old: until the holder is heard of it may be the one that was replaced, and
+            # who is fenced gives up for good.
+            return GroupRefusal.FENCED_INSTANCE if holder.is_back else GroupRefusal.UNKNOWN_MEMBER
         member = self.members.get(member_id)
         if member is None or (instance_id is not None and holder is None):
             return GroupRefusal.UNKNOWN_MEMBER
         return member
+
+    def find_joining(self, request: Joining) -> Member | GroupRefusal | None:
+        """The member that joins again, or whose place is to be taken; None if it is a new one that may come so."""
+        if request.member_id == NO_MEMBER_ID:
+            return self.holder_of(request.instance_id)
+        if request.member_id not in self.pending:
+            return self.find(request.member_id, request.instance_id)
+        # Ids are given in advance to members that are not static.
+        return None if request.instance_id is None else GroupRefusal.UNKNOWN_MEMBER
+
+    def find_leaving(self, leaving: Leaving) -> Member | GroupRefusal:
+        """The member that goes, or is sent away; a refusal if there is none."""
+        if leaving.member_id == NO_MEMBER_ID:
+            # An operator sends a static member away, and need not know which process it is.
+            holder = self.holder_of(leaving.instance_id)
+            if holder is not None:
+                return holder
+        return self.find(leaving.member_id, leaving.instance_id)
 
     def goes_together(self, request: Joining, member: Member | None) -> bool:
         """Whether the others are of the same protocol type, and all know one of the strategies.

@@ -4,7 +4,8 @@ It gives the machines their time and their tickets, parks the requests that wait
 One task (`run`) sleeps until the first of all groups is due; heartbeats move deadlines only backwards, so they touch
 neither that task nor its heap, and a group that wakes it too early just says when it is due next.
 
-Membership is not kept over a restart: members are told UNKNOWN_MEMBER_ID and join again (decision 23).
+What a group wants kept over a restart goes to the keeper (`_keep`), whose word that it is on disk comes back as one
+more call of the machine (`_told`). A start begins with what was kept (`resume`), and members go on (decision 40).
 
 Memory. Groups, members, metadata and assignments take from one budget, `MEMBERSHIP_BYTES_MAX`; while it is spent, who
 wants to join is told to try again later. Of a parked request nothing is held but its ticket: what it said is in the
@@ -17,9 +18,9 @@ import functools
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 import trio
@@ -31,6 +32,7 @@ from fairlog.groups.interface import (
     GroupRefusal,
     is_group_id,
 )
+from fairlog.groups.kept import Keeping, KeptGroup
 from fairlog.groups.machine import Group
 from fairlog.groups.member import bytes_of
 from fairlog.groups.messages import (
@@ -56,6 +58,14 @@ MEMBERSHIP_BYTES_MAX = 256 << 20
 
 _STALE_MAX = 1_000
 """So many stale entries the heap may have, beside as many as there are groups, before it is made anew."""
+
+
+class Keeper(Protocol):
+    """What keeps groups over a restart; `fairlog.groups.keeper.Keeper` is one."""
+
+    def keep(self, group_id: str, group: KeptGroup | None, told: Callable[[bool], None]) -> None: ...
+
+    async def settled(self, group_id: str) -> None: ...
 
 
 @dataclass(slots=True)
@@ -112,6 +122,7 @@ class LocalGroups:
         self._entries: dict[str, _Entry] = {}
         self._size_bytes = 0
         self._offsets: GroupOffsets | None = None
+        self._keeper: Keeper | None = None
         self._tickets = itertools.count(1)
         self._parked: dict[Ticket, ParkedRequest[Any]] = {}
         self._due: list[tuple[float, str]] = []
@@ -122,6 +133,21 @@ class LocalGroups:
     def ask_offsets_of(self, offsets: GroupOffsets) -> None:
         """Where groups without members are to be looked for. Until this is called, none has offsets."""
         self._offsets = offsets
+
+    def resume(self, keeper: Keeper, kept: Mapping[str, KeptGroup]) -> None:
+        """Go on with the groups that were kept before the start, and keep them with `keeper`; before any request.
+
+        Until this is called groups end with the run, and count as kept at once.
+        """
+        assert not self._entries, "groups have begun anew already"
+        self._keeper = keeper
+        for group_id, each in kept.items():
+            group = Group.resumed(group_id, each, self._settings, _clock_ms())
+            entry = self._entries[group_id] = _Entry(group, group.state, empty_since_ms=self._unix_ms())
+            self._settle(entry, ())
+        members = sum(len(each.members) for each in kept.values())
+        if members:
+            log.info("groups go on", groups=len(kept), members=members)
 
     async def run(self) -> None:
         """Do what time brings, until cancelled."""
@@ -246,9 +272,10 @@ class LocalGroups:
         return [*found, *(GroupOverview(group, GroupState.EMPTY, "") for group in others)]
 
     async def delete(self, group: str) -> GroupRefusal | None:
-        """Forget a group that has no members, with its offsets. Raises StorageFailure.
+        """Forget a group that has no members, with its offsets, for good. Raises StorageFailure.
 
-        Who joins in the meantime finds the group without offsets. Cancelled: the offsets are deleted or not.
+        Who joins in the meantime finds the group without offsets. Cancelled: the offsets are deleted or not. If the
+        disk refuses at last, an empty group is there again after a restart, for as long as one is remembered.
         """
         known = self._group(group)
         if known is None and group not in self._with_offsets():
@@ -260,6 +287,8 @@ class LocalGroups:
         if refusal is None and entry is not None and entry.group.is_empty:
             entry.group.forget()
             self._settle(entry, ())
+            if self._keeper is not None:
+                await self._keeper.settled(group)
         return refusal
 
     # --- the machines --------------------------------------------------------------------------------
@@ -302,6 +331,7 @@ class LocalGroups:
                 # Noted once: taken from two clocks at each question, the answer would not stay the same.
                 entry.empty_since_ms = self._unix_ms()
             entry.state = group.state
+        keeping = group.take_keeping()
         if group.state is GroupState.DEAD or group.never_was:
             self._size_bytes -= group.size_bytes
             del self._entries[group.group_id]
@@ -309,6 +339,20 @@ class LocalGroups:
                 self._offsets.members_left(group.group_id, entry.empty_since_ms)
         elif group.due_ms < entry.scheduled_ms:
             self._schedule(entry)
+        if keeping is not None:
+            self._keep(entry, keeping)
+
+    def _keep(self, entry: _Entry, keeping: Keeping) -> None:
+        told = functools.partial(self._told, entry, keeping.number)
+        if self._keeper is None:
+            told(True)
+        else:
+            self._keeper.keep(entry.group.group_id, keeping.group, told)
+
+    def _told(self, entry: _Entry, number: int, is_kept: bool) -> None:
+        group = entry.group
+        if self._entries.get(group.group_id) is entry:  # else it was forgotten, and nobody waits
+            self._settle(entry, (group.kept if is_kept else group.not_kept)(number, _clock_ms()))
 
     def _schedule(self, entry: _Entry) -> None:
         entry.scheduled_ms = entry.group.due_ms

@@ -33,6 +33,7 @@ class Cause(Enum):
     ASSIGNED = "the leader says who reads what"
     EMPTIED = "the last member is gone"
     FORGOTTEN = "the empty group was deleted, or idle for long"
+    RESUMED = "the node has started, and the group was stable when it was last kept"
 
 
 class Row(NamedTuple):
@@ -49,6 +50,7 @@ _S = GroupState
 TABLE: tuple[Row, ...] = (
     Row(_S.EMPTY, Cause.REBALANCE, _S.PREPARING_REBALANCE, "the first JoinGroup waits for company"),
     Row(_S.EMPTY, Cause.FORGOTTEN, _S.DEAD, "none is left to notice"),
+    Row(_S.EMPTY, Cause.RESUMED, _S.STABLE, "nothing: they go on"),
     #
     Row(_S.PREPARING_REBALANCE, Cause.GATHERED, _S.COMPLETING_REBALANCE, "every parked JoinGroup is answered"),
     Row(_S.PREPARING_REBALANCE, Cause.EMPTIED, _S.EMPTY, "none is left to notice"),

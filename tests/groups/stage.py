@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairlog.groups.interface import GroupRefusal
+from fairlog.groups.kept import Keeping, KeptGroup
 from fairlog.groups.machine import Group
 from fairlog.groups.messages import Answer, Joined, Joining, JoinRefused, Leaving, Synced, Syncing, Ticket
 from fairlog.groups.settings import GroupSettings
@@ -40,12 +41,21 @@ def joining(member_id: str = "", **fields: Any) -> Joining:
 
 
 class Stage:
-    """One group; tickets count up, answers are collected by ticket, each at most once."""
+    """One group; tickets count up, answers are collected by ticket, each at most once.
 
-    def __init__(self, **settings: int) -> None:
-        self.group = Group("g", GroupSettings(**{"initial_rebalance_delay_ms": 0, **settings}), 0)
+    What is to be kept is kept at once, unless the disk is `slow`: then `disk` says when it is.
+    """
+
+    def __init__(self, *, slow: bool = False, **settings: int) -> None:
+        self.settings = GroupSettings(**{"initial_rebalance_delay_ms": 0, **settings})
+        self.group = Group("g", self.settings, 0)
         self.now_ms = 0
         self.answers: dict[Ticket, Any] = {}
+        self.slow = slow
+        self.to_keep: Keeping | None = None
+        """What the disk has yet to keep."""
+        self.kept: KeptGroup | None = None
+        """What a restart would find."""
         self._tickets = 0
 
     def ticket(self) -> Ticket:
@@ -57,6 +67,31 @@ class Stage:
             assert isinstance(answer, Answer)
             assert answer.ticket not in self.answers, "answered twice"
             self.answers[answer.ticket] = answer.what
+        keeping = self.group.take_keeping()
+        if keeping is not None:
+            self.to_keep = keeping
+            if not self.slow:
+                self.disk()
+
+    def disk(self, *, refuses: bool = False) -> None:
+        """Keep what is to be kept, or refuse."""
+        keeping, self.to_keep = self.to_keep, None
+        assert keeping is not None, "there is nothing to keep"
+        if refuses:
+            self.collect(self.group.not_kept(keeping.number, self.now_ms))
+        else:
+            self.kept = keeping.group
+            self.collect(self.group.kept(keeping.number, self.now_ms))
+
+    def restart(self) -> None:
+        """The node is killed, and starts after a while; nothing that waits is ever answered."""
+        self.now_ms += 1_000
+        self.to_keep = None
+        self.group = (
+            Group("g", self.settings, self.now_ms)
+            if self.kept is None
+            else Group.resumed("g", self.kept, self.settings, self.now_ms)
+        )
 
     def join(self, name: str, *, known: bool = False, **fields: Any) -> Ticket:
         """`name` joins: for the first time, or again if it is `known`."""

@@ -1,9 +1,10 @@
 """The state machine of one group, driven by members who do and say anything.
 
 Members join with and without ids, static or not, change their minds, sync in whatever generation they like, go,
-hang up and die; ids that were taken from them go on asking. After every step the promises in the head of
-`fairlog/groups/machine.py` are compared with what was answered. In the end nothing happens any more but time: then
-every request that still waits must be answered, and the group must be forgotten.
+hang up and die; ids that were taken from them go on asking; and the node is killed, and starts with what was kept.
+After every step the promises in the head of `fairlog/groups/machine.py` are compared with what was answered. In the
+end nothing happens any more but time: then every request that still waits must be answered, and the group must be
+forgotten.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fairlog.groups.interface import GroupRefusal
-from fairlog.groups.machine import GROUP_BYTES, IDLE_MS_MAX, NEW_MEMBER_JOIN_MS
+from fairlog.groups.machine import GROUP_BYTES
 from fairlog.groups.member import MEMBER_BYTES
 from fairlog.groups.messages import Joined, JoinRefused, Leaving, Synced
 from fairlog.groups.states import GroupState
+from fairlog.groups.waiting import IDLE_MS_MAX, NEW_MEMBER_JOIN_MS
 from tests.groups.stage import Stage, wish
 
 INSTANCES = (None, None, "S", "T")
@@ -64,6 +66,8 @@ class Members(RuleBasedStateMachine):
         self.generation = 0
         self.assigned: dict[int, dict[str, bytes]] = {}
         """What the leader had for those who were members then, by generation."""
+        self.told = 0
+        """The last generation in which somebody was told what it reads."""
 
     # ------------------------------------------------------------------------------- looking at what came
 
@@ -98,6 +102,7 @@ class Members(RuleBasedStateMachine):
                     assert request.member_id in now_members, "a stale member got an assignment"
                     assert request.generation == self.generation, "an assignment of another generation"
                     assert answer.assignment == self.heir(request.member_id)
+                    self.told = self.generation
                 case GroupRefusal():
                     assert request.kind == "sync"
 
@@ -226,6 +231,22 @@ class Members(RuleBasedStateMachine):
             self.ask("sync", leader, self.generation, lambda: self.stage.sync(leader, to=to))
             assert self.group.state is GroupState.STABLE
 
+    @precondition(lambda self: self.group.state is not GroupState.DEAD)
+    @rule()
+    def restart(self):
+        """What is not kept is undone, but nothing that anybody was told."""
+        members = set(self.stage.members)
+        self.stage.restart()
+        self.group = self.stage.group
+        self.waiting.clear()
+        self.members = set(self.stage.members)
+        self.gone = (self.gone | members) - self.members
+        assert self.group.generation >= self.told
+        assert self.group.state in (GroupState.EMPTY, GroupState.STABLE)
+        self.generation = self.group.generation
+        for member in self.group.describe().members:
+            assert member.assignment == self.heir(member.member_id)
+
     def pass_time(self, ms):
         for _ in self.stage.ticks(ms):
             self.look()
@@ -238,12 +259,12 @@ class Members(RuleBasedStateMachine):
         roster = self.group._roster
         assert all(member.deadline_ms > now_ms for member in roster.members.values())
         assert all(until_ms > now_ms for until_ms in roster.pending.values())
-        assert self.group._deadline_ms > now_ms
+        assert self.group._waiting.until_ms > now_ms
 
     @invariant()
     def shell_is_told_in_time(self):
         """It sleeps until `due_ms`."""
-        assert self.group.due_ms <= self.group._soonest_ms()
+        assert self.group.due_ms <= self.group._waiting.soonest_ms()
 
     @invariant()
     def leader_is_a_member(self):

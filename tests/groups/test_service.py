@@ -10,10 +10,10 @@ import trio.testing
 
 from fairlog.groups import service
 from fairlog.groups.interface import GroupRefusal
-from fairlog.groups.machine import IDLE_MS_MAX, PENDING_MEMBER_MS_MAX
 from fairlog.groups.messages import Joined, JoinRefused, Leaving, Synced, Syncing
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
+from fairlog.groups.waiting import IDLE_MS_MAX, PENDING_MEMBER_MS_MAX
 from tests.groups.stage import REBALANCE_MS, SESSION_MS, joining, wish
 
 R = GroupRefusal

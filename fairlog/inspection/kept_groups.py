@@ -1,0 +1,33 @@
+"""The store of what is kept of groups made readable: every record, also what does not read back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from datalog.lmdb_pages import LmdbFile
+from fairlog.groups import kept
+from fairlog.inspection.lines import Line
+from fairlog.inspection.small_stores import show_small_store
+
+
+def show_kept_groups(file: LmdbFile) -> Iterator[Line]:
+    """All records, in the order of their keys; of members who they are, and not what they read."""
+    return show_small_store("groups' members", file, _show)
+
+
+def _show(key: bytes, value: bytes) -> Line:
+    if key == kept.FORMAT_KEY:
+        return Line("format", {"version": kept.decode_format(value)})
+    if key == kept.START_KEY:
+        return Line("start", {"number": kept.decode_start(value)})
+    group_id, group = kept.decode_group(key, value)
+    return Line(
+        "group",
+        {
+            "name": group_id,
+            "generation": group.generation,
+            "protocol": group.protocol,
+            "leader": group.leader_id,
+            "members": [member.member_id for member in group.members],
+        },
+    )

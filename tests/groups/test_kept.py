@@ -1,0 +1,330 @@
+"""What is kept of groups: the bytes, the store, who brings it there, and the service that goes on with it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import cbor2
+import lmdb
+import pytest
+import trio
+import trio.testing
+
+from fairlog.cluster.embedded import StoreMismatch
+from fairlog.groups import kept
+from fairlog.groups.interface import GroupRefusal
+from fairlog.groups.keeper import Keeper
+from fairlog.groups.kept import KeptGroup, KeptMember
+from fairlog.groups.kept_store import KeptStore
+from fairlog.groups.messages import Leaving, Synced, Syncing
+from fairlog.groups.service import LocalGroups
+from fairlog.groups.settings import GroupSettings
+from fairlog_types import CorruptStorage, LeaderEpoch, StorageFailure
+from tests.groups.stage import SESSION_MS, joining, wish
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+GOLDEN = REPOSITORY / "tests" / "golden" / "group-membership-1.txt"
+
+ORDERS = KeptGroup(
+    7,
+    "consumer",
+    "range",
+    "a-1",
+    (
+        KeptMember("a-1", "S", "a", "/127.0.0.1", 10_000, 60_000, (("range", wish("t")), ("sticky", b"\1")), b"\0\1"),
+        KeptMember("b-2", None, "b", "/127.0.0.1", 45_000, 300_000, (("range", wish("t")),), b""),
+    ),
+)
+GONE = KeptGroup(4, "consumer", "", "", ())
+
+
+def golden() -> dict[bytes, bytes]:
+    lines = (line.split() for line in GOLDEN.read_text().splitlines())
+    return {bytes.fromhex(key): bytes.fromhex(value) for key, value in lines}
+
+
+def open_store(directory, start):
+    return KeptStore.open(directory, LeaderEpoch(start))
+
+
+def change(directory, key, value):
+    """Damage a record of the store."""
+    with lmdb.open(str(directory)) as environment, environment.begin(write=True) as transaction:
+        transaction.put(key, value)
+
+
+# --- bytes -----------------------------------------------------------------------------------------
+
+
+def test_records_written_are_those_of_the_golden_file():
+    """The bytes of format 1 do not change."""
+    written = {
+        kept.FORMAT_KEY: kept.encode_format(),
+        kept.START_KEY: kept.encode_start(3),
+        kept.group_key("orders"): kept.encode_group("orders", ORDERS),
+        kept.group_key("gone"): kept.encode_group("gone", GONE),
+    }
+    assert written == golden()
+
+
+def test_format_page_shows_the_golden_file():
+    """The page's dump is the file that the tests read."""
+    page = REPOSITORY / "docs" / "formats" / "group-membership.md"
+    assert GOLDEN.read_text() in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        replace(ORDERS, leader_id="c"),
+        replace(ORDERS, protocol="sticky"),
+        replace(ORDERS, members=(ORDERS.members[0], ORDERS.members[0])),
+        replace(ORDERS, members=(*ORDERS.members, replace(ORDERS.members[0], member_id="c"))),
+        replace(ORDERS, generation=0),
+        replace(GONE, leader_id="a-1"),
+        replace(ORDERS, members=(replace(ORDERS.members[0], session_timeout_ms=0),)),
+    ],
+)
+def test_group_that_does_not_hold_together_is_corrupt(group):
+    """Never a guess."""
+    with pytest.raises(CorruptStorage, match="group/"):
+        kept.decode_group(kept.group_key("orders"), kept.encode_group("orders", group))
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff", cbor2.dumps(1), cbor2.dumps(["orders", 1, "", "", "", [1]])])
+def test_bytes_that_are_no_group_are_corrupt(value):
+    with pytest.raises(CorruptStorage):
+        kept.decode_group(kept.group_key("orders"), value)
+
+
+def test_group_under_another_ones_key_is_corrupt():
+    with pytest.raises(CorruptStorage):
+        kept.decode_group(kept.group_key("other"), kept.encode_group("orders", ORDERS))
+
+
+# --- the store -------------------------------------------------------------------------------------
+
+
+def test_store_gives_back_what_was_kept(tmp_path):
+    """The newest of each group; of those that are forgotten nothing. A group's id may be longer than LMDB's keys."""
+    store, groups = open_store(tmp_path / "groups", 1)
+    assert groups == {}
+    store.write({"orders": GONE, "forgotten": ORDERS, "ü" * 512: GONE})
+    store.write({"orders": ORDERS, "forgotten": None, "never there": None})
+    store.close()
+    store, groups = open_store(tmp_path / "groups", 2)
+    assert groups == {"orders": ORDERS, "ü" * 512: GONE}
+    store.close()
+
+
+def test_store_reads_the_golden_records(tmp_path):
+    """A store of format 1 can be read for ever."""
+    (tmp_path / "groups").mkdir()
+    for key, value in golden().items():
+        change(tmp_path / "groups", key, value)
+    store, groups = open_store(tmp_path / "groups", 4)
+    assert groups == {"orders": ORDERS, "gone": GONE}
+    store.close()
+
+
+@pytest.mark.parametrize("start", [1, 3, 1_000])
+def test_store_that_a_start_has_passed_by_is_forgotten(tmp_path, start):
+    """Another program had the groups meanwhile, or the node was restored: what is kept is not true any more."""
+    store, _ = open_store(tmp_path / "groups", 1)
+    store.write({"orders": ORDERS})
+    store.close()
+    for each in (start, start + 1):
+        store, groups = open_store(tmp_path / "groups", each)
+        assert groups == {}
+        store.close()
+
+
+def test_store_of_a_newer_format_is_refused(tmp_path):
+    store, _ = open_store(tmp_path / "groups", 1)
+    store.close()
+    change(tmp_path / "groups", kept.FORMAT_KEY, cbor2.dumps([kept.MAGIC, kept.VERSION + 1]))
+    with pytest.raises(StoreMismatch, match="format 2, and this program reads 1"):
+        open_store(tmp_path / "groups", 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(kept.FORMAT_KEY, b"?"), (kept.START_KEY, cbor2.dumps("1")), (kept.group_key("orders"), cbor2.dumps([]))],
+)
+def test_store_that_is_damaged_is_refused_with_the_way_out(tmp_path, key, value):
+    """The sentence names the file and the record, and what can be done."""
+    store, _ = open_store(tmp_path / "groups", 1)
+    store.write({"orders": ORDERS})
+    store.close()
+    change(tmp_path / "groups", key, value)
+    with pytest.raises(CorruptStorage, match=r"data\.mdb is corrupt: the record .* or remove .*groups: then"):
+        open_store(tmp_path / "groups", 2)
+
+
+# --- the keeper ------------------------------------------------------------------------------------
+
+
+class Disk:
+    """A store whose writes wait for `go`."""
+
+    def __init__(self):
+        self.writes = []
+        self.refuses = False
+        self.go = threading.Semaphore(0)
+
+    def write(self, changes):
+        self.go.acquire()
+        if self.refuses:
+            raise StorageFailure("no")
+        self.writes.append(dict(changes))
+
+
+async def test_keeper_writes_together_what_has_gathered(nursery):
+    """And of one group the newest alone, of which alone is told."""
+    disk, told = Disk(), []
+    keeper = Keeper(disk)
+    nursery.start_soon(keeper.run)
+    keeper.keep("a", ORDERS, lambda is_kept: told.append(("a", is_kept)))
+    await trio.testing.wait_all_tasks_blocked()
+    keeper.keep("a", GONE, lambda is_kept: told.append(("never", is_kept)))
+    keeper.keep("b", ORDERS, lambda is_kept: told.append(("b", is_kept)))
+    keeper.keep("a", None, lambda is_kept: told.append(("a, gone", is_kept)))
+    assert told == []
+    disk.go.release()
+    disk.go.release()
+    await keeper.settled("a")
+    await keeper.settled("b")
+    assert disk.writes == [{"a": ORDERS}, {"a": None, "b": ORDERS}]
+    assert told == [("a", True), ("a, gone", True), ("b", True)]
+
+
+async def test_keeper_tells_a_refusal_and_goes_on(nursery):
+    """The next may be kept."""
+    disk, told = Disk(), []
+    disk.refuses = True
+    keeper = Keeper(disk)
+    nursery.start_soon(keeper.run)
+    keeper.keep("a", ORDERS, told.append)
+    disk.go.release()
+    await keeper.settled("a")
+    disk.refuses = False
+    keeper.keep("a", ORDERS, told.append)
+    disk.go.release()
+    await keeper.settled("a")
+    assert told == [False, True]
+
+
+# --- the service -----------------------------------------------------------------------------------
+
+
+class Kept:
+    """A keeper that keeps when the test says so."""
+
+    def __init__(self):
+        self.due = {}
+        self.kept = {}
+
+    def keep(self, group_id, group, told):
+        self.due[group_id] = group, told
+
+    async def settled(self, group_id):
+        self.now()
+
+    def now(self, *, refuses=False):
+        due, self.due = self.due, {}
+        for group_id, (group, told) in due.items():
+            if not refuses:
+                self.kept[group_id] = group
+            told(not refuses)
+
+
+@pytest.fixture
+def keeper():
+    return Kept()
+
+
+@pytest.fixture
+def start(keeper):
+    """Starts the service on what is kept by now."""
+
+    def make():
+        made = LocalGroups(GroupSettings(initial_rebalance_delay_ms=0), now_ms=lambda: 1_000, new_suffix=lambda: "1")
+        made.resume(keeper, {name: group for name, group in keeper.kept.items() if group is not None})
+        return made
+
+    return make
+
+
+def sync(groups, generation):
+    return groups.sync("g", Syncing("m", None, generation, None, None, {"m": b"all"}))
+
+
+async def settle(groups, keeper):
+    joined = await groups.join("g", joining(new_member_id="m")).answer()
+    parked = sync(groups, joined.generation)
+    await trio.testing.wait_all_tasks_blocked()
+    assert not parked._answered.is_set(), "told before it is kept"
+    keeper.now()
+    assert isinstance(await parked.answer(), Synced)
+    return joined.generation
+
+
+async def test_service_goes_on_with_what_is_kept(autojump_clock, keeper, start, nursery):
+    """Members, memory and deadlines: a member that does not come back is missed at the end of its session."""
+    before = start()
+    generation = await settle(before, keeper)
+    groups = start()
+    nursery.start_soon(groups.run)
+    assert groups._size_bytes == before._size_bytes
+    assert groups.heartbeat("g", "m", None, generation) is None
+    assert groups.may_commit("g", "m", None, generation, transactional=True) is None
+    assert groups.may_commit("g", "m", None, generation - 1, transactional=True) is GroupRefusal.ILLEGAL_GENERATION
+    assert (groups.subscribed("g"), groups.is_empty("g")) == ({"t"}, False)
+    await trio.sleep(SESSION_MS / 1000 + 1)
+    assert groups.is_empty("g")
+    keeper.now()
+    assert keeper.kept["g"] == KeptGroup(generation + 1, "consumer", "", "", ())
+
+
+async def test_service_refuses_who_waits_for_a_disk_that_refuses(keeper, start):
+    groups = start()
+    joined = await groups.join("g", joining(new_member_id="m")).answer()
+    parked = sync(groups, joined.generation)
+    keeper.now(refuses=True)
+    assert await parked.answer() is GroupRefusal.NOT_KEPT
+
+
+async def test_service_that_stops_answers_who_waits_for_the_disk(keeper, start):
+    """Once: what the disk says later is of no interest."""
+    groups = start()
+    joined = await groups.join("g", joining(new_member_id="m")).answer()
+    parked = sync(groups, joined.generation)
+    groups.stop()
+    assert await parked.answer() is GroupRefusal.STOPPING
+    keeper.now()
+
+
+async def test_deleted_group_is_not_there_after_a_restart(keeper, start):
+    """DeleteGroups is answered when that is certain; the next group of the name begins anew."""
+    groups = start()
+    await settle(groups, keeper)
+    groups.leave("g", [Leaving("m", None)])
+    keeper.now()
+    assert start().describe("g") is not None
+    assert await groups.delete("g") is None
+    assert keeper.kept["g"] is None
+    assert start().describe("g") is None
+
+
+async def test_word_of_a_forgotten_group_does_not_reach_the_next_of_its_name(keeper, start):
+    """It may come late."""
+    groups = start()
+    await settle(groups, keeper)
+    groups.leave("g", [Leaving("m", None)])
+    _, late = keeper.due["g"]
+    assert await groups.delete("g") is None
+    groups.join("g", joining(new_member_id="n"))
+    late(True)
+    assert not groups.is_empty("g")
