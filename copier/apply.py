@@ -9,6 +9,9 @@ undone and nothing has happened.
 In a log of marker mode, whose batches are copied before their transaction is decided, the same block keeps which
 transactions are open, and its markers, which have no payload, become control batches here (KIP-98).
 
+A large group is copied by `stage`, in several LMDB transactions that only put batches behind the ends of its logs, and
+then by `apply`, which finds them there and publishes them.
+
 The marks are read and written in the block that writes the data: that is why copying again what was
 copied changes nothing (invariant 4), and why a reader sees a group whole or not at all (invariant 7).
 Offsets are checked to be dense here and once more in the data log (invariant 2). The batches of one transaction, or of
@@ -22,16 +25,18 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Protocol
 
-from copier.plan import Group, LogPlan, batches_at, logs_of, plan
+from copier.plan import Group, LogPlan, batches_at, is_copied, logs_of, plan
+from copier.staging import Piece
 from datalog.batch import patch
 from datalog.control_batch import encode_control_batch
 from datalog.interface import AbortedTransaction, DataLogs, DataLogWriter, Mark, OpenInLog
 from datalog.offset_entries import OffsetEntry, decode_offset_entries
 from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LogId, LogKind, Offset, ProducerId
 from journal.failpoints import reach
-from journal.placing import OpenPart, PlacedMarker, PlacedTransaction
+from journal.placing import BatchRef, OpenPart, PlacedBatch, PlacedMarker, PlacedTransaction
 
 
 class PayloadSource(Protocol):
@@ -65,14 +70,17 @@ def apply(
     data_logs: DataLogs,
     journals: Mapping[LogId, PayloadSource],
     dropped: Container[LogId],
-    now_s: float,
+    cut_at_s: float | None,
+    staged: Mapping[LogId, Sequence[int]],
 ) -> Copied:
     """Copy the groups; all of it becomes visible at once, or nothing does.
 
     `journals` has the journal of every log that the groups touch, except for those in `dropped`.
     `dropped` names logs that are being deleted, whose items are left out; it may grow while this runs. A log
     is entered there *before* its data log is dropped, so that looking it up behind the lock of the write
-    block is enough. `now_s` is of a clock that does not go back: the data logs keep a cut now and then.
+    block is enough. `cut_at_s` is of a clock that does not go back: the data logs keep a cut now and then. It is
+    None where what the groups leave is none. `staged` has the sizes of the batches of the logs that were staged before,
+    which are published.
 
     Raises StorageFailure (the data log refused), CorruptStorage (a frame does not read back), OSError. The
     same groups may be applied again after any of these.
@@ -90,21 +98,26 @@ def apply(
                 reach("copier.copy.between_logs")
             log = log_plan.log
             first = marks[log].next_offset
-            next_offset, copied_bytes = _copy_data(log_plan, first, writer, journals[log])
+            if log in staged:
+                next_offset, copied_bytes = _publish(log_plan, first, writer, staged[log])
+            else:
+                next_offset, copied_bytes = _copy_data(log_plan, first, writer, journals[log])
+            _bind(log_plan, writer)
             new_marks[log] = _copy_state(log_plan, next_offset, writer)
             if log_plan.data:
                 high_watermarks[log] = next_offset
                 last_stable[log] = writer.last_stable_offset(log)
             records += next_offset - first
             payload_bytes += copied_bytes
-        if high_watermarks:
-            writer.put_cut(now_s)
+        if high_watermarks and cut_at_s is not None:
+            writer.put_cut(cut_at_s)
         reach("copier.copy.before_commit")
     reach("copier.copy.after_commit")
     # Not as each is read: the commit would take what this gives back, and it has time, as it runs in a thread; but what
     # comes next into the journals is written by the event loop.
     for log_plan in plans:
-        _let_go(log_plan, journals[log_plan.log])
+        if log_plan.log not in staged:
+            _let_go(log_plan, journals[log_plan.log])
     return Copied(new_marks, high_watermarks, last_stable, records, payload_bytes)
 
 
@@ -115,7 +128,6 @@ def _copy_data(
     log = log_plan.log
     payload_bytes = 0
     grown: dict[ProducerId, OpenPart] = {}
-    units: list[_Unit] = []
     for item in log_plan.data:
         if isinstance(item, PlacedMarker):
             assert item.offset == next_offset, f"{log}: marker at {item.offset}, the data log is at {next_offset}"
@@ -125,17 +137,15 @@ def _copy_data(
             continue
         for base_offset, batch in batches_at(item):
             assert base_offset == next_offset, f"{log}: placed at {base_offset}, the data log is at {next_offset}"
-            payload = journal.read_payload(batch.position, batch.frame_bytes)
-            payload_bytes += len(payload)
             if log.kind == LogKind.OFFSETS.value:
+                payload = journal.read_payload(batch.position, batch.frame_bytes)
                 writer.put_offsets(log, _offset_entries(payload, log, batch.position))
             else:
-                patch(payload, base_offset, item.leader_epoch)
+                payload = _patched(item, base_offset, batch, journal)
                 writer.append(log, base_offset, batch.record_count, batch.max_timestamp_ms, payload)
+            payload_bytes += len(payload)
             next_offset = Offset(base_offset + batch.record_count)
-        if isinstance(item, PlacedTransaction):
-            _add_to(units, item)
-        elif item.part is not None:
+        if isinstance(item, PlacedBatch) and item.part is not None:
             if item.part.first_offset == item.base_offset:
                 writer.put_open(log, OpenInLog(*item.part))
             else:
@@ -143,11 +153,76 @@ def _copy_data(
     # How many records an open transaction has is of interest only where the chunk ends; where it begins, at once.
     for part in grown.values():
         writer.put_open(log, OpenInLog(*part))
-    if log.kind == LogKind.TOPIC.value:
-        for unit in units:
-            if unit.batches > 1:
-                writer.bind(log, unit.base_offset, Offset(unit.end - 1))
     return next_offset, payload_bytes
+
+
+def _patched(
+    item: PlacedBatch | PlacedTransaction, base_offset: Offset, batch: BatchRef, journal: PayloadSource
+) -> bytearray:
+    """The batch as the data log has it."""
+    payload = journal.read_payload(batch.position, batch.frame_bytes)
+    patch(payload, base_offset, item.leader_epoch)
+    return payload
+
+
+def stage(
+    pieces: Sequence[Piece],
+    data_logs: DataLogs,
+    journals: Mapping[LogId, PayloadSource],
+    dropped: Container[LogId],
+) -> Mapping[LogId, Sequence[int]]:
+    """Write a stage of a large group behind the ends of its logs; answer the sizes of the batches written to each.
+
+    What the marks have passed is left out here, too, so that the sizes are those of what `apply` will plan. `journals`,
+    `dropped` and what is raised are as of `apply`; the same stage may be written again after any of these.
+    """
+    sizes: dict[LogId, list[int]] = {}
+    with data_logs.write() as writer:
+        for piece in pieces:
+            item = piece.item
+            log = item.log
+            if log in dropped or is_copied(item, writer.mark(log).copied_through):
+                continue
+            for base_offset, batch in islice(batches_at(item), piece.first, piece.end):
+                payload = _patched(item, base_offset, batch, journals[log])
+                writer.stage(log, base_offset, batch.record_count, batch.max_timestamp_ms, payload)
+                sizes.setdefault(log, []).append(len(payload))
+        reach("copier.stage.before_commit")
+    reach("copier.stage.after_commit")
+    for piece in pieces:
+        for batch in piece.item.batches[piece.first : piece.end]:
+            if piece.item.log in sizes:
+                journals[piece.item.log].let_go(batch.position, batch.frame_bytes)
+    return sizes
+
+
+def _publish(log_plan: LogPlan, next_offset: Offset, writer: DataLogWriter, sizes: Sequence[int]) -> tuple[Offset, int]:
+    """Make visible what was staged; answer the log's next offset and how many bytes it was."""
+    items: list[PlacedTransaction] = []
+    for item in log_plan.data:
+        assert isinstance(item, PlacedTransaction), f"{log_plan.log}: {item} cannot have been staged"
+        assert item.base_offset == next_offset, f"{log_plan.log}: placed at {item.base_offset}, due is {next_offset}"
+        items.append(item)
+        next_offset = Offset(next_offset + item.record_count)
+    staged = zip(chain.from_iterable(map(batches_at, items)), sizes, strict=True)
+    writer.publish(
+        log_plan.log,
+        ((Offset(base + batch.record_count - 1), batch.max_timestamp_ms, size) for (base, batch), size in staged),
+    )
+    return next_offset, sum(sizes)
+
+
+def _bind(log_plan: LogPlan, writer: DataLogWriter) -> None:
+    """Tell the data log what of it was committed as one."""
+    if log_plan.log.kind != LogKind.TOPIC.value:
+        return
+    units: list[_Unit] = []
+    for item in log_plan.data:
+        if isinstance(item, PlacedTransaction):
+            _add_to(units, item)
+    for unit in units:
+        if unit.batches > 1:
+            writer.bind(log_plan.log, unit.base_offset, Offset(unit.end - 1))
 
 
 @dataclass(slots=True)

@@ -12,6 +12,10 @@ the cost of the LMDB commit. No timer, nothing to tune::
 A change of state alone (fence, discard, forgotten producer) is nothing that anybody waits for, so it costs no flush of
 its own: it rests until the next records of the same log take it along, or until `urge`.
 
+A large group is copied in stages (`staging`), and between two of them what may go past it (`backlog`)::
+
+    stage ─▶ chunk of others ─▶ stage ─▶ chunk of others ─▶ … ─▶ the last step, with which it becomes visible
+
 The copier copies only what is durable in the journal, so that the data log never holds what a crash could
 take out of the journal again; the rest follows from `plan` and `apply`. If anything fails, it stops for good
 (`failed`): the queue stays as it is, what was copied stays readable, and a restart begins at the marks. Only a want of
@@ -27,19 +31,19 @@ for the flush of the whole queue instead of its durable head (the thread then id
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import islice, takewhile
 from time import perf_counter
 from types import MappingProxyType
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 import trio
 
-from copier.apply import Copied, PayloadSource, apply
-from copier.plan import Group, chunk_length, logs_of, merge, weight_bytes
+from copier.apply import Copied, PayloadSource, apply, stage
+from copier.backlog import Backlog
+from copier.plan import Group, logs_of, merge
+from copier.staging import Staging
 from copier.visibility import Visibility
 from datalog.interface import DataLogs, Mark
 from fairlog_types import CorruptStorage, JournalPosition, LogId, Offset, StorageFailure
@@ -52,13 +56,23 @@ CHUNK_BYTES_MAX = 8 * 2**20
 """Large enough that the commit's cost does not count, small enough to be copied in some 20 ms."""
 
 BACKLOG_BYTES_MAX = 256 * 2**20
-"""About one second's work. Behind that, leaders ask their producers to wait (`room`)."""
+"""About one second's work of a good disk. Behind that, leaders ask their producers to wait (`room`)."""
+
+BACKLOG_BYTES_SLOW = 32 * 2**20
+BACKLOG_S = 1.0
+"""On a slow disk, so much that has waited so long: what is committed now is seen behind all that is in front of it."""
+
+SMALL_BYTES = 64 * 2**10
+"""Batches up to this do not wait for that, and have an eighth of the backlog to themselves: behind two hundred large
+ones that wait for room, a small one would wait for 200 MB."""
 
 RESTING_ITEMS_MAX = 4096
 """How many changes of state may rest in memory before they are copied for their own sake."""
 
 NO_FILES_PAUSE_S = 0.5
 """Between two attempts while no file can be opened."""
+
+Done = TypeVar("Done")
 
 
 class LocalJournal(PayloadSource, Protocol):
@@ -115,18 +129,16 @@ class Copier:
         self._chunk_bytes_max = chunk_bytes_max
         self._backlog_bytes_max = backlog_bytes_max
 
-        self._queue: deque[Group] = deque()
-        self._queued_s: deque[float] = deque()
-        """When each of these was queued."""
+        self._backlog = Backlog()
+        self._staging: Staging | None = None
+        """Of the large group that stands aside, if there is one."""
         self._resting: dict[LogId, list[PlacedState]] = {}
         """Changes of state that wait for company, per log in order."""
         self._resting_items = 0
         self._dropped: set[LogId] = set()
         """Logs that were forgotten; read by the worker thread. It grows by deletions only."""
-        self._queued_groups = 0
-        """Ever put into the queue; with `_copied_groups` it tells `drain` when its part is done."""
-        self._copied_groups = 0
-        self._backlog_bytes = 0
+        self._recovered_through = 0
+        """Up to this group all were recovered. What crashes have split a transaction's group into is among them."""
         self._limiter = trio.CapacityLimiter(1)
         """Its own, so that reads which fill the common one do not hold up the copy."""
         self._work = trio.Event()
@@ -143,8 +155,10 @@ class Copier:
 
     # What comes in
 
-    def submit(self, group: Group) -> None:
+    def submit(self, group: Group, *, order: str | None = None) -> None:
         """Queue the items of one decision, which become visible together (invariant 7), in the order of calls.
+
+        Others may go past a large group if they share no log and no producer with it, and have not the same `order`.
 
         Called right after the deciding frames were appended; those of one log in its journal's order. Starts the flush
         of the journals if the group has records. After a failure the groups still queue up, for the journals hold them
@@ -153,7 +167,7 @@ class Copier:
         if any(not isinstance(item, PlacedState) for item in group):
             for item in group:
                 self._wake_resting(item.log)
-            self._enqueue(group)
+            self._enqueue(group, order)
             for item in group:
                 self._journal_of(item.log).start_flush()
             return
@@ -168,13 +182,15 @@ class Copier:
         """Queue what the journals hold beyond the marks; called once, before anything is submitted.
 
         `per_log` has, in the journal's order, what replaying each journal has placed; what a mark has passed
-        does no harm. `marks` are the marks of *all* data logs: they are where `copied` starts from.
+        does no harm. `marks` are the marks of *all* data logs: they are where `copied` starts from. Since a crash may
+        have split a group (`plan.merge`), no cuts are kept until all of it is copied.
         """
-        assert not self._queued_groups, "recover comes before submit"
+        assert not self._backlog.last_number, "recover comes before submit"
         self._marks.update(marks)
         self._visibility.reached({log: mark.next_offset for log, mark in marks.items()})
         for group in merge(per_log):
             self._enqueue(group)
+        self._recovered_through = self._backlog.last_number
         for log, items in per_log.items():
             if items:
                 self._journal_of(log).start_flush()
@@ -203,11 +219,8 @@ class Copier:
             for item in resting:
                 self._enqueue((item,))
 
-    def _enqueue(self, group: Group) -> None:
-        self._queue.append(group)
-        self._queued_s.append(perf_counter())
-        self._queued_groups += 1
-        self._backlog_bytes += weight_bytes(group)
+    def _enqueue(self, group: Group, order: str | None = None) -> None:
+        self._backlog.add(group, order, perf_counter())
         self._work.set()
 
     # What goes out
@@ -226,16 +239,21 @@ class Copier:
         Raises StorageFailure if copying stops before.
         """
         self.urge()
-        last_group = self._queued_groups
-        while self._copied_groups < last_group:
+        last_group = self._backlog.last_number
+        while self._backlog.done_through < last_group:
             await self._next_progress()
         await trio.lowlevel.checkpoint()
 
-    async def room(self) -> None:
-        """Return once the backlog is within its bound; raises StorageFailure if copying has stopped."""
-        while self.failed is not None or self._backlog_bytes > self._backlog_bytes_max:
+    async def room(self, payload_bytes: int) -> None:
+        """Return once the backlog has room for so many bytes; raises StorageFailure if copying has stopped.
+
+        It is so in the very step in which this returns: of many who wait, each finds what those before him have added.
+        """
+        while True:
+            await trio.lowlevel.checkpoint()
+            if self.failed is None and not self.is_behind(payload_bytes):
+                return
             await self._next_progress()
-        await trio.lowlevel.checkpoint()
 
     async def copied_payload(self, total_bytes: int) -> None:
         """Return once `total_bytes` of payload were copied since the start; StorageFailure if copying stops before."""
@@ -251,7 +269,16 @@ class Copier:
     @property
     def backlog_bytes(self) -> int:
         """How much is queued and not yet copied, in bytes of journal (and a little per item)."""
-        return self._backlog_bytes
+        return self._backlog.total_bytes
+
+    def is_behind(self, payload_bytes: int) -> bool:
+        """Whether so much is queued that so many bytes should not be added: see `room`."""
+        backlog_bytes, most = self._backlog.ahead_bytes, self._backlog_bytes_max
+        if payload_bytes <= SMALL_BYTES:
+            return backlog_bytes > most
+        if backlog_bytes > most - most // 8:
+            return True
+        return backlog_bytes > BACKLOG_BYTES_SLOW and _age_s(self._backlog.ahead_since_s) > BACKLOG_S
 
     @property
     def marks(self) -> Mapping[LogId, Mark]:
@@ -263,8 +290,8 @@ class Copier:
             copied_chunks=self._copied_chunks,
             copied_records=self._copied_records,
             copied_payload_bytes=self._copied_payload_bytes,
-            backlog_bytes=self._backlog_bytes,
-            lag_s=perf_counter() - self._queued_s[0] if self._queued_s else 0.0,
+            backlog_bytes=self._backlog.total_bytes,
+            lag_s=_age_s(self._backlog.oldest_s),
             resting_items=self._resting_items,
             last_copy_ms=self._last_copy_ms,
         )
@@ -278,9 +305,14 @@ class Copier:
         """
         try:
             while self.failed is None:
-                if self._queue:
-                    await self._head_is_durable()
-                    await self._copy(self._durable_chunk())
+                if self._staging is not None:
+                    await self._go_on(self._staging)
+                elif (head := self._backlog.head) is not None:
+                    await self._are_durable(head)
+                    if (large := self._backlog.set_aside_if_large()) is not None:
+                        self._staging = Staging(large)
+                        self._tell_progress()
+                    await self._copy_chunk()
                 else:
                     self._work = trio.Event()
                     await self._work.wait()
@@ -300,9 +332,9 @@ class Copier:
         self._work.set()
         self._on_failure(self.failed)
 
-    async def _head_is_durable(self) -> None:
-        """Wait for the flushes of the first group, which `submit` has started."""
-        for item in self._queue[0]:
+    async def _are_durable(self, group: Group) -> None:
+        """Wait for the flushes of the group, which `submit` has started."""
+        for item in group:
             if item.log in self._dropped:
                 continue
             try:
@@ -311,8 +343,33 @@ class Copier:
                 if item.log not in self._dropped:
                     raise
 
-    def _durable_chunk(self) -> list[Group]:
-        """The head of the queue, as far as it is durable and fits into a chunk. It stays in the queue."""
+    async def _go_on(self, staging: Staging) -> None:
+        """The next stage of the large group, or its last step; and then what may go past it."""
+        pieces = staging.stage()
+        if pieces:
+            sizes_bytes = await self._in_thread(
+                {piece.item.log for piece in pieces},
+                lambda journals: stage(pieces, self._data_logs, journals, self._dropped),
+            )
+            staging.was_written(sizes_bytes)
+        else:
+            copied = await self._apply([staging.group], staging.sizes_bytes)
+            self._staging = None
+            self._backlog.large_is_done()
+            self._account(copied)
+        await self._copy_chunk()
+
+    @property
+    def _recovered_are_copied(self) -> bool:
+        return self._backlog.done_through >= self._recovered_through
+
+    async def _copy_chunk(self) -> None:
+        """Copy what is durable at the head of the queue, or may go past a large group; nothing if nothing is.
+
+        What was recovered has an order of its own (`merge`), and nobody goes past that.
+        """
+        if self._staging is not None and not self._recovered_are_copied:
+            return
         durable: dict[LogId, JournalPosition] = {}
 
         def is_durable(group: Group) -> bool:
@@ -326,24 +383,27 @@ class Copier:
                     return False
             return True
 
-        weights = map(weight_bytes, takewhile(is_durable, self._queue))
-        return list(islice(self._queue, chunk_length(weights, self._chunk_bytes_max)))
+        chunk = self._backlog.take(is_durable, bytes_max=self._chunk_bytes_max)
+        if chunk:
+            copied = await self._apply(chunk, {})
+            self._backlog.taken_is_done()
+            self._account(copied)
 
-    async def _copy(self, chunk: Sequence[Group]) -> None:
-        journals = {log: self._journal_of(log) for log in logs_of(chunk) - self._dropped}
+    async def _apply(self, groups: Sequence[Group], staged: Mapping[LogId, Sequence[int]]) -> Copied:
+        cut_at_s = trio.current_time() if self._recovered_are_copied else None
+        return await self._in_thread(
+            logs_of(groups),
+            lambda journals: apply(groups, self._data_logs, journals, self._dropped, cut_at_s, staged),
+        )
+
+    async def _in_thread(self, logs: Set[LogId], write: Callable[[Mapping[LogId, LocalJournal]], Done]) -> Done:
+        """One write to the data logs, in the worker thread; it gets the journals of these logs that are not dropped."""
+        journals = {log: self._journal_of(log) for log in logs - self._dropped}
         started = perf_counter()
         while True:
             dropped_logs = len(self._dropped)
             try:
-                copied = await trio.to_thread.run_sync(
-                    apply,
-                    chunk,
-                    self._data_logs,
-                    journals,
-                    self._dropped,
-                    trio.current_time(),
-                    limiter=self._limiter,
-                )
+                done = await trio.to_thread.run_sync(write, journals, limiter=self._limiter)
                 break
             except NoFiles as failure:
                 # Nothing of it was written, and the journals keep it: it passes when some other file is closed.
@@ -355,14 +415,9 @@ class Copier:
                 # A log was deleted under the copy, and its journal closed: the chunk is whole without it. Nothing
                 # of it was written, so this repeats no write on a file that has failed (invariant 12).
         self._last_copy_ms = (perf_counter() - started) * 1e3
-        self._account(chunk, copied)
+        return done
 
-    def _account(self, chunk: Sequence[Group], copied: Copied) -> None:
-        for group in chunk:
-            self._queue.popleft()
-            self._queued_s.popleft()
-            self._backlog_bytes -= weight_bytes(group)
-        self._copied_groups += len(chunk)
+    def _account(self, copied: Copied) -> None:
         self._copied_chunks += 1
         self._copied_records += copied.records
         self._copied_payload_bytes += copied.payload_bytes
@@ -377,3 +432,8 @@ class Copier:
     def _tell_progress(self) -> None:
         self._progress.set()
         self._progress = trio.Event()
+
+
+def _age_s(since_s: float | None) -> float:
+    """How long ago that was; 0 if it is nothing."""
+    return 0.0 if since_s is None else perf_counter() - since_s

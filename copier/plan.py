@@ -1,6 +1,7 @@
 """What is copied next, and in which order: the copier's decisions, without any I/O.
 
-Three questions are answered here, each by one function:
+Two questions are answered here, each by one function; how much goes into one LMDB transaction, and who may go past
+whom, is for `backlog` to say:
 
 - `merge`: a restart finds, in every local journal, the items that were placed but not yet copied. In which
   order may they be copied? What was placed in several logs under one apply number is taken when it stands at the
@@ -9,7 +10,6 @@ Three questions are answered here, each by one function:
       A:  p1   T1   T2           merge:  p1 · q1 · (T1 of A) · (T2 of A, T2 of B) · q2
       B:  q1   T2   q2
 
-- `chunk_length`: how many groups from the head of the queue go into the next LMDB transaction?
 - `plan`: of the groups in a chunk, what is written per log? All batches, but of the windows and of the
   marks only the last, because a chunk becomes visible as a whole.
 
@@ -67,7 +67,7 @@ def merge(per_log: Mapping[LogId, Sequence[Placed]]) -> list[Group]:
     different groups may place the missing parts in another order than that of the surviving ones; if
     the next crash comes before these are copied, T1 precedes T2 in one journal and follows it in
     another. No order can keep both whole, so the one that was placed first is taken in pieces. Nobody
-    sees them apart: reads begin only when what recovery found is copied (`Copier.drain`).
+    sees them apart: reads begin only when what recovery found is copied (`Copier.drain`), and no cut is kept before.
     """
     runs_missing: dict[ApplyNumber, int] = {}
     for items in per_log.values():
@@ -149,21 +149,6 @@ def weight_bytes(group: Group) -> int:
         elif isinstance(item, PlacedTransaction):
             total += sum(batch.frame_bytes for batch in item.batches)
     return total
-
-
-def chunk_length(weights: Iterable[int], bytes_max: int) -> int:
-    """How many groups from the head go into one chunk: at least one if there is any, then up to `bytes_max`.
-
-    A group that is larger than `bytes_max` goes alone, because it must not be split (invariant 7).
-    """
-    total = 0
-    length = 0
-    for weight in weights:
-        total += weight
-        if length and total > bytes_max:
-            break
-        length += 1
-    return length
 
 
 def logs_of(groups: Iterable[Group]) -> set[LogId]:

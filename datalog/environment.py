@@ -17,6 +17,9 @@ Durability: `metasync=False`. A commit waits for its pages but not for the meta 
 file is whole, and at worst the last commit is undone (the journals have it). `sync()` waits for all. A crash
 of the process alone loses nothing.
 
+What was staged behind a log's end (`LmdbWriter.stage`) and not published is deleted by the transaction that opens the
+logs, before there are readers or writers.
+
 What it does not do: decide what is copied, or when (copier); know what the producers' states mean (journal); decide
 what may go (retention calls `delete_before` and `replace`).
 """
@@ -143,6 +146,7 @@ class LmdbDataLogs:
         """The data logs in an environment that is open, or in whatever stands in its place. Raises as `open`."""
         with storage_errors(directory, "opening the logs"), env.begin(write=True, buffers=True) as txn:
             tables, batches = _open_databases(directory, env, txn)
+            _delete_staged(txn, tables, batches)
             unindexed = _find_unindexed(txn, tables, batches)
         return cls(directory, env, tables, batches, unindexed)
 
@@ -299,7 +303,7 @@ class LmdbDataLogs:
                 record = self._record(txn, log)
                 database = self._batches.get(log)
                 start = max(offset, record.log_start)
-                return [] if database is None else reader.headers(txn, database, start, batches_max)
+                return [] if database is None else reader.headers(txn, database, record, start, batches_max)
 
         def entries() -> dict[int, Offset]:
             with self._reading("reading the time index") as txn:
@@ -401,6 +405,18 @@ def _open_databases(directory: Path, env: lmdb.Environment, txn: Transaction) ->
     for name in names - set(layout.TABLES) - {str(log).encode() for log in batches}:
         txn.drop(env.open_db(name, txn=txn, create=False), delete=True)
     return tables, batches
+
+
+def _delete_staged(txn: Transaction, tables: Tables, batches: Mapping[LogId, Database]) -> None:
+    """Delete what was staged behind a log's end and never published: the journals have it, and will say so again."""
+    for log, database in batches.items():
+        record = reader.find_record(txn, tables, log)
+        assert record is not None, "each log that has batches has a record"
+        with txn.cursor(db=database) as cursor:
+            remains = cursor.set_range(layout.batch_key(record.next_offset))
+            while remains:
+                cursor.delete()
+                remains = bool(cursor.key())
 
 
 def _find_unindexed(txn: Transaction, tables: Tables, logs: Iterable[LogId]) -> Unindexed:

@@ -1,11 +1,12 @@
 """The data logs as the rooms above see them: what they promise, whoever keeps the bytes.
 
 `datalog.environment.LmdbDataLogs` keeps them in LMDB; whatever else may keep them has to pass the same
-behaviour suite (tests/datalog/behaviour.py). Every method is synchronous and may block on the disk: the event
+behaviour suites (tests/datalog/behaviour.py). Every method is synchronous and may block on the disk: the event
 loop calls them in worker threads. Any number of threads may read at once; writers take turns.
 
 A log is a dense run of record batches (invariant 2) with its copied-through mark; both change in the same
-write (invariant 4). All that one `write` block does becomes visible at once, over all logs (invariant 7).
+write (invariant 4). All that one `write` block does becomes visible at once, over all logs (invariant 7). What one
+block cannot hold is staged by several, where nobody sees it, and published by the last.
 
 In a log of the marker mode, batches of open transactions stand among the others (KIP-98). Which are open is kept with
 the data (`OpenInLog`), and so are those that were aborted (`AbortedTransaction`): by the first a reader of committed
@@ -15,7 +16,7 @@ neither, and its last stable offset is its end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -230,6 +231,25 @@ class DataLogWriter(Protocol):
         `base_offset` must be the log's next offset (invariant 2) and, like `record_count` and
         `max_timestamp_ms`, what the batch's header says: AssertionError otherwise, for it is a bug of ours.
         Raises UnknownLog; StorageFailure if the disk or the map is full.
+        """
+        ...
+
+    def stage(
+        self, log: LogId, base_offset: Offset, record_count: int, max_timestamp_ms: int, data: bytes | bytearray
+    ) -> None:
+        """Put one batch, already patched, behind the log's end, or behind what is staged there: no reader sees it.
+
+        So what is too large for one block is written in several, and becomes part of the log by `publish`. Until then
+        nothing can be appended to the log (AssertionError), and what is never published has gone when the data logs are
+        opened anew. Arguments and errors are those of `append`, but that `base_offset` must follow what is staged.
+        """
+        ...
+
+    def publish(self, log: LogId, staged: Iterable[tuple[Offset, int, int]]) -> None:
+        """Let all that is staged be part of the log, as if it had been appended in this block.
+
+        `staged` names it, in order: last offset, max timestamp in ms and size in bytes of each batch. AssertionError if
+        it ends elsewhere than what is there. Raises UnknownLog.
         """
         ...
 

@@ -10,7 +10,7 @@
     fairlog.aborted      (log number, offset of its marker) → an aborted transaction of such a log
     fairlog.cuts         (log number, cut number) → where the log ended at that cut: see `datalog.cuts`
     fairlog.offsets      (log number, digests of group and topic, partition) → CBOR
-    <str(LogId)>         a topic's log: last offset of the batch → the batch
+    <str(LogId)>         a topic's log: last offset of the batch → the batch; behind the log's end, what is staged
 
 Integers in keys are big-endian and never negative (timestamps are biased), so that LMDB's order of bytes
 is the order of the numbers. A log's number stands for its name in composite keys; it is never given twice.
@@ -30,8 +30,8 @@ from datalog.offset_entries import OffsetKey
 from fairlog_types import JournalPosition, Offset, ProducerId, TxId
 
 MAGIC = b"FAIRDLOG"
-VERSION = 4
-READ_VERSIONS = (1, 2, 3, 4)
+VERSION = 5
+READ_VERSIONS = (1, 2, 3, 4, 5)
 """An older version becomes this one when a node opens it for writing."""
 
 META = b"fairlog.meta"
@@ -159,7 +159,13 @@ def decode_log_record(data: bytes | memoryview) -> LogRecord:
         number, flags, *fields = _LOG_RECORDS.get(len(data), _LOG_RECORD).unpack(data)
     except struct.error as error:
         raise DamagedValue(f"a log record has {_LOG_RECORD.size} bytes, this one {len(data)}") from error
-    return LogRecord(number, *fields, index_behind=bool(flags & _INDEX_BEHIND))
+    record = LogRecord(number, *fields, index_behind=bool(flags & _INDEX_BEHIND))
+    if min(record.log_start, record.next_offset, record.max_timestamp_at) < 0:  # keys are made of these
+        raise DamagedValue(
+            f"a log record with the offsets {record.log_start}, {record.next_offset} and {record.max_timestamp_at}, "
+            "of which none can be negative"
+        )
+    return record
 
 
 def encode_format(version: int = VERSION) -> bytes:

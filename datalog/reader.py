@@ -5,7 +5,9 @@ transaction outlives a call: an old one would keep LMDB from reusing pages). LMD
 leaves these functions has been copied out of it.
 
 A log's record is read in the same transaction as its batches. That makes every answer consistent with itself, and
-it tells whether a handle that was found before the transaction began is still that log's (`drop`).
+it tells whether a handle that was found before the transaction began is still that log's (`drop`). The record says
+where the log ends; its database may hold more, which is *staged* and not part of the log (`DataLogWriter.stage`). So
+whoever walks through batches stops at the record's end, and not at the database's.
 """
 
 from __future__ import annotations
@@ -66,8 +68,7 @@ def read_requests(
         end = last_stable_offset if request.committed_only else record.next_offset
         if request.offset < end:
             limit = min(left, request.bytes_max)
-            stop = None if end == record.next_offset else layout.batch_key(end)
-            batches, size = _read_batches(txn, database, request.offset, stop, limit, at_least_one=not any_found)
+            batches, size = _read_batches(txn, database, request.offset, end, limit, at_least_one=not any_found)
             left -= size
             any_found = any_found or bool(batches)
         aborted: tuple[AbortedTransaction, ...] = ()
@@ -81,14 +82,15 @@ def read_requests(
 
 
 def _read_batches(
-    txn: Transaction, database: Database, offset: Offset, stop: bytes | None, bytes_max: int, *, at_least_one: bool
+    txn: Transaction, database: Database, offset: Offset, end: Offset, bytes_max: int, *, at_least_one: bool
 ) -> tuple[list[bytes], int]:
-    """The batches from the one that contains `offset` on, those with keys before `stop` if that is given."""
+    """The batches from the one that contains `offset` up to `end`."""
     batches: list[bytes] = []
     size = 0
+    stop = layout.batch_key(end)
     with txn.cursor(db=database) as cursor:
         found = cursor.set_range(layout.batch_key(offset))
-        while found and (stop is None or bytes(cursor.key()) < stop):
+        while found and bytes(cursor.key()) < stop:
             batch = cursor.value()
             if size + len(batch) > bytes_max and (batches or not at_least_one):
                 break
@@ -156,10 +158,10 @@ def find_timestamp(
     """The first record at or behind the log's start with `timestamp_ms` or later."""
     if timestamp_ms > record.max_timestamp_ms:
         return None
-    start = _scan_start(txn, tables, record, timestamp_ms)
+    start, end = _scan_start(txn, tables, record, timestamp_ms), layout.batch_key(record.next_offset)
     with txn.cursor(db=database) as cursor:
         found = cursor.set_range(layout.batch_key(start))
-        while found:
+        while found and bytes(cursor.key()) < end:
             batch = cursor.value()
             if max_timestamp_of(batch) >= timestamp_ms:
                 answer = first_at_or_after(bytes(batch), timestamp_ms, record.log_start)
@@ -171,6 +173,8 @@ def find_timestamp(
 
 def find_max_timestamp(txn: Transaction, database: Database, record: LogRecord) -> TimestampOffset | None:
     """The first record with the largest timestamp of the log; the log's start, if it was cut off inside its batch."""
+    if record.log_start == record.next_offset:
+        return None
     if record.index_behind:
         return _scan_for_max(txn, database, record)
     with txn.cursor(db=database) as cursor:
@@ -202,9 +206,10 @@ def find_end_of_epoch(txn: Transaction, database: Database, record: LogRecord, l
 def _scan_for_max(txn: Transaction, database: Database, record: LogRecord) -> TimestampOffset | None:
     """`find_max_timestamp` without the help of the record: through all headers."""
     largest: tuple[int, Offset] | None = None
+    end = layout.batch_key(record.next_offset)
     with txn.cursor(db=database) as cursor:
         found = cursor.set_range(layout.batch_key(record.log_start))
-        while found:
+        while found and bytes(cursor.key()) < end:
             timestamp_ms = max_timestamp_of(cursor.value())
             if largest is None or timestamp_ms > largest[0]:
                 largest = timestamp_ms, layout.decode_batch_key(cursor.key())
@@ -227,12 +232,15 @@ def _scan_start(txn: Transaction, tables: Tables, record: LogRecord, timestamp_m
     return record.log_start
 
 
-def headers(txn: Transaction, database: Database, offset: Offset, batches_max: int) -> list[tuple[Offset, int, int]]:
-    """Key, max timestamp in ms and size of the batches from the one that contains `offset` on."""
+def headers(
+    txn: Transaction, database: Database, record: LogRecord, offset: Offset, batches_max: int
+) -> list[tuple[Offset, int, int]]:
+    """Key, max timestamp in ms and size of the log's batches from the one that contains `offset` on."""
     found_headers: list[tuple[Offset, int, int]] = []
+    end = layout.batch_key(record.next_offset)
     with txn.cursor(db=database) as cursor:
         found = cursor.set_range(layout.batch_key(offset))
-        while found and len(found_headers) < batches_max:
+        while found and bytes(cursor.key()) < end and len(found_headers) < batches_max:
             batch = cursor.value()
             found_headers.append((layout.decode_batch_key(cursor.key()), max_timestamp_of(batch), len(batch)))
             found = cursor.next()
@@ -248,7 +256,7 @@ def units(
     with txn.cursor(db=database) as cursor, txn.cursor(db=tables.transactions) as ends:
         offset = _start_of_transaction(ends, record.number, offset)
         found = cursor.set_range(layout.batch_key(max(offset, record.log_start)))
-        while found and seen < batches_max:
+        while found and seen < batches_max and layout.decode_batch_key(cursor.key()) < record.next_offset:
             batch = cursor.value()
             base_offset, last_offset = base_offset_of(batch), layout.decode_batch_key(cursor.key())
             batches, size_bytes, max_timestamp_ms = 1, len(batch), max_timestamp_of(batch)

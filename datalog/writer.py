@@ -12,6 +12,9 @@ When the oldest open transaction of a log ends, the next oldest is looked for in
 the table has found: a walk for each would make the end of n open transactions cost n². The list outlives the block if
 that is committed; whether what it names is still open is looked up in the table.
 
+`stage` puts batches behind a log's end and leaves its record alone, by which readers go; `publish` changes the record
+and no batch. In between nothing can be appended: what is appended must have the largest key of all.
+
 Where the logs end is kept for `DataLogs.cut_within` in `finish`, for every log that has grown since that was last done:
 in this block, or in earlier ones, which `Unindexed` remembers (`datalog.cuts`).
 
@@ -116,7 +119,7 @@ class LmdbWriter:
         _assert_header_agrees(log, base_offset, record_count, max_timestamp_ms, data)
         last_offset = Offset(base_offset + record_count - 1)
         if not self._txn.put(layout.batch_key(last_offset), data, append=True, db=self._database(log)):
-            raise AssertionError(f"data log {log} holds a batch behind its end, {base_offset}")
+            raise AssertionError(f"data log {log} holds a batch behind its end, {base_offset}: it is staged")
         before = time_index.note(record, last_offset, max_timestamp_ms, len(data))
         if before is not None:
             self._put_time_entry(record.number, before, last_offset)
@@ -125,6 +128,37 @@ class LmdbWriter:
         self._changed.add(log)
         self._grown.add(log)
         self._appended_records += record_count
+
+    def stage(
+        self, log: LogId, base_offset: Offset, record_count: int, max_timestamp_ms: int, data: bytes | bytearray
+    ) -> None:
+        end = self._staged_end(log)
+        if base_offset != end:
+            raise AssertionError(f"data log {log} is staged up to {end}, not up to {base_offset} (invariant 2)")
+        _assert_header_agrees(log, base_offset, record_count, max_timestamp_ms, data)
+        last_offset = Offset(base_offset + record_count - 1)
+        self._txn.put(layout.batch_key(last_offset), data, append=True, db=self._database(log))
+
+    def publish(self, log: LogId, staged: Iterable[tuple[Offset, int, int]]) -> None:
+        record = self._record(log)
+        for last_offset, max_timestamp_ms, size_bytes in staged:
+            before = time_index.note(record, last_offset, max_timestamp_ms, size_bytes)
+            if before is not None:
+                self._put_time_entry(record.number, before, last_offset)
+            record.size_bytes += size_bytes
+            self._appended_records += last_offset + 1 - record.next_offset
+            record.next_offset = Offset(last_offset + 1)
+        end = self._staged_end(log)
+        if record.next_offset != end:
+            raise AssertionError(f"data log {log} is staged up to {end}, not up to {record.next_offset} (invariant 2)")
+        self._changed.add(log)
+        self._grown.add(log)
+
+    def _staged_end(self, log: LogId) -> Offset:
+        """Behind all that is staged; the log's end if nothing is."""
+        end = self._record(log).next_offset
+        with self._txn.cursor(db=self._database(log)) as cursor:
+            return max(end, Offset(layout.decode_batch_key(cursor.key()) + 1)) if cursor.last() else end
 
     def put_offsets(self, log: LogId, entries: Sequence[OffsetEntry]) -> None:
         number = self._record(log).number
@@ -371,7 +405,8 @@ class LmdbWriter:
             return
         with self._txn.cursor(db=self._database(log)) as cursor:
             remains = cursor.set_range(layout.batch_key(through + 1))
-            while remains:
+            end = layout.batch_key(record.next_offset)
+            while remains and bytes(cursor.key()) < end:
                 key, batch = layout.decode_batch_key(cursor.key()), cursor.value()
                 before = time_index.note(scanned, key, max_timestamp_of(batch), len(batch))
                 if before is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -107,6 +107,8 @@ class LogContent:
 
     mark: Mark = field(default_factory=lambda: Mark(JournalPosition(0), JournalPosition(0), Offset(0)))
     batches: list[tuple[Offset, bytes]] = field(default_factory=list)
+    staged: list[tuple[Offset, bytes]] = field(default_factory=list)
+    """What is behind the end."""
     transactions: list[tuple[Offset, Offset]] = field(default_factory=list)
     """First and last offset of those that have several batches."""
     windows: dict[ProducerId, bytes] = field(default_factory=dict)
@@ -121,13 +123,18 @@ class MemoryDataLogs:
         self.versions: list[Mapping[LogId, LogContent]] = []
         """What every reader could have seen: the content after each write block."""
         self.calls: list[str] = []
+        self.cuts: list[Mapping[LogId, LogContent]] = []
+        """The versions that the copier has called a cut."""
         self.sync_failure: StorageFailure | None = None
 
     @contextmanager
     def write(self) -> Iterator[MemoryWriter]:
         changed = copy.deepcopy(self.content)
-        yield MemoryWriter(changed)
+        writer = MemoryWriter(changed)
+        yield writer
         self.content = changed
+        if writer.leaves_a_cut:
+            self.cuts.append(changed)
         self.versions.append(changed)
         self.calls.append("write")
 
@@ -149,6 +156,7 @@ class MemoryWriter:
 
     def __init__(self, content: dict[LogId, LogContent]) -> None:
         self._content = content
+        self.leaves_a_cut = False
 
     def _log(self, log: LogId) -> LogContent:
         if log not in self._content:
@@ -158,9 +166,22 @@ class MemoryWriter:
     def append(
         self, log: LogId, base_offset: Offset, record_count: int, max_timestamp_ms: int, data: bytearray
     ) -> None:
-        batches = self._log(log).batches
+        content = self._log(log)
         assert struct.unpack_from(">q", data)[0] == base_offset
-        batches.append((base_offset, bytes(data)))
+        assert not content.staged
+        content.batches.append((base_offset, bytes(data)))
+
+    def stage(self, log: LogId, base_offset: Offset, record_count: int, max_timestamp_ms: int, data: bytearray) -> None:
+        assert struct.unpack_from(">q", data)[0] == base_offset
+        self._log(log).staged.append((base_offset, bytes(data)))
+
+    def publish(self, log: LogId, staged: Iterable[tuple[Offset, int, int]]) -> None:
+        """Batches of the double have a record each."""
+        content = self._log(log)
+        found = [(offset, len(data)) for offset, data in content.staged]
+        assert [(last_offset, size) for last_offset, _, size in staged] == found
+        content.batches += content.staged
+        content.staged = []
 
     def last_stable_offset(self, log: LogId) -> Offset:
         """No transaction is ever open in the double."""
@@ -174,7 +195,7 @@ class MemoryWriter:
         self._log(log).offsets += entries
 
     def put_cut(self, now_s: float) -> None:
-        """The double keeps none."""
+        self.leaves_a_cut = True
 
     def put_producer(self, log: LogId, producer_id: ProducerId, state: bytes) -> None:
         self._log(log).windows[producer_id] = state
@@ -218,6 +239,8 @@ class Node:
             on_failure=self.failures.append,
             **self._bounds,
         )
+        for content in self.data_logs.content.values():
+            content.staged = []  # as when data logs are opened
         return self.copier
 
     def plain(self, log: LogId, text: bytes, records: int = 1) -> PlacedBatch:
@@ -226,17 +249,21 @@ class Node:
         base_offset = self._take_offsets(log, records)
         return PlacedBatch(log, base_offset, PRODUCER, ProducerEpoch(0), LEADER_EPOCH, batch, window, end, end)
 
-    def transaction(self, texts: Mapping[LogId, Sequence[bytes]]) -> Group:
+    def transaction(self, texts: Mapping[LogId, Sequence[bytes]], producer_id: ProducerId = PRODUCER) -> Group:
         """Append the batches and the APPLY of one transaction in every log; not submitted yet."""
-        return self.together([texts])
+        return self.together([texts], producer_id)
 
-    def together(self, lanes: Sequence[Mapping[LogId, Sequence[bytes]]]) -> Group:
-        """Append the batches and the APPLYs of several transactions that are placed as one; not submitted yet."""
+    def together(self, lanes: Sequence[Mapping[LogId, Sequence[bytes]]], producer_id: ProducerId = PRODUCER) -> Group:
+        """Append the batches and the APPLYs of several transactions that are placed as one; not submitted yet.
+
+        The first is of that producer, the others of those behind it.
+        """
         self.apply_number += 1
-        return tuple(part for lane, texts in enumerate(lanes) for part in self._parts(lane, texts))
+        lanes_of = enumerate(lanes, producer_id)
+        return tuple(part for producer, texts in lanes_of for part in self._parts(ProducerId(producer), texts))
 
-    def _parts(self, lane: int, texts: Mapping[LogId, Sequence[bytes]]) -> list[PlacedTransaction]:
-        txid = TxId(ProducerId(PRODUCER + lane), ProducerEpoch(0), self.apply_number)
+    def _parts(self, producer_id: ProducerId, texts: Mapping[LogId, Sequence[bytes]]) -> list[PlacedTransaction]:
+        txid = TxId(producer_id, ProducerEpoch(0), self.apply_number)
         parts: list[PlacedTransaction] = []
         for log, batch_texts in texts.items():
             batches = tuple(self._append(log, batch_bytes(text), 1)[0] for text in batch_texts)

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from copier.copier import BACKLOG_BYTES_SLOW, BACKLOG_S, SMALL_BYTES
 from copier.visibility import LogForgotten
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey, encode_offset_entries
 from fairlog_types import JournalPosition, LogId, Offset, ProducerId, StorageFailure
@@ -267,7 +268,7 @@ async def test_failed_flush_stops_the_copier_for_good(make_node: Any, nursery: t
     node.copier.submit((node.plain(A, b"a"),))
     nursery.start_soon(expect_failure, "copied", lambda: node.copier.copied(A, Offset(1)))
     nursery.start_soon(expect_failure, "drain", node.copier.drain)
-    nursery.start_soon(expect_failure, "room", node.copier.room)
+    nursery.start_soon(expect_failure, "room", lambda: node.copier.room(1000))
     nursery.start_soon(expect_failure, "payload", lambda: node.copier.copied_payload(1))
     await wait_all_tasks_blocked()
     node.journals[A].break_down("no space left")
@@ -330,6 +331,25 @@ async def _restart_and_check(node: Any, groups: list[Any]) -> None:
     assert all(len(version[B].batches) == (len(version[A].batches) > 0) for version in node.data_logs.versions)
 
 
+async def test_what_recovery_copies_leaves_no_cut(make_node: Any, nursery: trio.Nursery) -> None:
+    """Crashes have left the APPLYs of two transactions in orders that contradict, so one is copied in pieces."""
+    node = make_node([A, B], chunk_bytes_max=1)
+    first, second = node.transaction({A: [b"a1"]}), node.transaction({A: [b"a2"], B: [b"b2"]})
+    node.apply_number = 0
+    again = node.transaction({B: [b"b1"]})
+    assert again[0].apply_number == first[0].apply_number
+    per_log = {log: [part for part in (*first, *second, *again) if part.log == log] for log in (A, B)}
+    node.copier.recover(per_log, {log: node.data_logs.mark(log) for log in (A, B)})
+    nursery.start_soon(node.copier.run)
+    with trio.fail_after(TIMEOUT_S):
+        await node.copier.drain()
+        assert len(node.data_logs.versions) == 3
+        assert node.data_logs.cuts == []
+        node.copier.submit((node.plain(A, b"a3"),))
+        await node.copier.drain()
+    assert node.data_logs.cuts == node.data_logs.versions[3:]
+
+
 async def test_recover_takes_the_high_watermarks_from_the_marks(make_node: Any, nursery: trio.Nursery) -> None:
     """After a restart with nothing to copy, whoever waits for an old offset goes on at once."""
     node = make_node([A])
@@ -364,14 +384,14 @@ async def test_room_waits_while_the_backlog_is_too_large(make_node: Any, nursery
     """Leaders that ask for room wait until the copier has caught up."""
     node = make_node([A], backlog_bytes_max=1000)
     with trio.fail_after(TIMEOUT_S):
-        await node.copier.room()
+        await node.copier.room(1000)
     node.journals[A].hold()
     node.copier.submit((node.plain(A, bytes(1000)),))
     assert node.copier.backlog_bytes > 1000
     got_room: list[int] = []
 
     async def ask_for_room() -> None:
-        await node.copier.room()
+        await node.copier.room(1000)
         got_room.append(node.copier.backlog_bytes)
 
     async with trio.open_nursery() as askers:
@@ -381,6 +401,48 @@ async def test_room_waits_while_the_backlog_is_too_large(make_node: Any, nursery
         node.journals[A].release()
         nursery.start_soon(node.copier.run)
     assert got_room == [0]
+
+
+async def test_room_is_had_by_so_many_as_there_is_room_for(make_node: Any, nursery: trio.Nursery) -> None:
+    """A hundred producers that have waited together do not all write at once when something was copied."""
+    node = make_node([A], backlog_bytes_max=1000)
+    node.journals[A].hold()
+    node.copier.submit((node.plain(A, bytes(1000)),))
+    most: list[int] = []
+
+    async def write() -> None:
+        await node.copier.room(1000)
+        node.copier.submit((node.plain(A, bytes(1000)),))
+        most.append(node.copier.backlog_bytes)
+
+    async with trio.open_nursery() as writers:
+        for _ in range(10):
+            writers.start_soon(write)
+        await wait_all_tasks_blocked()
+        node.journals[A].release()
+        nursery.start_soon(node.copier.run)
+    assert len(most) == 10
+    assert max(most) < 2500
+
+
+async def test_room_waits_for_what_has_waited_long(
+    make_node: Any, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow disk less is let in: what is committed now is seen behind all that is in front of it."""
+    seconds = [100.0]
+    monkeypatch.setattr("copier.copier.perf_counter", lambda: seconds[0])
+    node = make_node([A])
+    node.journals[A].hold()
+    node.copier.submit((node.plain(A, bytes(BACKLOG_BYTES_SLOW)),))
+    assert not node.copier.is_behind(SMALL_BYTES + 1)
+    seconds[0] += BACKLOG_S + 0.1
+    assert node.copier.is_behind(SMALL_BYTES + 1)
+    assert not node.copier.is_behind(SMALL_BYTES), "small ones do not wait behind large ones"
+    node.journals[A].release()
+    nursery.start_soon(node.copier.run)
+    with trio.fail_after(TIMEOUT_S):
+        await node.copier.room(SMALL_BYTES + 1)
+    assert node.copier.backlog_bytes == 0
 
 
 async def test_lag_is_the_age_of_what_waits_longest(

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from copier.plan import Group, batches_at, chunk_length, is_copied, logs_of, merge, plan, weight_bytes
+from copier.backlog import Backlog
+from copier.plan import Group, batches_at, is_copied, logs_of, merge, plan, weight_bytes
 from fairlog_types import (
     NO_APPLY_NUMBER,
     ApplyNumber,
@@ -337,9 +338,11 @@ class DataLogsModel:
     def copy(self, groups: Sequence[Group], bytes_max: int = 10**9) -> list[Sequence[Group]]:
         """Copy the groups chunk by chunk; answer the chunks."""
         chunks: list[Sequence[Group]] = []
-        while groups:
-            length = chunk_length(map(weight_bytes, groups), bytes_max)
-            chunk, groups = groups[:length], groups[length:]
+        backlog = Backlog()
+        for group in groups:
+            backlog.add(group, None, 0.0)
+        while chunk := backlog.take(lambda _: True, bytes_max=bytes_max):
+            backlog.taken_is_done()
             chunks.append(chunk)
             for log_plan in plan(chunk, self.marks):
                 self.data[log_plan.log] += log_plan.data
@@ -422,14 +425,6 @@ def test_plan_of_items_out_of_order_is_refused() -> None:
     groups = [(journals.plain(LOGS[0]),), (journals.plain(LOGS[0]),)]
     with pytest.raises(AssertionError, match="placed behind"):
         plan(list(reversed(groups)), dict.fromkeys(LOGS, JournalPosition(0)))
-
-
-def test_chunk_of_one_group_beyond_the_bound_takes_it_alone() -> None:
-    """A group is never split: a large one goes alone, and an empty queue gives no chunk."""
-    assert chunk_length([50, 50, 50], 100) == 2
-    assert chunk_length([500, 1], 100) == 1
-    assert chunk_length([1, 500], 100) == 1
-    assert chunk_length([], 100) == 0
 
 
 def test_logs_of_groups_names_each_log() -> None:

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from journal.frame import LARGE_FRAME_BYTES
-from scripts.node_process import ROOT, NodeProcess
-from tests.crash import lossy_disk
+from scripts.node_process import NodeProcess
+from tests.crash import lossy_disk, uneven_flushes
 
 pytestmark = pytest.mark.slow
 
@@ -36,9 +36,9 @@ def value_of(number: int) -> bytes:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    environment = SMALL_SEGMENTS | {lossy_disk.LEDGER_VARIABLE: str(tmp_path / "ledger")}
-    program = (str(ROOT / "tests" / "crash" / "lossy_disk.py"),)
-    node = NodeProcess(tmp_path / "data", environment, program=program)
+    ledger = {lossy_disk.LEDGER_VARIABLE: str(tmp_path / "ledger")}
+    environment = SMALL_SEGMENTS | ledger | uneven_flushes.environment(1)
+    node = NodeProcess(tmp_path / "data", environment, program=lossy_disk.PROGRAM)
     node.start()
     yield node
     node.kill()

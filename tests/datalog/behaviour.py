@@ -1,10 +1,12 @@
-"""What every implementation of `datalog.interface.DataLogs` does: a suite to inherit.
+"""What every implementation of `datalog.interface.DataLogs` does: suites to inherit, and here what all of them rest on.
 
-    class TestMine(DataLogsBehaviour):
+    class TestMine(RemovalBehaviour, SearchBehaviour, TransactionsBehaviour):
         @pytest.fixture
         def open_logs(self) -> Callable[[], DataLogs]: ...
 
-`open_logs()` opens the same storage each time it is called, after closing what it opened before.
+`open_logs()` opens the same storage each time it is called, after closing what it opened before. Here stand the words
+of the suites, the logs that they begin with, and what is promised of creating, appending, reading and dropping;
+`removal_behaviour`, `search_behaviour` and `transactions_behaviour` go on from it.
 """
 
 from __future__ import annotations
@@ -18,20 +20,15 @@ import pytest
 from datalog.interface import (
     Bounds,
     Cleaned,
-    Cleaning,
     DataLogs,
     DataLogWriter,
-    EpochEnd,
     LogMissing,
     Mark,
     OffsetOutOfRange,
     ReadRequest,
     ReadResult,
-    TimestampOffset,
-    Unit,
     UnknownLog,
 )
-from datalog.keyed import open_batch, without
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
 from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, ProducerId
 from tests.datalog.batches import batch
@@ -86,7 +83,7 @@ def interrupted_write(logs: DataLogs) -> Iterator[DataLogWriter]:
 
 
 class DataLogsBehaviour:
-    """The promises of the interface, one test each."""
+    """The promises of the interface about logs and their batches, one test each."""
 
     @pytest.fixture
     def open_logs(self) -> OpenLogs:
@@ -349,357 +346,6 @@ class DataLogsBehaviour:
         with logs.write() as writer:
             writer.create(ORDERS)
         assert read_one(logs, ORDERS, 0) == []
-
-    def test_delete_before_at_batch_border_removes_what_lies_before(self, logs: DataLogs) -> None:
-        """Batches before the offset are gone, and reading before it is out of range."""
-        first, second = read_one(logs, ORDERS, 0)
-        with logs.write() as writer:
-            assert writer.delete_before(ORDERS, Offset(3)) == len(first)
-        assert logs.bounds(ORDERS) == Bounds(Offset(3), Offset(5), len(second), Offset(5))
-        assert read_one(logs, ORDERS, 3) == [second]
-        (answer,) = logs.read([ReadRequest(ORDERS, Offset(2), 1000)], bytes_max=1000)
-        assert answer == OffsetOutOfRange(ORDERS, Offset(5), Offset(3))
-
-    def test_delete_before_inside_batch_keeps_the_batch(self, logs: DataLogs) -> None:
-        """The log starts inside a batch, which is still read whole (clients skip what lies before)."""
-        whole = read_one(logs, ORDERS, 0)
-        with logs.write() as writer:
-            assert writer.delete_before(ORDERS, Offset(2)) == 0
-        assert logs.bounds(ORDERS).log_start == 2
-        assert read_one(logs, ORDERS, 2) == whole
-
-    def test_delete_before_end_empties_and_appends_go_on(self, logs: DataLogs) -> None:
-        """Offsets are never given twice, also not after everything was deleted (invariant 2)."""
-        with logs.write() as writer:
-            writer.delete_before(ORDERS, Offset(5))
-        assert logs.bounds(ORDERS) == Bounds(Offset(5), Offset(5), 0, Offset(5))
-        assert logs.max_timestamp(ORDERS) is None
-        with logs.write() as writer:
-            only = append(writer, ORDERS, 5, [1])
-        assert read_one(logs, ORDERS, 5) == [only]
-
-    def test_delete_before_log_start_or_behind_end_changes_nothing(self, logs: DataLogs) -> None:
-        """Retention may repeat itself; beyond the end is the caller's mistake."""
-        with logs.write() as writer:
-            assert writer.delete_before(ORDERS, Offset(0)) == 0
-        with pytest.raises(ValueError, match="ends at 5"), logs.write() as writer:
-            writer.delete_before(ORDERS, Offset(6))
-        assert logs.bounds(ORDERS).log_start == 0
-
-    def test_delete_before_many_batches_removes_each(self, open_logs: OpenLogs) -> None:
-        """A thousand batches over many pages go, and exactly these."""
-        logs = open_logs()
-        with logs.write() as writer:
-            writer.create(ORDERS)
-            for offset in range(2000):
-                append(writer, ORDERS, offset, [offset])
-        with logs.write() as writer:
-            writer.delete_before(ORDERS, Offset(1000))
-        batches = read_one(logs, ORDERS, 1000)
-        assert [int.from_bytes(data[:8], "big") for data in batches] == list(range(1000, 2000))
-        assert logs.bounds(ORDERS).size_bytes == sum(map(len, batches))
-
-    def test_delete_before_in_portions_starts_the_log_at_once(self, logs: DataLogs) -> None:
-        """Readers find the new start with the first portion; what is left before it goes with the next ones."""
-        with logs.write() as writer:
-            for offset in range(5, 10):
-                append(writer, ORDERS, offset, [30 + offset])
-        (last,) = read_one(logs, ORDERS, 9)
-        sizes: list[int] = []
-        while not sizes or sizes[-1]:
-            with logs.write() as writer:
-                sizes.append(writer.delete_before(ORDERS, Offset(9), batches_max=2))
-            assert logs.bounds(ORDERS).log_start == 9
-            assert read_one(logs, ORDERS, 9) == [last]
-            assert logs.units(ORDERS, Offset(0), batches_max=9) == [Unit(Offset(9), Offset(9), 1, len(last), 39)]
-            assert logs.offset_for_timestamp(ORDERS, 0) == TimestampOffset(Offset(9), 39)
-        assert len(sizes) == 4
-        assert logs.bounds(ORDERS).size_bytes == len(last)
-
-    def test_units_are_transactions_or_single_batches(self, logs: DataLogs) -> None:
-        """What was bound goes together, from wherever inside it one begins; a limit of batches cuts no unit."""
-        with logs.write() as writer:
-            sizes = [len(append_transactional(writer, ORDERS, at, [at, 99 - at])) for at in (5, 7, 9)]
-            writer.bind(ORDERS, Offset(5), Offset(8))
-        units = logs.units(ORDERS, Offset(0), batches_max=10)
-        assert [(unit.base_offset, unit.last_offset, unit.batches) for unit in units] == [
-            (0, 2, 1),
-            (3, 4, 1),
-            (5, 8, 2),
-            (9, 10, 1),
-        ]
-        assert units[2] == Unit(Offset(5), Offset(8), 2, sizes[0] + sizes[1], 94)
-        assert logs.units(ORDERS, Offset(7), batches_max=1) == units[2:3]
-        assert logs.units(ORDERS, Offset(1), batches_max=1) == units[:1]
-        assert logs.units(ORDERS, Offset(11), batches_max=1) == []
-        with logs.write() as writer:
-            writer.unbind(ORDERS, Offset(8))
-        assert [unit.batches for unit in logs.units(ORDERS, Offset(0), batches_max=10)] == [1] * 5
-
-    def test_units_of_one_log_do_not_reach_into_another(self, logs: DataLogs) -> None:
-        """What is bound in one log says nothing of others, whatever their numbers."""
-        with logs.write() as writer:
-            append_transactional(writer, ORDERS, 5, [1])
-            for at in (0, 1):
-                append_transactional(writer, PAYMENTS, at, [1])
-            writer.bind(PAYMENTS, Offset(0), Offset(1))
-        assert [unit.batches for unit in logs.units(ORDERS, Offset(0), batches_max=10)] == [1, 1, 1]
-        assert [unit.batches for unit in logs.units(PAYMENTS, Offset(0), batches_max=10)] == [2]
-
-    def test_replace_leaves_a_hole_that_readers_read_over(self, logs: DataLogs) -> None:
-        """Asked for an offset that was compacted away, a read gives the next batch; the log keeps its bounds."""
-        first, second = read_one(logs, ORDERS, 0)
-        with logs.write() as writer:
-            assert writer.replace(ORDERS, Offset(2), None)
-        for offset in (0, 1, 2, 3):
-            assert read_one(logs, ORDERS, offset) == [second]
-        assert logs.bounds(ORDERS) == Bounds(Offset(0), Offset(5), len(second), Offset(5))
-        assert logs.offset_for_timestamp(ORDERS, 0) == TimestampOffset(Offset(3), 20)
-        with logs.write() as writer:
-            assert len(append(writer, ORDERS, 5, [30])) < len(first)
-        assert len(read_one(logs, ORDERS, 1)) == 2
-
-    def test_replace_puts_a_part_in_the_place_of_a_batch(self, logs: DataLogs) -> None:
-        """The batch with fewer records stands under the same offsets; the one asked for by timestamp is found in it."""
-        whole, second = read_one(logs, ORDERS, 0)
-        opened = open_batch(whole)
-        part = without(opened, opened.records[1:2])
-        with logs.write() as writer:
-            assert writer.replace(ORDERS, Offset(2), part)
-        assert read_one(logs, ORDERS, 0) == [part, second]
-        assert read_one(logs, ORDERS, 2) == [part, second]
-        assert logs.bounds(ORDERS).size_bytes == len(part) + len(second)
-        assert logs.offset_for_timestamp(ORDERS, 0) == TimestampOffset(Offset(1), 11)
-        assert logs.offset_for_timestamp(ORDERS, 12) == TimestampOffset(Offset(3), 20)
-
-    def test_replace_of_a_batch_that_is_gone_does_nothing(self, logs: DataLogs) -> None:
-        """What retention has deleted meanwhile is not put back."""
-        whole = read_one(logs, ORDERS, 0)[0]
-        with logs.write() as writer:
-            writer.delete_before(ORDERS, Offset(3))
-        with logs.write() as writer:
-            assert not writer.replace(ORDERS, Offset(2), whole)
-            assert not writer.replace(ORDERS, Offset(2), None)
-        assert len(read_one(logs, ORDERS, 3)) == 1
-        assert logs.bounds(ORDERS).log_start == 3
-
-    def test_replace_of_the_last_batch_or_by_another_is_refused(self, logs: DataLogs) -> None:
-        """The log's end hangs on its last batch; and what takes a batch's place is a part of it."""
-        first, second = read_one(logs, ORDERS, 0)
-        with pytest.raises(AssertionError, match="last batch"), logs.write() as writer:
-            writer.replace(ORDERS, Offset(4), None)
-        with pytest.raises(AssertionError, match="take the place"), logs.write() as writer:
-            writer.replace(ORDERS, Offset(2), second)
-        assert read_one(logs, ORDERS, 0) == [first, second]
-
-    def test_replace_of_the_batch_with_the_max_leaves_searches_right(self, logs: DataLogs) -> None:
-        """Also before the time index is made anew; then it is not behind any more."""
-        with logs.write() as writer:
-            append(writer, ORDERS, 5, [18, 1])
-            writer.replace(ORDERS, Offset(4), None)
-        assert logs.time_index_is_behind(ORDERS)
-        for _ in range(2):
-            assert logs.max_timestamp(ORDERS) == TimestampOffset(Offset(5), 18)
-            assert logs.offset_for_timestamp(ORDERS, 13) == TimestampOffset(Offset(5), 18)
-            assert logs.offset_for_timestamp(ORDERS, 19) is None
-            for _ in logs.reindexing(ORDERS):
-                pass
-            assert not logs.time_index_is_behind(ORDERS)
-
-    def test_cleaned_is_kept_over_a_restart(self, logs: DataLogs, open_logs: OpenLogs) -> None:
-        """How far compaction has come, and its marks for tombstones; a new log has none."""
-        assert logs.cleaned(ORDERS) == Cleaned(Offset(0), 0, None, ())
-        done = Cleaned(Offset(3), 7, Offset(0), (Cleaning(Offset(2), 50, 1), Cleaning(Offset(3), 60, 0)))
-        with logs.write() as writer:
-            writer.put_cleaned(ORDERS, done)
-        logs = open_logs()
-        assert logs.cleaned(ORDERS) == done
-        later = Cleaned(Offset(3), 7, None, done.history[1:])
-        with logs.write() as writer:
-            writer.put_cleaned(ORDERS, later)
-        assert logs.cleaned(ORDERS) == later
-        assert logs.cleaned(PAYMENTS) == Cleaned(Offset(0), 0, None, ())
-
-    def test_clean_bytes_follow_deletion(self, logs: DataLogs) -> None:
-        """What is deleted before the point to which a log is clean is not counted as clean any more."""
-        first, second = read_one(logs, ORDERS, 0)
-        with logs.write() as writer:
-            writer.put_cleaned(ORDERS, Cleaned(Offset(5), len(first) + len(second), None, ()))
-            writer.delete_before(ORDERS, Offset(3))
-        assert logs.cleaned(ORDERS).clean_bytes == len(second)
-
-    @pytest.mark.parametrize(
-        ("timestamp_ms", "expected"),
-        [(0, (0, 10)), (10, (0, 10)), (11, (1, 11)), (13, (3, 20)), (20, (3, 20))],
-    )
-    def test_offset_for_timestamp_finds_the_first_record(
-        self, logs: DataLogs, timestamp_ms: int, expected: tuple[int, int]
-    ) -> None:
-        """The record is named exactly, also in the middle of a batch."""
-        offset, timestamp = expected
-        assert logs.offset_for_timestamp(ORDERS, timestamp_ms) == TimestampOffset(Offset(offset), timestamp)
-
-    def test_offset_for_timestamp_behind_all_finds_none(self, logs: DataLogs) -> None:
-        """No record is that young; an empty log has none at all."""
-        assert logs.offset_for_timestamp(ORDERS, 21) is None
-        assert logs.offset_for_timestamp(PAYMENTS, 0) is None
-
-    def test_offset_for_timestamp_never_answers_before_log_start(self, logs: DataLogs) -> None:
-        """Records before the start are gone, though their batch is kept; the search goes on behind it."""
-        with logs.write() as writer:
-            writer.delete_before(ORDERS, Offset(2))
-        assert logs.offset_for_timestamp(ORDERS, 0) == TimestampOffset(Offset(2), 12)
-        with logs.write() as writer:
-            writer.delete_before(ORDERS, Offset(4))
-        assert logs.offset_for_timestamp(ORDERS, 16) is None
-
-    def test_max_timestamp_names_the_record_that_has_it(self, logs: DataLogs) -> None:
-        """Not the last record, and not the batch: the record; also after retention has taken the old maximum."""
-        with logs.write() as writer:
-            append(writer, ORDERS, 5, [1, 18, 18])
-        assert logs.max_timestamp(ORDERS) == TimestampOffset(Offset(3), 20)
-        with logs.write() as writer:
-            writer.delete_before(ORDERS, Offset(5))
-        assert logs.max_timestamp(ORDERS) == TimestampOffset(Offset(6), 18)
-
-    def test_leader_epoch_ends_where_the_next_one_begins(self, logs: DataLogs) -> None:
-        """Also one without records, one before the first and one behind the last; the log's start cuts it."""
-        log, empty = LogId.of_topic(UUID(int=3), 0), LogId.of_topic(UUID(int=3), 1)
-        with logs.write() as writer:
-            writer.create(log)
-            writer.create(empty)
-            for base_offset, records, epoch in ((0, 3, 2), (3, 2, 2), (5, 4, 3), (9, 1, 6)):
-                data = batch(base_offset, [10] * records, leader_epoch=epoch)
-                writer.append(log, Offset(base_offset), records, 10, data)
-        ends = {epoch: logs.end_of_epoch(log, LeaderEpoch(epoch)) for epoch in range(8)}
-        assert ends == {
-            0: EpochEnd(None, Offset(0)),
-            1: EpochEnd(None, Offset(0)),
-            2: EpochEnd(LeaderEpoch(2), Offset(5)),
-            3: EpochEnd(LeaderEpoch(3), Offset(9)),
-            4: EpochEnd(LeaderEpoch(3), Offset(9)),
-            5: EpochEnd(LeaderEpoch(3), Offset(9)),
-            6: EpochEnd(LeaderEpoch(6), Offset(10)),
-            7: EpochEnd(LeaderEpoch(6), Offset(10)),
-        }
-        assert logs.end_of_epoch(empty, LeaderEpoch(4)) == EpochEnd(None, Offset(0))
-        with logs.write() as writer:
-            writer.delete_before(log, Offset(7))
-        assert logs.end_of_epoch(log, LeaderEpoch(2)) == EpochEnd(None, Offset(7))
-        assert logs.end_of_epoch(log, LeaderEpoch(3)) == EpochEnd(LeaderEpoch(3), Offset(9))
-        with logs.write() as writer:
-            writer.delete_before(log, Offset(10))
-        assert logs.end_of_epoch(log, LeaderEpoch(6)) == EpochEnd(None, Offset(10))
-
-    def test_producers_keep_the_newest_state_in_order_of_ids(self, logs: DataLogs) -> None:
-        """One state per log and producer; deleting forgets it, and twice is as good as once."""
-        with logs.write() as writer:
-            for producer_id, state in ((300, b"a"), (2, b"b"), (300, b"c"), (70_000, b"d")):
-                writer.put_producer(ORDERS, ProducerId(producer_id), state)
-            writer.put_producer(PAYMENTS, ProducerId(2), b"other")
-        assert logs.producers(ORDERS) == [(2, b"b"), (300, b"c"), (70_000, b"d")]
-        with logs.write() as writer:
-            writer.delete_producer(ORDERS, ProducerId(2))
-            writer.delete_producer(ORDERS, ProducerId(2))
-        assert logs.producers(ORDERS) == [(300, b"c"), (70_000, b"d")]
-        assert logs.producers(PAYMENTS) == [(2, b"other")]
-
-    def test_offsets_keep_the_newest_value_per_key(self, logs: DataLogs) -> None:
-        """Later entries win, also within one call; None deletes."""
-        first, second = OffsetKey("g", "t", 0), OffsetKey("g", "t", 1)
-        with logs.write() as writer:
-            writer.put_offsets(COMMITS, [OffsetEntry(first, committed(1)), OffsetEntry(second, committed(2))])
-            writer.put_offsets(COMMITS, [OffsetEntry(first, committed(3)), OffsetEntry(first, committed(4, "note"))])
-            writer.put_mark(COMMITS, mark(64, 4))
-        assert sorted(logs.offsets(COMMITS)) == [(first, committed(4, "note")), (second, committed(2))]
-        with logs.write() as writer:
-            writer.put_offsets(COMMITS, [OffsetEntry(first, None)])
-        assert logs.offsets(COMMITS) == [(second, committed(2))]
-        assert logs.mark(COMMITS) == mark(64, 4)
-
-    def test_offsets_of_one_group_leave_out_others(self, logs: DataLogs) -> None:
-        """Groups are told apart however long and alike their names are."""
-        groups = ["g", "gg", "", "x" * 40_000, "x" * 40_000 + "y"]
-        with logs.write() as writer:
-            for number, group in enumerate(groups):
-                writer.put_offsets(COMMITS, [OffsetEntry(OffsetKey(group, "t" * 249, 0), committed(number))])
-        for number, group in enumerate(groups):
-            assert logs.offsets(COMMITS, group) == [(OffsetKey(group, "t" * 249, 0), committed(number))]
-        assert logs.offsets(COMMITS, "none") == []
-
-    def test_committed_offsets_answer_key_by_key(self, logs: DataLogs) -> None:
-        """One answer per key asked for, in their order, None for what was never committed or is deleted."""
-        kept, gone, other = OffsetKey("g", "t", 0), OffsetKey("g", "t", 1), OffsetKey("h", "t", 0)
-        with logs.write() as writer:
-            writer.put_offsets(COMMITS, [OffsetEntry(kept, committed(5, "m")), OffsetEntry(gone, committed(6))])
-            writer.put_offsets(COMMITS, [OffsetEntry(gone, None)])
-        found = logs.committed_offsets(COMMITS, [other, kept, gone, kept])
-        assert found == [None, committed(5, "m"), None, committed(5, "m")]
-        assert logs.committed_offsets(COMMITS, []) == []
-
-    def test_offset_groups_name_each_group_with_its_newest_commit(self, logs: DataLogs) -> None:
-        """Whoever has offsets, with the time of the newest; a group without any is not named."""
-        old, new = (CommittedOffset(Offset(1), -1, "", ms) for ms in (1_000, 2_000))
-        with logs.write() as writer:
-            for key, value in (("g", new), ("h", old), ("i", old)):
-                writer.put_offsets(COMMITS, [OffsetEntry(OffsetKey(key, "t", 0), value)])
-            writer.put_offsets(COMMITS, [OffsetEntry(OffsetKey("g", "t", 1), old)])
-            writer.put_offsets(COMMITS, [OffsetEntry(OffsetKey("i", "t", 0), None)])
-        assert logs.offset_groups(COMMITS) == {"g": 2_000, "h": 1_000}
-
-    def test_cut_within_a_limit_ends_between_two_blocks(self, logs: DataLogs) -> None:
-        """Of several logs, as of the same block; the limit is kept, or rounded up to one block's end."""
-        with logs.write() as writer:
-            append(writer, PAYMENTS, 0, [1])
-            writer.put_cut(0.0)
-        for number in range(2):
-            with logs.write() as writer:
-                append(writer, ORDERS, 5 + 2 * number, [1, 1])
-                append(writer, PAYMENTS, 1 + number, [1])
-                writer.put_cut(1.0 + number)
-        expected = {1: (5, 1), 6: (5, 1), 8: (5, 1), 9: (7, 2), 11: (7, 2), 12: (9, 3), 99: (9, 3)}
-        for records_max, ends in expected.items():
-            cut = logs.cut_within({ORDERS: Offset(0), PAYMENTS: Offset(0)}, records_max=records_max)
-            assert cut == dict(zip((ORDERS, PAYMENTS), ends, strict=True))
-        assert logs.cut_within({PAYMENTS: Offset(1)}, records_max=1) == {PAYMENTS: Offset(2)}
-        assert logs.cut_within({PAYMENTS: Offset(7)}, records_max=1) == {PAYMENTS: Offset(7)}
-        assert logs.cut_within({}, records_max=1) == {}
-
-    def test_cut_within_a_limit_survives_reopening(self, logs: DataLogs, open_logs: OpenLogs) -> None:
-        """What no cut was kept of before is part of the first one kept behind."""
-        with logs.write() as writer:
-            append(writer, PAYMENTS, 0, [1])
-        logs = open_logs()
-        with logs.write() as writer:
-            append(writer, ORDERS, 5, [1])
-            writer.put_cut(0.0)
-        with logs.write() as writer:
-            append(writer, ORDERS, 6, [1])
-        starts = {ORDERS: Offset(0), PAYMENTS: Offset(0)}
-        assert logs.cut_within(starts, records_max=7) == {ORDERS: Offset(6), PAYMENTS: Offset(1)}
-        assert logs.cut_within(starts, records_max=8) == {ORDERS: Offset(7), PAYMENTS: Offset(1)}
-
-    def test_cut_within_a_limit_counts_from_where_the_log_starts(self, logs: DataLogs) -> None:
-        """What is gone is nobody's to read; a log that is empty by now ends where it starts."""
-        for number in range(3):
-            with logs.write() as writer:
-                append(writer, ORDERS, 5 + number, [1])
-                writer.put_cut(float(number))
-        with logs.write() as writer:
-            writer.delete_before(ORDERS, Offset(6))
-        assert logs.cut_within({ORDERS: Offset(0)}, records_max=1) == {ORDERS: Offset(7)}
-        with logs.write() as writer:
-            writer.delete_before(ORDERS, Offset(8))
-        assert logs.cut_within({ORDERS: Offset(0)}, records_max=1) == {ORDERS: Offset(8)}
-
-    def test_cut_of_what_is_no_topics_log_is_refused(self, logs: DataLogs) -> None:
-        """A log that does not exist, and a table of committed offsets."""
-        with logs.write() as writer:
-            writer.drop(PAYMENTS)
-        with pytest.raises(UnknownLog):
-            logs.cut_within({ORDERS: Offset(0), PAYMENTS: Offset(0)}, records_max=1)
-        with pytest.raises(ValueError, match="is a table"):
-            logs.cut_within({COMMITS: Offset(0)}, records_max=1)
 
     def test_offsets_log_has_no_batches_to_read(self, logs: DataLogs) -> None:
         """An offsets log is a table: reading it as batches finds nothing."""

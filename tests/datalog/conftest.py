@@ -6,15 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from datalog.environment import LmdbDataLogs
 
-# A shared machine stalls now and then; a promise about time is not what these properties make.
-settings.register_profile("datalog", deadline=None)
-settings.load_profile("datalog")
-
-pytest.register_assert_rewrite("tests.datalog.behaviour")
+for suite in ("behaviour", "removal_behaviour", "search_behaviour", "transactions_behaviour"):
+    pytest.register_assert_rewrite(f"tests.datalog.{suite}")
 
 OpenLmdb = Callable[[], LmdbDataLogs]
 

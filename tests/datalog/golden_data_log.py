@@ -23,7 +23,7 @@ from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, ProducerE
 from tests.datalog.batches import batch, keyed_batch
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-DIRECTORY = GOLDEN / "data-log-4"
+DIRECTORY = GOLDEN / "data-log-5"
 ENVIRONMENT = DIRECTORY / "data.mdb.gz"
 ENVIRONMENT_1 = GOLDEN / "data-log" / "data.mdb.gz"
 """What version 1 has written: the same as version 3, without a compaction and without a log of the marker mode."""
@@ -31,6 +31,8 @@ ENVIRONMENT_2 = GOLDEN / "data-log-2" / "data.mdb.gz"
 """What version 2 has written: the same as version 3, without a log of the marker mode."""
 ENVIRONMENT_3 = GOLDEN / "data-log-3" / "data.mdb.gz"
 """What version 3 has written: the same, without a cut index."""
+ENVIRONMENT_4 = GOLDEN / "data-log-4" / "data.mdb.gz"
+"""What version 4 has written: the same, with nothing staged."""
 DUMP = DIRECTORY / "dump.txt"
 MAP_BYTES = 1 << 24
 
@@ -44,11 +46,24 @@ MARKED_MS = 1_700_000_000_000
 ABORTED = AbortedTransaction(ProducerId(4000), Offset(0), Offset(3), Offset(2))
 OPEN = OpenInLog(TxId(ProducerId(4001), ProducerEpoch(1), 6), LeaderEpoch(1), Offset(2), 1)
 CLEANED = Cleaned(Offset(4), 70, None, (Cleaning(Offset(4), 1_700_000_003_000, 1),))
+STAGED_MS = 1_700_000_004_000
 COMMITTED = CommittedOffset(Offset(3), 1, "note", 1_700_000_002_000)
 
 
 def fill(logs: DataLogs) -> None:
-    """Write one of everything, a cut last."""
+    """Write one of everything, a batch last that is staged."""
+    fill_as_version_4(logs)
+    with logs.write() as writer:
+        writer.stage(TOPIC_LOG, Offset(4), 1, STAGED_MS, staged_batch())
+
+
+def staged_batch() -> bytearray:
+    """Of a transaction that is not copied yet."""
+    return keyed_batch(4, [(b"d", b"v")], timestamp_ms=STAGED_MS, attributes=0x10, producer=(4002, 0, 0))
+
+
+def fill_as_version_4(logs: DataLogs) -> None:
+    """What the golden file of version 4 has: a cut last."""
     fill_as_version_3(logs)
     with logs.write() as writer:
         writer.put_cut(0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import resource
 import threading
 from pathlib import Path
@@ -64,7 +65,7 @@ def test_open_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     """An environment of a later Fairlog is left alone; the message names both versions and the directory."""
     LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES).close()
     put_raw(tmp_path, layout.META, layout.FORMAT_KEY, layout.encode_format(7))
-    with pytest.raises(UnknownFormat, match=rf"{tmp_path}.*version 7.*knows 4"):
+    with pytest.raises(UnknownFormat, match=rf"{tmp_path}.*version 7.*knows 5"):
         LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
 
 
@@ -114,6 +115,16 @@ def test_open_with_a_damaged_log_record_is_corrupt(tmp_path: Path) -> None:
     open_with_orders(tmp_path).close()
     put_raw(tmp_path, layout.LOGS, str(ORDERS).encode(), b"short")
     with pytest.raises(CorruptStorage, match=r"data\.mdb"):
+        LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
+
+
+@pytest.mark.parametrize("field", ["log_start", "next_offset", "max_timestamp_at"])
+def test_open_with_a_negative_offset_in_a_log_record_is_corrupt(tmp_path: Path, field: str) -> None:
+    """Keys are made of these, which have no sign: it is damage, and no fault of whoever reads it."""
+    open_with_orders(tmp_path).close()
+    record = dataclasses.replace(layout.LogRecord(1), **{field: Offset(-1)})
+    put_raw(tmp_path, layout.LOGS, str(ORDERS).encode(), layout.encode_log_record(record))
+    with pytest.raises(CorruptStorage, match=r"data\.mdb.*can be negative"):
         LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
 
 

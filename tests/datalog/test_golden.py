@@ -11,6 +11,7 @@ from datalog.environment import LmdbDataLogs
 from datalog.interface import Cleaned, Mark, ReadRequest, ReadResult, TimestampOffset, Unit
 from datalog.keyed import open_batch
 from datalog.offset_entries import OffsetKey
+from datalog.plain_reader import DataLogReader
 from fairlog_types import JournalPosition, Offset, ProducerId
 from tests.datalog.batches import batch
 from tests.datalog.behaviour import append, read_one
@@ -24,26 +25,34 @@ from tests.datalog.golden_data_log import (
     ENVIRONMENT_1,
     ENVIRONMENT_2,
     ENVIRONMENT_3,
+    ENVIRONMENT_4,
     KEYED_MS,
     MAP_BYTES,
     MARKED_LOG,
     OFFSETS_LOG,
     OPEN,
+    STAGED_MS,
     TIMESTAMPS,
     TOPIC_LOG,
     compacted_batch,
     dump,
     fill,
     marked_batches,
+    staged_batch,
 )
 
 FORMAT_PAGE = Path(__file__).parents[2] / "docs" / "formats" / "data-log.md"
 
 
-OLDER = {"version 1": ENVIRONMENT_1, "version 2": ENVIRONMENT_2, "version 3": ENVIRONMENT_3}
+OLDER = {
+    "version 1": ENVIRONMENT_1,
+    "version 2": ENVIRONMENT_2,
+    "version 3": ENVIRONMENT_3,
+    "version 4": ENVIRONMENT_4,
+}
 
 
-@pytest.fixture(params=[*OLDER.values(), ENVIRONMENT], ids=[*OLDER, "version 4"])
+@pytest.fixture(params=[*OLDER.values(), ENVIRONMENT], ids=[*OLDER, "version 5"])
 def golden(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A copy of the environment that a version wrote."""
     (tmp_path / "data.mdb").write_bytes(gzip.decompress(request.param.read_bytes()))
@@ -89,7 +98,7 @@ def test_environment_of_an_older_version_becomes_this_one(tmp_path: Path, older:
     assert logs.open_transactions(TOPIC_LOG) == [OPEN]
     assert logs.bounds(TOPIC_LOG).last_stable_offset == OPEN.first_offset
     logs.close()
-    assert "666f726d6174  46414952444c4f4700000004" in dump(tmp_path)
+    assert "666f726d6174  46414952444c4f4700000005" in dump(tmp_path)
 
 
 def test_compacted_log_reads_as_it_was_written(tmp_path: Path) -> None:
@@ -136,7 +145,7 @@ def test_environment_without_a_cut_index_gets_one(tmp_path: Path) -> None:
 
 def test_cuts_read_as_they_were_written(tmp_path: Path) -> None:
     """What version 4 has added can be asked of the file that it left: a cut, up to where each log was stable."""
-    (tmp_path / "data.mdb").write_bytes(gzip.decompress(ENVIRONMENT.read_bytes()))
+    (tmp_path / "data.mdb").write_bytes(gzip.decompress(ENVIRONMENT_4.read_bytes()))
     logs = LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
     with logs.write() as writer:
         append(writer, TOPIC_LOG, 4, [1])
@@ -144,6 +153,19 @@ def test_cuts_read_as_they_were_written(tmp_path: Path) -> None:
     ends = {TOPIC_LOG: Offset(4), COMPACTED_LOG: Offset(5), MARKED_LOG: Offset(2)}
     assert logs.cut_within(starts, records_max=11) == ends
     logs.close()
+
+
+def test_staged_batch_is_there_for_nobody_and_gone_once_the_file_is_opened(tmp_path: Path) -> None:
+    """What version 5 has added: a reader beside a node stops before it, and a node begins without it."""
+    (tmp_path / "data.mdb").write_bytes(gzip.decompress(ENVIRONMENT.read_bytes()))
+    key, staged = "0000000000000004", staged_batch().hex()
+    assert f"{key}  {staged}" in dump(tmp_path)
+    with DataLogReader.open(tmp_path) as reader, reader.cut() as cut:
+        assert [record.offset for record in cut.records(TOPIC_LOG, 0)] == [0, 1, 2, 3]
+    logs = LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
+    assert logs.offset_for_timestamp(TOPIC_LOG, STAGED_MS) is None
+    logs.close()
+    assert staged not in dump(tmp_path)
 
 
 def test_format_page_shows_the_golden_dump() -> None:

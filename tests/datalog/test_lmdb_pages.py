@@ -58,7 +58,7 @@ def open_file(path: Path) -> LmdbFile:
     return file
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(databases=st.dictionaries(names, contents, min_size=1), drop=st.booleans())
 def test_file_of_any_content_reads_as_lmdb_reads_it(
     tmp_path_factory: pytest.TempPathFactory, databases: dict[bytes, dict[bytes, bytes]], drop: bool
