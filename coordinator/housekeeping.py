@@ -1,6 +1,6 @@
 """What time brings: transactions that took too long, ids that nobody uses, and journals that have grown.
 
-How it works. Every `check_interval_ms` each id that has no turn is looked at (`machine.due`), and gets one if it is
+How it works. Every `check_interval_ms` each id that has no turn is looked at (`expiry.due`), and gets one if it is
 due. Then sinks let go of lanes that have ended so, or do nothing. Ages are taken from the clock of the event loop,
 since the wall clock may jump. A group journal that has outgrown its own snapshot is replaced by one.
 """
@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from coordinator import recovery
-from coordinator.machine import due
+from coordinator.expiry import due
 from coordinator.sinks.service import Sinks
 from coordinator.slots import ms_since, open_ms_of
 from coordinator.turns import Turns
@@ -48,7 +48,7 @@ async def keep_house(turns: Turns, sinks: Sinks) -> None:
             event = due(slot.producer, *ages_ms, turns.settings, turns.now_ms())
             if event is not None and turns.slots.get(transactional_id) is slot:
                 await turns.take_turn(slot, event)
-        sinks.look()
+        await sinks.look()
         await _take_snapshots(turns, sinks)
 
 

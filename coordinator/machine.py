@@ -20,8 +20,9 @@ What it keeps:
   two requests are refused (LATE) on an earlier one. InitProducerId is not compared: aiokafka sends it on
   a connection of its own, which may be the later one.
 
-It does not order transactions of different ids (order.py), nor decide those of lanes (sinks/), nor read journals
-(recovery.py). There is no I/O and no clock in it: times come with the events.
+It does not order transactions of different ids (order.py), nor decide those of lanes (sinks/), nor say when an id has
+had its time (expiry.py), nor read journals (recovery.py). There is no I/O and no clock in it: times come with the
+events.
 """
 
 from __future__ import annotations
@@ -32,22 +33,12 @@ from typing import Any
 
 from coordinator import events as ev
 from coordinator.answers import CommittedTransaction, Granted, Refusal
+from coordinator.id_records import prepare_abort_record, prepare_commit_record, producer_record
 from coordinator.messages import Begin, DiscardTransaction, Prepare
 from coordinator.producer import NO_CONNECTION, Decided, OpenTransaction, Outcome, Producer
-from coordinator.settings import CoordinatorSettings
-from coordinator.sinks.lane_ids import group_of_lane, is_lane
 from coordinator.states import NEXT_STATES, EventKind, IdState
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogId, Placement, ProducerEpoch, TxId
-from journal.group_records import (
-    AbortedRecord,
-    BeginRecord,
-    CommittedRecord,
-    Expectation,
-    ExpiredRecord,
-    PrepareAbortRecord,
-    PrepareCommitRecord,
-    ProducerRecord,
-)
+from journal.group_records import AbortedRecord, BeginRecord, CommittedRecord, ExpiredRecord
 
 EPOCH_MAX = 32_767
 """int16. The last one is never granted: it is kept to fence the one before (as in Kafka)."""
@@ -67,11 +58,6 @@ LOST_NUMBERS = 1_000_000
 group journal between two flushes of it."""
 
 Step = tuple[Producer, Sequence[ev.Effect]]
-
-
-def group_of(transactional_id: str) -> str:
-    """The group whose commit order the id's transactions share. An id is a group of its own, a sink's lanes are one."""
-    return group_of_lane(transactional_id) if is_lane(transactional_id) else transactional_id
 
 
 def remember(
@@ -99,60 +85,6 @@ def step(producer: Producer, event: ev.Event) -> Step:
     after, effects = _RULES[pair](producer, event)
     assert after.state in allowed, f"{pair[1].name} in {pair[0].name} must not lead to {after.state.name}"
     return after, effects
-
-
-def due(
-    producer: Producer, open_ms: float, idle_ms: float, settings: CoordinatorSettings, now_ms: int
-) -> ev.TimedOut | ev.Idle | None:
-    """What time alone brings to this id now.
-
-    `open_ms` is the age of the open transaction, `idle_ms` the time since the last request: durations, since the
-    wall clock may jump. `now_ms`, in milliseconds since 1970, is only written down.
-    """
-    if producer.state is IdState.OPEN:
-        if open_ms < producer.timeout_ms:
-            return None
-        return ev.TimedOut(fences(producer.transactional_id, settings), now_ms)
-    may_expire = producer.state in (IdState.EMPTY, IdState.MUST_ABORT) and not producer.decided
-    if may_expire and idle_ms >= settings.transactional_id_expiration_ms:
-        return ev.Idle()
-    return None
-
-
-def fences(transactional_id: str, settings: CoordinatorSettings) -> bool:
-    """Whether an end by force bumps the epoch. That of a lane always does: its batch is written by another one then."""
-    return settings.fence_on_timeout or is_lane(transactional_id)
-
-
-def idle_before(producer: Producer, settings: CoordinatorSettings, now_ms: int) -> int:
-    """How long the id counts as idle when a run begins, in milliseconds, by the wall clock of two runs.
-
-    That clock may have been wrong in either. So an id always has the longest time-out left in this run, in which a
-    client that is alive will ask for something.
-    """
-    longest = settings.transactional_id_expiration_ms - settings.max_timeout_ms
-    return min(max(now_ms - producer.used_ms, 0), longest)
-
-
-def producer_record(producer: Producer, now_ms: int) -> ProducerRecord:
-    """What the group journal is to know of the id, apart from its transactions."""
-    return ProducerRecord(
-        producer.transactional_id,
-        group_of(producer.transactional_id),
-        producer.producer_id,
-        producer.epoch,
-        producer.last_epoch,
-        producer.timeout_ms,
-        producer.number,
-        producer.state is IdState.MUST_ABORT,
-        now_ms,
-    )
-
-
-def prepare_commit_record(transactional_id: str, decided: Decided) -> PrepareCommitRecord:
-    """PREPARE_COMMIT of a transaction that is being prepared, or has been."""
-    participants = {log: Expectation(it.leader_epoch, it.records) for log, it in decided.expected.items()}
-    return PrepareCommitRecord(decided.txid, transactional_id, participants, decided.timestamp_ms)
 
 
 # -------------------------------------------------------------------------------------- InitProducerId
@@ -236,14 +168,10 @@ def _abort_open(producer: Producer, now_ms: int, record: ev.Append | None = None
     if producer.transaction is None:
         return said
     return (
-        ev.Append(_prepare_abort(producer, producer.txid, tuple(producer.transaction.logs), now_ms)),
+        ev.Append(prepare_abort_record(producer, producer.txid, tuple(producer.transaction.logs), now_ms)),
         *said,
         _discard(producer, producer.txid, tuple(producer.transaction.logs), now_ms),
     )
-
-
-def _prepare_abort(producer: Producer, txid: TxId, logs: tuple[LogId, ...], now_ms: int) -> PrepareAbortRecord:
-    return PrepareAbortRecord(txid, producer.transactional_id, logs, now_ms)
 
 
 def _discard(producer: Producer, txid: TxId, logs: tuple[LogId, ...], now_ms: int) -> ev.Discard:
@@ -400,7 +328,7 @@ def _refused(producer: Producer, event: ev.Refused) -> Step:
     logs = tuple(producer.transaction.logs)
     after = replace(_aborted(producer), told_on=producer.connection)
     return after, (
-        ev.Append(_prepare_abort(producer, producer.txid, logs, event.now_ms)),
+        ev.Append(prepare_abort_record(producer, producer.txid, logs, event.now_ms)),
         ev.Append(producer_record(after, event.now_ms)),
         ev.Flush(),
         ev.LeaveOrder(producer.txid),
@@ -575,7 +503,7 @@ def _withdrawn(producer: Producer, event: ev.Withdrawn) -> Step:
     )
     logs = tuple(withdrawn.expected)
     return after, (
-        ev.Append(_prepare_abort(producer, event.txid, logs, event.now_ms)),
+        ev.Append(prepare_abort_record(producer, event.txid, logs, event.now_ms)),
         ev.Append(producer_record(after, event.now_ms)),
         ev.Flush(),
         _discard(producer, event.txid, logs, event.now_ms),

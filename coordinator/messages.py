@@ -69,6 +69,9 @@ class ApplyCommit:
     txid: TxId
     logs: tuple[LogId, ...]
     timestamp_ms: int
+    sink: str | None = None
+    """Of whose batch it is a part, if it is one of a sink's lanes: what is placed of one sink becomes visible in order,
+    as what is placed of one producer does (invariant 6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,13 @@ class Participants(Protocol):
         """
         ...
 
+    async def prepare_together(self, messages: Sequence[Prepare]) -> Prepared:
+        """`prepare` several transactions as one: each log that they have in common is flushed once for all.
+
+        Of a log that is refused to several of them the first reason is told. Raises StorageFailure like `prepare`.
+        """
+        ...
+
     def place(self, message: ApplyCommit) -> None:
         """Write the decision to every log in one step, without waiting: this fixes the order of transactions.
 
@@ -140,6 +150,10 @@ class Participants(Protocol):
 
     async def applied(self, message: ApplyCommit) -> Applied:
         """Wait until what `place` placed is durable, copied and visible; answer where. Raises StorageFailure."""
+        ...
+
+    async def applied_together(self, messages: Sequence[ApplyCommit]) -> Sequence[Applied]:
+        """`applied` for what `place_together` placed, in the order of `messages`: each log is waited for once."""
         ...
 
     def surviving_apply_number(self, txid: TxId, logs: tuple[LogId, ...]) -> ApplyNumber | None:

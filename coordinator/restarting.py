@@ -21,7 +21,7 @@ import trio
 
 from coordinator import events as ev
 from coordinator import recovery
-from coordinator.machine import idle_before
+from coordinator.expiry import idle_before
 from coordinator.messages import DiscardTransaction, Prepare
 from coordinator.producer import Producer
 from coordinator.sinks.service import Sinks

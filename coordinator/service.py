@@ -23,9 +23,10 @@ import trio
 
 from coordinator import events as ev
 from coordinator.answers import Answer, Description, Granted, Refusal
+from coordinator.expiry import fences
 from coordinator.housekeeping import keep_house
 from coordinator.ids import ProducerIds
-from coordinator.machine import answer_unwritten, fences, step
+from coordinator.machine import answer_unwritten, step
 from coordinator.messages import Participants
 from coordinator.producer import Producer
 from coordinator.restarting import recover
@@ -38,6 +39,7 @@ from coordinator.sinks.messages import (
     LaneGranted,
     SinkDescription,
     SinkRefused,
+    SinkStatistics,
 )
 from coordinator.sinks.service import Sinks
 from coordinator.slots import Slot, park
@@ -150,16 +152,17 @@ class Coordinator:
     async def join_batch(self, lane: Lane) -> LaneGranted | BatchCommitted | SinkRefused:
         """Join a batch that is still to be committed: the answer names the transactional id to write under.
 
-        `BatchCommitted` if the batch is committed already: there is nothing to write. A lane that joins again is
-        answered alike, as long as it has not ended.
+        `BatchCommitted` if the batch is committed already: there is nothing to write, and what was written is visible.
+        A lane that joins again is answered alike, as long as it has not ended.
         """
         return await self._sinks.join(lane)
 
     async def commit_batch(self, message: CommitBatch) -> BatchCommitted | SinkRefused:
         """Publish the winners' records as one, and discard all other lanes of the batch.
 
-        Answered when the decision is durable, as EndTxn is; the copy goes on behind it. A repetition is answered with
-        the same places. Cancelling does not stop a commit that has begun.
+        Answered when the records are visible; they are where it says then, after any crash. The next batch may be
+        joined, and committed, meanwhile. A repetition is answered with the same places. How long the copy takes is for
+        the caller to bound: cancelling does not stop a commit that has begun.
         """
         return await self._sinks.commit(message)
 
@@ -170,6 +173,10 @@ class Coordinator:
     def sinks(self) -> Sequence[SinkDescription]:
         """All sinks, by name."""
         return self._sinks.describe()
+
+    def sink_statistics(self) -> SinkStatistics:
+        """How many sinks and lanes there are, and what they have committed since the start."""
+        return self._sinks.statistics()
 
     async def forget_sink(self, sink: str) -> SinkRefused | None:
         """Forget the sink with its fence, so that another query may use the name. IN_USE while lanes are open."""

@@ -37,11 +37,12 @@ from crc32c import crc32c
 from coordinator import events as ev
 from coordinator.answers import Answer, Refusal
 from coordinator.ids import ProducerIdBlocks, ProducerIds
-from coordinator.machine import answer_unwritten, group_of, kind_of, step
+from coordinator.machine import answer_unwritten, kind_of, step
 from coordinator.messages import ApplyCommit, DiscardTransaction, Participants
 from coordinator.order import CommitOrder
 from coordinator.producer import Decided, Producer
 from coordinator.settings import CoordinatorSettings
+from coordinator.sinks.lane_ids import group_of
 from coordinator.slots import Slot, ms_since, park, wake
 from coordinator.states import EventKind, IdState
 from coordinator.watching import Copying, Ended, History, Step, Tally

@@ -8,7 +8,8 @@ The steps of a transaction, and what it waits for in between:
     BEGIN ─── open ──▶ PREPARE_COMMIT ── prepare, flush ──▶ DECIDED ── apply ──▶ COPIED ──▶ COMMITTED
       └────── open ──▶ ABORTED
 
-The producer is answered at DECIDED. At COPIED the records are visible; COMMITTED follows at once, and says where.
+The producer is answered at DECIDED, the driver of a sink's batch at COPIED, when the records are visible; COMMITTED
+follows at once, and says where.
 Times are of the event loop's clock, which does not jump; the wall clock's are noted beside it, to be shown.
 """
 
@@ -35,7 +36,7 @@ class Step(Enum):
 
     BEGIN = "the first partition was added"
     PREPARE_COMMIT = "the producer asked for the commit; the participants are being asked"
-    DECIDED = "all have it on disk: the producer is answered, the records will be visible"
+    DECIDED = "all have it on disk: a producer is answered (a sink's driver at COPIED), the records will be visible"
     COPIED = "the records are in the data logs, and visible"
     COMMITTED = "the group journal says where they are"
     ABORTED = "nothing of it will ever be visible"
@@ -88,7 +89,7 @@ class CommitDurations:
     flush: Durations
     """From then until PREPARE_COMMIT is on disk, too: next to nothing, as both go on side by side."""
     apply: Durations
-    """From the decision until the records are visible. No producer waits for it."""
+    """From the decision until the records are visible. No producer waits for it; the driver of a sink's batch does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,28 +3,23 @@
 A thin shell over a `Journal` of kind GROUP. It keeps no state of the groups; the coordinator does, and hands its
 state over when a snapshot is taken.
 
-A snapshot lets older segments go. It is written while the node serves, so other records are appended beside it::
-
-    … r1 r2 r3 │ r4 BEGIN(as_of │) part part r5 part END(3) r6 …
-               └─ a new segment began, and the state was taken, here
-
-The state is taken in one step with the position `as_of`, and its records are frames of kinds of their own (*parts*). A
-replay therefore gives: the parts of the last snapshot that has its END, then every other record from its
-`as_of` on (r4 r5 r6). A snapshot without END, cut short by a crash or a cancellation, is as if it had never
-begun. Segments before `as_of` are deleted only when END is on disk, so at every moment there is either the old
-history or a complete snapshot (docs/formats/group-journal.md has the crash cases).
+A snapshot lets older segments go. It is written while the node serves, so other records are appended beside it; what
+then counts is sorted out by `journal.group_history`. Segments before the snapshot's state are deleted only when its END
+is on disk, so at every moment there is either the old history or a complete snapshot (docs/formats/group-journal.md has
+the crash cases).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import trio.lowlevel
 
-from fairlog_types import CorruptStorage, JournalPosition, StorageFailure
+from fairlog_types import JournalPosition, LeaderEpoch, StorageFailure
 from journal.failpoints import reach
+from journal.frame import encode_frame
+from journal.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END, decode_frame, read_history
 from journal.group_records import (
     AbortedRecord,
     BeginRecord,
@@ -36,16 +31,12 @@ from journal.group_records import (
     PrepareAbortRecord,
     PrepareCommitRecord,
     ProducerRecord,
-    decode_group,
     encode_group,
     record_bytes_max,
 )
-from journal.journal import FrameAt, Journal
-
-SNAPSHOT_BEGIN = 0x10
-SNAPSHOT_END = 0x11
-PART = 0x80
-"""Added to a record's kind where it is part of a snapshot."""
+from journal.journal import Journal
+from journal.segment import Fsync, JournalKind
+from journal.segment_file import begin_at
 
 _BRACKET_BYTES_MAX = 16
 """Of the header of SNAPSHOT_BEGIN or SNAPSHOT_END."""
@@ -64,17 +55,6 @@ _FAILPOINTS: dict[type[GroupRecord], str] = {
     GroupCommittedRecord: "group.group_committed.appended",
     GroupAbortedRecord: "group.group_aborted.appended",
 }
-
-
-class ReadableJournal(Protocol):
-    """What a replay needs of a journal; `Journal` has it, and so has `journal.survey`."""
-
-    @property
-    def start(self) -> JournalPosition: ...
-
-    def frames(self, start: JournalPosition) -> Iterator[FrameAt]: ...
-
-    def read_payload(self, position: JournalPosition, frame_bytes: int) -> bytearray: ...
 
 
 class GroupJournal:
@@ -181,74 +161,35 @@ class GroupJournal:
             await self._journal.make_room(record_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class History:
-    """The frames that count in a group journal, each with its record's kind."""
+def begin_with_snapshot(
+    directory: Path, fsync: Fsync, leader_epoch: LeaderEpoch, records: Iterable[GroupRecord]
+) -> None:
+    """Make a group journal that begins with a snapshot of these records, on disk when this returns. Blocking.
 
-    frames: Sequence[tuple[FrameAt, int]]
-    """The last complete snapshot's parts, then what was appended since its state was taken."""
-    snapshot_end: JournalPosition | None
-    """Behind the last complete snapshot; None if there is none."""
+    For groups that have their past in a backup. Does nothing to a journal that has a segment. Raises OSError.
+    """
+    start = JournalPosition(0)
+    parts = [encode_group(record) for record in records]
+    framed = [
+        (SNAPSHOT_BEGIN, [start], b""),
+        *((PART | kind, header, payload) for kind, header, payload in parts),
+        (SNAPSHOT_END, [len(parts)], b""),
+    ]
 
+    def frames(salt: int) -> bytes:
+        written = bytearray()
+        for kind, header, payload in framed:
+            position = JournalPosition(len(written))
+            frame = encode_frame(
+                position=position,
+                durable=start,
+                leader_epoch=leader_epoch,
+                kind=kind,
+                header=header,
+                payload=(payload,) if payload else (),
+                salt=salt,
+            )
+            written += b"".join(frame)
+        return bytes(written)
 
-def read_history(journal: ReadableJournal) -> History:
-    """Sort out a group journal's frames, without their payloads. Raises CorruptStorage, naming the position."""
-    parts: list[FrameAt] = []
-    beside: list[FrameAt] = []
-    snapshot: list[FrameAt] = []
-    snapshot_end: JournalPosition | None = None
-    as_of: JournalPosition | None = None
-    complete = journal.start == 0
-    for frame in journal.frames(journal.start):
-        if frame.kind == SNAPSHOT_BEGIN:
-            parts = []
-            as_of = JournalPosition(_only_number(frame))
-        elif frame.kind == SNAPSHOT_END:
-            if as_of is None:
-                continue  # An older snapshot, whose beginning has been deleted already.
-            if _only_number(frame) != len(parts):
-                raise _unreadable(
-                    frame, f"it ends a snapshot of {_only_number(frame)} parts, but {len(parts)} stand before it"
-                )
-            complete = journal.start <= as_of
-            beside = [other for other in beside if other.position >= as_of]
-            snapshot, parts, as_of = parts, [], None
-            snapshot_end = frame.end
-        elif frame.kind & PART:
-            if as_of is not None:
-                parts.append(frame)
-        else:
-            beside.append(frame)
-    if not complete:
-        raise CorruptStorage(
-            f"a group journal begins at position {journal.start}, but no complete snapshot stands in it; "
-            "restore its directory from a copy"
-        )
-    return History(
-        [*((frame, frame.kind ^ PART) for frame in snapshot), *((frame, frame.kind) for frame in beside)], snapshot_end
-    )
-
-
-def decode_frame(journal: ReadableJournal, frame: FrameAt, kind: int) -> GroupRecord:
-    """The record of one frame of a `History`. Raises CorruptStorage, naming the position."""
-    payload = b""
-    if frame.payload_bytes:
-        payload = journal.read_payload(frame.position, frame.end - frame.position)
-    try:
-        return decode_group(kind, frame.header, payload)
-    except CorruptStorage as error:
-        raise _unreadable(frame, str(error)) from error
-
-
-def _only_number(frame: FrameAt) -> int:
-    match frame.header:
-        case [int(number)]:
-            return number
-        case _:
-            raise _unreadable(frame, f"its header must be one number, and has {len(frame.header)} fields")
-
-
-def _unreadable(frame: FrameAt, what: str) -> CorruptStorage:
-    return CorruptStorage(
-        f"a group journal cannot be read at position {frame.position}: {what}; restore its directory from a copy"
-    )
+    begin_at(directory, JournalKind.GROUP, fsync, start, frames)

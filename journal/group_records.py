@@ -43,6 +43,8 @@ SINK_FORGOTTEN = 9
 GROUP_PREPARE_COMMIT = 10
 GROUP_COMMITTED = 11
 GROUP_ABORTED = 12
+SINK_KINDS = frozenset((SINK, SINK_FORGOTTEN, GROUP_PREPARE_COMMIT, GROUP_COMMITTED, GROUP_ABORTED))
+"""Those of `SinkRecords`."""
 
 LISTED_IN_HEADER = 500
 """An entry takes at most 44 bytes and a transactional id 32 KiB, so such a header stays below 64 KiB."""
@@ -406,7 +408,7 @@ def _decode(kind: int, header: Sequence[object], payload: bytes | bytearray) -> 
 
 
 def _decode_of_sink(kind: int, reader: _Fields, payload: bytes | bytearray) -> SinkRecords | None:
-    if kind not in (SINK, SINK_FORGOTTEN, GROUP_PREPARE_COMMIT, GROUP_COMMITTED, GROUP_ABORTED):
+    if kind not in SINK_KINDS:
         return None
     sink = reader.text()
     if kind == SINK_FORGOTTEN:

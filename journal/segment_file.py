@@ -206,19 +206,27 @@ class SegmentFile:
         reach("journal.roll.after_publish")
 
 
-def begin_at(directory: Path, kind: JournalKind, fsync: Fsync, base: JournalPosition) -> None:
-    """Make a journal that has no frames and whose first one will be at `base`, on disk when this returns.
+def begin_at(
+    directory: Path,
+    kind: JournalKind,
+    fsync: Fsync,
+    base: JournalPosition,
+    frames: Callable[[int], bytes] = lambda _: b"",
+) -> None:
+    """Make a journal whose first frame is, or will be, at `base`, on disk when this returns.
 
-    For a log whose past is somewhere else: in a backup. Does nothing to a journal that has a segment. Raises OSError.
+    For what has its past somewhere else: in a backup. `frames` gives the frames that the journal begins with, for the
+    salt of its segment. Does nothing to a journal that has a segment. Raises OSError.
     """
     if not make_directory(directory):
         if _has_segments(directory):
             return
         sync_directory(directory.parent)  # as in `SegmentFile.create`
-    header = SegmentHeader(kind, fsync, secrets.randbits(32), base, base)
+    salt = secrets.randbits(32)
+    header = SegmentHeader(kind, fsync, salt, base, base)
     draft = directory / f"spare-0{NEW_SUFFIX}"
     opened = OpenFile(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    write_all(opened.fd, encode_segment_header(header), 0)
+    write_all(opened.fd, encode_segment_header(header) + frames(salt), 0)
     os.fsync(opened.fd)
     draft.rename(directory / segment_name(base))
     sync_directory(directory)

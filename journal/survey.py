@@ -82,7 +82,10 @@ class Survey:
 
 
 def survey(directory: Path, *, kind: JournalKind) -> Survey:
-    """Look at the journal in `directory`, which need not exist and must not be in use.
+    """Look at the journal in `directory`, which need not exist.
+
+    If it is in use, files may change names under the look, and what is written just now may pass for damage: who reads
+    beside a node looks again. What had been appended before the look began is seen.
 
     Of sealed segments only headers and joints are looked at; their frames are checked as they are read. Raises
     CorruptStorage, naming file and byte, where a node would refuse it; OSError if the disk refuses.

@@ -1,8 +1,9 @@
 """The commit of a group: the winners' transactions become one decision, and all other lanes of the batch end.
 
     hold the winners' ids ─▶ seal all, count, GROUP_PREPARE_COMMIT        (one step)
-        ──┬─ group journal flush ──────────────┬─▶ decide, place together  (one step) ─▶ drop the losers ─▶ answer
+        ──┬─ group journal flush ──────────────┬─▶ decide, place together  (one step) ─▶ drop the losers
           └─ prepare: flush of all their logs ─┘       └▶ visible ─▶ GROUP_COMMITTED   (in `Turns.run`)
+                                                            └▶ answer                  (without the sink's lock)
 
 How it works. A held id takes no turn (`Slot.busy`), so nothing is added to a winner and nothing ends it between the
 count and the decision. From the seal on nobody can cancel. All winners' logs and the group journal are flushed side by
@@ -10,13 +11,18 @@ side: one flush delay, as for one transaction. The fence moves with the decision
 end for their producers and all are placed under one apply number. Hence whoever asks again finds either a batch that
 is to be written again, or one that is committed.
 
+The answer waits until the batch is visible, and all of the sink's before it (`until_visible`): its APPLYs are on disk
+then, so its places are final, and whoever is told of them can read them. Meanwhile the sink is free: the next batch is
+joined and decided while the last one is copied.
+
 GROUP_COMMITTED is written in the order of the batches, not flushed; without it a restart prepares and places again,
-which changes nothing. At most `DECIDED_MAX` batches are under way, since the leaders' windows remember one more.
+which changes nothing. At most `DECIDED_MAX` batches of a sink are under way: the leaders' windows remember one more.
 
 Failures. What is found before GROUP_PREPARE_COMMIT (a lane's transaction is gone, another count) ends all lanes of the
 batch, and nothing is written of it. If a participant cannot prepare, GROUP_ABORTED is durable before the refusal: a
 restart might prepare with more luck. If the group journal fails after GROUP_PREPARE_COMMIT, a restart decides. If
-placing fails, the batch is decided all the same, its places are not told, and nothing more is placed until a restart.
+placing or copying fails, the batch is decided all the same, and a restart makes it visible; until then its driver hears
+EFFECT_UNKNOWN, since "committed" would have somebody look for records that are not there.
 """
 
 from __future__ import annotations
@@ -27,7 +33,7 @@ import structlog
 import trio
 
 from coordinator import events as ev
-from coordinator.machine import DECIDED_MAX, copied_in_group, step
+from coordinator.machine import copied_in_group, step
 from coordinator.messages import DiscardTransaction, Prepare
 from coordinator.producer import Decided
 from coordinator.sinks.entry import Entry
@@ -37,7 +43,7 @@ from coordinator.sinks.messages import BatchCommitted, CommitBatch, SinkRefusal,
 from coordinator.sinks.sink import DecidedGroup, OpenLane
 from coordinator.slots import Slot, park, wake
 from coordinator.states import IdState
-from coordinator.turns import Turns
+from coordinator.turns import Turns, words
 from coordinator.watching import Copying
 from fairlog_types import LeaderEpoch, LogId, Placement, StorageFailure, TxId
 from journal.failpoints import reach
@@ -57,14 +63,13 @@ class Committing:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
+        self._put_off: dict[str, TxId] = {}
+        """Transactions of lanes that have ended, which are still to be discarded, by their transactional ids."""
 
     async def commit(self, entry: Entry, message: CommitBatch, winners: _Winners) -> BatchCommitted | SinkRefused:
-        """Commit a batch that is not committed. Under the sink's lock; what has begun is not cancelled."""
-        turns = self._turns
+        """Decide a batch that is not decided. Under the sink's lock; what has begun is not cancelled."""
         held: list[Slot] = []
         try:
-            while len(entry.sink.under_way) >= DECIDED_MAX and not turns.is_refusing(entry):
-                await entry.change()
             for _, lane in winners:
                 await self._hold(lane, held)
         except BaseException:
@@ -79,15 +84,58 @@ class Committing:
             return answer
         raise AssertionError("nobody cancels this scope")
 
+    async def until_visible(self, entry: Entry, batch: int) -> bool:
+        """Return when all that is decided up to the batch can be read: True. False if this run will not get there.
+
+        Without the sink's lock. Cancelling it changes nothing.
+        """
+        while not entry.sink.is_visible(batch):
+            if self._turns.participants_failure is not None:
+                return False
+            await entry.change()
+        return True
+
     async def drop(self, lanes: Iterable[OpenLane]) -> None:
-        """End the transactions of lanes that are their sink's no more, and fence their producers."""
-        turns = self._turns
+        """End the transactions of lanes that are their sink's no more, and fence their producers.
+
+        Where files are wanting, it is put off (`drop_again`): the lane is fenced already, since its sink has let it go.
+        """
         for lane in lanes:
-            slot = turns.slots.get(lane.transactional_id)
+            slot = self._turns.slots.get(lane.transactional_id)
             while slot is not None and slot.busy:
                 await park(slot)
-            if slot is not None and slot.producer.state is IdState.OPEN and not turns.is_refusing(slot):
-                await turns.take_turn(slot, ev.Dropped(turns.now_ms()))
+            if slot is not None:
+                await self._drop(slot)
+
+    async def drop_again(self) -> None:
+        """Try once more what was put off, unless the slot's next lane has ended it with its grant.
+
+        Up to the first that still cannot be: the others want files as well, and each try is a line in the log.
+        """
+        put_off, self._put_off = self._put_off, {}
+        goes_on = True
+        while put_off and goes_on:
+            transactional_id, txid = put_off.popitem()
+            slot = self._turns.slots.get(transactional_id)
+            if slot is None or slot.producer.txid != txid:
+                continue
+            if slot.busy:
+                self._put_off[transactional_id] = txid
+            else:
+                goes_on = await self._drop(slot)
+        self._put_off = put_off | self._put_off
+
+    async def _drop(self, slot: Slot) -> bool:
+        """False: it is put off."""
+        turns, producer = self._turns, slot.producer
+        if producer.state is not IdState.OPEN or turns.is_refusing(slot):
+            return True
+        refusal = await turns.take_turn(slot, ev.Dropped(turns.now_ms()))
+        if refusal is None or turns.is_refusing(slot):
+            return True
+        self._put_off[producer.transactional_id] = producer.txid
+        _log.warning("lane is discarded later", transactional_id=producer.transactional_id, txid=str(producer.txid))
+        return False
 
     def place_again(self, entry: Entry, group: Group) -> None:
         """After a restart, in the order that recovery found: the group is committed. Raises StorageFailure."""
@@ -156,7 +204,7 @@ class Committing:
         prepared_s = trio.current_time()
         refused = await self._prepare(entry, group)
         if refused:
-            _log.warning("batch cannot be prepared", sink=sink.name, batch=group.batch, refused=refused)
+            _log.warning("batch cannot be prepared", sink=sink.name, batch=group.batch, refused=words(refused))
             sink.preparing = None
             await turns.append(entry, GroupAbortedRecord(sink.name, group.batch, turns.now_ms()))
             await turns.journals[entry.journal].to_disk(entry.appended)
@@ -211,27 +259,20 @@ class Committing:
             parts.append(Part(lane.slot, Decided(txid, expected, turns.now_ms())))
         return tuple(parts)
 
-    async def _prepare(self, entry: Entry, group: Group) -> Mapping[str, str]:
+    async def _prepare(self, entry: Entry, group: Group) -> Mapping[LogId, str]:
         """The one flush delay; answers which logs cannot prepare, and why."""
         turns, journal, through = self._turns, self._turns.journals[entry.journal], entry.appended
         begun_s = trio.current_time()
         for transactional_id in group.lane_ids():
             turns.slots[transactional_id].prepared_s = begun_s
         journal.start_flush()
-        refused: dict[str, str] = {}
-
-        async def prepare(part: Part) -> None:
-            txid, expected = part.decided.txid, part.decided.expected
+        messages = [Prepare(it.decided.txid, it.decided.expected) for it in group.parts if it.decided.expected]
+        refused: Mapping[LogId, str] = {}
+        if messages:
             try:
-                why = (await turns.participants.prepare(Prepare(txid, expected))).refused
+                refused = (await turns.participants.prepare_together(messages)).refused
             except StorageFailure as failure:
-                why = dict.fromkeys(expected, str(failure))
-            refused.update({str(log): reason for log, reason in why.items()})
-
-        async with trio.open_nursery() as nursery:
-            for part in group.parts:
-                if part.decided.expected:
-                    nursery.start_soon(prepare, part)
+                refused = {log: str(failure) for message in messages for log in message.expected}
         if not refused:
             participants_s = trio.current_time()
             turns.tally.prepare.observe(participants_s - begun_s)
@@ -289,16 +330,17 @@ class Committing:
     async def _finish(self, of: tuple[Entry, DecidedGroup]) -> None:
         """Wait until a placed group is visible, and write GROUP_COMMITTED in its turn."""
         (entry, under_way), turns = of, self._turns
-        places: dict[TxId, tuple[Placement, ...]] = {}
+        messages = under_way.group.messages()
         try:
-            for message in under_way.group.messages():
-                places[message.txid] = (await turns.participants.applied(message)).placements
+            applied = await turns.participants.applied_together(messages)
         except StorageFailure as failure:
             turns.stop(failure)
             entry.wake()
             return
+        places = {message.txid: it.placements for message, it in zip(messages, applied, strict=True)}
         copied_s = trio.current_time()
         under_way.copied = places
+        entry.wake()
         await self._record_visible(entry)
         entry.wake()
         self._note(under_way.group, places, copied_s)
@@ -341,6 +383,15 @@ class Committing:
             batch=group.batch,
             lanes=len(group.parts),
         )
+
+
+def not_copied(entry: Entry, batch: int) -> SinkRefused:
+    """The answer about a batch that is decided, and that this run does not make visible."""
+    return SinkRefused(
+        SinkRefusal.EFFECT_UNKNOWN,
+        f"batch {batch} of sink {entry.sink.name!r} is decided, and the disk failed before its records could be read: "
+        "restart the node, which makes them visible, then ask again, which tells",
+    )
 
 
 def cannot_write(entry: Entry, batch: int | None = None) -> SinkRefused:

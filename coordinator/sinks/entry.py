@@ -30,7 +30,7 @@ class Entry:
         self.sink.used_ms = now_ms
 
     async def change(self) -> None:
-        """Wait until a batch is visible, or requests are refused."""
+        """Wait until a batch is visible, or recorded as such, or requests are refused. Not under the lock."""
         await self._waiting.park()
 
     def wake(self) -> None:

@@ -12,7 +12,7 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coordinator.messages import ApplyCommit, Expected
 from coordinator.producer import Decided
@@ -62,7 +62,7 @@ class Group:
 
     def messages(self) -> tuple[ApplyCommit, ...]:
         """What the participants are to place together."""
-        return tuple(part.decided.apply() for part in self.parts)
+        return tuple(replace(part.decided.apply(), sink=self.sink) for part in self.parts)
 
     def record(self) -> GroupPrepareCommitRecord:
         """GROUP_PREPARE_COMMIT."""

@@ -68,7 +68,7 @@ class SinkRefusal(Enum):
     UNKNOWN_SINK = "there is no such sink"
     IN_USE = "the sink is being written to or decided; ask again"
     STORAGE = "the disk refused; nothing was changed; the node must be restarted"
-    EFFECT_UNKNOWN = "the disk refused while it was written down; a restart decides it, and a repetition tells"
+    EFFECT_UNKNOWN = "the disk refused before the end of it was seen; after a restart a repetition tells"
 
     @property
     def effect(self) -> Effect:
@@ -84,12 +84,12 @@ class LaneGranted:
 
 @dataclass(frozen=True, slots=True)
 class BatchCommitted:
-    """The batch's records are, or will be, visible: all of its winners' and nothing else of it."""
+    """The batch's records are visible, and stay where they are: all of its winners' and nothing else of it."""
 
     batch: int
     placements: tuple[Placement, ...]
     """Where its records are, sorted; those that lie in one log without a hole are one. Empty if the sink has gone on
-    since and the places are forgotten, or if placing failed."""
+    since, and the places are forgotten."""
     already: bool
     """It was committed by an earlier request."""
 
@@ -112,10 +112,22 @@ class SinkDescription:
     run: str | None
     """The current run; None if none has joined since the node started."""
     batch: int | None
-    """The last one that is committed (the *fence*); None if there is none."""
+    """The last one that is decided (the *fence*), visible or not yet; None if there is none."""
     placements: tuple[Placement, ...]
-    """Of that batch."""
+    """Of that batch; empty as long as it is not visible."""
     open_lanes: tuple[str, ...]
     """The transactional ids of lanes that have joined and not ended."""
     used_ms: int
     """The last request or commit, in milliseconds since 1970."""
+    writing_s: float | None = None
+    """How many seconds ago the oldest of the open lanes has joined; None without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatistics:
+    """All sinks together."""
+
+    sinks: int
+    open_lanes: int
+    committed: int
+    """Batches, since the node's start."""

@@ -5,8 +5,16 @@ forgotten; so a sink's batches are decided one at a time, and their order is tha
 is a transactional id like others: its requests take turns of their own (turns.py), for which no lock is needed, once
 the sink admits them (`admit`). Ending a lane is a turn, too.
 
-When the disk has failed nothing is changed any more, and only what is certain is answered: what is decided is
-committed, and of what the disk refused to write nobody can tell (invariant 5).
+Nobody waits for the copy under the lock. Who is to be told that a batch is committed waits without it until the batch
+is visible; and so does a commit while too many batches are on their way, before anything is done for it: then all is
+looked at again. Its lanes may time out meanwhile, as they may before any commit, and the batch is to be written again.
+
+A run takes a sink over when it has something to write or to publish. Who asks for a batch that is committed is told so,
+and changes nothing: it may be a new run that replays, which takes over with its next batch, or a zombie.
+
+When the disk has failed nothing is changed any more, and only what is certain is answered: what is visible is
+committed; of what the disk refused to write nobody can tell, and what is decided is visible after a restart (invariant
+5).
 
 A sink never expires by itself, as its fence is what makes the replay of a batch harmless. One that has never had a
 batch is nothing but its lanes, and is forgotten some time after these.
@@ -17,15 +25,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import trio
-from crc32c import crc32c
 
 from coordinator import events as ev
 from coordinator.answers import Answer, Refusal
 from coordinator.producer import Producer
-from coordinator.sinks.committing import Committing, cannot_write
+from coordinator.sinks.committing import Committing, cannot_write, not_copied
 from coordinator.sinks.entry import Entry
 from coordinator.sinks.groups import Group, SinkState
-from coordinator.sinks.lane_ids import group_of_sink, slot_and_sink
+from coordinator.sinks.lane_ids import journal_of_sink, slot_and_sink
 from coordinator.sinks.messages import (
     NO_BATCH,
     BatchCommitted,
@@ -35,6 +42,7 @@ from coordinator.sinks.messages import (
     SinkDescription,
     SinkRefusal,
     SinkRefused,
+    SinkStatistics,
 )
 from coordinator.sinks.sink import OpenLane, Sink, admit, check_abort, check_commit, check_lane, note_grant
 from coordinator.slots import ms_since
@@ -51,6 +59,7 @@ class Sinks:
         self._turns = turns
         self._committing = Committing(turns)
         self._entries: dict[str, Entry] = {}
+        self._committed = 0
         turns.on_refusing.append(self._wake_all)
 
     # ---------------------------------------------------------------------------------------- requests
@@ -66,38 +75,61 @@ class Sinks:
             refused = sink.refusal(lane.query, lane.run)
             if refused is not None:
                 return refused
-            if self._turns.is_refusing(entry):
-                return sink.committed(lane.batch) or cannot_write(entry)
             entry.touch(self._turns.now_ms())
-            await self._take_over(entry, lane.query, lane.run)
-            return sink.committed(lane.batch) or self._open_lane(entry, lane)
+            committed = sink.committed(lane.batch)
+            if committed is None:
+                if self._turns.is_refusing(entry):
+                    return cannot_write(entry, lane.batch)
+                await self._take_over(entry, lane.query, lane.run)
+                return self._open_lane(entry, lane)
         finally:
-            entry.lock.release()
+            self._leave(entry)
+        if await self._committing.until_visible(entry, lane.batch):
+            return committed
+        return not_copied(entry, lane.batch)
 
     async def commit(self, message: CommitBatch) -> BatchCommitted | SinkRefused:
         """See `Coordinator.commit_batch`."""
         bad = check_commit(message)
         if bad is not None:
             return bad
-        entry = await self._enter(message.sink, message.query)
-        try:
-            sink = entry.sink
-            refused = sink.refusal(message.query, message.run)
-            if refused is not None:
-                return refused
-            committed = sink.committed(message.batch)
-            if committed is not None:
-                return committed
-            if self._turns.is_refusing(entry):
-                return cannot_write(entry, message.batch)
-            winners = sink.winners(message)
-            if isinstance(winners, SinkRefused):
-                return winners
-            entry.touch(self._turns.now_ms())
-            await self._take_over(entry, message.query, message.run)
-            return await self._committing.commit(entry, message, winners)
-        finally:
-            entry.lock.release()
+        while True:
+            entry = await self._enter(message.sink, message.query)
+            try:
+                answer = await self._decide(entry, message)
+            finally:
+                self._leave(entry)
+            if answer is not None:
+                break
+            await entry.change()
+        if isinstance(answer, SinkRefused) or await self._committing.until_visible(entry, message.batch):
+            return answer
+        return not_copied(entry, message.batch)
+
+    async def _decide(self, entry: Entry, message: CommitBatch) -> BatchCommitted | SinkRefused | None:
+        """Decide the batch, unless it is decided; under the lock. What is answered holds when it is visible.
+
+        None: too many batches are on their way; nothing is done.
+        """
+        sink = entry.sink
+        refused = sink.refusal(message.query, message.run)
+        if refused is not None:
+            return refused
+        committed = sink.committed(message.batch)
+        if committed is not None:
+            return committed
+        if self._turns.is_refusing(entry):
+            return cannot_write(entry, message.batch)
+        if not sink.has_room:
+            return None
+        winners = sink.winners(message)
+        if isinstance(winners, SinkRefused):
+            return winners
+        entry.touch(self._turns.now_ms())
+        await self._take_over(entry, message.query, message.run)
+        outcome = await self._committing.commit(entry, message, winners)
+        self._committed += isinstance(outcome, BatchCommitted)
+        return outcome
 
     async def abort(self, sink: str, query: str, run: str, batch: int) -> SinkRefused | None:
         """See `Coordinator.abort_batch`."""
@@ -117,7 +149,7 @@ class Sinks:
             await self._drop(entry.sink.end(lanes))
             return None
         finally:
-            entry.lock.release()
+            self._leave(entry)
 
     async def forget(self, sink: str) -> SinkRefused | None:
         """See `Coordinator.forget_sink`. Its slots' ids expire like others."""
@@ -137,24 +169,36 @@ class Sinks:
             with trio.CancelScope(shield=True):
                 return await self._forget(entry)
         finally:
-            entry.lock.release()
+            self._leave(entry)
 
     def describe(self) -> Sequence[SinkDescription]:
         """See `Coordinator.sinks`."""
         kept = [self._entries[name].sink for name in sorted(self._entries)]
         return [_description(sink) for sink in kept if sink.has_past]
 
+    def statistics(self) -> SinkStatistics:
+        """See `Coordinator.sink_statistics`."""
+        kept = [entry.sink for entry in self._entries.values() if entry.sink.has_past]
+        return SinkStatistics(len(kept), sum(len(sink.lanes) for sink in kept), self._committed)
+
     async def _enter(self, name: str, query: str) -> Entry:
-        """The sink, whose lock the caller releases; a new one if there is none."""
+        """The sink, locked until the caller leaves it; a new one if there is none."""
         while True:
             entry = self._entries.get(name)
             if entry is None:
-                journal = crc32c(group_of_sink(name).encode()) % len(self._turns.journals)
+                journal = journal_of_sink(name, len(self._turns.journals))
                 entry = self._entries[name] = Entry(Sink(name, query), journal)
             await entry.lock.acquire()
             if self._entries.get(name) is entry:
                 return entry
             entry.lock.release()
+
+    def _leave(self, entry: Entry) -> None:
+        """Unlock the sink. What was made for a request that was refused is forgotten: names come from anybody."""
+        entry.lock.release()
+        sink = entry.sink
+        if sink.run is None and not sink.has_past and self._entries.get(sink.name) is entry:
+            del self._entries[sink.name]
 
     async def _take_over(self, entry: Entry, query: str, run: str) -> None:
         """A run that is not known becomes the sink's, and the lanes of the one before it are fenced."""
@@ -179,7 +223,7 @@ class Sinks:
             slot = self._turns.slots.get(opened.transactional_id)
             if slot is None or slot.journal == entry.journal:
                 return LaneGranted(opened.transactional_id)
-            sink.reserve(opened)  # somebody's own id, from before the prefix was ours; its records are elsewhere
+            sink.withhold(opened)  # somebody's own id, from before the prefix was ours; its records are elsewhere
 
     async def _forget(self, entry: Entry) -> SinkRefused | None:
         name = entry.sink.name
@@ -220,8 +264,9 @@ class Sinks:
 
     # ------------------------------------------------------------------------------------ time and restarts
 
-    def look(self) -> None:
+    async def look(self) -> None:
         """Let lanes go whose transactions have timed out, and those that do nothing; and sinks that are nothing."""
+        await self._committing.drop_again()
         settings = self._turns.settings
         for name, entry in list(self._entries.items()):
             if entry.lock.locked():
@@ -277,7 +322,8 @@ def _description(sink: Sink) -> SinkDescription:
         sink.query,
         sink.run,
         None if fence.batch == NO_BATCH else fence.batch,
-        fence.placements,
+        fence.placements if sink.is_visible(fence.batch) else (),
         tuple(lane.transactional_id for lane in sink.lanes),
         sink.used_ms,
+        max((trio.current_time() - lane.joined_s for lane in sink.lanes), default=None),
     )

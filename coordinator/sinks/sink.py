@@ -6,7 +6,9 @@
 
 The *fence* is the last batch that is decided, with its places. It moves at the decision, and only forwards. What is
 decided is under way until it is visible; it is durable as GROUP_PREPARE_COMMIT then, and the fence that is written
-down (SINK, GROUP_COMMITTED) is that of the batches which are visible, in their order.
+down (SINK, GROUP_COMMITTED) is that of the batches which are visible, in their order. Who joins or commits a batch
+that is decided is answered when it is visible, and its places are told to nobody before: until its APPLYs are on disk,
+a loss of power may have it placed elsewhere.
 
 Lanes, runs and slots live in memory only. A lane is open from its join until its batch is committed or aborted, its
 run is replaced, or its transaction times out (its producer's epoch is another one then). Only the connection to which
@@ -23,6 +25,7 @@ from dataclasses import dataclass, field
 
 from coordinator import events as ev
 from coordinator.answers import Granted, Refusal
+from coordinator.machine import DECIDED_MAX
 from coordinator.producer import Producer
 from coordinator.sinks.groups import Fence, Group, SinkState
 from coordinator.sinks.lane_ids import lane_id
@@ -86,7 +89,7 @@ class DecidedGroup:
     placements: tuple[Placement, ...]
     """As in `Fence`."""
     copied: dict[TxId, tuple[Placement, ...]] | None = None
-    """Once it is visible."""
+    """Where each of its transactions is, once it is visible."""
 
 
 @dataclass(slots=True)
@@ -130,6 +133,11 @@ class Sink:
         """Whether forgetting it would make a difference to anybody."""
         return self.visible.batch >= 0 or bool(self.under_way) or self.preparing is not None or bool(self._by_slot)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether one more batch may be decided before one of those under way is visible."""
+        return len(self.under_way) < DECIDED_MAX
+
     def state(self) -> SinkState:
         """What of it is to be durable."""
         prepared = [it.group for it in self.under_way]
@@ -165,11 +173,15 @@ class Sink:
         return self.end(self.lanes)
 
     def committed(self, batch: int) -> BatchCommitted | None:
-        """The answer if the batch is committed."""
+        """The answer if the batch is decided; it is given when the batch is visible, too."""
         fence = self.fence
         if batch > fence.batch:
             return None
         return BatchCommitted(batch, fence.placements if batch == fence.batch else (), already=True)
+
+    def is_visible(self, batch: int) -> bool:
+        """Whether all that is decided up to this batch can be read. From then on its places stay as they are."""
+        return all(it.copied is not None for it in self.under_way if it.group.batch <= batch)
 
     # -------------------------------------------------------------------------------------------- lanes
 
@@ -196,7 +208,7 @@ class Sink:
         self._by_slot[slot] = self._by_writer[writer] = opened
         return opened
 
-    def reserve(self, lane: OpenLane) -> None:
+    def withhold(self, lane: OpenLane) -> None:
         """Take the lane back, and never use its slot in this run of the node."""
         del self._by_slot[lane.slot], self._by_writer[lane.lane]
 
@@ -316,8 +328,14 @@ def check_abort(sink: str, query: str, run: str, batch: int) -> SinkRefused | No
     return _check_names(sink, query, run) or _check_number("batch", batch)
 
 
-def _check_names(sink: str, query: str, run: str) -> SinkRefused | None:
-    named = (("sink", sink, SINK_BYTES_MAX), ("query", query, NAME_BYTES_MAX), ("run", run, NAME_BYTES_MAX))
+def check_fence(sink: str, query: str, batch: int) -> SinkRefused | None:
+    """Why this query cannot have committed this batch of the sink."""
+    return _check_names(sink, query) or _check_number("batch", batch)
+
+
+def _check_names(sink: str, query: str, *runs: str) -> SinkRefused | None:
+    named = [("sink", sink, SINK_BYTES_MAX), ("query", query, NAME_BYTES_MAX)]
+    named += [("run", run, NAME_BYTES_MAX) for run in runs]
     for what, name, bytes_max in named:
         if not 0 < len(name.encode(errors="surrogatepass")) <= bytes_max:
             return _bad(f"the {what} must have a name of 1 to {bytes_max} bytes in UTF-8")

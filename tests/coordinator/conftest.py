@@ -3,8 +3,8 @@
 Fault model of the doubles. A flush takes `flush_s` and may fail, after which the journal is closed;
 without `waits_for_disk` nobody waits for one but who asks for `sync`. A
 process that is killed keeps everything that was appended; a machine that loses power keeps what was flushed.
-Participants may refuse or fail to prepare, fail to place or to discard, take `prepare_s`, and copy
-nothing while `copying` is held back.
+Participants may refuse or fail to prepare, fail to place or to discard, take `prepare_s` and `apply_s`, and
+copy nothing while `copying` is held back.
 """
 
 from __future__ import annotations
@@ -139,6 +139,8 @@ class MemoryParticipants:
     """What `place_together` was given, each time."""
     discarded: list[TxId] = field(default_factory=list)
     prepared: list[Prepare] = field(default_factory=list)
+    prepared_together: list[int] = field(default_factory=list)
+    """How many transactions each time."""
     apply_numbers: dict[TxId, int] = field(default_factory=dict)
     refusing: dict[LogId, str] = field(default_factory=dict)
     prepare_fails: bool = False
@@ -147,6 +149,7 @@ class MemoryParticipants:
     apply_fails: bool = False
     prepare_s: float = 0.0
     begin_s: float = 0.0
+    apply_s: float = 0.0
     copying: trio.Event | None = None
     """If set to an event: nothing becomes visible before it is set."""
 
@@ -171,19 +174,26 @@ class MemoryParticipants:
         return {log: Expected(LEADER_EPOCH, held.get(log, 0)) for log in logs if log in self.logs}
 
     async def prepare(self, message: Prepare) -> Prepared:
-        self.prepared.append(message)
+        return await self.prepare_together((message,))
+
+    async def prepare_together(self, messages: Sequence[Prepare]) -> Prepared:
+        self.prepared += messages
+        self.prepared_together.append(len(messages))
         await trio.sleep(self.prepare_s)
         if self.prepare_fails:
             raise StorageFailure("a local journal failed")
+        return Prepared({log: why for message in messages for log, why in self._refused(message).items()})
+
+    def _refused(self, message: Prepare) -> dict[LogId, str]:
         if message.txid in self.placings:
-            return Prepared({})
+            return {}
         held = self.held.get(message.txid, {})
         lost = {
             log: f"holds {held.get(log, 0)} of {expected.records} records"
             for log, expected in message.expected.items()
             if log in self.logs and held.get(log, 0) != expected.records
         }
-        return Prepared({**lost, **{log: why for log, why in self.refusing.items() if log in message.expected}})
+        return lost | {log: why for log, why in self.refusing.items() if log in message.expected}
 
     def place(self, message: ApplyCommit) -> None:
         if self.place_fails:
@@ -209,13 +219,17 @@ class MemoryParticipants:
         return Offset(sum(self.held.get(it, {}).get(log, 0) for it in before))
 
     async def applied(self, message: ApplyCommit) -> Applied:
-        assert message.txid in self.placings
+        (applied,) = await self.applied_together((message,))
+        return applied
+
+    async def applied_together(self, messages: Sequence[ApplyCommit]) -> Sequence[Applied]:
+        assert all(message.txid in self.placings for message in messages)
         if self.copying is not None:
             await self.copying.wait()
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.apply_s)
         if self.apply_fails:
             raise StorageFailure("the data log is full")
-        return Applied(self.placed(message))
+        return [Applied(self.placed(message)) for message in messages]
 
     def surviving_apply_number(self, txid: TxId, logs: tuple[LogId, ...]) -> ApplyNumber | None:
         number = self.apply_numbers.get(txid)
@@ -295,6 +309,7 @@ class World:
             together=list(self.participants.together),
             discarded=list(self.participants.discarded),
             prepared=list(self.participants.prepared),
+            prepared_together=list(self.participants.prepared_together),
             apply_numbers=dict(self.participants.apply_numbers),
         )
         after = World([it.reopened(power_lost=power_lost) for it in self.journals], participants, self.ids)

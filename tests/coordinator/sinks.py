@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 
+import trio
+import trio.testing
+
 from coordinator.answers import Granted
+from coordinator.machine import DECIDED_MAX
 from coordinator.sinks.messages import CommitBatch, Lane, LaneGranted, SinkRefusal, SinkRefused, Winner
 from fairlog_types import LogId
 
@@ -68,6 +73,45 @@ async def write_batch(world: World, logs: list[LogId], batch: int = 0, run: str 
     await second.write(logs[1], 2)
     await loser.write(logs[0], 5)
     return [(0, 0, 2), (1, 1, 3)]
+
+
+def ask(nursery: trio.Nursery, request: Awaitable[object]) -> list[object]:
+    """Have the request carried out beside all else; what is answered comes to be in the list."""
+    answers: list[object] = []
+
+    async def told() -> None:
+        answers.append(await request)
+
+    nursery.start_soon(told)
+    return answers
+
+
+async def settle() -> None:
+    """Let what runs in the background come to rest."""
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def decide_as_many_as_may_be(world: World, logs: list[LogId], nursery: trio.Nursery) -> list[list[object]]:
+    """Batches whose copy hangs; answers the lists in which their answers come to be."""
+    world.participants.copying = trio.Event()
+    answers: list[list[object]] = []
+    for batch in range(DECIDED_MAX):
+        winners = await write_batch(world, logs, batch)
+        answers.append(ask(nursery, world.coordinator.commit_batch(commit(*winners, batch=batch))))
+        await settle()
+    return answers
+
+
+async def recovered(world: World, nursery: trio.Nursery, *, tail_kept: bool = True) -> World:
+    """The world, which serves after a restart."""
+    await world.coordinator.recover(tail_kept=tail_kept)
+    await nursery.start(world.run)
+    return world
+
+
+def kinds(world: World, *types: type) -> list[str]:
+    """The records of these types in the group journal, in their order."""
+    return [type(record).__name__ for record in world.journal.records if isinstance(record, types)]
 
 
 def refused(answer: object, why: SinkRefusal) -> str:

@@ -20,12 +20,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from coordinator import events as ev
 from coordinator.answers import Granted, Refusal
-from coordinator.machine import DECIDED_MAX, group_of, prepare_commit_record, step
+from coordinator.id_records import prepare_commit_record
+from coordinator.machine import DECIDED_MAX, step
 from coordinator.messages import ApplyCommit, Expected
 from coordinator.order import CommitOrder
 from coordinator.producer import Producer
 from coordinator.recovery import in_doubt, place_order, replay, snapshot_records
 from coordinator.settings import CoordinatorSettings
+from coordinator.sinks.lane_ids import group_of
 from coordinator.states import IdState
 from fairlog_types import (
     NO_PRODUCER_EPOCH,

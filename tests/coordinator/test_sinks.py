@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from coordinator.machine import TRANSACTIONAL_ID_BYTES_MAX, group_of
+from coordinator.machine import TRANSACTIONAL_ID_BYTES_MAX
 from coordinator.sinks import sink as sink_module
 from coordinator.sinks.groups import Fence, Group, joined_places
-from coordinator.sinks.lane_ids import LANE_PREFIX, is_lane, lane_id, slot_and_sink
+from coordinator.sinks.lane_ids import LANE_PREFIX, group_of, is_lane, lane_id, slot_and_sink
 from coordinator.sinks.messages import SinkRefusal, Winner
 from coordinator.sinks.sink import LANES_MAX, REPLACED_KEPT, SINK_BYTES_MAX, OpenLane, Sink, check_lane
 from fairlog_types import LogId, Offset, Placement

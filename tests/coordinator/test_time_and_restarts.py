@@ -8,25 +8,9 @@ from structlog.testing import capture_logs
 from coordinator.answers import Refusal
 from coordinator.recovery import snapshot_records
 from coordinator.settings import CoordinatorSettings
-from fairlog_types import (
-    ProducerEpoch,
-    ProducerId,
-    StorageFailure,
-    TxId,
-)
+from fairlog_types import StorageFailure
 from journal.group_records import BeginRecord, PrepareAbortRecord
-
-SAME_PRODUCER = ProducerId(1000)
-
-
-def txid(number: int, epoch: int = 0) -> TxId:
-    return TxId(SAME_PRODUCER, ProducerEpoch(epoch), number)
-
-
-async def settle() -> None:
-    """Let what runs in the background come to rest."""
-    await trio.testing.wait_all_tasks_blocked()
-
+from tests.coordinator.transactions import settle, txid
 
 # ------------------------------------------------------------------------------------------------- time
 

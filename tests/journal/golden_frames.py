@@ -23,7 +23,7 @@ from fairlog_types import (
     TxId,
 )
 from journal.frame import encode_frame
-from journal.group_journal import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
+from journal.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
 from journal.group_records import (
     AbortedRecord,
     BeginRecord,

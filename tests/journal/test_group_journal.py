@@ -9,15 +9,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import cast
 
 import pytest
 import trio
 
-from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, ProducerEpoch, ProducerId, TxId
-from journal.group_journal import PART, SNAPSHOT_BEGIN, SNAPSHOT_END, GroupJournal
-from journal.group_records import PRODUCER, BeginRecord, ExpiredRecord, GroupRecord, ProducerRecord, encode_group
-from journal.journal import FrameAt, Journal, JournalKind
+from fairlog_types import (
+    CorruptStorage,
+    JournalPosition,
+    LeaderEpoch,
+    LogId,
+    Offset,
+    Placement,
+    ProducerEpoch,
+    ProducerId,
+    TxId,
+)
+from journal.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
+from journal.group_journal import GroupJournal, begin_with_snapshot
+from journal.group_records import (
+    PRODUCER,
+    BeginRecord,
+    ExpiredRecord,
+    GroupRecord,
+    ProducerRecord,
+    SinkRecord,
+    encode_group,
+)
+from journal.journal import FrameAt, Fsync, Journal, JournalKind
 
 OpenJournal = Callable[..., Awaitable[Journal]]
 EPOCH = ProducerEpoch(0)
@@ -325,3 +345,21 @@ async def test_snapshot_cancelled_reads_as_if_not_begun(open_journal: OpenJourna
     await group.snapshot(lambda: [producer("c", 3)])
     assert list(group.replay()) == [producer("c", 3)]
     await journal.close()
+
+
+async def test_journal_that_begins_with_a_snapshot_is_replayed_and_goes_on(
+    open_journal: OpenJournal, tmp_path: Path
+) -> None:
+    """As one that a node has taken; made twice, it is as once. A list that no header holds is the payload."""
+    places = tuple(Placement(LogId.of_offsets(shard), Offset(2 * shard), 1) for shard in range(501))
+    sinks = [SinkRecord("many", "q", 7, places, 0), SinkRecord("few", "q", 2**40, places[:1], 0)]
+    for _ in range(2):
+        begin_with_snapshot(tmp_path / "g", Fsync.COMMIT, LeaderEpoch(3), sinks)
+    for expected in ([*sinks], [*sinks, ExpiredRecord("later")]):
+        journal = await open_journal("g", kind=JournalKind.GROUP)
+        group = GroupJournal(journal)
+        assert list(group.replay()) == expected
+        record = ExpiredRecord("later")
+        await group.make_room(record)
+        await group.flush(group.append(record))
+        await journal.close()

@@ -21,7 +21,7 @@ from fairlog_types import (
     TxId,
 )
 from journal.frame import CBOR_BYTES_MAX, Frame, decode_frame_untrusted
-from journal.group_journal import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
+from journal.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
 from journal.group_records import (
     ABORTED,
     BEGIN,

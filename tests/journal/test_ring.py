@@ -136,7 +136,7 @@ async def test_syncs_of_which_one_is_told_in_vain_still_close(
     os.eventfd_write(ring.eventfd, 1)
     with pytest.raises(AssertionError, match="a fault"):
         await syncs.run()
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         await syncs.close()
 
 
@@ -198,7 +198,7 @@ async def test_journal_closed_under_a_shield_is_flushed_though_all_is_cancelled(
             journal = await open_journal(tmp_path / "j", flusher)
             await journal.begin()
             everything.cancel()
-            with trio.CancelScope(shield=True), trio.fail_after(5):
+            with trio.CancelScope(shield=True), trio.fail_after(30):
                 await trio.testing.wait_all_tasks_blocked(0.01)
                 journal.append(1, [7])
                 await journal.flush(journal.end)
