@@ -13,10 +13,19 @@ from fairlog_types import CorruptStorage
 _FATAL = (AssertionError, CorruptStorage)
 
 
-def raise_if_fatal(error: Exception) -> None:
-    """Pass on what the node must not survive; alone or in a group, as nurseries raise it."""
+def fatal_in(error: Exception) -> Exception | None:
+    """What the node must not survive of this; alone or in a group, as nurseries raise it. None if it may go on."""
     if isinstance(error, _FATAL):
-        raise error
+        return error
     if isinstance(error, ExceptionGroup):
         for each in cast("ExceptionGroup[Exception]", error).exceptions:
-            raise_if_fatal(each)
+            if (fatal := fatal_in(each)) is not None:
+                return fatal
+    return None
+
+
+def raise_if_fatal(error: Exception) -> None:
+    """Pass on what the node must not survive."""
+    fatal = fatal_in(error)
+    if fatal is not None:
+        raise fatal

@@ -1,65 +1,92 @@
-"""What all large frames together may take of the node's memory.
+"""What all frames together may take of the node's memory.
 
-A frame is refused by its own length, but a thousand connections may each send the largest that is allowed. So
-whoever is about to receive a large frame takes its length from one budget, and waits, first come, first served,
-while it is spent; the bytes wait in the client's and the kernel's buffers meanwhile. The budget gets it back when the
-request has been handled. The whole length is taken before the first byte, although memory is only used as the bytes
-come: were it taken by and by, all might end up waiting for each other, each with half a frame. Small frames pass by:
-what they take is bounded by the number of connections.
+A frame is refused by its own length, but a thousand connections may each send the largest that is allowed. So what a
+frame's buffer grows by, beyond the first `UNCOUNTED_BYTES`, is taken from one budget, and given back when the request
+has been handled. Only what has come is paid for: to announce a large request costs a client nothing, and costs others
+nothing either. While the budget is spent the bytes wait in the client's and the kernel's buffers, and clients that
+have begun a frame and do not go on are cut off sooner (`pressed_budget`).
+
+Were that all, many might end up with half a frame each, waiting for each other. So one frame at a time goes ahead
+without room, to its end: the memory is bounded by the budget and one frame. Small frames pass by; what they take is
+bounded by the number of connections.
 """
 
 from __future__ import annotations
 
-from collections import deque
-
 import trio
 
-LARGE_FRAME_BYTES = 1 << 20
-"""Larger frames are counted. Kafka's producers send at most this much by default (`max.request.size`)."""
+from fairlog.edge.pressed_budget import BYTES_PER_S, PRESSED_S, PressedBudget
 
-LARGE_FRAMES_BYTES_MAX = 512 << 20
+UNCOUNTED_BYTES = 128 << 10
+"""Of each frame: what is received at once with its length, and as much again. Of a thousand connections, 128 MiB."""
+
+FRAMES_BYTES_MAX = 512 << 20
 """Of one node. Kafka's own bound of this kind, `queued.max.request.bytes`, is off by default."""
 
 
-class FrameBudget:
-    """So many bytes, taken and given back. Belongs to one event loop."""
+class FrameBudget(PressedBudget):
+    """So many bytes for all frames."""
 
-    def __init__(self, bytes_max: int = LARGE_FRAMES_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self._free = bytes_max
-        self._waiting: deque[tuple[int, trio.Event]] = deque()
+    def __init__(self, bytes_max: int = FRAMES_BYTES_MAX) -> None:
+        super().__init__(bytes_max)
+        self.ahead: FrameRoom | None = None
+        """The frame that goes on though there is no room."""
+
+
+class FrameRoom:
+    """What one connection's frame has taken."""
+
+    def __init__(self, budget: FrameBudget) -> None:
+        self._budget = budget
+        self._held = 0
+        self._patience: trio.CancelScope | None = None
+        self.cut_off = False
+        """Its client was late, and others waited."""
 
     @property
-    def free(self) -> int:
-        """Bytes that nobody has taken."""
-        return self._free
+    def is_scarce(self) -> bool:
+        """Whether others wait for room: then small steps tell soonest who does not go on."""
+        return self._budget.is_waited_for
 
-    async def take(self, length: int) -> int:
-        """Wait for room for a frame of `length` bytes; the bytes to give back later.
+    async def grow(self, size: int) -> None:
+        """Wait for room for so many bytes more; then it is the client's turn to send them."""
+        budget = self._budget
+        budget.turn_over(self)
 
-        A frame larger than the whole budget takes all of it. Cancelled: nothing is taken.
-        """
-        share = min(length, self._bytes_max)
-        if not self._waiting and share <= self._free:
-            self._free -= share
-            return share
-        entry = share, trio.Event()
-        self._waiting.append(entry)
-        try:
-            await entry[1].wait()
-        except trio.Cancelled:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
-                self.give_back(0)  # those behind may fit where this one did not
-            else:
-                self.give_back(share)
-            raise
-        return share
+        def attempt() -> bool:
+            if size > budget.free and budget.ahead is not self:
+                if budget.ahead is not None:
+                    return False
+                budget.ahead = self
+            budget.free -= size
+            self._held += size
+            return True
 
-    def give_back(self, share: int) -> None:
-        """What `take` has answered; wakes those who fit now, in their order."""
-        self._free += share
-        while self._waiting and self._waiting[0][0] <= self._free:
-            length, granted = self._waiting.popleft()
-            self._free -= length
-            granted.set()
+        if budget.ahead is self:
+            attempt()
+        else:
+            await budget.take(attempt)
+        budget.turn(self, trio.current_time() + PRESSED_S + size / BYTES_PER_S, self._cut)
+
+    def waits_in(self, patience: trio.CancelScope) -> None:
+        """What is cancelled if the client is late and others wait; `cut_off` tells it from the scope's own deadline."""
+        self._patience = patience
+
+    def filled(self) -> None:
+        """The frame is all here: it is the node's turn."""
+        self._budget.turn_over(self)
+
+    def release(self) -> None:
+        """The frame has been handled, or never will be."""
+        budget, held = self._budget, self._held
+        budget.turn_over(self)
+        self._held = 0
+        if budget.ahead is self:
+            budget.ahead = None
+        if held:
+            budget.give_back(held)
+
+    def _cut(self) -> None:
+        assert self._patience is not None, "a turn begins before the client is waited for"
+        self.cut_off = True
+        self._patience.cancel()

@@ -1,9 +1,9 @@
 """Cuts a connection's bytes into frames: an int32 length, and so many bytes.
 
 A frame that is too large is refused by its length, before room is made for it; the room for others is doubled, by
-a MiB at most, as their bytes come, so that no more than twice of what was sent is ever held (and 64 KiB). Large ones
-of all connections share one budget (`frame_budget`). A client that has begun a frame and falls silent, or drips, is cut
-off: what a thousand of them hold would be a gigabyte of frames of which each is small.
+a MiB at most, as their bytes come, so that no more than twice of what was sent is ever held (and 64 KiB). All
+connections share one budget for that (`frame_budget`). A client that has begun a frame and falls silent, or drips, is
+cut off; sooner while others wait for what it holds.
 
 The first bytes also tell which protocol a client speaks: where Kafka's have the length of a small frame, another
 protocol opens with letters, which would be a length of a gigabyte.
@@ -17,14 +17,14 @@ from collections.abc import Collection
 
 import trio
 
-from fairlog.edge.frame_budget import LARGE_FRAME_BYTES, FrameBudget
+from fairlog.edge.frame_budget import UNCOUNTED_BYTES, FrameBudget, FrameRoom
 from fairlog.edge.malformed import Malformed
 
 Buffer = bytes | bytearray | memoryview
 
 FRAME_SILENCE_S = 30
-"""A client that has begun a frame and then sends nothing for so long holds memory for nothing, and with a large frame
-what others wait for. Kafka's clients give a request up after as long (`request.timeout.ms`)."""
+"""A client that has begun a frame and then sends nothing for so long holds memory for nothing. Kafka's clients give a
+request up after as long (`request.timeout.ms`)."""
 
 FRAME_BYTES_PER_S = 256 << 10
 """Nor may it drip: a frame has the same 30 seconds in all, and a second more for each so many bytes of it."""
@@ -32,7 +32,7 @@ FRAME_BYTES_PER_S = 256 << 10
 OPENING_BYTES = 3
 """Of a connection: what tells another protocol from Kafka's."""
 
-_RECEIVE_BYTES = 64 * 1024
+_RECEIVE_BYTES = UNCOUNTED_BYTES // 2
 _GROWTH = memoryview(bytes(1 << 20))
 """What a frame's buffer grows by, at most; made once, since making it takes as long as adding it."""
 
@@ -60,14 +60,13 @@ class FrameReader:
         received: bytes = b"",
         openings: Collection[bytes] = (),
     ) -> None:
-        """Without a `budget` large frames do not wait for room: for clients.
+        """Without a `budget` frames do not wait for room: for clients.
 
         `received` is what was read of the stream already. A stream that begins with one of `openings`
         (`OPENING_BYTES` each, the length of a frame of a gigabyte) speaks another protocol.
         """
-        self._budget = budget
-        self._taken = 0
-        """From the budget, for the frame that is being received or handled."""
+        self._room = None if budget is None else FrameRoom(budget)
+        """Of the frame that is being received or handled."""
         self._stream = stream
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._frame_bytes_max = frame_bytes_max
@@ -90,6 +89,7 @@ class FrameReader:
                     raise Malformed("the connection ended within a frame's length")
                 return None
             self._rest = memoryview(bytes(self._rest) + received if self._rest else received)
+            del received  # else it would be held here, uncounted, for as long as the rest of a large frame takes
         if self._openings:
             if bytes(self._rest[:OPENING_BYTES]) in self._openings:
                 raise OtherProtocol(bytes(self._rest))
@@ -103,9 +103,7 @@ class FrameReader:
             # An idle connection shall not hold on to a receive buffer for the sake of no bytes.
             self._rest = self._rest[end:] if len(self._rest) > end else memoryview(b"")
             return frame
-        if self._budget is not None and length > LARGE_FRAME_BYTES:
-            self._taken = await self._budget.take(length)
-        return await self._receive_frame(length)
+        return await self._receive_frame(length, self._room if length > UNCOUNTED_BYTES else None)
 
     @property
     def has_begun_next(self) -> bool:
@@ -114,9 +112,8 @@ class FrameReader:
 
     def release(self) -> None:
         """The last frame has been handled, or never will be: others may take its room in the budget."""
-        if self._budget is not None and self._taken:
-            self._budget.give_back(self._taken)
-            self._taken = 0
+        if self._room is not None:
+            self._room.release()
 
     async def _more_of_a_length(self) -> bytes | bytearray:
         with trio.move_on_after(FRAME_SILENCE_S):
@@ -137,21 +134,35 @@ class FrameReader:
             except OSError as error:
                 raise trio.BrokenResourceError(str(error)) from error
 
-    async def _receive_frame(self, length: int) -> Buffer:
-        """A frame that is not all here yet."""
+    async def _receive_frame(self, length: int, room: FrameRoom | None) -> Buffer:
+        """A frame that is not all here yet. What it waits for room is not its client's fault."""
         started_s = trio.current_time()
         filled = len(self._rest) - _LENGTH.size
         frame = bytearray(self._rest[_LENGTH.size :])
         self._rest = memoryview(b"")
         while filled < length:
             if filled == len(frame):
-                frame += _GROWTH[: min(max(filled, _RECEIVE_BYTES), length - filled)]
+                step = _RECEIVE_BYTES if room is not None and room.is_scarce else max(filled, _RECEIVE_BYTES)
+                growth = _GROWTH[: min(step, length - filled)]
+                if room is not None and filled > _RECEIVE_BYTES:
+                    asked_s = trio.current_time()
+                    await room.grow(len(growth))
+                    started_s += trio.current_time() - asked_s
+                frame += growth
             received = None
             silent_at = trio.current_time() + FRAME_SILENCE_S
             late_at = started_s + FRAME_SILENCE_S + filled / FRAME_BYTES_PER_S
             # A bytearray cannot grow while there are views of it.
-            with trio.move_on_at(min(silent_at, late_at)), memoryview(frame) as view, view[filled:] as room:
-                received = await self._receive_into(room)
+            with (
+                trio.move_on_at(min(silent_at, late_at)) as patience,
+                memoryview(frame) as view,
+                view[filled:] as empty,
+            ):
+                if room is not None:
+                    room.waits_in(patience)
+                received = await self._receive_into(empty)
+            if room is not None and room.cut_off:
+                raise Malformed(f"too slow after {filled} of a frame's {length} bytes, while others wait for memory")
             if received is None and late_at < silent_at:
                 raise Malformed(f"only {filled} of a frame's {length} bytes in {late_at - started_s:.0f} s")
             if received is None:
@@ -159,14 +170,16 @@ class FrameReader:
             if received == 0:
                 raise Malformed(f"the connection ended after {filled} of a frame's {length} bytes")
             filled += received
+        if room is not None:
+            room.filled()
         return frame
 
-    async def _receive_into(self, room: memoryview) -> int:
+    async def _receive_into(self, empty: memoryview) -> int:
         if self._socket is not None:
             try:
-                return await self._socket.recv_into(room)
+                return await self._socket.recv_into(empty)
             except OSError as error:
                 raise trio.BrokenResourceError(str(error)) from error
-        received = await self._stream.receive_some(min(len(room), _RECEIVE_BYTES))
-        room[: len(received)] = received
+        received = await self._stream.receive_some(min(len(empty), _RECEIVE_BYTES))
+        empty[: len(received)] = received
         return len(received)

@@ -1,26 +1,63 @@
-"""What the records of all Fetch answers that are not yet sent may take of the node's memory.
+"""What all answers that are not yet sent may take of the node's memory.
 
 A client that fetches and does not read holds an answer of up to 55 MiB for as long as it likes. So each Fetch takes
-what it may read from one budget, keeps what it has read, and gives that back when the answer has been sent. Nobody
-waits: a client that does not read must not hold up those who do. When the budget is spent, answers are merely short,
-`SHORT_ANSWER_BYTES` of records, and the clients ask more often.
+what it may read from one budget, keeps what it has read, and gives that back when the answer has been sent; other
+large answers are counted as they are made, and so are requests that wait to be answered, beyond a few of each
+connection. As long as there is room, a client may take its time.
+
+When the budget is spent, answers are short (`SHORT_ANSWER_BYTES` of records, and clients ask more often), and those who
+do not read theirs are cut off (`fairlog.edge.pressed_budget`): who reads is not held up by who does not. Short
+answers overdraw the budget by `RESERVE_BYTES` at most. Behind that a Fetch waits, for the seconds that it takes to cut
+the others off.
 """
 
 from __future__ import annotations
 
-ANSWERS_BYTES_MAX = 512 << 20
-"""Of one node, plus a short answer for each connection."""
+from collections.abc import Callable
 
-SHORT_ANSWER_BYTES = 1 << 20
+import trio
+
+from fairlog.edge.pressed_budget import BYTES_PER_S, PRESSED_S, PressedBudget
+
+ANSWERS_BYTES_MAX = 512 << 20
+"""Of one node."""
+
+RESERVE_BYTES = 128 << 20
+"""What short answers may take beyond that; and the last of each is one batch longer, if its batches are large."""
+
+SHORT_ANSWER_BYTES = 128 << 10
 """What each Fetch may read, whatever others hold."""
 
+BATCH_BYTES = 1 << 20
+"""What a short answer is counted for until it is read: its first batch comes whole, and may be as large as a producer's
+requests are by default. Else a thousand of them, granted at once, would read a gigabyte."""
 
-class AnswerBudget:
-    """So many bytes, taken and given back. Belongs to one event loop."""
+SMALL_ANSWER_BYTES = 4 << 10
+"""Up to so much an answer that is no Fetch's is not counted: of 16 such for each of a thousand connections, 64 MiB."""
 
-    def __init__(self, bytes_max: int = ANSWERS_BYTES_MAX) -> None:
-        self.free = bytes_max
-        """Bytes that nobody has taken; negative while short answers exceed the budget."""
+
+class AnswerBudget(PressedBudget):
+    """So many bytes for all answers."""
+
+    def __init__(self, bytes_max: int = ANSWERS_BYTES_MAX, *, reserve_bytes: int = RESERVE_BYTES) -> None:
+        super().__init__(bytes_max)
+        self._reserve_bytes = reserve_bytes
+        self.being_read = 0
+        """Of what is taken: by answers that are still being read. Most will not need so much of it."""
+
+    @property
+    def spent(self) -> bool:
+        """Whether answers that are made, and not sent yet, take all of it."""
+        return self.free + self.being_read <= 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the reserve is spent, too."""
+        return self.free <= -self._reserve_bytes
+
+    async def settled(self) -> None:
+        """Return once the reserve is not spent. Who has made a large answer waits here before the next."""
+        await self.take(lambda: not self.exhausted)
 
 
 class AnswerRoom:
@@ -29,21 +66,79 @@ class AnswerRoom:
     def __init__(self, budget: AnswerBudget) -> None:
         self._budget = budget
         self._held = 0
+        self._being_read = 0
+        self._sent_from_s = 0.0
+        self._cut: Callable[[], None] | None = None
 
-    def take(self, wanted: int) -> int:
-        """Room for up to `wanted` bytes more; the bytes granted. `keep` is to follow."""
-        granted = min(wanted, max(self._budget.free, SHORT_ANSWER_BYTES - self._held, 0))
-        self._hold(self._held + granted)
+    @property
+    def is_being_sent(self) -> bool:
+        return self._cut is not None
+
+    async def take(self, wanted: int) -> int:
+        """Room for up to `wanted` bytes more; the bytes granted. `keep` is to follow.
+
+        Waits if the reserve is spent, too; but not with something in hand: that is to be sent then.
+        """
+        budget = self._budget
+        budget.turn_over(self)
+        granted = 0
+
+        def attempt() -> bool:
+            nonlocal granted
+            if budget.exhausted and not self._held:
+                return False
+            granted = min(wanted, max(budget.free, SHORT_ANSWER_BYTES - self._held, 0))
+            counted = max(granted, min(wanted, BATCH_BYTES))
+            self._hold(self._held + counted)
+            self._being_read = counted
+            budget.being_read += counted
+            return True
+
+        if wanted > budget.free + budget.being_read:
+            budget.hurry()
+        if self._held:
+            attempt()
+        else:
+            await budget.take(attempt)
         return granted
 
     def keep(self, used: int) -> None:
-        """The answer has become so long; what was taken beyond that is given back."""
+        """The answer has become so long; what was taken beyond that is given back.
+
+        Answers that nothing was taken for come with this, too. They are never held up, so it is from here that others
+        hear of it when there was no room.
+        """
         self._hold(used)
+        if self._budget.free + self._budget.being_read < 0:
+            self._budget.hurry()
+
+    def waits(self, hurry: Callable[[], None]) -> None:
+        """The answer is not to be sent yet. `hurry` is called if that takes long, and others have no room."""
+        if self._held:
+            self._budget.turn(self, trio.current_time() + PRESSED_S, hurry)
+
+    def sending(self, cut: Callable[[], None]) -> None:
+        """It is the client's turn to read. `cut` is called if it does not, and others have no room."""
+        self._sent_from_s = trio.current_time()
+        self._cut = cut
+        self.sent(0)
+
+    def sent(self, size: int) -> None:
+        """The client, or the system for it, has taken so many bytes of it by now."""
+        if self._cut is not None and self._held:
+            self._budget.turn(self, self._sent_from_s + PRESSED_S + size / BYTES_PER_S, self._cut)
 
     def release(self) -> None:
         """The answer is sent, or never will be."""
+        self._budget.turn_over(self)
+        self._cut = None
         self._hold(0)
 
     def _hold(self, held: int) -> None:
-        self._budget.free -= held - self._held
-        self._held = held
+        self._budget.being_read -= self._being_read
+        self._being_read = 0
+        more, self._held = held - self._held, held
+        if more > 0:
+            self._budget.free -= more
+        elif more < 0:
+            self._budget.give_back(-more)

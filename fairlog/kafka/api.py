@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import trio
 
 from fairlog.broker import Broker
-from fairlog.kafka.answer_budget import AnswerBudget
+from fairlog.kafka.answer_budget import AnswerBudget, AnswerRoom
 from fairlog.kafka.wire import Buffer, Reader, Writer
 
 R = TypeVar("R")
@@ -33,6 +33,10 @@ class Deferred:
     finish: Callable[[], Awaitable[Answer]]
     release: Callable[[], None] | None = None
     """Called once, when the answer has been sent or never will be: also if `finish` was not called."""
+    room: AnswerRoom | None = None
+    """What the answer takes of the room for all answers; released at the same time."""
+    keeps_request: bool = False
+    """Whether `finish` needs all that was asked, so that it stays in memory until then."""
 
 
 Reply = Answer | Deferred | None
@@ -82,11 +86,15 @@ class Client:
             finally:
                 self._polling = None
 
+    def end_long_poll(self) -> None:
+        """The one that is under way, if there is one, answers with what it has."""
+        if self._polling is not None:
+            self._polling.cancel()
+
     def end_long_polls(self) -> None:
         """The one that is under way, and all to come: they answer with what they have."""
         self._polls_ended = True
-        if self._polling is not None:
-            self._polling.cancel()
+        self.end_long_poll()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +111,21 @@ class Versions:
 class EncodedAnswers:
     """Encoded answers that are the same for every client, until the cluster's generation moves on.
 
-    A thousand clients that each ask for the same few topics cost one encoding. A large answer, or one to a long
-    question, is not kept; one more than there is room for empties the store.
+    A thousand clients that each ask for the same topics cost one encoding, also if these are all there are: of ten
+    thousand partitions it takes tens of milliseconds. A very large answer, or one to a long question, is not kept; one
+    more than there is room for empties the store.
     """
 
-    ANSWER_BYTES_MAX = 256 << 10
+    ANSWER_BYTES_MAX = 4 << 20
     BYTES_MAX = 16 << 20
     KEY_ITEM_BYTES = 512
     """What one thing that was asked for takes in a key, roughly, beside its name: that is in the answer, too."""
 
-    __slots__ = ("_answers", "_bytes", "_generation")
+    __slots__ = ("_answers", "_bytes", "_generation", "one_at_a_time")
 
     def __init__(self) -> None:
+        self.one_at_a_time = trio.Lock()
+        """For those that take long to encode."""
         self._generation = -1
         self._bytes = 0
         self._answers: dict[object, Answer] = {}

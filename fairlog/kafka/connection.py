@@ -10,10 +10,12 @@ goes into the queue, whose writer finishes deferred answers when it is their tur
 order of the requests, and five pipelined Produce requests share one flush.
 
 Memory: one frame is held at a time (its records are in a journal when its handler returns), one big answer
-(a Fetch is deferred, so it is read when it is its turn), and IN_FLIGHT_MAX answers that wait. A client that
-does not read its answers blocks the writer, then fills the queue, then is not read from any more. An idle
-connection holds two tasks and no buffer, and may be idle for ever: clients close theirs themselves (Java's after nine
-minutes), keepalive finds those that are gone, and `connections_max` bounds the rest.
+(a Fetch is deferred, so it is read when it is its turn), and IN_FLIGHT_MAX answers, or requests, that wait.
+A client that does not read its answers blocks the writer, then fills the queue, then is not read from any more.
+All connections' answers share one budget (`answer_budget`) with the requests that wait, but for small ones: who
+does not read is cut off when others need the room, and who has a large answer to come is not read from while there is
+none. An idle connection holds two tasks and no buffer, and may be idle for ever: clients close theirs themselves
+(Java's after nine minutes), keepalive finds those that are gone, and `connections_max` bounds the rest.
 
 How frames are cut, what they may take, and who is cut off stands in `fairlog/edge/frames.py`. A connection that opens
 with another protocol's bytes is left as it is, and handed back.
@@ -28,11 +30,12 @@ faults of ours in a handler, too, with two exceptions that pass through and stop
 
 from __future__ import annotations
 
+import functools
 import os
-import select
 import struct
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 import structlog
 import trio
@@ -40,7 +43,9 @@ import trio
 from fairlog.edge.fatal import raise_if_fatal
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FrameReader, OtherProtocol
+from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up
 from fairlog.edge.malformed import Malformed
+from fairlog.kafka.answer_budget import SMALL_ANSWER_BYTES, AnswerBudget, AnswerRoom
 from fairlog.kafka.api import Answer, Client, Deferred, HangUp
 from fairlog.kafka.router import Router, Started
 from fairlog.kafka.wire import Buffer
@@ -50,16 +55,42 @@ log = structlog.get_logger()
 IN_FLIGHT_MAX = 16
 """Requests of one connection that are started and not answered. Idempotent producers use at most 5."""
 
-_HANG_UP_CHECK_S = 1.0
-"""Between two questions to the system whether the client of a full queue is still there."""
-
 _JOIN_BYTES_MAX = 64 * 1024
 """Up to this size an answer is joined into one buffer: cheaper than a gather of many small ones."""
 
 _BUFFERS_PER_SEND = 512
 """Below Linux's IOV_MAX of 1024."""
 
+_ELEMENTS_BYTES_MAX = 16 << 20
+"""What the elements of a request take as objects, of which there are `fairlog.kafka.wire.ELEMENTS_MAX` at most."""
+
+_BYTES_AS_OBJECTS = 16
+"""What a byte of a request may take when it is decoded. Ten were measured of Fetch's shortest elements, which have 16
+bytes; others' have eight."""
+
+_WAITING_UNCOUNTED_BYTES = 16 << 10
+"""Of requests that wait to be answered, in all those of one connection: a Fetch of five hundred partitions, or sixteen
+of thirty. As objects, of a thousand connections, 256 MiB."""
+
 _LENGTH = struct.Struct(">i")
+
+
+class _Unreleased(NamedTuple):
+    """What an answer holds until it has been sent, or never will be."""
+
+    handler: Callable[[], None] | None
+    room: AnswerRoom | None
+    request: AnswerRoom | None = None
+    """What the request takes, which waits to be answered; None if it is not counted, or not needed any more."""
+    uncounted_bytes: int = 0
+    """Of the request, which waits and is not counted."""
+
+    def release(self) -> None:
+        if self.handler is not None:
+            self.handler()
+        for room in (self.room, self.request):
+            if room is not None:
+                room.release()
 
 
 class Connection:
@@ -73,9 +104,10 @@ class Connection:
         *,
         frame_bytes_max: int,
         budget: FrameBudget,
+        answers: AnswerBudget,
         openings: Collection[bytes] = (),
     ) -> None:
-        """A stream that begins with one of `openings` is another protocol's."""
+        """All share `budget` and `answers`. A stream that begins with one of `openings` is another protocol's."""
         self._stream = stream
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._client = client
@@ -84,11 +116,16 @@ class Connection:
         self._other: bytes | None = None
         """What was read of a connection that speaks another protocol."""
         self._in_flight = 0
-        self._unreleased: deque[Deferred] = deque()
-        """Deferred answers that are in the queue, or about to be; the first one's turn it may be."""
+        self._answers = answers
+        self._unreleased: deque[_Unreleased] = deque()
+        """Of the answers that are in the queue, or about to be; the first one's turn it may be."""
+        self._uncounted_bytes = 0
+        """Of the requests among them."""
         self._queue, self._queued = trio.open_memory_channel[Started](IN_FLIGHT_MAX)
         self._stopping = False
         self._reading = trio.CancelScope()
+        self._serving = trio.CancelScope()
+        """Reader and writer, once they run."""
         self._waits_for_frame = False
         """The only place where `stop` may interrupt the reader."""
 
@@ -100,7 +137,8 @@ class Connection:
         """
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._write_answers, nursery.cancel_scope)
+                self._serving = nursery.cancel_scope
+                nursery.start_soon(self._write_answers)
                 drain = await self._read_requests()
                 self._queue.close()
                 if not drain:
@@ -108,7 +146,7 @@ class Connection:
         finally:
             self._frames.release()
             while self._unreleased:
-                self._release_first()
+                self._unreleased.popleft().release()
             if self._other is None:
                 with trio.CancelScope(shield=True):
                     await trio.aclose_forcefully(self._stream)
@@ -134,9 +172,12 @@ class Connection:
                 if frame is None:
                     return self._stopping
                 started = await self._router.start(frame, self._client)
+                frame_bytes = len(frame)
                 del frame
                 self._frames.release()
-                await self._answer(started)
+                await self._answer(started, frame_bytes)
+                if self._answers.exhausted and any(each.room or each.request for each in self._unreleased):
+                    await self._answers.settled()
             except OtherProtocol as other:
                 self._other = other.received
                 return False
@@ -162,19 +203,36 @@ class Connection:
         self._waits_for_frame = False
         return None if self._stopping else frame
 
-    async def _answer(self, started: Started) -> None:
+    async def _answer(self, started: Started, frame_bytes: int) -> None:
         if started.answer is None:
             started.statistics.note_silence(started.started_s)
             self._log_request(started, answer_bytes=0)
             return
         if self._in_flight == 0 and not isinstance(started.answer, Deferred):
-            await self._send(started, started.answer)
+            room = self._room_for(started.answer)
+            try:
+                await self._send(started, started.answer, room)
+            finally:
+                if room is not None:
+                    room.release()
             if self._frames.has_begun_next:
                 await trio.lowlevel.checkpoint()  # else waiting for it lets others run
             return
         self._in_flight += 1
         if isinstance(started.answer, Deferred):
-            self._unreleased.append(started.answer)
+            request, uncounted_bytes = None, 0
+            if started.answer.keeps_request:
+                if self._uncounted_bytes + frame_bytes > _WAITING_UNCOUNTED_BYTES:
+                    request = self._room_for_request(frame_bytes)
+                else:
+                    uncounted_bytes = frame_bytes
+                    self._uncounted_bytes += frame_bytes
+            self._unreleased.append(_Unreleased(started.answer.release, started.answer.room, request, uncounted_bytes))
+        else:
+            room = self._room_for(started.answer)
+            if room is not None:
+                room.waits(functools.partial(self._hurry, room))
+            self._unreleased.append(_Unreleased(None, room))
         await trio.lowlevel.checkpoint()
         try:
             self._queue.send_nowait(started)
@@ -184,19 +242,48 @@ class Connection:
     async def _wait_for_the_queue(self, started: Started) -> None:
         """Put it there when there is room. Raises BrokenResourceError if the client hangs up before."""
         while True:
-            with trio.move_on_after(_HANG_UP_CHECK_S):
+            with trio.move_on_after(HANG_UP_CHECK_S):
                 await self._queue.send(started)
                 return
-            if self._socket is not None and _has_hung_up(self._socket):
+            if self._socket is not None and has_hung_up(self._socket):
                 raise trio.BrokenResourceError("the client has closed the connection")
 
-    def _release_first(self) -> None:
-        """The first of the deferred answers has been sent, or never will be."""
-        deferred = self._unreleased.popleft()
-        if deferred.release is not None:
-            deferred.release()
+    def _room_for(self, answer: Answer) -> AnswerRoom | None:
+        """What a complete answer takes of the room for answers; None if that is not counted."""
+        length = sum(map(len, answer))
+        if length <= SMALL_ANSWER_BYTES:
+            return None
+        room = AnswerRoom(self._answers)
+        room.keep(length)
+        return room
 
-    async def _write_answers(self, connection: trio.CancelScope) -> None:
+    def _room_for_request(self, frame_bytes: int) -> AnswerRoom:
+        """What a request takes that waits to be answered: its text, and an object for each of its elements."""
+        room = AnswerRoom(self._answers)
+        room.keep(min(_BYTES_AS_OBJECTS * frame_bytes, frame_bytes + _ELEMENTS_BYTES_MAX))
+        room.waits(functools.partial(self._hurry, room))
+        return room
+
+    def _hurry(self, room: AnswerRoom, behind: _Unreleased | None = None) -> None:
+        """A large answer stands behind one that is not sent yet, and others have no room: that one shall not wait.
+        So with a counted request that is not answered yet.
+
+        Cuts off if it is `behind` the same one as the last time; but not a client that is reading a counted answer,
+        which may be long: how fast he reads that is looked after with that answer's own room.
+        """
+        first = self._unreleased[0]
+        self._client.end_long_poll()
+        if first is behind and (first.room is None or not first.room.is_being_sent):
+            self._cut()
+        else:
+            room.waits(functools.partial(self._hurry, room, first))
+
+    def _cut(self) -> None:
+        """The client reads too slowly, and others have no room for answers."""
+        self._closed("answer not read", reason="others wait for the memory that it holds")
+        self._serving.cancel()
+
+    async def _write_answers(self) -> None:
         async with self._queued:
             async for started in self._queued:
                 try:
@@ -204,25 +291,30 @@ class Connection:
                     if isinstance(answer, Deferred):
                         answer = started.finished(await answer.finish())
                     assert answer is not None, "requests without an answer are not queued"
-                    await self._send(started, answer)
+                    if self._unreleased[0].room is None:
+                        self._unreleased[0] = self._unreleased[0]._replace(room=self._room_for(answer))
+                    await self._send(started, answer, self._unreleased[0].room)
                 except HangUp as error:
                     started.statistics.failed += 1
                     self._closed("request without an answer", reason=str(error))
-                    connection.cancel()
+                    self._serving.cancel()
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
-                    connection.cancel()
+                    self._serving.cancel()
                 except Exception as error:
                     raise_if_fatal(error)
                     # As in _read_requests.
                     started.statistics.failed += 1
                     log.exception("an answer failed by a fault of the node", api=started.api_name, **self._who())
-                    connection.cancel()
+                    self._serving.cancel()
                 finally:
-                    if isinstance(started.answer, Deferred):
-                        self._release_first()
+                    done = self._unreleased.popleft()
+                    self._uncounted_bytes -= done.uncounted_bytes
+                    done.release()
                 self._in_flight -= 1
 
-    async def _send(self, started: Started, answer: Answer) -> None:
+    async def _send(self, started: Started, answer: Answer, room: AnswerRoom | None) -> None:
+        if room is not None:
+            room.sending(self._cut)
         length = sum(map(len, answer))
         started.statistics.note_answer(length, started.started_s)
         self._log_request(started, answer_bytes=length)
@@ -232,7 +324,7 @@ class Connection:
         elif length <= _JOIN_BYTES_MAX:
             await self._send_joined(self._socket, b"".join(parts))
         else:
-            await self._send_gathered(self._socket, parts)
+            await self._send_gathered(self._socket, parts, room)
 
     async def _send_joined(self, socket: trio.socket.SocketType, data: bytes) -> None:
         """Send one buffer: almost always the system takes it at once, and then no turn of the event loop is spent."""
@@ -245,15 +337,20 @@ class Connection:
         if sent < len(data):
             await self._stream.send_all(data[sent:])
 
-    async def _send_gathered(self, socket: trio.socket.SocketType, parts: Sequence[Buffer]) -> None:
+    async def _send_gathered(
+        self, socket: trio.socket.SocketType, parts: Sequence[Buffer], room: AnswerRoom | None
+    ) -> None:
         """Send many buffers without joining them."""
         pending = [memoryview(part) for part in parts if len(part)]
-        first = 0
+        first = all_sent = 0
         while first < len(pending):
             try:
                 sent = await socket.sendmsg(pending[first : first + _BUFFERS_PER_SEND])
             except OSError as error:
                 raise trio.BrokenResourceError(str(error)) from error
+            all_sent += sent
+            if room is not None:
+                room.sent(all_sent)
             while sent:
                 size = len(pending[first])
                 if sent < size:
@@ -283,10 +380,3 @@ class Connection:
             "software": f"{self._client.software_name} {self._client.software_version}".strip(),
             "connection": self._client.connection,
         }
-
-
-def _has_hung_up(peer: trio.socket.SocketType) -> bool:
-    """Whether the peer sends no more, or cannot be reached: known to the system though there is unread data."""
-    poll = select.poll()
-    poll.register(peer.fileno(), select.POLLRDHUP)
-    return bool(poll.poll(0))

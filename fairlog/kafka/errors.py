@@ -157,8 +157,9 @@ GROUP_REFUSALS: dict[GroupRefusal, ErrorCode] = {
     GroupRefusal.UNKNOWN_GROUP: ErrorCode.GROUP_ID_NOT_FOUND,
     GroupRefusal.SUBSCRIBED: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
     GroupRefusal.TOO_LARGE: ErrorCode.MESSAGE_TOO_LARGE,
-    # Both pass by themselves, and every client asks for the coordinator again, and then once more.
+    # These pass, NOT_KEPT with a restart, and every client asks for the coordinator again, and then once more.
     GroupRefusal.NO_ROOM: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    GroupRefusal.NOT_KEPT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     GroupRefusal.STOPPING: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
 """What a group's refusal is answered with; all are without effect on topics and offsets."""

@@ -54,7 +54,8 @@ class Router:
         self._apis: Mapping[int, Api[Any]] = {api.key: api for api in apis}
         self._served = {key: api.served for key, api in sorted(self._apis.items())}
         self._encoded = EncodedAnswers()
-        self._answers = AnswerBudget()
+        self.answers = AnswerBudget()
+        """Of all connections."""
         self._statistics = {key: ApiStatistics(api.name) for key, api in self._apis.items()}
         self.statistics = EdgeStatistics(self._statistics)
 
@@ -99,7 +100,7 @@ class Router:
         except Malformed as error:
             raise Malformed(f"{api.name} v{version}: {error}") from None
         context = Context(
-            self._broker, client, version, flexible, self._served, self._encoded, self._answers, statistics.errors
+            self._broker, client, version, flexible, self._served, self._encoded, self.answers, statistics.errors
         )
         reply = await api.handle(context, request)
         header = Writer(flexible=flexible and api.answer_header_tagged)

@@ -34,6 +34,15 @@ _PASSING_REFUSALS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _ACCEPT_AGAIN_S = 0.1
 
+_KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 120),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 8),
+)
+"""A peer that vanished without a word is found out within four minutes. Linux's own default is two hours, in which the
+connections of a client that loses its line again and again would take all the places there are."""
+
 
 class Server:
     """Kafka's protocol over TCP, for one node."""
@@ -116,8 +125,9 @@ class Server:
         if self._refused:
             log.info("connections are taken again", refused=self._refused, connections_max=self._connections_max)
             self._refused = 0
-        # trio sets TCP_NODELAY on every stream; a peer that vanished without a word is found out by keepalive.
-        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        # trio sets TCP_NODELAY on every stream.
+        for level, option, value in _KEEPALIVE:
+            stream.setsockopt(level, option, value)
         client = Client(connection=self._accepted, peer=peer)
         connection = Connection(
             stream,
@@ -125,6 +135,7 @@ class Server:
             self._router,
             frame_bytes_max=self._frame_bytes_max,
             budget=self._budget,
+            answers=self._router.answers,
             openings=self._guests,
         )
         self.statistics.connected += 1

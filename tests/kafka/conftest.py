@@ -8,8 +8,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from trio.testing import memory_stream_pair
 
 from coordinator.answers import CommittedTransaction, Description
+from fairlog.edge.frame_budget import FrameBudget
+from fairlog.kafka.answer_budget import AnswerBudget
+from fairlog.kafka.api import Client
+from fairlog.kafka.connection import Connection
 from fairlog_types import (
     LogId,
     Offset,
@@ -21,6 +26,7 @@ from fairlog_types import (
 from tests.kafka.asking import REQUESTS, Asker
 from tests.kafka.example_requests import build_batch, example_fields
 from tests.kafka.in_memory import Memory
+from tests.kafka.serving import FRAME_BYTES_MAX, EchoRouter, Peer
 
 
 @pytest.fixture
@@ -82,3 +88,15 @@ def example_request() -> Callable[[int, int], bytes]:
         return bytes(request.encode(version=version, header=True))
 
     return build
+
+
+@pytest.fixture
+async def peer(nursery, autojump_clock):
+    ours, theirs = memory_stream_pair()
+    router = EchoRouter()
+    connection = Connection(
+        ours, Client(1, "peer:1"), router, frame_bytes_max=FRAME_BYTES_MAX, budget=FrameBudget(), answers=AnswerBudget()
+    )
+    peer = Peer(theirs, router, connection)
+    nursery.start_soon(peer.serve)
+    return peer

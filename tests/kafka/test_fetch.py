@@ -6,6 +6,8 @@ import pytest
 import trio
 from kafka.protocol.consumer import FetchRequest
 
+from fairlog.kafka.answer_budget import AnswerBudget, AnswerRoom
+from fairlog.kafka.api import Context
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import api_01_fetch
 from fairlog_types import Offset
@@ -189,6 +191,78 @@ async def test_fetch_gives_what_there_is_when_the_connection_is_to_end(ask, memo
         for _ in range(2):
             assert len(lines(await ask(FETCH, 12, **asked))[0].records) == 100
     assert trio.current_time() - before == pytest.approx(0.1)
+
+
+async def test_fetch_with_something_in_hand_does_not_wait_while_others_have_no_room(ask, memory, fill, autojump_clock):
+    """Who asks for more than there is would hold what there is for minutes; the answer goes out, for others' sake."""
+    memory.topics.create_now("t")
+    fill(size=1000)
+    budget = AnswerBudget(1000, reserve_bytes=0)
+    context = Context(memory.broker, ask.client, 4, False, {}, answers=budget)
+    asked = api_01_fetch.FetchTopic("t", None, (api_01_fetch.FetchPartition(0, -1, 0, 1_000_000),))
+    reply = await api_01_fetch.handle(context, api_01_fetch.FetchRequest(60_000, 2000, 1_000_000, 0, 0, (asked,)))
+    before = trio.current_time()
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def other():
+            while budget.free:  # noqa: ASYNC110 (the clock jumps if nobody runs, and does not know of the thread that reads)
+                await trio.lowlevel.checkpoint()
+            await AnswerRoom(budget).take(1)
+
+        assert len(b"".join(await reply.finish())) > 1000
+        reply.room.release()
+    assert trio.current_time() - before < 4
+
+
+@pytest.mark.parametrize("records", [0, 1])
+async def test_fetch_takes_no_room_that_it_cannot_need(ask, memory, fill, autojump_clock, records):
+    """Clients allow 50 MiB in all, and a MiB for each partition: who waits at the end needs nothing."""
+    memory.topics.create_now("t")
+    if records:
+        fill()
+    budget, cut = AnswerBudget(2000), []
+    slow = AnswerRoom(budget)
+    slow.keep(1000)
+    slow.sending(lambda: cut.append("slow"))
+    await trio.sleep(3600)
+    context = Context(memory.broker, ask.client, 4, False, {}, answers=budget)
+    asked = api_01_fetch.FetchTopic("t", None, (api_01_fetch.FetchPartition(0, -1, 0, 1000),))
+    reply = await api_01_fetch.handle(context, api_01_fetch.FetchRequest(100, 1, 50 << 20, 0, 0, (asked,)))
+    assert (len(b"".join(await reply.finish())) > 100) == bool(records)
+    assert cut == []
+
+
+class Steps(trio.abc.Instrument):
+    """Counts how often the task that makes it is given its turn."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._task = trio.lowlevel.current_task()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.taken += task is self._task
+
+
+@pytest.mark.parametrize("topics", [1, 200])
+async def test_fetch_of_many_partitions_lets_others_run(ask, memory, batch, monkeypatch, topics):
+    """Each time that it goes over them: to look them up, to compare offsets, to take what was read, to answer."""
+    monkeypatch.setattr(api_01_fetch, "_STEP", 10)
+    data, each = batch(records=2, size=100), 1000 // topics
+    asked: list[api_01_fetch.FetchTopic] = []
+    for number in range(topics):
+        for log in memory.topics.create_now(f"t{number}", partitions=each).logs():
+            memory.leaders.logs[log].append(data)
+        partitions = tuple(api_01_fetch.FetchPartition(index, -1, 0, 1000) for index in range(each))
+        asked.append(api_01_fetch.FetchTopic(f"t{number}", None, partitions))
+    context = Context(memory.broker, ask.client, 4, False, {})
+    reply = await api_01_fetch.handle(context, api_01_fetch.FetchRequest(0, 1, 50 << 20, 0, 0, tuple(asked)))
+    steps = Steps()
+    trio.lowlevel.add_instrument(steps)
+    answer = await reply.finish()
+    trio.lowlevel.remove_instrument(steps)
+    assert sum(map(len, answer)) > 1000 * 100
+    assert steps.taken >= 4 * 1000 // 10
 
 
 async def test_fetch_that_waited_keeps_the_limit(ask, memory, fill, autojump_clock):

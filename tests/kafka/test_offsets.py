@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import trio
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from kafka.protocol.producer import TxnOffsetCommitRequest
 
@@ -13,7 +14,7 @@ from datalog.offset_entries import CommittedOffset
 from fairlog.broker import RefusedAppend
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.offset_values import NewOffset, OffsetRefusal, Sender, TransactionalProducer
-from fairlog.kafka.answer_budget import AnswerBudget
+from fairlog.kafka.answer_budget import AnswerBudget, AnswerRoom
 from fairlog.kafka.api import Context
 from fairlog.kafka.errors import COORDINATOR_REFUSALS, GROUP_REFUSALS, ErrorCode
 from fairlog.kafka.handlers import (
@@ -268,9 +269,26 @@ async def test_fetch_answers_are_bounded_while_nobody_reads_them(ask, memory, to
     budget.free = 0
     refused = await api_09_offset_fetch.handle(context, request)
     assert len(b"".join(await refused.finish())) < size
-    held.release()
-    refused.release()
+    held.room.release()
+    refused.room.release()
     assert budget.free == size
+
+
+async def test_fetch_that_is_refused_for_want_of_room_gets_it_soon(ask, memory, topic, autojump_clock):
+    """Groups that start ask for nothing else: were nobody cut off for their sake, they would ask for ever."""
+    keep(memory)
+    deaf = AnswerRoom(budget := AnswerBudget(1000))
+    deaf.keep(1000)
+    deaf.sending(deaf.release)
+    await trio.sleep(3600)
+    context = Context(memory.broker, ask.client, 8, True, {}, answers=budget)
+    request = api_09_offset_fetch.OffsetFetchRequest((api_09_offset_fetch.GroupRequest("g", None),), False)
+    answers: list[bytes] = []
+    for _ in range(2):
+        reply = await api_09_offset_fetch.handle(context, request)
+        answers.append(b"".join(await reply.finish()))
+        reply.room.release()
+    assert len(answers[0]) < len(answers[1])
 
 
 async def test_fetch_answers_what_is_named_twice_once(ask, memory, topic):

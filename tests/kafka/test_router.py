@@ -97,7 +97,9 @@ async def answer_or_refuse(memory, asker, frame):
 
 @pytest.mark.slow
 @given(frame=FRAMES)
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_any_bytes_end_as_an_answer_or_a_refusal(make_memory, make_asker, frame):
     """No frame makes the router raise anything but Malformed or HangUp."""
     memory = make_memory()
@@ -106,7 +108,9 @@ def test_any_bytes_end_as_an_answer_or_a_refusal(make_memory, make_asker, frame)
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_damaged_requests_end_as_an_answer_or_a_refusal(make_memory, make_asker, example_request, data):
     """Nor do requests of every API and version that were right before some bytes of them were changed."""
     memory = make_memory()

@@ -11,6 +11,7 @@ import trio.testing
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.malformed import Malformed
 from fairlog.edge.statistics import ApiStatistics
+from fairlog.kafka.answer_budget import AnswerBudget
 from fairlog.kafka.api import Client, Deferred, HangUp
 from fairlog.kafka.connection import Connection
 from fairlog.kafka.errors import ErrorCode
@@ -30,7 +31,12 @@ async def talk(router: Router, *frames: bytes) -> bytes:
     """Send these to a connection, and hear it to its end."""
     ours, theirs = trio.testing.memory_stream_pair()
     connection = Connection(
-        theirs, Client(connection=1, peer="test:1"), router, frame_bytes_max=1 << 20, budget=FrameBudget()
+        theirs,
+        Client(connection=1, peer="test:1"),
+        router,
+        frame_bytes_max=1 << 20,
+        budget=FrameBudget(),
+        answers=AnswerBudget(),
     )
     answers = b""
     async with trio.open_nursery() as nursery:

@@ -125,6 +125,24 @@ async def test_metadata_is_encoded_once_per_generation(ask, memory):
     assert (await router.start(frame, ask.client)).answer[-1] is not first[-1]
 
 
+async def test_metadata_of_all_topics_asked_at_once_is_encoded_once(ask, memory, nursery):
+    """Encoding ten thousand partitions gives way to others now and then; who asks meanwhile waits for it."""
+    for number in range(30):
+        memory.topics.create_now(f"t{number}")
+    router = ask.router
+    request = MetadataRequest(version=9, topics=None, allow_auto_topic_creation=False)
+    request.with_header(correlation_id=5, client_id="asker")
+    frame, answers = bytes(request.encode(version=9, header=True)), []
+
+    async def start():
+        answers.append((await router.start(frame, ask.client)).answer)
+
+    async with trio.open_nursery() as askers:
+        for _ in range(5):
+            askers.start_soon(start)
+    assert len({id(answer[-1]) for answer in answers}) == 1
+
+
 async def test_metadata_with_an_error_is_not_kept(ask, memory):
     """There is no end of names that do not exist."""
     router = ask.router

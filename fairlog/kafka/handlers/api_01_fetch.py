@@ -12,8 +12,10 @@ Behaviour
   its partitions costs no worker thread: offsets are compared with the leaders' first, and one thread call
   reads all partitions. A reader of committed records is not woken by what it may not read yet.
 - Limits are per partition and in all, by whole batches; the first batch is sent whatever its size (KIP-74).
-  Answers that clients do not read off make other answers short, see `answer_budget`.
+  Answers that clients do not read off make other answers short, see `answer_budget`; so does a wait for `min_bytes`
+  with some of them in hand, and it is then ended.
 - Errors do not wait.
+- Others have their turns after each `_STEP` partitions, whatever the topics: a client may ask for ten thousand.
 - Sessions (KIP-227) are declined: every answer says session 0, so every request names all its partitions.
 
 Version notes
@@ -55,6 +57,9 @@ WAIT_MS_MAX = 5 * 60 * 1000
 so a client whose machine is gone is noticed by sending to it, at the latest. Clients wait half a second by default."""
 
 _READ_COMMITTED = 1
+
+_STEP = 256
+"""Partitions: a millisecond's work, or less, each time that they are gone over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,20 +167,29 @@ def decode(reader: Reader, version: int) -> FetchRequest:
 async def handle(context: Context, request: FetchRequest) -> Reply:
     deadline = trio.current_time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
     if request.session_id != 0:
-        return encode(context, request, [], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        return await encode(context, request, [], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     room = AnswerRoom(context.answers)
-    return Deferred(functools.partial(_finish, context, request, deadline, room), room.release)
+    return Deferred(functools.partial(_finish, context, request, deadline, room), room=room, keeps_request=True)
 
 
 async def _finish(context: Context, request: FetchRequest, deadline: float, room: AnswerRoom) -> Answer:
-    lines = [_look_up(context, topic, committed_only=request.committed_only) for topic in request.topics]
+    lines = await _look_up(context, request)
     partitions = [partition for line in lines for partition in line]
     bytes_max = min(max(request.max_bytes, 0), ANSWER_BYTES_MAX)
     fetched = 0
     while True:
-        granted = room.take(max(bytes_max - fetched, 0))
-        fetched += await _read(context.broker, partitions, fetched + granted, fetched)
-        room.keep(fetched)
+        behind: list[_Partition] = []
+        for at, partition in enumerate(partitions, 1):
+            if not partition.full and _is_behind(context.broker, partition):
+                behind.append(partition)
+            if at % _STEP == 0:
+                await trio.lowlevel.checkpoint()
+        if behind:
+            wanted = min(max(bytes_max - fetched, 0), sum(partition.bytes_left for partition in behind))
+            granted = await room.take(wanted)
+            limit = bytes_max if granted == wanted else fetched + granted
+            fetched += await _read(context.broker, behind, limit, fetched)
+            room.keep(fetched)
         ends = {
             partition.log: Offset(partition.position)
             for partition in partitions
@@ -185,40 +199,46 @@ async def _finish(context: Context, request: FetchRequest, deadline: float, room
         if failed or not ends or fetched >= request.min_bytes:
             break
         with context.client.long_poll(deadline) as waiting:
+            room.waits(waiting.cancel)
             await context.broker.leaders.wait_for_more(ends, committed_only=request.committed_only)
         if waiting.cancelled_caught:
             break
-    return encode(context, request, lines, ErrorCode.NONE)
+    return await encode(context, request, lines, ErrorCode.NONE)
 
 
-def _look_up(context: Context, topic: FetchTopic, *, committed_only: bool) -> list[_Partition]:
+async def _look_up(context: Context, request: FetchRequest) -> list[list[_Partition]]:
+    """The lines of each topic."""
     cluster = context.broker.cluster
-    if context.version >= _TOPIC_IDS_FROM:
-        known = None if topic.topic_id is None else cluster.topic_by_id(topic.topic_id)
-        unknown = ErrorCode.UNKNOWN_TOPIC_ID
-    else:
-        known = cluster.topic(topic.name)
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    lines: list[_Partition] = []
-    for asked in topic.partitions:
-        log, bytes_max = log_of(known, asked.index), max(asked.bytes_max, 0)
-        line = _Partition(asked.index, log, asked.offset, bytes_max, committed_only)
-        if line.log is None:
-            line.error = unknown if known is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif 0 <= asked.leader_epoch < cluster.leader_epoch:
-            line.error = ErrorCode.FENCED_LEADER_EPOCH
-        elif asked.leader_epoch > cluster.leader_epoch:
-            line.error = ErrorCode.UNKNOWN_LEADER_EPOCH
-        line.full = line.error is not ErrorCode.NONE
-        lines.append(line)
-    return lines
+    found: list[list[_Partition]] = []
+    count = 0
+    for topic in request.topics:
+        if context.version >= _TOPIC_IDS_FROM:
+            known = None if topic.topic_id is None else cluster.topic_by_id(topic.topic_id)
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        else:
+            known = cluster.topic(topic.name)
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        lines: list[_Partition] = []
+        found.append(lines)
+        for asked in topic.partitions:
+            log, bytes_max = log_of(known, asked.index), max(asked.bytes_max, 0)
+            line = _Partition(asked.index, log, asked.offset, bytes_max, request.committed_only)
+            if line.log is None:
+                line.error = unknown if known is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif 0 <= asked.leader_epoch < cluster.leader_epoch:
+                line.error = ErrorCode.FENCED_LEADER_EPOCH
+            elif asked.leader_epoch > cluster.leader_epoch:
+                line.error = ErrorCode.UNKNOWN_LEADER_EPOCH
+            line.full = line.error is not ErrorCode.NONE
+            lines.append(line)
+            count += 1
+            if count % _STEP == 0:
+                await trio.lowlevel.checkpoint()
+    return found
 
 
-async def _read(broker: Broker, partitions: Sequence[_Partition], bytes_max: int, fetched: int) -> int:
-    """Read what is new in all partitions; the bytes that were added."""
-    behind = [partition for partition in partitions if not partition.full and _is_behind(broker, partition)]
-    if not behind:
-        return 0
+async def _read(broker: Broker, behind: Sequence[_Partition], bytes_max: int, fetched: int) -> int:
+    """Read what is new in these partitions; the bytes that were added."""
     requests = [
         ReadRequest(partition.log, Offset(partition.position), partition.bytes_left, partition.committed_only)
         for partition in behind
@@ -227,8 +247,10 @@ async def _read(broker: Broker, partitions: Sequence[_Partition], bytes_max: int
     read = functools.partial(broker.data_logs.read, requests, bytes_max=max(bytes_max - fetched, 0))
     answers: list[ReadAnswer] = await trio.to_thread.run_sync(read)
     added = 0
-    for partition, answer in zip(behind, answers, strict=True):
+    for at, (partition, answer) in enumerate(zip(behind, answers, strict=True), 1):
         added += _take(partition, answer, room=bytes_max - fetched - added, first=fetched + added == 0)
+        if at % _STEP == 0:
+            await trio.lowlevel.checkpoint()
     return added
 
 
@@ -274,7 +296,9 @@ def _take(partition: _Partition, answer: ReadAnswer, *, room: int, first: bool) 
     return size
 
 
-def encode(context: Context, request: FetchRequest, lines: Sequence[Sequence[_Partition]], error: ErrorCode) -> Answer:
+async def encode(
+    context: Context, request: FetchRequest, lines: Sequence[Sequence[_Partition]], error: ErrorCode
+) -> Answer:
     version, writer = context.version, context.writer()
 
     def aborted(transaction: AbortedTransaction) -> None:
@@ -298,20 +322,24 @@ def encode(context: Context, request: FetchRequest, lines: Sequence[Sequence[_Pa
         writer.records(line.batches)
         writer.end_of_fields()
 
-    def topic(entry: tuple[FetchTopic, Sequence[_Partition]]) -> None:
-        asked, partitions = entry
-        if version >= _TOPIC_IDS_FROM:
-            writer.uuid(asked.topic_id)
-        else:
-            writer.string(asked.name)
-        writer.array(partitions, partition)
-        writer.end_of_fields()
-
     writer.int32(0)  # throttle time
     if version >= 7:
         writer.int16(error)
         writer.int32(0)  # session id
-    writer.array(zip(request.topics, lines, strict=False), topic)
+    writer.array_length(len(lines))
+    count = 0
+    for asked, partitions in zip(request.topics, lines, strict=False):
+        if version >= _TOPIC_IDS_FROM:
+            writer.uuid(asked.topic_id)
+        else:
+            writer.string(asked.name)
+        writer.array_length(len(partitions))
+        for line in partitions:
+            partition(line)
+            count += 1
+            if count % _STEP == 0:
+                await trio.lowlevel.checkpoint()
+        writer.end_of_fields()
     writer.end_of_fields()
     return writer.parts()
 

@@ -85,7 +85,7 @@ def decode(reader: Reader, version: int) -> ListOffsetsRequest:
 async def handle(context: Context, request: ListOffsetsRequest) -> Reply:
     finish = functools.partial(_finish, context, request)
     if any(query.timestamp not in (LATEST, EARLIEST) for _, queries in request.topics for query in queries):
-        return Deferred(finish)
+        return Deferred(finish, keeps_request=True)
     return await finish()
 
 

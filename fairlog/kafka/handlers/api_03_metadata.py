@@ -83,9 +83,16 @@ def decode(reader: Reader, version: int) -> MetadataRequest:
 
 
 async def handle(context: Context, request: MetadataRequest) -> Answer:
+    asked = None if request.topics is None else _once_each(request.topics)
+    if asked is not None:
+        return await _describe(context, asked, request)
+    async with context.encoded.one_at_a_time:  # who asks at the same time gets what the first one has had encoded
+        return await _describe(context, None, request)
+
+
+async def _describe(context: Context, asked: tuple[TopicWanted, ...] | None, request: MetadataRequest) -> Answer:
     cluster = context.broker.cluster
     generation = cluster.generation
-    asked = None if request.topics is None else _once_each(request.topics)
     key = ("Metadata", context.version, asked)
     kept = context.encoded.get(key, generation)
     if kept is not None:

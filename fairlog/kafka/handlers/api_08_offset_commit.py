@@ -60,7 +60,7 @@ async def handle(context: Context, request: OffsetCommitRequest) -> Reply:
     outcome = await context.broker.offsets.commit(request.group, request.sender, offsets)
     if not isinstance(outcome, CommitUnderWay):
         return encode(context, request, refused, code_of_commit_refusal(outcome))
-    return Deferred(functools.partial(_finish, context, request, refused, outcome))
+    return Deferred(functools.partial(_finish, context, request, refused, outcome), keeps_request=True)
 
 
 async def _finish(

@@ -109,7 +109,7 @@ def _each_once(groups: Sequence[GroupRequest]) -> tuple[GroupRequest, ...]:
 
 async def handle(context: Context, request: OffsetFetchRequest) -> Reply:
     room = AnswerRoom(context.answers)
-    return Deferred(functools.partial(_finish, context, request, room), room.release)
+    return Deferred(functools.partial(_finish, context, request, room), room=room, keeps_request=True)
 
 
 async def _finish(context: Context, request: OffsetFetchRequest, room: AnswerRoom) -> Answer:
@@ -139,7 +139,7 @@ async def _fetch(context: Context, request: GroupRequest, *, require_stable: boo
     broker = context.broker
     asked = None if request.topics is None else await _partitions(broker, request.topics)
     fetched: Mapping[Partition, FetchedOffset] | None = None
-    if context.answers.free > 0:
+    if not context.answers.spent:
         try:
             partitions = None if asked is None else [found for found in asked.values() if found is not None]
             fetched = await broker.offsets.fetch(request.group, partitions, require_stable=require_stable)

@@ -62,7 +62,7 @@ def decode(reader: Reader, version: int) -> DeleteRecordsRequest:  # noqa: ARG00
 
 
 async def handle(context: Context, request: DeleteRecordsRequest) -> Reply:
-    return Deferred(functools.partial(_finish, context, request))
+    return Deferred(functools.partial(_finish, context, request), keeps_request=True)
 
 
 async def _finish(context: Context, request: DeleteRecordsRequest) -> Answer:

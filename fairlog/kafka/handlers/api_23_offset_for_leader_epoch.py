@@ -71,7 +71,7 @@ def decode(reader: Reader, version: int) -> OffsetForLeaderEpochRequest:
 
 
 async def handle(context: Context, request: OffsetForLeaderEpochRequest) -> Reply:
-    return Deferred(functools.partial(_finish, context, request))
+    return Deferred(functools.partial(_finish, context, request), keeps_request=True)
 
 
 async def _finish(context: Context, request: OffsetForLeaderEpochRequest) -> Answer:

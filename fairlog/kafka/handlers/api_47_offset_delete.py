@@ -43,7 +43,7 @@ def decode(reader: Reader, version: int) -> OffsetDeleteRequest:  # noqa: ARG001
 async def handle(context: Context, request: OffsetDeleteRequest) -> Reply:
     if not is_group_id(request.group):
         return encode(context, request, ErrorCode.INVALID_GROUP_ID, {})
-    return Deferred(functools.partial(_finish, context, request))
+    return Deferred(functools.partial(_finish, context, request), keeps_request=True)
 
 
 async def _finish(context: Context, request: OffsetDeleteRequest) -> Answer:

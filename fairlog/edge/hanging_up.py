@@ -1,0 +1,21 @@
+"""Whether a client has gone while nobody reads from it.
+
+The end of a stream is seen by who reads it. A connection that carries a request out, or whose queue of answers is full,
+does not read: what came behind the request would have to be kept. So it asks the system, now and then.
+"""
+
+from __future__ import annotations
+
+import select
+
+import trio
+
+HANG_UP_CHECK_S = 1.0
+"""Between two questions to the system."""
+
+
+def has_hung_up(peer: trio.socket.SocketType) -> bool:
+    """Whether the peer sends no more, or cannot be reached: known to the system though there is unread data."""
+    poll = select.poll()
+    poll.register(peer.fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))

@@ -1,0 +1,204 @@
+"""The server over sockets: its listeners, its limits, and how it stops."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from fairlog.edge.frames import FrameReader
+from fairlog.kafka.connection import Connection
+from fairlog.kafka.server import Server
+from tests.kafka.serving import framed
+
+
+@pytest.fixture
+async def server(memory, nursery):
+    server = Server(memory.broker)
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    await nursery.start(server.serve, listeners)
+    address = listeners[0].socket.getsockname()
+
+    async def connect():
+        return await trio.open_tcp_stream(*address[:2])
+
+    server.connect = connect
+    yield server
+    server.stop()
+
+
+async def ask_versions(stream) -> bytes:
+    """Asks for ApiVersions v0; the answer's frame."""
+    await stream.send_all(framed(struct.pack(">hhih", 18, 0, 5, -1)))
+    with trio.fail_after(30):
+        return bytes(await FrameReader(stream, frame_bytes_max=2**31 - 1).next_frame())
+
+
+async def test_server_answers_over_tcp(server):
+    """A client that speaks only through a socket gets its answer."""
+    async with await server.connect() as stream:
+        assert (await ask_versions(stream))[:6] == struct.pack(">ih", 5, 0)
+
+
+async def test_peer_that_vanishes_is_found_out_in_minutes(server, monkeypatch):
+    """Linux would ask after two hours whether it is still there."""
+    streams = []
+
+    class Noting(Connection):
+        def __init__(self, stream, *rest, **more):
+            streams.append(stream)
+            super().__init__(stream, *rest, **more)
+
+    monkeypatch.setattr("fairlog.kafka.server.Connection", Noting)
+    async with await server.connect() as stream:
+        await ask_versions(stream)
+        assert streams[0].getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle_s, interval_s, probes = (
+            streams[0].getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle_s + interval_s * probes <= 240
+
+
+async def test_large_frames_go_both_ways_over_tcp(server, memory, batch):
+    """A large Produce is received and a large Fetch is sent, whole, in many pieces."""
+    memory.topics.create_now("t")
+    sent = batch(size=1_000_000)
+    produce = struct.pack(">hhihhhii", 0, 3, 5, -1, -1, 1, 1000, 1) + struct.pack(">h1sii", 1, b"t", 1, 0)
+    fetch = struct.pack(">hhih", 1, 4, 6, -1) + struct.pack(">iiiibi", -1, 0, 1, 10**7, 0, 1)
+    fetch += struct.pack(">h1siiqi", 1, b"t", 1, 0, 0, 10**7)
+    async with await server.connect() as stream:
+        reader = FrameReader(stream, frame_bytes_max=2**31 - 1)
+        for _ in range(5):
+            await stream.send_all(framed(produce + struct.pack(">i", len(sent)) + sent))
+            with trio.fail_after(30):
+                assert (await reader.next_frame())[19:21] == b"\0\0"  # no error
+        await stream.send_all(framed(fetch))
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(30):
+            answer = bytes(await reader.next_frame())
+    stored = b"".join(memory.leaders.logs[memory.log("t")])
+    assert len(stored) == 5_000_000
+    assert answer.endswith(stored)
+
+
+async def test_malformed_bytes_over_tcp_harm_nobody_else(server):
+    """The one who sent them is cut off; the others go on."""
+    async with await server.connect() as good, await server.connect() as bad:
+        await ask_versions(good)
+        with capture_logs() as lines:
+            await bad.send_all(b"GET / HTTP/1.1\r\n\r\n")
+            with trio.fail_after(30):
+                assert await bad.receive_some() == b""
+        assert [line["event"] for line in lines] == ["malformed request"]
+        await ask_versions(good)
+
+
+async def test_connections_are_numbered_in_the_order_they_come(server):
+    """Ordinals grow: a younger connection of a producer can be told from an older one (invariant 10)."""
+    async with await server.connect() as one, await server.connect() as two:
+        await ask_versions(one)
+        await ask_versions(two)
+        ordinals = sorted(connection._client.connection for connection in server._connections)
+        assert ordinals == [1, 2]
+
+
+async def test_connections_beyond_the_limit_are_closed(server):
+    """With one log line for all of them, and one when it is over; those that are there are served on."""
+    server._connections_max = 1
+    async with await server.connect() as one:
+        await ask_versions(one)
+        with capture_logs() as lines:
+            async with await server.connect() as two:
+                with trio.fail_after(30):
+                    assert await two.receive_some() == b""
+            async with await server.connect() as three:
+                with trio.fail_after(30):
+                    assert await three.receive_some() == b""
+        assert [line["event"] for line in lines] == ["too many connections"]
+        await ask_versions(one)
+    with trio.fail_after(30):
+        while server._connections:  # noqa: ASYNC110 (the system says when it is closed)
+            await trio.sleep(0.001)
+    with capture_logs() as lines:
+        async with await server.connect() as four:
+            await ask_versions(four)
+    told = [line for line in lines if line["log_level"] != "debug"]
+    assert [(line["event"], line["refused"]) for line in told] == [("connections are taken again", 2)]
+
+
+async def test_want_of_file_descriptors_is_said_once(server, monkeypatch, caplog):
+    """With one line of ours when it begins and one when it is over, however often it was tried between."""
+    refusals = [errno.EMFILE] * 3
+    accept = trio.SocketListener.accept
+
+    async def refuse(listener):
+        if refusals:
+            raise OSError(refusals.pop(), "no file descriptors")
+        return await accept(listener)
+
+    async with await server.connect() as one:
+        await ask_versions(one)
+        monkeypatch.setattr(trio.SocketListener, "accept", refuse)
+        with capture_logs() as lines, trio.fail_after(30):
+            for _ in range(2):
+                async with await server.connect() as stream:  # the first was accepted by the call that was under way
+                    await ask_versions(stream)
+            await ask_versions(one)
+    told = [line for line in lines if line["log_level"] != "debug"]
+    assert [line["event"] for line in told] == ["no connection can be accepted", "connections are accepted again"]
+    assert (told[0]["log_level"], told[1]["attempts"]) == ("error", 3)
+    assert caplog.records == []
+
+
+async def test_accept_that_fails_for_good_ends_the_server(memory, monkeypatch):
+    """A listener that is broken is no passing want."""
+
+    async def broken(listener):
+        raise OSError(errno.EINVAL, "not a socket that listens")
+
+    monkeypatch.setattr(trio.SocketListener, "accept", broken)
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="listens"), flatten_subgroups=True):
+        await Server(memory.broker).serve(listeners)
+
+
+async def test_server_stopped_answers_a_long_poll_at_once(memory):
+    """A consumer that waits for new data for a minute does not hold up the stop of a node."""
+    memory.topics.create_now("t")
+    server = Server(memory.broker)
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    fetch = struct.pack(">hhih", 1, 4, 6, -1) + struct.pack(">iiiibi", -1, 60_000, 1, 10**7, 0, 1)
+    fetch += struct.pack(">h1siiqi", 1, b"t", 1, 0, 0, 10**7)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.serve, listeners)
+            stream = await trio.open_tcp_stream(*listeners[0].socket.getsockname()[:2])
+            await stream.send_all(framed(fetch))
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            server.stop()
+        async with stream:
+            reader = FrameReader(stream, frame_bytes_max=2**31 - 1)
+            assert bytes(await reader.next_frame())[:4] == struct.pack(">i", 6)
+            assert await reader.next_frame() is None
+
+
+async def test_server_stopped_ends_by_itself(memory):
+    """After stop, serve returns when the last connection is done; nobody can connect any more."""
+    server = Server(memory.broker)
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    address = listeners[0].socket.getsockname()
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.serve, listeners)
+            stream = await trio.open_tcp_stream(*address[:2])
+            await ask_versions(stream)
+            server.stop()
+    async with stream:
+        assert await stream.receive_some() == b""
+    with pytest.raises(OSError, match="all attempts to connect"):
+        await trio.open_tcp_stream(*address[:2])
