@@ -1,12 +1,14 @@
 """Make a backup of a node that may be running: `fairlog backup`.
 
     an empty backup.json.new      so that what follows is known to be unfinished
-    datalog/data.mdb              LMDB's own compacting copy: one read transaction, a consistent cut (invariant 7)
+    datalog/data.mdb              LMDB's own compacting copy: one read transaction, a consistent cut (invariant 7);
+                                  when it has begun, the group journals are read for the sinks' fences
     cluster/data.mdb              after it, so that it knows all topics whose logs were copied, or has deleted them
-    backup.json                   sizes, checksums, high watermarks; written into the .new file, synced, renamed
+    backup.json                   sizes, checksums, high watermarks, fences; written into the .new file, synced, renamed
 
-The journals are left out: what was visible when the copy began is in the data logs. The read transaction is held for
-as long as the data logs are copied; meanwhile the node's file grows where pages would be used anew.
+The journals are left out: what was visible when the copy began is in the data logs, but for the fences, which the
+manifest has. The read transaction is held for as long as the data logs are copied; meanwhile the node's file grows
+where pages would be used anew.
 
 What fails is taken away again, and the directory is as empty as it was. What is killed leaves `backup.json.new`.
 """
@@ -17,27 +19,30 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import UUID
 
 import lmdb
 
-from datalog import layout
 from datalog.foreign import ForeignEnvironment
-from datalog.layout import DamagedValue, LogRecord
+from datalog.handles import Transaction
+from datalog.layout import DamagedValue
 from datalog.lmdb_pages import DamagedPage
-from datalog.snapshot import mapped_lmdb
-from datalog.stored import StoredLogs, parse_log_untrusted
-from fairlog.backup.manifest import MANIFEST, UNFINISHED, CopiedFile, CopiedLog, Manifest, encode_manifest
+from fairlog.backup.copied_logs import CopiedLogs
+from fairlog.backup.fences import fences_of
+from fairlog.backup.group_journals import GroupJournalsAround
+from fairlog.backup.manifest import MANIFEST, UNFINISHED, CopiedFile, Manifest, encode_manifest
 from fairlog.backup.source import BackupRefused, require_same_run, require_source, run_of
-from fairlog.cluster.content import StoreContent
 from fairlog.data_directory import CLUSTER_STORE, DATA_LOGS, read_cluster_store
-from fairlog_types import CorruptStorage, LogId, LogKind, StorageFailure
+from fairlog_types import CorruptStorage, StorageFailure
 from journal.segment_file import sync_directory, write_all
 
 FILES = (DATA_LOGS, CLUSTER_STORE)
 """In the order in which they are copied."""
+
+_Beginning = Callable[[ForeignEnvironment], AbstractContextManager[Transaction]]
+"""Begins the read transaction that is copied."""
 
 _HASHED_AT_ONCE = 1 << 20
 _LOOK_S = 0.1
@@ -66,6 +71,7 @@ def make_backup(
     Raises BackupRefused (nothing was written), BackupFailed (nothing is left), DirectoryUnusable. A KeyboardInterrupt
     passes, and leaves an unfinished backup, which says that it is one.
     """
+    _require_patched_lmdb()
     run = run_of(source)
     require_source(source)
     _make_empty(source, target)
@@ -73,14 +79,22 @@ def make_backup(
     try:
         _write(target / UNFINISHED, b"")
         sync_directory(target)
+        journals = GroupJournalsAround(source)
+        beginnings: dict[str, _Beginning] = {DATA_LOGS: journals.begin, CLUSTER_STORE: ForeignEnvironment.begin}
         for name in FILES:
             (target / name).parent.mkdir()
-            _copy(source / name, target / name, told)
+            _copy(source / name, target / name, told, beginnings[name])
         require_same_run(source, run)
         files = {name: _checked(target / name, told) for name in FILES}
         content = read_cluster_store(target)
+        copied = CopiedLogs(target / DATA_LOGS, content)
         manifest = Manifest(
-            content.node.cluster_id, content.node.node_id, made_ms, files, _logs(target / DATA_LOGS, content)
+            cluster_id=content.node.cluster_id,
+            node_id=content.node.node_id,
+            made_ms=made_ms,
+            files=files,
+            logs=copied.listed(),
+            sinks=fences_of(journals.told, copied),
         )
         for name in FILES:
             sync_directory((target / name).parent)
@@ -95,6 +109,15 @@ def make_backup(
         _take_away(target)
         raise BackupFailed(f"the copy in {target} is damaged, and was taken away: {error}") from error
     return manifest
+
+
+def _require_patched_lmdb() -> None:
+    """LMDB itself copies as of the moment of the copy; py-lmdb's own build of it, as of a transaction that is held."""
+    if not lmdb.version(subpatch=True)[-1]:
+        raise BackupRefused(
+            "the installed package lmdb was built without its patch (LMDB_PURE, LMDB_FORCE_SYSTEM), and cannot copy "
+            "what a read transaction sees: install the one from PyPI"
+        )
 
 
 def _make_empty(source: Path, target: Path) -> None:
@@ -119,7 +142,7 @@ def _take_away(target: Path) -> None:
     (target / UNFINISHED).unlink(missing_ok=True)
 
 
-def _copy(source: Path, target: Path, told: Callable[[Progress], None]) -> None:
+def _copy(source: Path, target: Path, told: Callable[[Progress], None], begin: _Beginning) -> None:
     """LMDB's copy in a thread, while its growth is looked at. Raises lmdb.Error, OSError."""
     estimate = source.stat().st_size
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
@@ -127,7 +150,7 @@ def _copy(source: Path, target: Path, told: Callable[[Progress], None]) -> None:
 
     def work() -> None:
         try:
-            _copy_to(descriptor, source.parent)
+            _copy_to(descriptor, source.parent, begin)
             os.fsync(descriptor)
         except Exception as error:  # noqa: BLE001 - carried over to the thread that waits
             outcome.append(error)
@@ -146,13 +169,13 @@ def _copy(source: Path, target: Path, told: Callable[[Progress], None]) -> None:
             os.close(descriptor)
 
 
-def _copy_to(descriptor: int, directory: Path) -> None:
+def _copy_to(descriptor: int, directory: Path, begin: _Beginning) -> None:
     environment = ForeignEnvironment.open(directory, databases_max=0)
     try:
         if environment.locked:
             environment.env.reader_check()  # an earlier backup that was killed holds its pages until somebody looks
-        with environment.begin() as transaction:
-            environment.env.copyfd(descriptor, compact=True)
+        with begin(environment) as transaction:
+            environment.env.copyfd(descriptor, compact=True, txn=transaction)
             environment.still_peaceful(transaction)
     finally:
         environment.close()
@@ -176,26 +199,6 @@ def checksum(path: Path, told: Callable[[int], None] = lambda _: None) -> str:
 def _chunks(read: Callable[[int], bytes]) -> Iterator[bytes]:
     while chunk := read(_HASHED_AT_ONCE):
         yield chunk
-
-
-def _logs(path: Path, content: StoreContent) -> dict[str, CopiedLog]:
-    file = mapped_lmdb(path)
-    if file is None:
-        raise CorruptStorage(f"{path} is empty")
-    names = {topic.topic_id: topic.name for topic in content.served}
-    logs: dict[str, CopiedLog] = {}
-    for item in StoredLogs(file).table(layout.LOGS):
-        log = parse_log_untrusted(item.key)
-        if log is None:
-            raise CorruptStorage(f"{path} has a log {item.key!r}, which is no name of one")
-        record = layout.decode_log_record(item.value)
-        logs[str(log)] = _copied(log, record, names)
-    return logs
-
-
-def _copied(log: LogId, record: LogRecord, names: dict[UUID, str]) -> CopiedLog:
-    topic = names.get(UUID(hex=log.topic)) if log.kind == LogKind.TOPIC.value else None
-    return CopiedLog(topic, record.log_start, record.next_offset, record.size_bytes)
 
 
 def _write(path: Path, data: bytes) -> None:

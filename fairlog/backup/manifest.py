@@ -15,13 +15,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from coordinator.sinks.sink import check_fence
+from datalog.stored import parse_log_untrusted
+from fairlog_types import LogId, Offset, Placement
+from journal.group_records import SinkRecord
+
 UNFINISHED = "backup.json.new"
 MANIFEST = "backup.json"
 RESTORING = "restoring.json"
 RESTORED = "restored-from.json"
 
 FORMAT = "fairlog-backup"
-VERSION = 1
+VERSION = 2
+READ_VERSIONS = (1, 2)
+
+_NUMBER_MAX = 2**63 - 1
+_PARTITION_MAX = 2**31 - 1
 
 
 class BadManifest(ValueError):
@@ -61,10 +70,14 @@ class Manifest:
     """By path in the backup, with `/`."""
     logs: Mapping[str, CopiedLog]
     """By `str(LogId)`."""
+    sinks: tuple[SinkRecord, ...] | None
+    """The fence of each sink that has a batch in the data logs, by name. None: a backup of version 1, which does not
+    know what sinks had."""
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The text of the file."""
+    assert manifest.sinks is not None, "a backup that is made knows its sinks"
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -83,6 +96,18 @@ def encode_manifest(manifest: Manifest) -> bytes:
             }
             for name, log in sorted(manifest.logs.items())
         },
+        "sinks": {
+            fence.sink: {
+                "query": fence.query,
+                "batch": fence.batch,
+                "used_ms": fence.timestamp_ms,
+                "placements": [
+                    {"log": str(place.log), "base_offset": place.base_offset, "records": place.count}
+                    for place in fence.placements
+                ],
+            }
+            for fence in sorted(manifest.sinks, key=lambda fence: fence.sink)
+        },
     }
     return (json.dumps(document, indent=1, ensure_ascii=False) + "\n").encode()
 
@@ -96,8 +121,9 @@ def decode_manifest_untrusted(data: bytes) -> Manifest:
     fields = _fields(document, "it")
     if fields.get("format") != FORMAT:
         raise BadManifest(f"does not say that it is of the format {FORMAT}")
-    if fields.get("version") != VERSION:
-        raise BadManifest(f"has version {fields.get('version')!r}, and this program reads {VERSION}")
+    version = fields.get("version")
+    if type(version) is not int or version not in READ_VERSIONS:
+        raise BadManifest(f"has version {version!r}, and this program reads {READ_VERSIONS[0]} to {VERSION}")
     files: dict[str, CopiedFile] = {}
     for path, value in _fields(fields.get("files"), "files").items():
         file = _fields(value, path)
@@ -107,7 +133,33 @@ def decode_manifest_untrusted(data: bytes) -> Manifest:
         log = _fields(value, name)
         topic = None if log.get("topic") is None else _text(log, "topic")
         logs[name] = CopiedLog(topic, _number(log, "log_start"), _number(log, "high_watermark"), _number(log, "bytes"))
-    return Manifest(_text(fields, "cluster_id"), _number(fields, "node_id"), _number(fields, "made_ms"), files, logs)
+    return Manifest(
+        cluster_id=_text(fields, "cluster_id"),
+        node_id=_number(fields, "node_id"),
+        made_ms=_number(fields, "made_ms"),
+        files=files,
+        logs=logs,
+        sinks=None if version == 1 else _sinks(fields),
+    )
+
+
+def _sinks(fields: Mapping[str, object]) -> tuple[SinkRecord, ...]:
+    fences: list[SinkRecord] = []
+    for name, value in _fields(fields.get("sinks"), "sinks").items():
+        sink = _fields(value, name)
+        query, batch = _text(sink, "query"), _number(sink, "batch")
+        refused = check_fence(name, query, batch)
+        if refused is not None:
+            raise BadManifest(f"has a sink that cannot be: {refused.sentence}")
+        listed = sink.get("placements")
+        if not isinstance(listed, list):
+            raise BadManifest(f"should have a list for placements, not {listed!r}")
+        placements: list[Placement] = []
+        for entry in cast("list[object]", listed):
+            place = _fields(entry, "a placement")
+            placements.append(Placement(_log(place), Offset(_number(place, "base_offset")), _number(place, "records")))
+        fences.append(SinkRecord(name, query, batch, tuple(placements), _number(sink, "used_ms")))
+    return tuple(sorted(fences, key=lambda fence: fence.sink))
 
 
 def _fields(value: object, name: str) -> dict[str, object]:
@@ -118,7 +170,7 @@ def _fields(value: object, name: str) -> dict[str, object]:
 
 def _number(fields: Mapping[str, object], name: str) -> int:
     value = fields.get(name)
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value <= _NUMBER_MAX:
         raise BadManifest(f"should have a number for {name}, not {value!r}")
     return value
 
@@ -128,3 +180,11 @@ def _text(fields: Mapping[str, object], name: str) -> str:
     if not isinstance(value, str):
         raise BadManifest(f"should have a text for {name}, not {value!r}")
     return value
+
+
+def _log(fields: Mapping[str, object]) -> LogId:
+    name = _text(fields, "log")
+    log = parse_log_untrusted(name.encode(errors="replace"))
+    if log is None or log.partition > _PARTITION_MAX:
+        raise BadManifest(f"should have the name of a log, not {name!r}")
+    return log

@@ -5,23 +5,27 @@
     restoring.json    cluster store:  producer ids and leader epoch jump ahead of what was given out since
       │               data logs:      logs of topics that were deleted while the backup was made are dropped;
       │                               what is replayed begins at the mark
-      │               journals:       each begins, empty, where its data log's mark is, so no position comes twice
+      │               journals:       each begins, empty, where its data log's mark is, so no position comes twice;
+      │                               group journals begin with the sinks' fences, where there are any
       │ renamed
     restored-from.json
 
 Every step may be repeated, and a crash between the two renamings leaves a directory whose next start goes on with
 it. Nothing is served meanwhile. The group journals begin anew: no transactional id is known, so whoever had one must
 ask for it again, and gets a producer id that nobody had. That fences everybody who lived before the restore, on all
-partitions (invariant 9; docs/decisions/0029-backups-without-journals.md).
+partitions (invariant 9; docs/decisions/0029-backups-without-journals.md). What they begin with is a snapshot that tells
+of each sink the last batch that the data logs have, as if the node had just taken it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
+from coordinator.sinks.lane_ids import journal_of_sink
 from datalog.environment import LmdbDataLogs
 from datalog.interface import Mark
-from fairlog.backup.making import checksum
+from fairlog.backup.making import FILES, checksum
 from fairlog.backup.manifest import (
     MANIFEST,
     RESTORED,
@@ -32,8 +36,10 @@ from fairlog.backup.manifest import (
     decode_manifest_untrusted,
 )
 from fairlog.cluster.restored import continue_restored
-from fairlog.data_directory import LAST_RUN, LOCAL_JOURNALS
-from fairlog_types import CorruptStorage, JournalPosition, LogId, LogKind, StorageFailure
+from fairlog.data_directory import GROUP_JOURNALS, LAST_RUN, LOCAL_JOURNALS
+from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, LogKind, StorageFailure
+from journal.group_journal import begin_with_snapshot
+from journal.group_records import SinkRecord
 from journal.segment import Fsync, JournalKind
 from journal.segment_file import begin_at, sync_directory
 
@@ -71,6 +77,8 @@ def _take_over(directory: Path, map_bytes: int, fsync: Fsync, now_ms: int) -> Ma
     leaving = {log for topic in content.deleting for log in topic.logs()}
     for log, base in _settle_data_logs(directory / "datalog", map_bytes, served, leaving).items():
         begin_at(directory / LOCAL_JOURNALS / str(log), JournalKind.LOCAL, fsync, base)
+    for number, fences in _by_journal(manifest.sinks or (), content.node.group_journal_count).items():
+        begin_with_snapshot(directory / GROUP_JOURNALS / str(number), fsync, LeaderEpoch(content.starts), fences)
     (directory / RESTORING).rename(directory / RESTORED)
     sync_directory(directory)
     return manifest
@@ -86,6 +94,9 @@ def read_manifest(path: Path) -> Manifest:
 
 def check_files(directory: Path, manifest: Manifest) -> None:
     """Are the backup's files what its manifest says? Raises CorruptStorage, naming the file; OSError."""
+    for name in FILES:
+        if name not in manifest.files:
+            raise CorruptStorage(f"the manifest of the backup in {directory} does not name {name}: it was changed")
     for name, file in manifest.files.items():
         path = directory / name
         if not path.is_file():
@@ -118,6 +129,14 @@ def _require_clock(directory: Path, manifest: Manifest, now_ms: int) -> None:
             f"the backup in {directory} was made {(manifest.made_ms - now_ms) // 1000 + 1} s after the present time of "
             "this machine: set its clock"
         )
+
+
+def _by_journal(fences: Iterable[SinkRecord], journals: int) -> dict[int, list[SinkRecord]]:
+    """The fences, by the number of the group journal that they belong to."""
+    found: dict[int, list[SinkRecord]] = {}
+    for fence in fences:
+        found.setdefault(journal_of_sink(fence.sink, journals), []).append(fence)
+    return found
 
 
 def _settle_data_logs(

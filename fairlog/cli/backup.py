@@ -54,7 +54,8 @@ def backup(
         except KeyboardInterrupt:
             raise Interrupted(f"interrupted: {directory} holds an unfinished backup, remove it") from None
     size_bytes = sum(file.size_bytes for file in manifest.files.values())
-    say(f"backed up {len(manifest.logs)} logs, {size_bytes:,} bytes, into {directory}")
+    sinks = f"the fences of {len(manifest.sinks)} sinks, " if manifest.sinks else ""
+    say(f"backed up {len(manifest.logs)} logs, {sinks}{size_bytes:,} bytes, into {directory}")
 
 
 def _now_ms() -> int:

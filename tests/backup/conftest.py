@@ -11,12 +11,11 @@ import pytest
 
 from fairlog.backup.making import make_backup
 from fairlog.backup.manifest import Manifest
-from fairlog.cli import main
 from scripts.node_process import NodeProcess
+from tests.cli.in_process import FairlogCommand, fairlog_command
 
 ENVIRONMENT = {"FAIRLOG_JOURNAL_GROUP_JOURNALS": "2", "FAIRLOG_TOPICS_PARTITIONS_DEFAULT": "2"}
 
-FairlogCommand = Callable[..., tuple[int, str, str]]
 NewNode = Callable[..., NodeProcess]
 Restore = Callable[[Path], NodeProcess]
 
@@ -61,13 +60,4 @@ def restore(new_node: NewNode, tmp_path: Path) -> Restore:
 @pytest.fixture
 def fairlog(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> FairlogCommand:
     """Runs the command line in this process: exit code, stdout, stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["fairlog", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        captured = capsys.readouterr()
-        assert isinstance(exit_.value.code, int)
-        return exit_.value.code, captured.out, captured.err
-
-    return run
+    return fairlog_command(monkeypatch, capsys)

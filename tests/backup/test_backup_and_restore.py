@@ -13,7 +13,8 @@ from fairlog.backup import making
 from fairlog.backup.manifest import MANIFEST, RESTORED
 from fairlog.verify.verification import Verification
 from fairlog_types import LogId
-from tests.backup.conftest import FairlogCommand, NewNode, Restore, back_up
+from tests.backup.conftest import NewNode, Restore, back_up
+from tests.cli.in_process import FairlogCommand
 from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient, batch
 from tests.crash.checker import Reading, check
@@ -25,7 +26,9 @@ from tests.node.nodes import TOPIC, Producer, produce, read, read_when
 
 pytestmark = pytest.mark.slow
 
-LOAD_S = 1.0
+DONE_BETWEEN = 20
+"""So much is answered between two backups."""
+WAIT_S = 60.0
 AFTERWARDS = b"written after the restore"
 BACKUPS = 3
 
@@ -45,6 +48,14 @@ def as_of(before: History, after: History) -> History:
     return History(after.transactions, plain)
 
 
+def wait_until_done(load: Load, count: int) -> None:
+    """Until so many operations are answered."""
+    deadline = time.monotonic() + WAIT_S
+    while load.history.snapshot().count(Outcome.DONE) < count:
+        assert time.monotonic() < deadline, f"{load.history.snapshot().count(Outcome.DONE)} of {count} are done"
+        time.sleep(0.01)
+
+
 def test_backups_under_load_hold_of_every_transaction_all_or_nothing(
     new_node: NewNode, restore: Restore, tmp_path: Path
 ) -> None:
@@ -58,15 +69,14 @@ def test_backups_under_load_hold_of_every_transaction_all_or_nothing(
     taken: list[tuple[Path, History]] = []
     try:
         for number in range(BACKUPS):
-            time.sleep(LOAD_S / BACKUPS)
+            wait_until_done(load, (number + 1) * DONE_BETWEEN)
             target = tmp_path / f"backup{number}"
             before = load.history.snapshot()
             back_up(node, target)
             taken.append((target, before))
-        time.sleep(LOAD_S / BACKUPS)
+        wait_until_done(load, (BACKUPS + 1) * DONE_BETWEEN)
     finally:
         load.stop()
-    assert load.history.count(Outcome.DONE) > 50
     sizes: list[int] = []
     for target, before in taken:
         assert_verified(target)
@@ -198,8 +208,8 @@ def test_topics_made_and_deleted_while_the_backup_is_made(
         assert client.produce("doomed", 1, batch([b"doomed"]))[0] == raw.NONE
     copy = making._copy
 
-    def copy_and_change(source: Path, target: Path, told: object) -> None:
-        copy(source, target, told)  # type: ignore[arg-type]
+    def copy_and_change(source: Path, *rest: object) -> None:
+        copy(source, *rest)  # type: ignore[arg-type]
         if source.parent.name == "datalog":
             admin.create_topics([NewTopic("young", 2, 1)])["young"].result(timeout=20)
             with RawClient(node.address) as client:

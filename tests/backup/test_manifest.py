@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,12 @@ from fairlog.backup.manifest import (
     decode_manifest_untrusted,
     encode_manifest,
 )
+from fairlog_types import LogId, Offset, Placement
+from journal.group_records import SinkRecord
 
 ROOT = Path(__file__).parents[2]
-GOLDEN = ROOT / "tests" / "golden" / "backup-manifest-1.json"
+GOLDEN = ROOT / "tests" / "golden" / "backup-manifest-2.json"
+GOLDEN_1 = ROOT / "tests" / "golden" / "backup-manifest-1.json"
 PAGE = ROOT / "docs" / "formats" / "backup-manifest.md"
 
 MANIFEST = Manifest(
@@ -33,6 +37,19 @@ MANIFEST = Manifest(
         "t-00112233445566778899aabbccddeeff-0": CopiedLog("orders", 100, 2_500, 81_920),
         "t-ffeeddccbbaa99887766554433221100-0": CopiedLog(None, 0, 3, 300),
     },
+    sinks=(
+        SinkRecord("empty-ones", "7c1f", 0, (), 1_763_632_700_000),
+        SinkRecord(
+            "totals",
+            "0c8f",
+            41,
+            (
+                Placement(LogId.of_offsets(0), Offset(16), 1),
+                Placement(LogId("t", "00112233445566778899aabbccddeeff", 0), Offset(2_400), 100),
+            ),
+            1_763_632_799_000,
+        ),
+    ),
 )
 
 
@@ -46,6 +63,11 @@ def test_golden_manifest_reads_as_it_was_written() -> None:
     assert decode_manifest_untrusted(GOLDEN.read_bytes()) == MANIFEST
 
 
+def test_manifest_of_version_1_reads_and_knows_no_sinks() -> None:
+    """Backups stay readable; what they never held is not taken for "no sinks"."""
+    assert decode_manifest_untrusted(GOLDEN_1.read_bytes()) == replace(MANIFEST, sinks=None)
+
+
 def test_format_page_shows_the_golden_manifest() -> None:
     """The example of the page is the one that is tested."""
     assert GOLDEN.read_text() in PAGE.read_text()
@@ -53,6 +75,15 @@ def test_format_page_shows_the_golden_manifest() -> None:
 
 def changed(**fields: object) -> bytes:
     return json.dumps({**json.loads(GOLDEN.read_bytes()), **fields}).encode()
+
+
+def with_sink(name: str = "totals", **fields: object) -> bytes:
+    sink: dict[str, object] = {"query": "q", "batch": 0, "used_ms": 0, "placements": []}
+    return changed(sinks={name: {**sink, **fields}})
+
+
+def with_place(**fields: object) -> bytes:
+    return with_sink(placements=[{"log": "o-offsets-0", "base_offset": 0, "records": 1, **fields}])
 
 
 @pytest.mark.parametrize(
@@ -63,7 +94,8 @@ def changed(**fields: object) -> bytes:
         (b"[" * 100_000, "is not JSON"),
         (b"[]", "should have an object for it"),
         (b"{}", "does not say that it is of the format"),
-        (changed(version=2), "has version 2, and this program reads 1"),
+        (changed(version=3), "has version 3, and this program reads 1 to 2"),
+        (changed(version=True), "has version True"),
         (changed(made_ms=-1), "should have a number for made_ms"),
         (changed(made_ms=True), "should have a number for made_ms"),
         (changed(node_id="1"), "should have a number for node_id"),
@@ -71,6 +103,19 @@ def changed(**fields: object) -> bytes:
         (changed(files=[]), "should have an object for files"),
         (changed(files={"cluster/data.mdb": 5}), "should have an object for cluster/data.mdb"),
         (changed(logs={"x": {"topic": 5}}), "should have a text for topic"),
+        (changed(made_ms=2**63), "should have a number for made_ms"),
+        (changed(sinks=None), "should have an object for sinks"),
+        (with_sink(query=7), "should have a text for query"),
+        (with_sink(query=""), "has a sink that cannot be: the query must have a name of 1 to 256 bytes"),
+        (with_sink("x" * 1001), "has a sink that cannot be: the sink must have a name of 1 to 1000 bytes"),
+        (with_sink("\ud800"), "has a sink that cannot be: .* must be of printable characters"),
+        (with_sink(batch=-1), "should have a number for batch"),
+        (with_sink(placements={}), "should have a list for placements"),
+        (with_sink(placements=[5]), "should have an object for a placement"),
+        (with_place(log="t-0-0"), "should have the name of a log, not 't-0-0'"),
+        (with_place(log="o-offsets-2147483648"), "should have the name of a log"),
+        (with_place(log="o-offsets-\ud800"), "should have the name of a log"),
+        (with_place(records=-1), "should have a number for records"),
         (GOLDEN.read_bytes()[:-40], "is not JSON"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -25,7 +26,8 @@ from fairlog.verify.verification import Verification
 from fairlog_types import CorruptStorage
 from journal.segment import Fsync
 from scripts.node_process import ROOT, NodeProcess
-from tests.backup.conftest import ENVIRONMENT, FairlogCommand, NewNode, Restore, back_up, now_ms
+from tests.backup.conftest import ENVIRONMENT, NewNode, Restore, back_up, now_ms
+from tests.cli.in_process import FairlogCommand
 from tests.node.nodes import produce, read, refusal
 
 MAP_BYTES = 64 * 2**20
@@ -118,6 +120,16 @@ def test_backup_that_cannot_be_made_is_refused_and_touches_nothing(
     assert contents(tmp_path) == before
 
 
+def test_backup_by_a_program_whose_lmdb_is_not_patched_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not say which batches of sinks are in the copy."""
+    monkeypatch.setattr(making.lmdb, "version", lambda *, subpatch: (0, 9, 33, 0))
+    with pytest.raises(BackupRefused, match=r"was built without its patch .* install the one from PyPI"):
+        make_backup(tmp_path / "source", tmp_path / "target", now_ms=now_ms)
+    assert not (tmp_path / "target").exists()
+
+
 @pytest.mark.slow
 def test_backup_into_the_data_directory_is_refused(source: Path) -> None:
     """It would become a part of the next one."""
@@ -147,9 +159,9 @@ def test_backup_of_a_node_that_was_started_again_meanwhile_is_taken_away(
     """Killed and started between the look at the directory and the copy: what was copied may be of its recovery."""
     copy = making._copy
 
-    def copy_from_another_run(source_file: Path, target_file: Path, told: Callable[[object], None]) -> None:
+    def copy_from_another_run(*arguments: object) -> None:
         (source / "lock").write_text("1\n")
-        copy(source_file, target_file, told)
+        copy(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(making, "_copy", copy_from_another_run)
     with pytest.raises(BackupFailed, match=r"a node was started in .* meanwhile"):
@@ -167,9 +179,9 @@ def test_backup_that_fails_is_taken_away(
     copied: list[Path] = []
     copy, write = making._copy, making._write
 
-    def failing_copy(source_file: Path, target_file: Path, told: Callable[[object], None]) -> None:
+    def failing_copy(source_file: Path, *rest: object) -> None:
         copied.append(source_file)
-        copy(source_file, target_file, told)
+        copy(source_file, *rest)  # type: ignore[arg-type]
         if at == ("the first file" if len(copied) == 1 else "the second file"):
             raise OSError(28, "No space left on device")
 
@@ -282,6 +294,13 @@ def garble_the_manifest(backup: Path) -> None:
     (backup / MANIFEST).write_text("{")
 
 
+def lose_a_file_and_its_name(backup: Path) -> None:
+    document = json.loads((backup / MANIFEST).read_text())
+    del document["files"]["datalog/data.mdb"]
+    (backup / MANIFEST).write_text(json.dumps(document))
+    (backup / "datalog" / "data.mdb").unlink()
+
+
 def put_it_over_a_node(backup: Path) -> None:
     (backup / "journals" / "local").mkdir(parents=True)
 
@@ -290,6 +309,7 @@ DAMAGED = [
     (damage_a_byte, "datalog/data.mdb is not what the backup's manifest says"),
     (cut_a_file, "datalog/data.mdb has 8192 bytes, the backup's manifest says"),
     (lose_a_file, "cluster/data.mdb is missing: the backup was not copied whole"),
+    (lose_a_file_and_its_name, "does not name datalog/data.mdb: it was changed"),
     (garble_the_manifest, "backup.json: the manifest is not JSON"),
     (put_it_over_a_node, "holds a backup and, beside it, journals of another run"),
 ]

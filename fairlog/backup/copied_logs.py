@@ -1,0 +1,84 @@
+"""The data logs as they were copied into a backup, read from the copy: what the manifest says of each, and the cut that
+the fences of sinks are held against (`fences.Cut`).
+
+A topic that is being deleted has its logs there still, perhaps for longer than the copier goes on with them: a batch
+may be visible in all other logs and not in these. So nothing is asked of the logs of a topic that the cluster store,
+which was copied behind them, does not serve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from uuid import UUID
+
+from datalog import layout
+from datalog.layout import LogRecord
+from datalog.snapshot import mapped_lmdb
+from datalog.stored import StoredLogs, parse_log_untrusted
+from fairlog.backup.manifest import CopiedLog
+from fairlog.cluster.content import StoreContent
+from fairlog_types import CorruptStorage, LogId, LogKind, Offset, Placement, TxId
+from journal.producer_window import ProducerWindow
+
+
+class CopiedLogs:
+    """The data logs of one copy, which nobody writes."""
+
+    def __init__(self, path: Path, content: StoreContent) -> None:
+        """`path` is the copy's `data.mdb`, `content` what the cluster store held behind it.
+
+        Raises CorruptStorage, DamagedPage, DamagedValue, as all that follows.
+        """
+        file = mapped_lmdb(path)
+        if file is None:
+            raise CorruptStorage(f"{path} is empty")
+        self._stored = StoredLogs(file)
+        self._records: dict[LogId, LogRecord] = {}
+        for item in self._stored.table(layout.LOGS):
+            log = parse_log_untrusted(item.key)
+            if log is None:
+                raise CorruptStorage(f"{path} has a log {item.key!r}, which is no name of one")
+            self._records[log] = layout.decode_log_record(item.value)
+        self._names = {topic.topic_id: topic.name for topic in content.served}
+
+    def listed(self) -> dict[str, CopiedLog]:
+        """What the manifest says of them."""
+        return {
+            str(log): CopiedLog(self._topic(log), record.log_start, record.next_offset, record.size_bytes)
+            for log, record in self._records.items()
+        }
+
+    def next_offset(self, log: LogId) -> Offset | None:
+        """See `Cut.next_offset`; None of a log that is being deleted, too."""
+        record = self._records.get(log)
+        deleted = log.kind == LogKind.TOPIC.value and self._topic(log) is None
+        return None if record is None or deleted else record.next_offset
+
+    def is_open(self, log: LogId, txid: TxId) -> bool:
+        """See `Cut.is_open`."""
+        record = self._records.get(log)
+        return record is not None and self._open.get(layout.producer_key(record.number, txid.producer_id)) == txid
+
+    def placed(self, log: LogId, txid: TxId) -> Placement | None:
+        """See `Cut.placed`."""
+        record = self._records.get(log)
+        window = None if record is None else self._windows.get(layout.producer_key(record.number, txid.producer_id))
+        found = None if window is None else ProducerWindow.decode(bytes(window)).find_applied(txid)
+        return None if found is None else Placement(log, found.base_offset, found.record_count)
+
+    @cached_property
+    def _open(self) -> Mapping[bytes, TxId]:
+        """The transactions that are open in logs of marker mode, by log number and producer."""
+        table = self._stored.table(layout.OPEN)
+        return {item.key: layout.decode_open(item.key, item.value).txid for item in table}
+
+    @cached_property
+    def _windows(self) -> Mapping[bytes, memoryview]:
+        """The producers' windows, by log number and producer; read if a batch was on its way, and else not."""
+        return {item.key: item.value for item in self._stored.table(layout.PRODUCERS)}
+
+    def _topic(self, log: LogId) -> str | None:
+        """The name of the log's topic, if that is served."""
+        return self._names.get(UUID(hex=log.topic)) if log.kind == LogKind.TOPIC.value else None
