@@ -8,8 +8,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from datalog.lmdb_file import check_length
 from datalog.snapshot import mapped_lmdb
 from fairlog.cluster.content import StoreContent, read_content
+from fairlog.groups import kept
+from fairlog.groups.kept import KeptGroup
 from fairlog_types import CorruptStorage, JournalPosition
 from journal.segment import file_offset
 from journal.segment_file import read_range
@@ -17,6 +20,7 @@ from journal.survey import Survey
 
 CLUSTER_STORE = "cluster/data.mdb"
 DATA_LOGS = "datalog/data.mdb"
+KEPT_GROUPS = "groups/data.mdb"
 LOCAL_JOURNALS = "journals/local"
 GROUP_JOURNALS = "journals/group"
 LAST_RUN = "last-run"
@@ -31,6 +35,17 @@ def read_cluster_store(directory: Path) -> StoreContent:
         return read_content({item.key: bytes(item.value) for item in file.items(file.meta.main)})
     except CorruptStorage as error:
         raise CorruptStorage(f"{path}: {error}") from error
+
+
+def read_kept_groups(path: Path) -> dict[str, KeptGroup]:
+    """What is kept of groups, by id; nothing if there is no store, as in a backup."""
+    if not path.exists():
+        return {}
+    check_length(path)
+    file = mapped_lmdb(path)
+    if file is None:
+        return {}
+    return kept.decode_store({item.key: bytes(item.value) for item in file.items(file.meta.main)})
 
 
 def names_in(directory: Path) -> list[str]:

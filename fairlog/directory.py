@@ -23,8 +23,9 @@ from journal.segment_file import make_directory, sync_directory
 _SIGNS = frozenset({"cluster", "datalog", "journals", MANIFEST, RESTORING, UNFINISHED})
 """One of these is there as soon as there is anything to lose."""
 
-_NO_SIGNS = frozenset({"lock", "last-run", "last-run.new", "admin-token", "admin-token.new", "lost+found"})
-"""What a node's first start makes before its data, and may have left alone; and what mkfs makes."""
+_NO_SIGNS = frozenset({"groups", "lock", "last-run", "last-run.new", "admin-token", "admin-token.new", "lost+found"})
+"""What a node's first start makes before its data, and may have left alone, or what is nothing without data; and what
+mkfs makes."""
 
 
 class DirectoryInUse(Exception):

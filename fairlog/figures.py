@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from coordinator.sinks.messages import SinkStatistics
 from coordinator.watching import CoordinatorStatistics
 from copier.copier import CopierStatistics
 from datalog.interface import Space
@@ -97,6 +98,7 @@ class RunningFigures:
     appended_records: int
     appended_bytes: int
     coordinator: CoordinatorStatistics
+    sinks: SinkStatistics
     copier: CopierStatistics
     retention: RetentionStatistics
     edge: EdgeFigures

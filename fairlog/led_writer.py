@@ -62,7 +62,6 @@ class LedWriter:
             on_failure=self.fail,
             backlog_bytes_max=backlog_bytes_max,
         )
-        self._backlog_bytes_max = backlog_bytes_max
         self._marks: dict[LogId, Mark] = {}
         """Of all logs, as the data logs had them at the start; handed on with what is recovered."""
         self._recovered: dict[LogId, list[Placed]] | None = {}
@@ -123,8 +122,8 @@ class LedWriter:
 
     async def leader_with_place(self, log: LogId, payload_bytes: int) -> LedLog | None:
         """`leader_with_room`, once the copier's backlog has room as well."""
-        if self.copier.backlog_bytes > self._backlog_bytes_max:
-            await self.copier.room()
+        if self.copier.is_behind(payload_bytes):
+            await self.copier.room(payload_bytes)
         return await self.leader_with_room(log, payload_bytes)
 
     async def leader_with_room(self, log: LogId, payload_bytes: int) -> LedLog | None:
@@ -182,10 +181,10 @@ class LedWriter:
             record, position, leader.journal.end, leader_epoch=self.leader_epoch, now_ms=self.now_ms()
         )
 
-    def submit(self, group: tuple[Placed, ...]) -> None:
-        """Let these items become visible together, behind all that was submitted before."""
+    def submit(self, group: tuple[Placed, ...], *, order: str | None = None) -> None:
+        """Let these items become visible together, behind all that was submitted before (but see `Copier.submit`)."""
         if self._recovered is None:
-            self.copier.submit(group)
+            self.copier.submit(group, order=order)
             return
         for item in group:
             self._recovered.setdefault(item.log, []).append(item)

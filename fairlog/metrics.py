@@ -30,6 +30,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from coordinator.sinks.messages import SinkStatistics
 from coordinator.watching import CoordinatorStatistics
 from copier.copier import CopierStatistics
 from fairlog.config import TransactionModeName
@@ -99,6 +100,7 @@ def _running(figures: RunningFigures) -> Iterator[Metric]:
     yield _counter("produced_records", "Records written by clients, committed or not", figures.appended_records)
     yield _counter("produced_bytes", "Bytes of record batches written by clients, as sent", figures.appended_bytes)
     yield from _transactions(figures.coordinator)
+    yield from _sinks(figures.sinks)
     yield from _unstable(figures.unstable)
     yield from _journals(figures.journals)
     yield from _copy(figures.copier)
@@ -143,10 +145,16 @@ def _transactions(figures: CoordinatorStatistics) -> Iterator[Metric]:
     yield _histogram(
         "commit_duration_seconds",
         "A commit's time: prepare (all participants have it on disk), flush (the rest until PREPARE_COMMIT is, too), "
-        "apply (from the answer until it is visible)",
+        "apply (from the decision until it is visible)",
         "phase",
         {"prepare": durations.prepare, "flush": durations.flush, "apply": durations.apply},
     )
+
+
+def _sinks(figures: SinkStatistics) -> Iterator[Metric]:
+    yield _gauge("sinks", "Sinks that are remembered", figures.sinks)
+    yield _gauge("sink_open_lanes", "Lanes in which batches of sinks are being written", figures.open_lanes)
+    yield _counter("sink_batches_committed", "Batches of sinks that were committed", figures.committed)
 
 
 def _unstable(figures: UnstableFigures) -> Iterator[Metric]:

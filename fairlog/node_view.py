@@ -21,12 +21,14 @@ import trio
 
 from coordinator.answers import Description, Refusal
 from coordinator.service import Coordinator
+from coordinator.sinks.messages import SinkDescription
 from coordinator.watching import Ended, Step, UnderWay
 from datalog.interface import DataLogs, UnknownLog
 from fairlog import __version__
 from fairlog.admin_http.cached import Cached
 from fairlog.admin_http.view import (
     PARTS_SHOWN,
+    SINKS_SHOWN,
     AbortOutcome,
     ClusterView,
     EndedTransaction,
@@ -37,6 +39,8 @@ from fairlog.admin_http.view import (
     PartitionView,
     Phase,
     Place,
+    Sinks,
+    SinkView,
     TopicPage,
     TopicView,
     Transactions,
@@ -205,6 +209,26 @@ class NodeView:
     def transactional_id(self, transactional_id: str) -> Description | None:
         return self._there().coordinator.describe(transactional_id)
 
+    def sinks(self) -> Sinks:
+        described = self._there().coordinator.sinks()
+        last = sorted(described, key=lambda it: it.used_ms, reverse=True)[:SINKS_SHOWN]
+        return Sinks(len(described), tuple(self._sink(it) for it in sorted(last, key=lambda it: it.sink)))
+
+    def _sink(self, it: SinkDescription) -> SinkView:
+        placements = [each for each in it.placements if each.log.kind == LogKind.TOPIC.value]
+        return SinkView(
+            sink=it.sink,
+            query=it.query,
+            run=it.run,
+            batch=it.batch,
+            records=sum(each.count for each in placements) if it.placements else None,
+            placed=tuple((self.place_of(each.log), each) for each in placements[:PARTS_SHOWN]),
+            parts_total=len(placements),
+            open_lanes=len(it.open_lanes),
+            writing_s=it.writing_s,
+            used_ms=it.used_ms,
+        )
+
     def _live(self, leaders: LocalLeaders, it: UnderWay) -> LiveTransaction:
         parts: list[Part] = []
         records, pinned_bytes, last_use_ms = 0, 0, 0
@@ -295,6 +319,7 @@ class NodeView:
             appended_records=appended.records,
             appended_bytes=appended.size_bytes,
             coordinator=coordinator,
+            sinks=parts.coordinator.sink_statistics(),
             copier=parts.leaders.copier_statistics(),
             retention=parts.retention.statistics,
             edge=_edge(parts.edge, parts.native),

@@ -9,9 +9,10 @@ Which record a decision is, each log's mode says (`fairlog.transaction_modes`); 
 A log that was added and not written to takes part as well, with 0 records: in marker mode it gets its marker with the
 others, also after a crash in between; in journal mode nothing is placed there, and its leader forgets the transaction.
 
-The lanes of a group commit are placed so as well, all in one step and as one group (`place_together`): what several of
-them have written to one log follows each other there. That they belong together, their common apply number tells; also
-after a crash that has destroyed some of the decisions, for the rest is placed again under the same number.
+The lanes of a group commit are prepared with one flush of each of their logs (`prepare_together`), and placed in one
+step and as one group (`place_together`): what several of them have written to one log follows each other there. That
+they belong together, their common apply number tells; also after a crash that has destroyed some of the decisions, for
+the rest is placed again under the same number.
 
 In a log of marker mode an administrator may abort a transaction without its coordinator (`abort_by_hand`). The log
 remembers that, so the transaction cannot be committed any more: nowhere, as all its logs have to prepare.
@@ -129,34 +130,41 @@ class LocalParticipants:
         return expected
 
     async def prepare(self, message: Prepare) -> Prepared:
-        """See `Participants.prepare`: all flushes are started before the first is waited for.
+        """See `Participants.prepare`."""
+        return await self.prepare_together((message,))
+
+    async def prepare_together(self, messages: Sequence[Prepare]) -> Prepared:
+        """See `Participants.prepare_together`: all flushes are started before the first is waited for.
 
         A node that refuses writes prepares nothing: it could not place what the producer is told to be committed.
         """
         self._writer.raise_if_failed()
         refused: dict[LogId, str] = {}
         gone: dict[LogId, str] = {}
-        flushing: list[tuple[LogId, Journal, JournalPosition]] = []
-        for log, expected in message.expected.items():
-            leader = self._writer.led.get(log)
-            if leader is None:
-                logger.warning("transaction goes without a deleted log", txid=str(message.txid), log=str(log))
-                continue
-            reason = leader.state.holds(message.txid, expected.leader_epoch, expected.records)
-            if reason is not None:
-                refused[log] = reason
-                if not leader.journal.begun:
-                    gone[log] = str(self._store.journal_directory(log))
-            elif expected.records:
-                through = leader.state.written_through(message.txid)
-                through = leader.journal.end if through is None else through
-                if leader.journal.durable < through:
-                    flushing.append((log, leader.journal, through))
+        flushing: dict[LogId, tuple[Journal, JournalPosition]] = {}
+        for message in messages:
+            txid = message.txid
+            for log, expected in message.expected.items():
+                leader = self._writer.led.get(log)
+                if leader is None:
+                    logger.warning("transaction goes without a deleted log", txid=str(txid), log=str(log))
+                    continue
+                reason = leader.state.holds(txid, expected.leader_epoch, expected.records)
+                if reason is not None:
+                    refused.setdefault(log, reason)
+                    if not leader.journal.begun:
+                        gone[log] = str(self._store.journal_directory(log))
+                elif expected.records:
+                    through = leader.state.written_through(txid)
+                    through = leader.journal.end if through is None else through
+                    if leader.journal.durable < through:
+                        known = flushing.get(log)
+                        flushing[log] = leader.journal, through if known is None else max(known[1], through)
         if planted("skip-flush-of-one-participant"):
-            del flushing[:1]
-        for _, journal, _ in flushing:
+            flushing = dict(list(flushing.items())[1:])
+        for journal, _ in flushing.values():
             journal.start_flush()
-        for log, journal, through in flushing:
+        for log, (journal, through) in flushing.items():
             try:
                 await journal.flush(through)
             except StorageFailure as failure:
@@ -205,7 +213,7 @@ class LocalParticipants:
             writer.fail(StorageFailure(str(failure)))
             raise
         if group:
-            writer.submit(tuple(group))
+            writer.submit(tuple(group), order=messages[0].sink)
         for log, txid in offsets_decided:
             self._tell_decided(log, txid, writer.led[log].state.next_offset)
         for log, leader, txid in unwritten:
@@ -243,11 +251,24 @@ class LocalParticipants:
 
     async def applied(self, message: ApplyCommit) -> Applied:
         """See `Participants.applied`. Raises StorageFailure if this run will not get there."""
-        placements = self.placed(message)
-        visible_at = [(log, led.mode.visible_at(led.state, applied)) for log, led, applied in self._parts_of(message)]
-        for log, offset in visible_at:
+        (applied,) = await self.applied_together((message,))
+        return applied
+
+    async def applied_together(self, messages: Sequence[ApplyCommit]) -> Sequence[Applied]:
+        """See `Participants.applied_together`.
+
+        What is waited for is found before the first wait: in a log of marker mode it is all that stands there by then,
+        and asked anew for each transaction it would move on with what others write.
+        """
+        places = [self.placed(message) for message in messages]
+        visible_at: dict[LogId, Offset] = {}
+        for message in messages:
+            for log, led, applied in self._parts_of(message):
+                visible_at[log] = max(visible_at.get(log, Offset(0)), led.mode.visible_at(led.state, applied))
+        for log, offset in visible_at.items():
             await self._writer.visible(log, offset)
-        return Applied(tuple(placement for placement in placements if placement.log in self._writer.led))
+        led = self._writer.led
+        return [Applied(tuple(place for place in placed if place.log in led)) for placed in places]
 
     def _parts_of(self, message: ApplyCommit) -> Iterator[tuple[LogId, LedLog, AppliedTransaction]]:
         """Where records of the transaction were placed, in the order of its logs."""

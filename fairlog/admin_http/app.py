@@ -4,6 +4,7 @@
     /api/cluster             the node as a whole       /metrics   for Prometheus
     /api/topics              topics, page by page
     /api/groups              consumer groups with lag
+    /api/sinks               sinks, their last batches and open lanes
     /api/transactions        live ones, and the last that ended
     /api/transactional-id    one id, and where its last transactions are
     /api/transactions/abort  POST: abort one; needs the admin token
@@ -70,6 +71,7 @@ def make_app(node: Node, *, token: str, host_names: tuple[str, ...], assets: Map
         Route("/api/cluster", api.cluster),
         Route("/api/topics", api.topics),
         Route("/api/groups", api.groups),
+        Route("/api/sinks", api.sinks),
         Route("/api/transactions", api.transactions),
         Route("/api/transactional-id", api.transactional_id),
         Route("/api/transactions/abort", api.abort, methods=["POST"]),
@@ -86,6 +88,7 @@ class _Api:
         self._token = token
         self._cluster = Cached(self._make_cluster, fresh_s=FRESH_S)
         self._groups = Cached(self._make_groups, fresh_s=FRESH_S)
+        self._sinks = Cached(self._make_sinks, fresh_s=FRESH_S)
         self._transactions = Cached(self._make_transactions, fresh_s=FRESH_S)
         self._first_topics = Cached(self._make_first_topics, fresh_s=FRESH_S)
         self._looking_up = trio.Lock()
@@ -111,6 +114,9 @@ class _Api:
 
     async def groups(self, _: Request) -> Response:
         return _json(await self._groups.get())
+
+    async def sinks(self, _: Request) -> Response:
+        return _json(await self._sinks.get())
 
     async def transactions(self, _: Request) -> Response:
         return _json(await self._transactions.get())
@@ -146,6 +152,11 @@ class _Api:
             encoded.append(_encode(documents.group(group)))
             await trio.lowlevel.checkpoint()
         return b'{"groups":[' + b",".join(encoded) + b"]}"
+
+    async def _make_sinks(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        sinks = self._node.sinks()
+        return _encode({"sinks": [documents.sink(each) for each in sinks.shown], "total": sinks.total})
 
     async def _make_transactions(self) -> bytes:
         await trio.lowlevel.checkpoint()

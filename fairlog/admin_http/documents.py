@@ -17,6 +17,7 @@ from fairlog.admin_http.view import (
     GroupView,
     LiveTransaction,
     Place,
+    SinkView,
     TopicPage,
     Transactions,
 )
@@ -87,6 +88,21 @@ def group(view: GroupView) -> Document:
             }
             for each in view.partitions
         ],
+    }
+
+
+def sink(view: SinkView) -> Document:
+    return {
+        "sink": view.sink,
+        "query": view.query,
+        "run": view.run,
+        "batch": view.batch,
+        "records": view.records,
+        "placements": [_placement(place, placement) for place, placement in view.placed],
+        "partitions_total": view.parts_total,
+        "open_lanes": view.open_lanes,
+        "writing_ms": None if view.writing_s is None else _ms(view.writing_s),
+        "used_ms": view.used_ms,
     }
 
 

@@ -7,7 +7,9 @@ not read its answer. So its part here is one connection: `TCPServer`, which spea
 The sockets, the number of connections and the end are ours (docs/decisions/0030-admin-listener.md).
 
 Whatever happens on a connection ends that connection with a log line, and nothing else: the admin listener must not
-take the node along. It is up before recovery begins and until the last file is closed, so that `/health` can say so.
+take the node along. But what the application has met of damaged storage, or of an assertion that is broken, concerns
+the node, whoever asked (fairlog/edge/fatal.py). hypercorn would log it and go on, so `_watched` looks first, and
+`serve` raises it. It is up before recovery begins and until the last file is closed, so that `/health` can say so.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from hypercorn.logging import Logger
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fairlog.edge.fatal import fatal_in
 
 log = structlog.get_logger()
 
@@ -93,10 +97,12 @@ class AdminServer:
     """HTTP for one application, on listeners that somebody else opens and closes."""
 
     def __init__(self, app: ASGIApp, *, connections_max: int = CONNECTIONS_MAX) -> None:
-        self._app = ASGIWrapper(app)  # pyright: ignore[reportArgumentType]
+        self._app = ASGIWrapper(self._watched(app))  # pyright: ignore[reportArgumentType]
         self._config = _config()
         self._connections_max = connections_max
         self._streams: set[trio.SocketStream] = set()
+        self._fatal: Exception | None = None
+        self._has_failed = trio.Event()
 
     async def serve(
         self,
@@ -104,9 +110,13 @@ class AdminServer:
         *,
         task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve until cancelled; then every connection is closed as it is."""
+        """Serve until cancelled; then every connection is closed as it is.
+
+        Raises what the application has met and the node must not survive, in a group.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._close_when_cancelled)
+            nursery.start_soon(self._raise_what_is_fatal)
             await trio.serve_listeners(
                 self._serve_stream, list(listeners), handler_nursery=nursery, task_status=task_status
             )
@@ -118,6 +128,24 @@ class AdminServer:
         finally:
             for stream in self._streams:
                 stream.socket.close()
+
+    def _watched(self, app: ASGIApp) -> ASGIApp:
+        async def watched(scope: Scope, receive: Receive, send: Send) -> None:
+            try:
+                await app(scope, receive, send)
+            except Exception as error:
+                if self._fatal is None:
+                    self._fatal = fatal_in(error)
+                if self._fatal is not None:
+                    self._has_failed.set()
+                raise
+
+        return watched
+
+    async def _raise_what_is_fatal(self) -> None:
+        await self._has_failed.wait()
+        assert self._fatal is not None
+        raise self._fatal
 
     async def _serve_stream(self, stream: trio.SocketStream) -> None:
         if len(self._streams) >= self._connections_max:
@@ -135,6 +163,7 @@ class AdminServer:
                 _PatientStream(stream, context),  # pyright: ignore[reportArgumentType]
             )
         except Exception:
+            # hypercorn's own, or the socket's: what the application raises does not come by here.
             log.exception("admin connection failed")
         finally:
             self._streams.discard(stream)

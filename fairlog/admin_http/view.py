@@ -179,6 +179,39 @@ class Transactions:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkView:
+    """A sink of Spark's, whose batches are written in lanes and committed as one."""
+
+    sink: str
+    query: str
+    run: str | None
+    """None if none has joined since the node's start."""
+    batch: int | None
+    """The last one that is committed."""
+    records: int | None
+    """Of that batch, as far as its places are known; None if it is not known where it is, or there is none."""
+    placed: tuple[tuple[Place, Placement], ...]
+    """Where they are; at most PARTS_SHOWN."""
+    parts_total: int
+    open_lanes: int
+    writing_s: float | None
+    """Since the oldest open lane has joined; None without one."""
+    used_ms: int
+
+
+SINKS_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Sinks:
+    """Sinks at one moment."""
+
+    total: int
+    shown: tuple[SinkView, ...]
+    """The last ones used, at most SINKS_SHOWN, by name."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterView:
     """The node as a whole."""
 
@@ -243,6 +276,10 @@ class Node(Protocol):
 
     def transactional_id(self, transactional_id: str) -> Description | None:
         """One id as it stands, with its last placements; these outlive a restart. Raises NotServing."""
+        ...
+
+    def sinks(self) -> Sinks:
+        """Raises NotServing."""
         ...
 
     def place_of(self, log: LogId) -> Place: ...

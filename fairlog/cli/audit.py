@@ -78,8 +78,6 @@ def _report(directory: Path, master: str, findings_max: int, *, has_journals: bo
 
     try:
         with spark_session(master) as spark:
-            from pyspark.errors import PySparkException
-
             from pyspark_fairlog.audit.directory import NotAuditable
             from pyspark_fairlog.audit.job import audit as made
 
@@ -87,8 +85,6 @@ def _report(directory: Path, master: str, findings_max: int, *, has_journals: bo
                 return made(spark, directory, has_journals=has_journals, findings_max=findings_max)
             except NotAuditable as error:
                 raise AuditImpossible(str(error)) from error
-            except PySparkException as error:
-                raise AuditImpossible(f"Spark has given the job up: {error}") from error
     except SparkUnavailable as error:
         raise AuditImpossible(str(error)) from error
 

@@ -49,8 +49,8 @@ def show_fields(fields: Mapping[str, object]) -> None:
 
 
 def say(sentence: str) -> None:
-    """Write one sentence for people."""
-    sys.stdout.write(sentence + "\n")
+    """Write one sentence for people. What is no text in it, as in a path that is no UTF-8, is escaped."""
+    sys.stdout.write(sentence.encode(errors="backslashreplace").decode() + "\n")
 
 
 def time_text(unix_ms: int | None) -> str | None:

@@ -91,6 +91,9 @@ def pipeline(
     records_per_batch: Annotated[
         int | None, typer.Option(min=1, metavar="COUNT", help="Read about so many records at a time.")
     ] = None,
+    skip_lost: Annotated[
+        bool, typer.Option("--skip-lost", help="Go on where records were deleted before they were read.")
+    ] = False,
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="The Spark to run on.", show_default="local[*]")
     ] = None,
@@ -122,6 +125,7 @@ def pipeline(
             "checkpoint": checkpoint,
             "trigger": trigger,
             "records_per_batch": records_per_batch,
+            "skip_lost": skip_lost or None,
             "master": master,
             "bootstrap": _bootstrap(context, bootstrap, file),
         }
@@ -161,18 +165,20 @@ def _run(planned: Pipeline, conf: Mapping[str, str]) -> None:
     from pyspark_fairlog.pipeline.running import run_pipeline
     from pyspark_fairlog.pipeline.session import check_java, spark_session
 
+    where = planned.checkpoint
     check_java()
     _make_topics(planned)
     settings = {**planned.spark, **conf}
     try:
-        with (
-            held(Path(planned.checkpoint)) as log,
-            spark_session(planned.name, planned.master, settings, log) as spark,
-            told_to_stop() as stop,  # behind Spark's start, which takes SIGINT for itself
-            shown_progress() as show,
-            TopicEnds(planned.bootstrap) as ask_ends,
-        ):
-            reached = run_pipeline(spark, planned, stop, show=show, ask_ends=ask_ends)
+        with held(Path(where), on_wait=lambda: _tell(f"waiting until another run in {where} has ended")) as log:
+            _tell(f"starting Spark on {planned.master}; what it has to say is in {log.name}")
+            with (
+                spark_session(planned.name, planned.master, settings, log) as spark,
+                told_to_stop() as stop,  # behind Spark's start, which takes SIGINT for itself
+                shown_progress() as show,
+                TopicEnds(planned.bootstrap) as ask_ends,
+            ):
+                reached = run_pipeline(spark, planned, stop, show=show, ask_ends=ask_ends)
     except KeyboardInterrupt:
         raise Interrupted("interrupted before it had come to an end; the same command goes on from here") from None
     for step in reached:
@@ -197,7 +203,12 @@ def _make_topics(planned: Pipeline) -> None:
         for topic in planned.topics_written:
             if topics_admin.partition_count(connection, topic) is None:
                 partitions = topics_admin.create_topic(connection, topic, None, {})
-                sys.stderr.write(f"made topic {topic} with {partitions} partition{'s' if partitions != 1 else ''}\n")
+                _tell(f"made topic {topic} with {partitions} partition{'s' if partitions != 1 else ''}")
+
+
+def _tell(sentence: str) -> None:
+    sys.stderr.write(f"{sentence}\n")
+    sys.stderr.flush()
 
 
 def _summary(step: StepProgress) -> str:
@@ -220,4 +231,6 @@ def _pair(text: str) -> tuple[str, str]:
     key, separator, value = text.partition("=")
     if not key or not separator:
         raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--conf")
+    if not key.startswith("spark."):
+        raise typer.BadParameter(f"Spark's settings begin with spark.: did you mean spark.{key}?", param_hint="--conf")
     return key, value

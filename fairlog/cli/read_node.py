@@ -249,8 +249,16 @@ def _held(connection: Connection, topic: str, selection: Selection) -> dict[int,
 
 
 def _record(message: Message, place: _Place, offset: int, no_timestamp: int) -> ReadRecord:
+    """Raises ClientError for a record that the client cannot read."""
     kind, timestamp_ms = message.timestamp()
-    headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    try:
+        headers = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    except (SystemError, UnicodeDecodeError) as error:  # the one out of the other, in confluent_kafka 2.16
+        topic, partition = place
+        raise ClientError(
+            f"the record at offset {offset} of {topic}, partition {partition}, has a header whose name is no UTF-8, "
+            "which the Kafka client cannot read: begin behind it with --offset, or read with --data-dir"
+        ) from error
     return ReadRecord(
         *place,
         offset,

@@ -47,11 +47,13 @@ def verify(
         with unused_directory(directory), byte_bar() as bar:
             task = bar.add_task("verifying", total=bytes_below(directory))
             is_backup = (directory / MANIFEST).exists()
-            if is_backup:
-                check_files(directory, read_manifest(directory / MANIFEST))
+            manifest = read_manifest(directory / MANIFEST) if is_backup else None
+            if manifest is not None:
+                check_files(directory, manifest)
             checked = Verification(
                 directory,
                 has_journals=not is_backup and not (directory / RESTORING).exists(),
+                fences=(manifest.sinks or ()) if manifest is not None else (),
                 told=lambda count: bar.advance(task, count),
             )
             for violation in checked.violations():

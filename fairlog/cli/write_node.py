@@ -19,6 +19,8 @@ from fairlog.cli.record_forms import NewRecord
 from fairlog.config import Address
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from confluent_kafka import KafkaError, Message, Producer
 
 _DELIVERY_TIMEOUT_MS = 30_000
@@ -84,11 +86,11 @@ class RecordProducer:
                     **more,
                 )
             except BufferError:
-                self._producer.poll(_POLL_S)
+                self._serve(self._producer.poll, _POLL_S)
                 continue
             except self._client.KafkaException as error:
                 raise ClientError(stock_client.sentence(error.args[0])) from error
-            self._producer.poll(0)
+            self._serve(self._producer.poll, 0)
             return
 
     def finish(self) -> None:
@@ -122,9 +124,20 @@ class RecordProducer:
             self._flush()
 
     def _flush(self) -> None:
-        while self._producer.flush(_POLL_S):
+        while self._serve(self._producer.flush, _POLL_S):
             self._check()
         self._check()
+
+    def _serve(self, call: Callable[[float], int], timeout_s: float) -> int:
+        """Have the client report on records, and answer what it answers. Raises ClientError for its fatal errors."""
+        try:
+            return call(timeout_s)
+        except (self._client.KafkaException, SystemError) as raised:
+            # Amid its reports it is raised as such, or, with one more report behind it, as the cause of a SystemError.
+            fatal: Any = raised.__cause__ if isinstance(raised, SystemError) else raised
+            if not isinstance(fatal, self._client.KafkaException):
+                raise
+            raise ClientError(stock_client.sentence(fatal.args[0])) from raised
 
     def _answered(self, error: KafkaError | None, _message: Message) -> None:
         if error is None:

@@ -63,14 +63,18 @@ def show_data_logs(file: LmdbFile, selection: Selection) -> Iterator[Line]:
     for log, record in found:
         yield Line("log", {"log": log, **{name: getattr(record, name) for name in record.__slots__}})
         if log.kind == LogKind.TOPIC.value:
-            yield from _show_batches(logs, log, selection)
+            yield from _show_batches(logs, log, record, selection)
 
 
-def _show_batches(logs: StoredLogs, log: LogId, selection: Selection) -> Iterator[Line]:
+def _show_batches(logs: StoredLogs, log: LogId, record: LogRecord, selection: Selection) -> Iterator[Line]:
+    end, told = layout.batch_key(record.next_offset), False
     try:
         for count, stored in enumerate(logs.batches(log, start=selection.start)):
             if count == selection.count:
                 return
+            if stored.key >= end and not told:
+                told = True
+                yield Line("staged batches", {"log": log, "from": record.next_offset}, depth=1)
             yield from show_batch(stored.data, stored.at, records=selection.records, depth=1)
     except DamagedPage as error:
         yield Line("batches", {"log": log}, str(error), 1)

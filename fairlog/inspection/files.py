@@ -6,15 +6,17 @@ may hold the witness that its tail was on disk.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from datalog.lmdb_pages import DamagedPage, LmdbFile, is_lmdb_untrusted
 from datalog.snapshot import lmdb_snapshot
 from fairlog.cluster import records
+from fairlog.groups import kept
 from fairlog.inspection.cluster_stores import show_cluster_store
 from fairlog.inspection.data_logs import show_data_logs
+from fairlog.inspection.kept_groups import show_kept_groups
 from fairlog.inspection.lines import Line
 from fairlog.inspection.segments import Selection, durable_elsewhere, show_segment
 from fairlog_types import CorruptStorage, JournalPosition, LogKind
@@ -65,17 +67,28 @@ def _inspect_lmdb(path: Path, selection: Selection) -> Iterator[Line]:
         with lmdb_snapshot(path) as file:
             if file is None:
                 yield Line("an empty file: a crash in its making, or nothing was ever in it")
-            elif _is_cluster_store(path, file.unread()):
-                yield from show_cluster_store(file)
+            elif (store := _small_store(path, file.unread())) is not None:
+                yield from _SMALL_STORES[store](file)
             else:
                 yield from show_data_logs(file, selection)
     except CorruptStorage as error:
         yield Line("LMDB file", {"bytes": path.stat().st_size}, str(error).removeprefix(f"{path}: "))
 
 
-def _is_cluster_store(path: Path, file: LmdbFile) -> bool:
-    """By its main tree, which has records and no databases; by its directory if that cannot be read."""
+_SMALL_STORES: Mapping[str, Callable[[LmdbFile], Iterator[Line]]] = {
+    "cluster": show_cluster_store,
+    "groups": show_kept_groups,
+}
+"""By the directory in which a node has them."""
+
+
+def _small_store(path: Path, file: LmdbFile) -> str | None:
+    """Which of them: by its main tree, which has records and no databases; by its directory if that cannot be read."""
     try:
-        return any(item.key == records.FORMAT_KEY and item.tree is None for item in file.items(file.meta.main))
+        for item in file.items(file.meta.main):
+            if item.key == records.FORMAT_KEY and item.tree is None:
+                return "groups" if kept.is_format(bytes(item.value)) else "cluster"
     except DamagedPage:
-        return path.resolve().parent.name == "cluster"
+        name = path.resolve().parent.name
+        return name if name in _SMALL_STORES else None
+    return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from fairlog_types import CorruptStorage
 from journal.frame import CLOSE
-from journal.group_journal import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
+from journal.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
 from journal.group_records import decode_group
 from journal.local_journal import decode_local
 from journal.segment import JournalKind

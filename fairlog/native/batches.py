@@ -37,6 +37,9 @@ log = structlog.get_logger()
 OFFSETS_PARTITION = -1
 """The lane of a consumer group's offsets. No task has it."""
 
+PLACEMENTS_MAX = 60_000
+"""Rows of the answer to a commit: so many fit into its frame, at 275 bytes for one with the longest name of a topic."""
+
 OFFSETS_TIMEOUT_MS = 60_000
 """Of the transaction in that lane, which lasts as long as one request. Kafka's producers have the same by default."""
 
@@ -60,7 +63,7 @@ async def commit(call: Call) -> Result:
     sink, query, run, batch = _batch(arguments)
     rows = arguments.numbers("winners", (PARTITION_MAX, NUMBER_MAX, NUMBER_MAX))
     winners = [Winner(partition, attempt, records) for partition, attempt, records in rows]
-    offsets = _offsets(call.broker, arguments.fields("offsets")) if arguments.has("offsets") else None
+    offsets = _offsets(arguments.fields("offsets")) if arguments.has("offsets") else None
     arguments.end()
     producer = None
     if offsets is not None:
@@ -73,7 +76,9 @@ async def commit(call: Call) -> Result:
         if producer is not None and outcome.why.effect is Effect.NONE:
             await _give_up(call, producer)
         raise _refused(outcome)
-    return {"already": outcome.already, "placements": _placements(call.broker, outcome.placements)}
+    placements = _placements(call.broker, outcome.placements)
+    # The batch is committed: that the answer is too large must not be the answer.
+    return {"already": outcome.already, "placements": placements if len(placements) <= PLACEMENTS_MAX else []}
 
 
 async def abort(call: Call) -> Result:
@@ -102,23 +107,23 @@ def _batch(arguments: Arguments) -> tuple[str, str, str, int]:
 # --- a consumer group's offsets -------------------------------------------------------------------
 
 
-def _offsets(broker: Broker, arguments: Arguments) -> tuple[str, list[NewOffset]]:
-    """The group, and what is to be committed for it. Raises Refused."""
+def _offsets(arguments: Arguments) -> tuple[str, list[tuple[str, int, int]]]:
+    """The group, and what is to be committed for it: topic, partition, offset. Raises Refused.
+
+    Whether these places are there is asked later: a batch that is committed has them, though a topic may be gone.
+    """
     group = arguments.text("group")
     if not is_group_id(group):
         raise Refused("bad-request", f"commit: offsets.group {group!r} is too long for a group's id")
-    new: list[NewOffset] = []
-    for name, partition, offset in arguments.offsets("partitions"):
-        place = log_of(broker, name, partition)
-        new.append(NewOffset((place.topic, partition), offset, -1, ""))
+    rows = arguments.offsets("partitions")
     arguments.end()
-    if not new:
+    if not rows:
         raise Refused("bad-request", "commit: offsets.partitions is empty")
-    return group, new
+    return group, rows
 
 
 async def _write_offsets(
-    call: Call, lane: Lane, group: str, offsets: Sequence[NewOffset]
+    call: Call, lane: Lane, group: str, rows: Sequence[tuple[str, int, int]]
 ) -> TransactionalProducer | None:
     """Write the offsets in a lane of the batch; who has written them. None: the batch is committed already.
 
@@ -132,6 +137,10 @@ async def _write_offsets(
             return None
         case SinkRefused() as refused:
             raise _refused(refused)
+    offsets = [
+        NewOffset((log_of(broker, name, partition).topic, partition), offset, -1, "")
+        for name, partition, offset in rows
+    ]
     if not broker.groups.is_empty(group):
         raise Refused(
             "group-in-use", f"the consumer group {group} has members, who commit its offsets themselves: use another"

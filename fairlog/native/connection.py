@@ -5,6 +5,10 @@ connections. Behind a stop the request under way is carried out and answered, an
 limits are those of Kafka's edge (`fairlog/edge/frames.py`). A client that does not read its answer is cut off, after as
 long as it would be for a frame that it does not send.
 
+While a request is carried out nothing is read, so the end of the stream is not seen either, and a commit may wait for
+minutes. The system is asked about it then, each second: for a client that is gone nobody waits. What the request has
+begun is not undone by that.
+
 Whatever is wrong with a request, the worst that happens is a refusal, or one log line and a closed connection; with the
 two exceptions that stop the node (`fairlog/edge/fatal.py`).
 """
@@ -23,6 +27,7 @@ from fairlog.broker import Broker
 from fairlog.edge.fatal import raise_if_fatal
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FRAME_BYTES_PER_S, FRAME_SILENCE_S, OPENING_BYTES, FrameReader
+from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up
 from fairlog.edge.malformed import Malformed
 from fairlog.edge.statistics import ApiStatistics
 from fairlog.native.calls import Call, Op
@@ -64,6 +69,7 @@ class NativeConnection:
         """`received` is what was read of the stream already, from its beginning on."""
         self._served = served
         self._stream = stream
+        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._received = received
         self._ordinal = ordinal
         self._peer = peer
@@ -153,14 +159,28 @@ class NativeConnection:
         op, statistics = entry
         statistics.note_request(len(frame))
         try:
-            answer = await self._carry_out(op, request, statistics)
+            answer = await self._carry_out_unless_gone(op, request, statistics)
         except Exception:
             statistics.failed += 1
             raise
+        if answer is None:
+            log.info("request given up: its client is gone", api=statistics.name, peer=self._peer)
+            return False
         statistics.note_answer(len(answer), started_s)
         log.debug("request", api=statistics.name, answer_bytes=len(answer), connection=self._ordinal)
         await self._send_frame(answer)
         return True
+
+    async def _carry_out_unless_gone(self, op: Op, request: Request, statistics: ApiStatistics) -> bytes | None:
+        """The answer; None if the client has gone, and the request is given up: it has had its effect or not."""
+        if self._socket is None:
+            return await self._carry_out(op, request, statistics)
+        answer: bytes | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_when_gone, self._socket, nursery.cancel_scope)
+            answer = await self._carry_out(op, request, statistics)
+            nursery.cancel_scope.cancel()
+        return answer
 
     async def _carry_out(self, op: Op, request: Request, statistics: ApiStatistics) -> bytes:
         call = Call(
@@ -191,3 +211,10 @@ class NativeConnection:
 
     def _closed(self, event: str, reason: str) -> None:
         log.warning(event, reason=reason, action="connection closed", protocol="native", peer=self._peer)
+
+
+async def _cancel_when_gone(peer: trio.socket.SocketType, waiting: trio.CancelScope) -> None:
+    while True:
+        await trio.sleep(HANG_UP_CHECK_S)
+        if has_hung_up(peer):
+            waiting.cancel()

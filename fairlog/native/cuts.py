@@ -26,7 +26,7 @@ async def topics(call: Call) -> Result:
 
 
 async def cut(call: Call) -> Result:
-    """The first offset, the cut's end and what can be read, of each partition that is asked for."""
+    """The first offset, the cut's end and what can be read, of each partition that is asked for; their topics' ids."""
     arguments = call.arguments
     selected = await _selected(call)
     starts = _starts(call, selected) if arguments.has("starts") else dict[LogId, Offset]()
@@ -38,12 +38,14 @@ async def cut(call: Call) -> Result:
         wanted = {log: starts.get(log, now.log_start) for log, now in found.items()}
         found = await leaders.cut_within(wanted, records_max=records_max)
     rows: list[list[str | int]] = []
+    topic_ids: dict[str, str] = {}
     for log, (topic, partition) in selected.items():
         await _let_others_run(len(rows))
         if log not in found:
             raise Refused("unknown-topic", f"topic {topic} is being made or deleted just now")
         rows.append([topic, partition, *found[log]])
-    return {"partitions": rows}
+        topic_ids[topic] = log.topic
+    return {"partitions": rows, "topic_ids": topic_ids}
 
 
 async def _selected(call: Call) -> Mapping[LogId, tuple[str, int]]:

@@ -70,6 +70,8 @@ class JournalView:
     """Transactions that are decided and copied, as far back as the journal goes."""
     pending: dict[TxId, AppliedPart] = field(default_factory=dict[TxId, AppliedPart])
     """Transactions that are decided and not copied yet."""
+    placed: list[PlacedFrames] | None = None
+    """Of transactions that are decided and not copied yet, in order; None if that is not known."""
     complete_from: int | None = None
     """From this offset on the journal has all batches of the data log; None if there is no such offset."""
 
@@ -219,6 +221,8 @@ def _fold_behind_mark(
         windows=windows,
         open_parts=[OpenPart(each.txid, each.leader_epoch, each.first_offset, each.records) for each in opened],
     )
+    at = {frame.position: frame for frame in frames}
+    view.placed = []
     for frame in frames:
         if frame.position < mark.replay_from:
             continue
@@ -229,6 +233,8 @@ def _fold_behind_mark(
             return
         if isinstance(placed, PlacedTransaction):
             view.pending[placed.txid] = AppliedPart(placed.base_offset, placed.record_count, placed.apply_number)
+            batches = tuple(at[batch.position] for batch in placed.batches)
+            view.placed.append(PlacedFrames(placed.base_offset, placed.record_count, placed.leader_epoch, batches))
         elif isinstance(placed, PlacedMarker) and placed.committed:
             part = state.applied(placed.txid)
             assert part is not None, f"the marker of {placed.txid} has just been folded"

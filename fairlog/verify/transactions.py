@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.machine import group_of
-from coordinator.sinks.lane_ids import lane_id
+from coordinator.sinks.lane_ids import group_of, lane_id
 from fairlog.verify.findings import Summary, Violation
 from fairlog.verify.groups import Fate, LogView, SinkHistory, check_groups
 from fairlog.verify.journals import AppliedPart

@@ -1,6 +1,6 @@
 """The conductor: reads a stopped node's directory, or a backup, and has each part checked.
 
-    cluster store ─▶ data logs' tables ─▶ who belongs to whom ─▶ what the group journals tell
+    cluster store, groups ─▶ data logs' tables ─▶ who belongs to whom ─▶ what the group journals tell
     each log:   its journal ─▶ its batches, past all checkers in one pass
     then:       what the group journals tell, against all logs ─▶ LMDB's free list
 
@@ -14,7 +14,7 @@ and of transactions what the windows and journals know.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +42,7 @@ from fairlog.verify.findings import Summary, Violation
 from fairlog.verify.journals import (
     AppliedPart,
     JournalView,
+    PlacedFrames,
     ReadFrame,
     check_journal,
     check_mark,
@@ -51,6 +52,7 @@ from fairlog.verify.markers import MarkersCheck
 from fairlog.verify.placements import KnownPlace, PlacementsCheck
 from fairlog.verify.producers import ProducersCheck
 from fairlog.verify.rules import rules_of
+from fairlog.verify.staged import StagedCheck
 from fairlog.verify.transactions import (
     GroupHistory,
     LogView,
@@ -59,7 +61,8 @@ from fairlog.verify.transactions import (
     read_history,
 )
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, ProducerId, StorageFailure, TxId
-from journal import group_journal
+from journal import group_history
+from journal.group_records import SinkRecord
 from journal.local_records import Marker
 from journal.producer_window import ProducerWindow
 from journal.segment import Fsync, JournalKind
@@ -88,11 +91,20 @@ class _Tables:
 class Verification:
     """One verification of one directory, which nobody may write meanwhile. Blocking."""
 
-    def __init__(self, directory: Path, *, has_journals: bool, told: Callable[[int], None] = lambda _: None) -> None:
-        """`has_journals`: False for a backup. `told` gets the bytes that were read, in steps."""
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        has_journals: bool,
+        fences: Sequence[SinkRecord] = (),
+        told: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`has_journals`: False for a backup, and then `fences` are those of its manifest. `told` gets the bytes that
+        were read, in steps."""
         self.summary = Summary()
         self._directory = directory
         self._has_journals = has_journals
+        self._fences = fences
         self._told = told
         self._topics: dict[str, Topic] = {}
         self._views: dict[LogId, LogView] = {}
@@ -114,10 +126,11 @@ class Verification:
         for topic in (*store.served, *store.deleting):
             self._topics[topic.topic_id.hex] = topic
         self.summary.counts["topics"] = len(store.served)
+        yield from self._read_kept_groups()
         tables = _Tables()
         yield from self._read_tables(logs, tables)
         yield from check_inventory(self._inventory(store, logs, tables))
-        histories: list[GroupHistory] = []
+        histories = [read_history("the manifest", self._fences)] if self._fences else []
         if self._has_journals:
             yield from self._read_groups(store, histories)
         committed = committed_places(histories)
@@ -128,6 +141,13 @@ class Verification:
             self.summary.counts["free pages of the data logs' file"] = file.check_free_list()
         except DamagedPage as error:
             yield Violation(str(path), str(error))
+
+    def _read_kept_groups(self) -> Iterator[Violation]:
+        path = self._directory / data_directory.KEPT_GROUPS
+        try:
+            self.summary.counts["groups whose members are kept"] = len(data_directory.read_kept_groups(path))
+        except _DAMAGE as error:
+            yield Violation(str(path), str(error).removeprefix(f"{path}: "))
 
     # --- the tables ---------------------------------------------------------------------------
 
@@ -256,8 +276,9 @@ class Verification:
         opened, aborted = tables.opened.get(record.number, []), tables.aborted.get(record.number, [])
         view = JournalView()
         copied: list[CopiedBatch] = []
+        placed: list[CopiedBatch] = []
         if self._has_journals:
-            yield from self._check_journal(log, name, record, windows, opened, view, copied)
+            yield from self._check_journal(log, name, record, windows, opened, view, copied, placed)
         applied = _applied_by(windows)
         rules = rules_of(record, markers=self._has_markers(log))
         if (opened or aborted) and not rules.markers:
@@ -294,10 +315,18 @@ class Verification:
                     name, copied, complete_from=complete_from, log_start=log_start, rules=rules, summary=self.summary
                 )
             )
-        yield from self._check_batches(log, name, logs, checks)
+        due = None if view.placed is None else placed
+        staged = StagedCheck(next_offset=record.next_offset, due=due, summary=self.summary)
+        yield from self._check_batches(log, name, record, logs, checks, staged)
 
     def _check_batches(
-        self, log: LogId, name: str, logs: StoredLogs, checks: Sequence[LogCheck]
+        self,
+        log: LogId,
+        name: str,
+        record: LogRecord,
+        logs: StoredLogs,
+        checks: Sequence[LogCheck],
+        staged: StagedCheck,
     ) -> Iterator[Violation]:
         read_bytes = 0
         try:
@@ -309,6 +338,9 @@ class Verification:
                 batch = read_batch(name, stored)
                 if isinstance(batch, Violation):
                     yield batch
+                    continue
+                if batch.last_offset >= record.next_offset:
+                    yield from staged.feed(batch)
                     continue
                 self.summary.counts["batches"] += 1
                 self.summary.counts["records"] += batch.header.record_count
@@ -330,6 +362,7 @@ class Verification:
         opened: Sequence[OpenInLog],
         view: JournalView,
         copied: list[CopiedBatch],
+        placed: list[CopiedBatch],
     ) -> Iterator[Violation]:
         mark = Mark(record.copied_through, record.replay_from, record.next_offset)
         frames: list[ReadFrame] = []
@@ -354,7 +387,8 @@ class Verification:
             return
         yield from check_journal(log, name, frames, mark, windows, opened, view, start=journal.start)
         if log.kind == LogKind.TOPIC.value:
-            copied.extend(_copied_batches(journal, view))
+            copied.extend(_batches_of(journal, view.copied))
+            placed.extend(_batches_of(journal, view.placed or ()))
         if journal.start > 0 and not view.copied and mark.next_offset > 0:
             self.summary.counts["data logs whose journal was given back"] += 1
 
@@ -376,8 +410,8 @@ class Verification:
             try:
                 journal = survey(self._directory / where, kind=JournalKind.GROUP)
                 frames = sum(1 for _ in journal.frames(journal.start))
-                found = group_journal.read_history(journal)
-                records = (group_journal.decode_frame(journal, frame, kind) for frame, kind in found.frames)
+                found = group_history.read_history(journal)
+                records = (group_history.decode_frame(journal, frame, kind) for frame, kind in found.frames)
                 history = read_history(where, records)
             except _DAMAGE as error:
                 yield Violation(where, str(error))
@@ -413,9 +447,9 @@ def _place(txid: TxId, part: AppliedPart, told_by: str) -> KnownPlace:
     return KnownPlace(part.base_offset, part.count, txid, told_by)
 
 
-def _copied_batches(journal: Survey, view: JournalView) -> Iterator[CopiedBatch]:
-    """What the journal has placed before the mark, batch by batch."""
-    for placed in view.copied:
+def _batches_of(journal: Survey, frames: Iterable[PlacedFrames]) -> Iterator[CopiedBatch]:
+    """What the journal has placed with these frames, batch by batch."""
+    for placed in frames:
         base_offset = placed.base_offset
         for frame in placed.batches:
             head: Buffer

@@ -29,6 +29,8 @@ from fairlog.admin_http.view import (
     PartitionView,
     Phase,
     Place,
+    Sinks,
+    SinkView,
     TopicPage,
     TopicView,
     Transactions,
@@ -86,6 +88,10 @@ class FakeNode:
         self._ask("transactions")
         return Transactions(len(self.live), 0, 0, 9, 8, 1, 11, tuple(self.live), (an_ended(),))
 
+    def sinks(self) -> Sinks:
+        self._ask("sinks")
+        return Sinks(2, (A_SINK,))
+
     def transactional_id(self, transactional_id: str) -> Description | None:
         self._ask("transactional id")
         return self.transactional_ids.get(transactional_id)
@@ -102,6 +108,20 @@ class FakeNode:
     async def metrics(self, accept: str) -> tuple[bytes, str]:
         await trio.lowlevel.checkpoint()
         return f"accepting {accept}\n".encode(), "text/plain; version=0.0.4; charset=utf-8"
+
+
+A_SINK = SinkView(
+    sink="totals",
+    query="q",
+    run=None,
+    batch=7,
+    records=5,
+    placed=((Place("orders", 3), Placement(HEAVY_LOG, Offset(10), 5)),),
+    parts_total=1,
+    open_lanes=2,
+    writing_s=1.5,
+    used_ms=1_000,
+)
 
 
 def a_live(transactional_id: str = "billing-7", *, hung: bool = True) -> LiveTransaction:

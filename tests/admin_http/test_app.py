@@ -38,7 +38,7 @@ async def test_health_says_how_the_node_is(
         assert answer.document["reason"] == refusing
 
 
-@pytest.mark.parametrize("path", ["/api/cluster", "/api/topics", "/api/groups", "/api/transactions"])
+@pytest.mark.parametrize("path", ["/api/cluster", "/api/topics", "/api/groups", "/api/sinks", "/api/transactions"])
 async def test_document_before_the_node_has_recovered_is_a_503(ask: Ask, node: FakeNode, path: str) -> None:
     """And is there a moment later: a failure is not kept."""
     node.phase = Phase.RECOVERING
@@ -63,6 +63,27 @@ async def test_groups_document_has_the_lag(ask: Ask) -> None:
     assert (group["group"], group["members"], group["lag"]) == ("readers", 2, 6)
     assert [each["lag"] for each in group["partitions"]] == [6, 0]
     assert group["partitions"][1]["deleted"] is True
+
+
+async def test_sinks_document_has_the_last_batch_and_what_is_open(ask: Ask) -> None:
+    """`total` counts those, too, that are not shown."""
+    assert (await ask("/api/sinks")).document == {
+        "sinks": [
+            {
+                "sink": "totals",
+                "query": "q",
+                "run": None,
+                "batch": 7,
+                "records": 5,
+                "placements": [{"topic": "orders", "partition": 3, "base_offset": 10, "count": 5}],
+                "partitions_total": 1,
+                "open_lanes": 2,
+                "writing_ms": 1500.0,
+                "used_ms": 1000,
+            }
+        ],
+        "total": 2,
+    }
 
 
 async def test_groups_in_a_long_document_let_others_run(ask: Ask, node: FakeNode) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from coordinator.sinks.messages import SinkStatistics
 from coordinator.watching import CommitDurations, CoordinatorStatistics
 from copier.copier import CopierStatistics
 from datalog.interface import Space
@@ -56,6 +57,7 @@ RUNNING = RunningFigures(
     appended_records=30,
     appended_bytes=3000,
     coordinator=COORDINATOR,
+    sinks=SinkStatistics(sinks=2, open_lanes=3, committed=17),
     copier=CopierStatistics(1, 20, 2000, 512, 0.25, 0, 1.5),
     retention=RetentionStatistics(500, 2, 900, 40, 600, 3),
     edge=EdgeFigures(
@@ -98,6 +100,9 @@ def read(
         ("fairlog_transactions_aborted_total", {"cause": "timed_out"}, 2),
         ("fairlog_transaction_oldest_age_seconds", {}, 12.5),
         ("fairlog_transaction_age_seconds", {"transactional_id": "billing-7"}, 12.5),
+        ("fairlog_sinks", {}, 2),
+        ("fairlog_sink_open_lanes", {}, 3),
+        ("fairlog_sink_batches_committed_total", {}, 17),
         ("fairlog_topics_of_mode", {"mode": "journal"}, 0),
         ("fairlog_topics_of_mode", {"mode": "markers"}, 2),
         ("fairlog_unstable_partitions", {}, 3),

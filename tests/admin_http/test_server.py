@@ -11,14 +11,23 @@ import pytest
 import trio
 
 from fairlog.admin_http.server import AdminServer
+from fairlog_types import CorruptStorage
 
 BIG = b"x" * (16 << 20)
 """More than the sockets' buffers take."""
 
 
+FAULTS: dict[str, Exception] = {
+    "/fault": ZeroDivisionError("a fault of ours"),
+    "/assertion": AssertionError("an invariant is broken"),
+    "/damage": CorruptStorage("byte 7 of a data log"),
+    "/damage-in-a-group": ExceptionGroup("of a nursery", [ValueError("first"), CorruptStorage("byte 7 of a data log")]),
+}
+
+
 async def application(scope: Any, receive: Any, send: Any) -> None:
-    if scope["path"] == "/fault":
-        raise ZeroDivisionError("a fault of ours")
+    if scope["path"] in FAULTS:
+        raise FAULTS[scope["path"]]
     body = BIG if scope["path"] == "/big" else b"hello"
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
     await send({"type": "http.response.body", "body": body})
@@ -126,6 +135,18 @@ async def test_fault_of_the_application_ends_one_request(capfd: pytest.CaptureFi
                 await stream.send_all(request("/"))
                 assert await answer(stream)
     assert "a fault of ours" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("path", "fatal"),
+    [("/assertion", AssertionError), ("/damage", CorruptStorage), ("/damage-in-a-group", CorruptStorage)],
+)
+async def test_broken_assertion_and_damage_pass_through_to_the_node(path: str, fatal: type[Exception]) -> None:
+    """Regression: whoever asked over HTTP had the only answer, and the node went on with what cannot be trusted."""
+    with trio.fail_after(10), pytest.RaisesGroup(fatal, flatten_subgroups=True):
+        async with serving() as connect, await connect() as stream:
+            await stream.send_all(request(path))
+            await trio.sleep_forever()
 
 
 async def test_client_that_does_not_read_does_not_hold_up_the_end() -> None:

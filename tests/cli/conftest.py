@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i16, i32, i32Timedelta
 
-from fairlog.cli import main
+from tests.cli.in_process import FairlogCommand, fairlog_command
 
 API_VERSIONS = 18
 
@@ -105,15 +105,6 @@ def fake_broker() -> Iterator[Callable[..., FakeBroker]]:
 
 
 @pytest.fixture
-def fairlog(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def fairlog(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> FairlogCommand:
     """Runs the command line in this process: exit code, stdout, stderr."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["fairlog", *arguments])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        captured = capsys.readouterr()
-        assert isinstance(exit_.value.code, int)
-        return exit_.value.code, captured.out, captured.err
-
-    return run
+    return fairlog_command(monkeypatch, capsys)

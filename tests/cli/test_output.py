@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlog.cli.output import show_fields, show_table
+from fairlog.cli.output import say, show_fields, show_table
 
 EVIL = "\x1b]0;owned\x07\x1b[2Jg\nfake  Empty\r"
 SHOWN = r"\x1b]0;owned\x07\x1b[2Jg\nfake  Empty\r"
@@ -24,3 +24,9 @@ def test_fields_escape_what_would_leave_their_line(capsys: pytest.CaptureFixture
     first, second = capsys.readouterr().out.splitlines()
     assert first.split(maxsplit=1)[1].strip() == SHOWN
     assert second.split() == ["members", "3"]
+
+
+def test_sentence_with_a_path_that_is_no_text_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a directory whose name is no UTF-8, and of a file that a changed manifest names."""
+    say("/backups/gr\udcfcn is missing: naïve \ud800")
+    assert capsys.readouterr().out == "/backups/gr\\udcfcn is missing: naïve \\ud800\n"

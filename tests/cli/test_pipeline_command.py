@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from fairlog.cli.pipeline_output import Lines, line
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import SparkSession
+
 from pyspark_fairlog.pipeline import session
+from pyspark_fairlog.pipeline.plan import PlanError
 from pyspark_fairlog.pipeline.progress import StepProgress
 
 Fairlog = Callable[..., tuple[int, str, str]]
@@ -22,6 +28,7 @@ STEP = ("--from", "orders", "--schema", "id bigint", "--sql", "SELECT id FROM or
         (("--from", "orders", "--to", "out"), "--sql is missing, or a file"),
         (("file.toml", "--to", "out"), "the steps stand in the file"),
         ((*STEP, "--conf", "spark.x"), "'spark.x' is not KEY=VALUE"),
+        ((*STEP, "--conf", "driver.memory=4g"), "did you mean spark.driver.memory?"),
         ((*STEP, "--mode", "complete"), "complete"),
     ],
 )
@@ -95,3 +102,25 @@ def test_lines_of_progress_come_once_for_each_batch(capsys: pytest.CaptureFixtur
         "a: batch 1",
         "b: batch 0",
     ]
+
+
+def test_spark_that_does_not_start_is_said_with_javas_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The first line of such an exception only says which constructor was called."""
+
+    def refused(_: object) -> None:
+        raise RuntimeError(
+            "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
+            ": org.apache.spark.SparkException: Could not parse Master URL: 'nonsense'\n"
+            "\tat org.apache.spark.SparkContext$.x(SparkContext.scala:1)"
+        )
+
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refused)
+    with (
+        (tmp_path / "spark.log").open("ab") as log,
+        pytest.raises(PlanError) as raised,
+        session.spark_session("p", "nonsense", {}, log),
+    ):
+        pass
+    assert str(raised.value) == (
+        f"Spark cannot be started on nonsense: Could not parse Master URL: 'nonsense'; {log.name} says more"
+    )

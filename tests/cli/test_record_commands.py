@@ -24,6 +24,7 @@ from fairlog.cli.selection import Selection, Start
 from fairlog.config import Address
 from scripts.node_process import ROOT, NodeProcess
 from tests.cli.processes import FAIRLOG
+from tests.clients.raw_client import RawClient, batch_with_header
 
 pytestmark = pytest.mark.slow
 
@@ -127,6 +128,20 @@ def test_lines_come_out_as_they_went_in(run: Run, topic: str, source: list[str])
     ]
     assert all(each["headers"] == [["a", "1"]] and each["topic"] == topic for each in found)
     assert abs(found[0]["timestamp_ms"] / 1000 - time.time()) < 60  # pyright: ignore
+
+
+def test_header_that_the_client_cannot_read_is_said_in_a_sentence(node: NodeProcess, run: Run) -> None:
+    """Its name is no UTF-8. The command's own reader of the directory can, and shows it."""
+    topic = make_topic(node, "no-utf-8", 1)
+    with RawClient(node.address) as client:
+        assert client.produce(topic, 0, batch_with_header(b"v", b"na\xffe"))[0] == 0
+    code, out, err = run("consume", topic, "--until-end", "--json")
+    assert (code, out) == (1, "")
+    assert "offset 0 of no-utf-8, partition 0, has a header whose name is no UTF-8" in err
+    assert "--data-dir" in err
+    code, out, err = run("consume", topic, "--until-end", "--json", "--data-dir", str(node.data_dir))
+    assert (code, err) == (0, "")
+    assert [each["headers"] for each in documents(out)] == [[["na\N{REPLACEMENT CHARACTER}e", "1"]]]
 
 
 def test_consumed_json_lines_can_be_produced_again(node: NodeProcess, run: Run, topic: str) -> None:
@@ -356,6 +371,28 @@ def test_produce_interrupted_says_what_became_of_its_lines(
         assert not ongoing(run)
     else:
         assert err == "fairlog: interrupted; 2 records were produced before that\n"
+
+
+def test_produce_whose_transaction_another_takes_over_ends_with_a_sentence(
+    node: NodeProcess, topic: str, run: Run
+) -> None:
+    """That is fatal to its client, which raises it from its reports on records, or at the next call."""
+    process = spawn(node, "produce", topic, "--transaction")
+    assert process.stdin is not None
+    process.stdin.write("a\n")
+    process.stdin.flush()
+    deadline = time.monotonic() + WAIT_S
+    while not (opened := ongoing(run)):
+        assert time.monotonic() < deadline
+    other = Producer({"bootstrap.servers": node.address, "transactional.id": opened[0]["transactional_id"]})
+    other.init_transactions(WAIT_S)
+    out, err = process.communicate("b\n" * 100, timeout=WAIT_S)
+    assert (process.returncode, out) == (1, "")
+    said = err.splitlines()[-1]  # librdkafka's own word on it may stand before
+    assert said.startswith("fairlog: ")
+    assert said.endswith("; the transaction was not committed, and nothing of it is to be seen")
+    assert "Traceback" not in err
+    assert run("consume", topic, "--until-end")[1] == ""
 
 
 def ongoing(run: Run) -> list[dict[str, object]]:

@@ -55,7 +55,7 @@ def start_node(
 
 
 def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=120)
     return process.returncode, out, err
 
 

@@ -27,7 +27,8 @@ from selenium.webdriver.remote.webelement import WebElement
 from scripts import browser as browsers
 from scripts.node_process import NodeProcess
 
-WAIT_S = 20.0
+WAIT_S = 60.0
+"""Patience: a browser beside other work."""
 TOKEN = "the-token-of-these-tests"
 
 T = TypeVar("T")
@@ -206,9 +207,10 @@ class Clients:
         producer.commit_transaction(WAIT_S)
 
     def hang(
-        self, transactional_id: str, topic: str, values: list[str], partitions: int = 1, *, timeout_ms: int = 8_000
+        self, transactional_id: str, topic: str, values: list[str], partitions: int = 1, *, timeout_ms: int = 20_000
     ) -> Producer:
-        """Write, and then say nothing any more. It looks hung after a quarter of its time-out."""
+        """Write, and then say nothing any more. It looks hung after a quarter of its time-out, and is to be aborted by
+        hand before the rest of it has passed."""
         producer = self.producer(transactional_id, timeout_ms=timeout_ms)
         producer.begin_transaction()
         self.write(producer, topic, values, partitions)

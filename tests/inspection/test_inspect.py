@@ -6,26 +6,28 @@ import json
 import random
 import re
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from datalog.batch import HEADER_BYTES
 from datalog.environment import LmdbDataLogs
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey, encode_offset_entries
-from fairlog.cli import main
 from fairlog.cluster.embedded import EmbeddedStore
+from fairlog.groups.kept import KeptGroup, KeptMember, group_key
+from fairlog.groups.kept_store import KeptStore
 from fairlog.inspection.files import inspect_file
 from fairlog.inspection.lines import Line, as_json, as_text
 from fairlog.inspection.segments import Selection, show_segment
 from fairlog_types import JournalPosition, LeaderEpoch, Offset
 from journal.frame import CLOSE, encode_frame
-from journal.group_journal import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
+from journal.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
 from journal.group_records import encode_group
 from journal.local_journal import encode_local
 from journal.segment import SEGMENT_HEADER_BYTES, Fsync, JournalKind, SegmentHeader, encode_segment_header, segment_name
 from scripts.node_process import NodeProcess
+from tests.cli.in_process import FairlogCommand, fairlog_command
 from tests.clients.raw_client import RawClient, batch
 from tests.datalog.golden_data_log import MAP_BYTES, fill
 from tests.journal.golden_frames import (
@@ -39,22 +41,12 @@ from tests.node.nodes import Producer, produce, read_when
 
 SALT = 7
 Frames = list[tuple[int, list[object], bytes]]
-FairlogCommand = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def fairlog(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> FairlogCommand:
     """Runs the command line in this process: exit code, stdout, stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["fairlog", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        captured = capsys.readouterr()
-        assert isinstance(exit_.value.code, int)
-        return exit_.value.code, captured.out, captured.err
-
-    return run
+    return fairlog_command(monkeypatch, capsys)
 
 
 def local_frames() -> Frames:
@@ -314,6 +306,43 @@ async def test_cluster_store_is_shown_record_by_record(tmp_path: Path) -> None:
     assert shown["topic"]["name"] == "orders"
     assert shown["topic"]["configs"] == {"retention.ms": "5"}
     assert json.loads(as_json(lines[2]))["node"]["node_id"] == 3
+
+
+def test_members_of_groups_are_shown_record_by_record(tmp_path: Path) -> None:
+    """Which generation each group has, and who is in it; what does not read back is damage."""
+    member = KeptMember("a-1", None, "a", "/127.0.0.1", 10_000, 60_000, (("range", b""),), b"\0\1")
+    store, _ = KeptStore.open(tmp_path / "groups", LeaderEpoch(1))
+    store.write({"billing": KeptGroup(7, "consumer", "range", "a-1", (member,))})
+    store.close()
+    path = tmp_path / "groups" / "data.mdb"
+    lines = list(inspect_file(path, Selection()))
+    assert not any(line.damage for line in lines)
+    shown = {line.what: line.fields for line in lines}
+    assert shown["start"] == {"number": 1}
+    assert (shown["group"]["name"], shown["group"]["generation"]) == ("billing", 7)
+    assert shown["group"]["members"] == ["a-1"]
+    with lmdb.open(str(path.parent)) as environment, environment.begin(write=True) as transaction:
+        transaction.put(group_key("billing"), b"\x80")
+    damaged = [line for line in inspect_file(path, Selection()) if line.damage]
+    assert len(damaged) == 1
+
+
+@pytest.mark.parametrize(("store", "key", "value"), [("cluster", b"a", b"\x82\0"), ("groups", b"group/a", b"\x80")])
+def test_record_of_a_small_store_that_does_not_read_back_hides_no_other(
+    tmp_path: Path, store: str, key: bytes, value: bytes
+) -> None:
+    """It is damage, with its byte; those behind it are shown as they are."""
+    if store == "cluster":
+        EmbeddedStore.open(tmp_path / store, node_id=3, group_journal_count=16).close()
+    else:
+        KeptStore.open(tmp_path / store, LeaderEpoch(1))[0].close()
+    with lmdb.open(str(tmp_path / store)) as environment, environment.begin(write=True) as transaction:
+        transaction.put(key, value)
+    lines = list(inspect_file(tmp_path / store / "data.mdb", Selection()))
+    damaged = [line for line in lines if line.damage]
+    assert [line.what for line in damaged] == [key.decode()]
+    assert "byte " in str(damaged[0].damage)
+    assert lines[-1].what == ("starts" if store == "cluster" else "start")
 
 
 def test_segment_is_judged_by_its_neighbours(fairlog: FairlogCommand, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from pyspark_fairlog.native import (
     CutPartition,
     Native,
     NativeError,
+    NoAnswerYet,
     Offsets,
     Partitions,
     Placement,
@@ -74,7 +75,8 @@ async def test_cuts_are_sorted_and_match_whole_names(server, memory):
         assert names(TopicPattern("orders.*|nothing")) == [("orders", 0), ("orders", 1), ("orders-eu", 0)]
         assert names(TopicPattern("nothing")) == []
         assert names(Partitions((("orders", 1),)), starts=[("orders", 1, 0)], limit=5) == [("orders", 1)]
-        assert native.cut(Partitions((("orders", 1),))) == [CutPartition("orders", 1, 0, 0, 0)]
+        topic_id = memory.log("orders", 1).topic
+        assert native.cut(Partitions((("orders", 1),))) == [CutPartition("orders", 1, 0, 0, 0, topic_id)]
         with pytest.raises(ValueError, match=r"'[(]' is no regular expression"):
             native.cut(TopicPattern("("))
 
@@ -163,17 +165,23 @@ def answers_otherwise(stream: socket.socket) -> None:
 
 
 @pytest.mark.parametrize(
-    ("behave", "why"),
+    ("behave", "timeout_s", "why"),
     [
-        (closes, "does not answer as a Fairlog node does: the node has closed the connection"),
-        (answers_otherwise, r"answers b'HTTP' and not b'FLG1'"),
-        (waits, r"does not answer as a Fairlog node does: no answer within 0.2 s"),
+        (closes, 30, "does not answer as a Fairlog node does: the node has closed the connection"),
+        (answers_otherwise, 30, r"answers b'HTTP' and not b'FLG1'"),
+        (waits, 0.2, r"does not answer as a Fairlog node does: no answer within 0.2 s"),
     ],
 )
-def test_peer_that_is_no_node_is_told_apart(behave, why):
+def test_peer_that_is_no_node_is_told_apart(behave, timeout_s, why):
     """By a ConnectionError whose sentence says what it is about."""
     with peer(behave) as address, pytest.raises(ConnectionError, match=f"{address} {why}"):
-        Native.connect(address, timeout_s=0.2)
+        Native.connect(address, timeout_s=timeout_s)
+
+
+def test_name_that_no_host_can_have_is_said():
+    """Python's codec for host names would say it in its own words."""
+    with pytest.raises(ConnectionError, match=r"^cannot reach a\.\.b:1: that is no name of a host$"):
+        Native.connect("a..b:1")
 
 
 def test_next_address_is_tried():
@@ -223,8 +231,9 @@ def test_answer_that_is_none_is_a_connection_error(answer, why):
 
 def test_connection_that_failed_says_so_ever_after():
     """An answer that comes late must not be taken for the next request's."""
-    with peer(answering(b"")) as address, Native.connect(address, timeout_s=0.2) as native:
-        with pytest.raises(ConnectionError, match=r"topics at .*: no answer within 0.2 s"):
+    with peer(answering(b"")) as address, Native.connect(address) as native:
+        native.answer_s = 0.2
+        with pytest.raises(NoAnswerYet, match=r"topics at .*: no answer within 0.2 s"):
             native.topics()
         with pytest.raises(ConnectionError, match="is closed; connect anew"):
             native.topics()

@@ -12,6 +12,7 @@ import trio.lowlevel
 from structlog.testing import capture_logs
 from trio.testing import lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
 
+from fairlog.edge import hanging_up
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FRAME_SILENCE_S
 from fairlog.native.messages import FRAME_BYTES_MAX
@@ -156,7 +157,7 @@ async def test_client_that_falls_silent_in_the_preamble_is_cut_off(alone, autoju
 async def test_client_that_drips_a_frame_is_cut_off_and_its_room_given_back(alone, autojump_clock):
     """A large frame holds what others wait for."""
     await alone.greet(b"1")
-    await alone.stream.send_all(struct.pack(">I", FRAME_BYTES_MAX))
+    await alone.stream.send_all(struct.pack(">I", FRAME_BYTES_MAX) + bytes(200_000))
     with trio.move_on_after(600) as patience:
         while True:
             try:
@@ -250,8 +251,18 @@ async def test_stop_answers_the_commit_under_way_and_begins_nothing_else(server,
     assert "abort" not in [name for name, *_ in memory.coordinator.calls]
 
 
-async def test_client_gone_in_the_middle_of_a_commit_does_not_stop_it(server, talker, connect, memory):
+async def test_client_gone_in_the_middle_of_a_commit_does_not_stop_it(server, talker, connect, memory, monkeypatch):
     """It asks again, on another connection, and hears that the batch is committed already."""
+    noticed = trio.Event()
+
+    def has_hung_up(peer):
+        gone = hanging_up.has_hung_up(peer)
+        if gone:
+            noticed.set()
+        return gone
+
+    monkeypatch.setattr("fairlog.native.connection.HANG_UP_CHECK_S", 0.005)
+    monkeypatch.setattr("fairlog.native.connection.has_hung_up", has_hung_up)
     memory.coordinator.gate = trio.Event()
     await talker.ask("join", **LANE)
     commit = BATCH | {"winners": [[0, 0, 5]]}
@@ -259,10 +270,61 @@ async def test_client_gone_in_the_middle_of_a_commit_does_not_stop_it(server, ta
     with trio.fail_after(5):
         await memory.coordinator.commit_begun.wait()
     await trio.aclose_forcefully(talker.stream)
+    with trio.fail_after(5):
+        await noticed.wait()
     memory.coordinator.gate.set()
     again = Talker(await connect())
     await again.greet()
     assert await again.ask("commit", **commit) == {"already": True, "placements": [["orders", 0, 0, 5]]}
+
+
+@pytest.mark.parametrize("behind", [b"", frame(cbor2.dumps([6, "abort", BATCH]))])
+async def test_client_gone_while_its_question_waits_is_noticed(server, talker, memory, monkeypatch, behind):
+    """The question is given up, and none behind it is begun: nothing is held for somebody who is not there."""
+    begun, given_up = trio.Event(), trio.Event()
+
+    async def joined_never(lane):
+        begun.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            given_up.set()
+
+    monkeypatch.setattr("fairlog.native.connection.HANG_UP_CHECK_S", 0.005)
+    monkeypatch.setattr(memory.coordinator, "join_batch", joined_never)
+    await talker.stream.send_all(frame(cbor2.dumps([5, "join", LANE])) + behind)
+    with trio.fail_after(5):
+        await begun.wait()
+        await trio.aclose_forcefully(talker.stream)
+        await given_up.wait()
+        while server.statistics.connected:
+            await wait_all_tasks_blocked(0.001)
+    assert "abort" not in [name for name, *_ in memory.coordinator.calls]
+
+
+async def test_client_that_waits_for_its_answer_is_looked_after_and_left_alone(server, talker, memory, monkeypatch):
+    """However often it is asked whether it is there, and whatever it has sent meanwhile."""
+    looked: list[bool] = []
+    often = trio.Event()
+
+    def has_hung_up(peer):
+        looked.append(hanging_up.has_hung_up(peer))
+        if len(looked) == 20:
+            often.set()
+        return looked[-1]
+
+    monkeypatch.setattr("fairlog.native.connection.HANG_UP_CHECK_S", 0.001)
+    monkeypatch.setattr("fairlog.native.connection.has_hung_up", has_hung_up)
+    memory.coordinator.gate = trio.Event()
+    await talker.ask("join", **LANE)
+    await talker.stream.send_all(frame(cbor2.dumps([5, "commit", BATCH | {"winners": [[0, 0, 5]]}])))
+    with trio.fail_after(5):
+        await memory.coordinator.commit_begun.wait()
+        await talker.stream.send_all(frame(cbor2.dumps([6, "topics", {}])))
+        await often.wait()
+    memory.coordinator.gate.set()
+    assert [(await talker.answer())[:2] for _ in range(2)] == [[5, "ok"], [6, "ok"]]
+    assert not any(looked)
 
 
 async def test_fault_of_ours_closes_one_connection(server, talker, connect, memory, monkeypatch):

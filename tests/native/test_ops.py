@@ -10,7 +10,9 @@ from coordinator.sinks.messages import CommitBatch, Lane, SinkRefusal, SinkRefus
 from fairlog.broker import RefusedAppend
 from fairlog.groups.messages import Joining
 from fairlog.groups.offset_values import NewOffset, OffsetRefusal, Sender
+from fairlog.native import batches
 from fairlog.native.batches import kind_of
+from fairlog.native.messages import NUMBER_MAX, PARTITION_MAX, Request, encode_result
 from fairlog_types import Offset, StorageFailure
 
 BATCH = {"sink": "totals", "query": "query-1", "run": "run-1", "batch": 7}
@@ -56,6 +58,17 @@ async def test_commit_leaves_out_places_that_nobody_can_read(talker, memory):
     await memory.topics.delete(memory.cluster.by_name["totals"].topic_id)
     committed = await talker.ask("commit", **BATCH, winners=[[0, 1, 1], [1, 1, 1], [2, 1, 1]])
     assert committed == {"already": False, "placements": [["orders", 0, 0, 1]]}
+
+
+async def test_commit_into_very_many_places_is_answered_without_them(talker, memory, monkeypatch):
+    """It is no refusal: the batch is committed. What is told fits into a frame, whatever the topics are called."""
+    row = ["t" * 249, PARTITION_MAX, NUMBER_MAX, NUMBER_MAX]
+    request = Request(NUMBER_MAX, "commit", {})
+    encode_result(request, {"already": False, "placements": [row] * batches.PLACEMENTS_MAX})
+    monkeypatch.setattr(batches, "PLACEMENTS_MAX", 1)
+    for partition in (3, 4):
+        await talker.ask("join", **LANE | {"partition": partition})
+    assert await talker.ask("commit", **BATCH, winners=[[3, 1, 5], [4, 1, 6]]) == {"already": False, "placements": []}
 
 
 async def test_abort_is_passed_on(talker, memory):
@@ -210,7 +223,15 @@ async def test_offsets_that_cannot_be_are_refused_before_anything_is_written(tal
     """Named by place."""
     answered, sentence = await talker.ask("commit", **COMMIT, offsets={"group": "spark", "partitions": partitions})
     assert (answered, sentence.startswith(why)) == (kind, True), sentence
-    assert memory.coordinator.calls == []
+    assert {call[0] for call in memory.coordinator.calls} <= {"join"}
+
+
+async def test_batch_that_is_committed_is_committed_though_a_topic_of_its_offsets_is_gone(talker, memory):
+    """The answer was lost, and the topic deleted meanwhile: what is done is done."""
+    await talker.ask("join", **LANE)
+    first = await talker.ask("commit", **COMMIT, offsets=OFFSETS)
+    gone = {"group": "spark", "partitions": [["nowhere", 0, 1]]}
+    assert await talker.ask("commit", **COMMIT, offsets=gone) == first | {"already": True}
 
 
 # --- cuts ---------------------------------------------------------------------------------------------------
@@ -242,8 +263,9 @@ TOTALS = [["totals", 0, 0, 0, 0]]
     ],
 )
 async def test_cut_says_what_can_be_read(talker, written, asked, rows):
-    """From the first offset to the last stable one; each partition once."""
-    assert await talker.ask("cut", **asked) == {"partitions": rows}
+    """From the first offset to the last stable one, each partition once; and which topics these are."""
+    ids = {row[0]: written.log(row[0], 0).topic for row in rows}
+    assert await talker.ask("cut", **asked) == {"partitions": rows, "topic_ids": ids}
 
 
 async def test_cut_with_a_limit_asks_from_the_starts(talker, written, monkeypatch):
@@ -256,7 +278,7 @@ async def test_cut_with_a_limit_asks_from_the_starts(talker, written, monkeypatc
 
     monkeypatch.setattr(written.leaders, "cut_within", cut_within)
     found = await talker.ask("cut", topics=["orders"], starts=[["orders", 1, 1]], limit=10)
-    assert found == {"partitions": [["orders", 0, 1, 1, 3], ["orders", 1, 0, 0, 1]]}
+    assert found["partitions"] == [["orders", 0, 1, 1, 3], ["orders", 1, 0, 0, 1]]
     assert asked == [({written.log("orders", 0): 1, written.log("orders", 1): 1}, 10)]
 
 

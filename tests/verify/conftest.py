@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from fairlog.cli import main
 from scripts.node_process import NodeProcess
+from tests.cli.in_process import FairlogCommand, fairlog_command
 from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient, batch
 from tests.node.nodes import TOPIC, Producer, produce, read_when
 from tests.verify.planting import Planted
-
-FairlogCommand = Callable[..., tuple[int, str, str]]
 
 
 def fill(node: NodeProcess) -> None:
@@ -69,13 +67,4 @@ def planted(killed_and_stopped: tuple[Path, Path], tmp_path: Path) -> Planted:
 @pytest.fixture
 def fairlog(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> FairlogCommand:
     """Runs the command line in this process: exit code, stdout, stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["fairlog", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        captured = capsys.readouterr()
-        assert isinstance(exit_.value.code, int)
-        return exit_.value.code, captured.out, captured.err
-
-    return run
+    return fairlog_command(monkeypatch, capsys)

@@ -5,6 +5,8 @@ The data logs are changed through LMDB, so that the file itself stays whole, and
 
 from __future__ import annotations
 
+import mmap
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -36,18 +38,24 @@ def with_header(data: bytes, **fields: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Planted:
-    """One data directory."""
+    """One data directory, and in it the partitions of one topic."""
 
     directory: Path
+    topic: str = ""
+    """The topic's id, in hex; may be left out if there is no other topic."""
 
     @property
     def data_logs(self) -> Path:
         return self.directory / "datalog" / "data.mdb"
 
     def log(self, partition: int = 0) -> LogId:
-        """The partition's log of the only topic."""
+        """The partition's log."""
         names = [path.name for path in (self.directory / "journals" / "local").iterdir()]
-        (found,) = [log for log in map(LogId.parse, names) if log.kind == "t" and log.partition == partition]
+        (found,) = [
+            log
+            for log in map(LogId.parse, names)
+            if (log.kind, log.partition) == ("t", partition) and self.topic in ("", log.topic)
+        ]
         return found
 
     def segment(self, partition: int = 0) -> Path:
@@ -81,7 +89,7 @@ class Planted:
     @contextmanager
     def writing(self) -> Generator[tuple[Any, Callable[[bytes], Any]]]:
         """A write transaction of the data logs, and how its databases are opened."""
-        with lmdb.open(str(self.data_logs.parent), map_size=1 << 28, max_dbs=64) as env:
+        with lmdb.open(str(self.data_logs.parent), map_size=1 << 28, max_dbs=256) as env:
             handles = {name: env.open_db(name, create=False) for name in self._names(env)}
             with env.begin(write=True) as txn:
                 yield txn, handles.__getitem__
@@ -97,6 +105,18 @@ class Planted:
             return [
                 (bytes(key), bytes(value)) for key, value in txn.cursor(db=database(str(self.log(partition)).encode()))
             ]
+
+    def undo_the_last_commit(self) -> None:
+        """The data logs as they were before their last write transaction: whose meta page a power cut may take."""
+        with self.data_logs.open("r+b") as file:
+            page_bytes = mmap.PAGESIZE
+            pages = [bytearray(file.read(page_bytes)) for _ in range(2)]
+            # Behind the page's head: the meta page (datalog/lmdb_file.py). The transaction's number is its last field.
+            transactions = [int.from_bytes(page[144:152], sys.byteorder) for page in pages]
+            assert abs(transactions[0] - transactions[1]) == 1, transactions
+            older, newer = sorted(range(2), key=transactions.__getitem__)
+            file.seek(newer * page_bytes + 16)
+            file.write(pages[older][16:])
 
     def put_batches(self, batches: dict[int, bytes | None], partition: int = 0) -> None:
         """Put batches under these last offsets; None deletes."""

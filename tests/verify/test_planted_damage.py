@@ -21,13 +21,14 @@ from datalog.lmdb_file import check_length
 from fairlog.cluster import records
 from fairlog.cluster.interface import Topic
 from fairlog.directory import locked_directory
+from fairlog.groups.kept import group_key
 from fairlog_types import CorruptStorage, JournalPosition, LogId, Offset
-from journal.group_journal import decode_frame, read_history
+from journal.group_history import decode_frame, read_history
 from journal.group_records import ProducerRecord
 from journal.local_journal import APPLY
 from journal.segment import JournalKind
 from journal.survey import survey
-from tests.verify.conftest import FairlogCommand
+from tests.cli.in_process import FairlogCommand
 from tests.verify.planting import Planted, flip, with_header
 
 pytestmark = pytest.mark.slow
@@ -166,6 +167,8 @@ def keep_a_cut_that_never_was(planted: Planted) -> None:
 
 
 def keep_cuts_that_go_back(planted: Planted) -> None:
+    """Two of its own, one of them at the log's end: which others it has depends on how long it took to write it."""
+    put_cut(planted, (1 << 40) - 1, planted.record().next_offset)
     put_cut(planted, 1 << 40, 3)
 
 
@@ -457,6 +460,19 @@ def test_cluster_store_that_was_cut_is_a_violation(fairlog: FairlogCommand, plan
     code, out, _ = fairlog("verify", planted.directory)
     assert code == 1
     assert "it was cut" in out
+
+
+@pytest.mark.parametrize("key", [b"format", b"start", group_key("billing")], ids=["format", "start", "group"])
+def test_damaged_store_of_groups_is_a_violation(fairlog: FairlogCommand, planted: Planted, key: bytes) -> None:
+    """A node would not start with it. Without the store it would, and without members."""
+    store = planted.directory / "groups" / "data.mdb"
+    with lmdb.open(str(store.parent)) as environment, environment.begin(write=True) as transaction:
+        transaction.put(key, b"\x80")
+    code, out, _ = fairlog("verify", planted.directory)
+    assert code == 1
+    assert re.search(rf"{store}.*the record '?(format|start|group/)", out), out
+    shutil.rmtree(store.parent)
+    assert fairlog("verify", planted.directory)[0] == 0
 
 
 def test_directory_of_a_running_node_is_refused(fairlog: FairlogCommand, planted: Planted) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,10 @@ from datalog.interface import OpenInLog
 from datalog.layout import LogRecord
 from fairlog_types import Offset
 from scripts.node_process import NodeProcess
-from tests.clients import raw_client as raw
+from tests.cli.in_process import FairlogCommand
 from tests.clients.raw_client import RawClient
-from tests.node.nodes import Producer, produce
-from tests.verify.conftest import FairlogCommand, kill_and_stop
+from tests.node.nodes import WAIT_S, Producer, interleave, produce, read_when
+from tests.verify.conftest import kill_and_stop
 from tests.verify.planting import Planted, with_header
 
 pytestmark = pytest.mark.slow
@@ -33,16 +35,7 @@ def fill(node: NodeProcess) -> None:
     produce(node, b"first")
     with RawClient(node.address) as client:
         long, short, hanging = (Producer(client, name, partitions=2) for name in ("long", "short", "hanging"))
-        long.begin()
-        long.send(b"long")
-        short.commit(b"committed")
-        short.begin()
-        short.send(b"aborted")
-        assert short.end(commit=False) == raw.NONE
-        long.send(b"long as well")
-        assert long.end(commit=False) == raw.NONE
-        hanging.begin()
-        hanging.send(b"hanging")
+        interleave(long, short, hanging)
     produce(node, b"last")
 
 
@@ -82,6 +75,32 @@ def test_directory_whose_log_starts_within_transactions_is_found_whole(
     logs.close()
     code, out, _ = fairlog("verify", planted.directory, "--all")
     assert code == 0, out
+
+
+def test_marker_whose_copy_a_power_cut_has_undone_is_no_damage(fairlog: FairlogCommand, tmp_path: Path) -> None:
+    """Regression, of a power-cut image (seed evening.1): the journal still has what was undone, so nothing is lost."""
+    node = NodeProcess(
+        tmp_path / "data",
+        {"FAIRLOG_TOPICS_TRANSACTIONS": "markers", "FAIRLOG_FAILPOINT": "group.committed.appended:kill:1"},
+    )
+    node.start()
+    produce(node, b"plain")
+    with RawClient(node.address) as client:
+        producer = Producer(client)
+        producer.begin()
+        producer.send(b"committed")
+        read_when(node, 2)  # so that the marker is copied by itself
+        with suppress(ConnectionError):
+            producer.end(commit=True)
+    assert node.wait_end(WAIT_S) == -signal.SIGKILL
+    whole = Planted(node.data_dir)
+    assert [key for key, _ in whole.batches()] == [layout.batch_key(last) for last in range(3)]
+    undone = Planted(Path(shutil.copytree(node.data_dir, tmp_path / "undone")))
+    undone.undo_the_last_commit()
+    assert [key for key, _ in undone.batches()] == [layout.batch_key(last) for last in range(2)]
+    for planted in (whole, undone):
+        code, out, _ = fairlog("verify", planted.directory, "--all")
+        assert code == 0, out
 
 
 # --- damage ---------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ async function call(path, options = {}) {
 
 export const cluster = () => call("/api/cluster");
 export const transactions = () => call("/api/transactions");
+export const sinks = () => call("/api/sinks");
 export const groups = () => call("/api/groups");
 
 export function topics(contains, after) {

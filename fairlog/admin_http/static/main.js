@@ -5,6 +5,7 @@ import { setText } from "./dom.js";
 import { age, bytes, count, duration, timeOfDay } from "./format.js";
 import * as groups from "./groups.js";
 import { announce, setTrouble } from "./notices.js";
+import * as sinks from "./sinks.js";
 import * as topics from "./topics.js";
 import * as transactions from "./transactions.js";
 
@@ -12,7 +13,7 @@ const LOOK_MS = 1000;
 const LOOK_AGAIN_MS = 2000;
 const TICK_MS = 250;
 
-const views = { transactions, topics, groups };
+const views = { transactions, topics, groups, sinks };
 const health = document.getElementById("health");
 
 let current = "transactions";
