@@ -37,6 +37,9 @@ FRAME_BYTES_MAX = 16 << 20
 PORT_DEFAULT = 9092
 """As in Kafka's clients."""
 
+NOT_THERE = ("unknown-topic", "unknown-partition")
+"""Refusals of what is named and not there."""
+
 LIST_TRIES = 5
 """So often topics are listed anew that are deleted between the list and the cut."""
 
@@ -57,6 +60,10 @@ class NativeError(Exception):
 
     def __str__(self) -> str:
         return f"{self.sentence} ({self.kind})"
+
+
+class NoAnswerYet(ConnectionError):
+    """The node has greeted, and has not answered a request in time. It may be at work on it, and go on with that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +102,8 @@ class CutPartition:
     """Where the cut is: the records below it are of whole transactions, together with those of the other partitions."""
     high: int
     """What could be read at that moment, without any limit: `high - end` is how far the cut is behind."""
+    topic_id: str | None = None
+    """Which topic of that name it is: one that is deleted and made anew has another id. None: the node does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +158,8 @@ class Native:
     def __init__(self, stream: socket.socket, address: str, timeout_s: float) -> None:
         self._stream = stream
         self._address = address
-        self._timeout_s = timeout_s
+        self.answer_s = timeout_s
+        """So long each answer is waited for; it may be changed between requests."""
         self._id = 0
         self._broken = False
 
@@ -168,6 +178,9 @@ class Native:
             except OSError as error:
                 failures.append(f"cannot reach {address}: {error.strerror or error}")
                 continue
+            except UnicodeError:
+                failures.append(f"cannot reach {address}: that is no name of a host")
+                continue
             native = cls(stream, address, timeout_s)
             try:
                 native._greet()
@@ -185,6 +198,20 @@ class Native:
         """Close the connection. Lanes that were joined stay joined."""
         self._broken = True
         self._stream.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a request may be sent: it is open, and the node has neither closed it nor said anything unasked."""
+        if self._broken:
+            return False
+        try:
+            self._stream.setblocking(False)
+            self._stream.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
 
     def __enter__(self) -> Native:
         return self
@@ -222,7 +249,8 @@ class Native:
 
         `offsets` of a consumer group go into the same commit. When this returns, the batch survives any crash.
         Raises NativeError (without effect, but for the kind "effect-unknown") and ConnectionError (effect unknown);
-        asked again, a batch that was committed is answered as such.
+        asked again, a batch that was committed is answered as such. The answer comes when the records can be read: for
+        a large batch it may come later than `answer_s`, and the commit goes on.
         """
         asked: dict[str, object] = {
             "sink": sink,
@@ -288,9 +316,11 @@ class Native:
         raise AssertionError("the last try returns or raises")
 
     def _cut(self, asked: dict[str, object]) -> list[CutPartition]:
-        rows = _rows(self._ask("cut", asked), "partitions", (str, int, int, int, int))
+        answer = self._ask("cut", asked)
+        rows = _rows(answer, "partitions", (str, int, int, int, int))
+        ids = cast("dict[str, object]", _get(answer, "topic_ids", dict) if "topic_ids" in answer else {})
         return sorted(
-            (CutPartition(*cast("tuple[str, int, int, int, int]", row)) for row in rows),
+            (_cut_partition(cast("tuple[str, int, int, int, int]", row), ids) for row in rows),
             key=lambda it: (it.topic, it.partition),
         )
 
@@ -329,7 +359,7 @@ class Native:
     def _greet(self) -> None:
         try:
             self._stream.sendall(PREAMBLE)
-            answer = self._receive(len(PREAMBLE), time.monotonic() + self._timeout_s)
+            answer = self._receive(len(PREAMBLE), time.monotonic() + self.answer_s)
         except OSError as error:
             raise ConnectionError(
                 f"{self._address} does not answer as a Fairlog node does: {error.strerror or error}; is it one, "
@@ -353,6 +383,9 @@ class Native:
             )
         try:
             answer = self._exchange(body)
+        except TimeoutError as error:
+            self.close()
+            raise NoAnswerYet(f"{op} at {self._address}: {error}") from error
         except OSError as error:
             self.close()
             raise ConnectionError(f"{op} at {self._address}: {error.strerror or error}") from error
@@ -366,8 +399,8 @@ class Native:
             raise
 
     def _exchange(self, body: bytes) -> bytes:
-        deadline = time.monotonic() + self._timeout_s
-        self._stream.settimeout(self._timeout_s)
+        deadline = time.monotonic() + self.answer_s
+        self._stream.settimeout(self.answer_s)
         self._stream.sendall(_LENGTH.pack(len(body)) + body)
         (length,) = _LENGTH.unpack(self._receive(_LENGTH.size, deadline))
         if length > FRAME_BYTES_MAX:
@@ -379,12 +412,12 @@ class Native:
         while count:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                raise TimeoutError(f"no answer within {self._timeout_s:g} s")
+                raise TimeoutError(f"no answer within {self.answer_s:g} s")
             self._stream.settimeout(left_s)
             try:
                 part = self._stream.recv(min(count, 1 << 20))
             except TimeoutError:
-                raise TimeoutError(f"no answer within {self._timeout_s:g} s") from None
+                raise TimeoutError(f"no answer within {self.answer_s:g} s") from None
             if not part:
                 raise ConnectionError("the node has closed the connection")
             parts.append(part)
@@ -450,6 +483,10 @@ def _rows(result: dict[str, object], field: str, kinds: tuple[type, ...]) -> lis
             raise ConnectionError(f"a row of {field!r} in the node's answer is {_shown(shown)}")
         rows.append(cells)
     return rows
+
+
+def _cut_partition(row: tuple[str, int, int, int, int], ids: dict[str, object]) -> CutPartition:
+    return CutPartition(*row, topic_id=_get(ids, row[0], str) if row[0] in ids else None)
 
 
 def _placements(result: dict[str, object]) -> tuple[Placement, ...]:

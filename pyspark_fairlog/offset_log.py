@@ -8,8 +8,9 @@ replayed. So `<checkpoint>/offsets/<batch id>` is true in each replay:
     {"batchWatermarkMs":0,…}            the batch's metadata
     {"orders": {"0": 42, "1": 40}}      a line for each source, in the sources' own form; "-": nothing yet
 
-A source of topics writes {topic: {partition: next offset}}, Fairlog's and Spark's Kafka connector alike. Lines of other
-forms belong to other sources. A partition that two sources read, in a join with itself, counts with the smaller offset.
+A source of topics writes {topic: {partition: next offset}}, Fairlog's and Spark's Kafka connector alike; what Fairlog's
+says besides has names that no topic has (`positions.py`). Lines of other forms belong to other sources. A partition
+that two sources read, in a join with itself, counts with the smaller offset.
 
 Limits: the file must be readable where the driver runs: a path, or a URI of a file system that pyarrow knows. A source
 that reads topics of *another* cluster cannot be told apart by its line.
@@ -21,6 +22,8 @@ import json
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 from urllib.parse import quote
+
+from pyspark_fairlog.options import DIGITS_MAX, OURS
 
 Ends: TypeAlias = tuple[tuple[str, int, int], ...]
 """(topic, partition, next offset)s, sorted."""
@@ -78,10 +81,12 @@ def _topics(line: str) -> dict[tuple[str, int], int] | None:
         return None
     found: dict[tuple[str, int], int] = {}
     for topic, partitions in cast("dict[str, object]", offsets).items():
+        if topic.startswith(OURS):
+            continue
         if not isinstance(partitions, dict):
             return None
         for partition, offset in cast("dict[str, object]", partitions).items():
-            if not partition.isdecimal() or type(offset) is not int or offset < 0:
+            if not partition.isdecimal() or len(partition) > DIGITS_MAX or type(offset) is not int or offset < 0:
                 return None
             found[topic, int(partition)] = offset
     return found
@@ -90,7 +95,7 @@ def _topics(line: str) -> dict[tuple[str, int], int] | None:
 def _json(text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

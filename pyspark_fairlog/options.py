@@ -30,11 +30,13 @@ READING = (
     *SELECTIONS, "startingOffsets", "endingOffsets", "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss",
     "includeHeaders", "kafkaConsumer.pollTimeoutMs",
 )  # fmt: skip
-WRITING = ("topic", "includeHeaders", "transactionalId", "commitGroup")
+WRITING = ("topic", "includeHeaders", "transactionalId", "commitGroup", "batchId")
+"""`includeHeaders` changes nothing, as in the connector: a column `headers` is written if it is there."""
 KNOWN = (BOOTSTRAP, *dict.fromkeys((*READING, *WRITING)))
 
 _TIMES = "Fairlog's source does not start or end at a time; give offsets"
 _GROUPS = "readers assign partitions and join no consumer group; to show progress to lag tools write with `commitGroup`"
+_FETCH_OFFSET = "offsets come from one request; `kafkaConsumer.pollTimeoutMs` says how long it is repeated"
 NOT_OURS: Mapping[str, str] = {
     "startingTimestamp": _TIMES,
     "endingTimestamp": _TIMES,
@@ -44,8 +46,8 @@ NOT_OURS: Mapping[str, str] = {
     "minOffsetsPerTrigger": "a micro-batch takes what there is; a longer trigger interval makes larger ones",
     "maxTriggerDelay": "it only means something with minOffsetsPerTrigger, which Fairlog does not have",
     "maxRecordsPerPartition": "`minPartitions` splits large ranges",
-    "fetchOffset.numRetries": "offsets come from one request that is not repeated; Spark repeats what fails",
-    "fetchOffset.retryIntervalMs": "offsets come from one request that is not repeated; Spark repeats what fails",
+    "fetchOffset.numRetries": _FETCH_OFFSET,
+    "fetchOffset.retryIntervalMs": _FETCH_OFFSET,
     "groupIdPrefix": _GROUPS,
     "kafka.group.id": _GROUPS,
     "path": "topics have no path; give `subscribe`, `subscribePattern` or `assign`",
@@ -73,14 +75,25 @@ JAVA_ONLY: Mapping[str, str] = {
     "ssl.truststore.location": "librdkafka takes PEM files: `kafka.ssl.ca.location`",
     "ssl.truststore.password": "librdkafka takes PEM files: `kafka.ssl.ca.location`",
     "sasl.jaas.config": "librdkafka takes `kafka.sasl.username` and `kafka.sasl.password`",
+    "buffer.memory": "librdkafka takes kilobytes: `kafka.queue.buffering.max.kbytes`",
+    "partitioner.class": "librdkafka has no Java classes; the column `partition` says where a row goes",
+    "max.block.ms": "a task waits for the node until the batch's transaction times out; leave it out",
+    "default.api.timeout.ms": "`kafkaConsumer.pollTimeoutMs` says how long a reader waits",
 }
 RENAMED: Mapping[str, str] = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "send.buffer.bytes": "socket.send.buffer.bytes",
     "request.timeout.ms": "socket.timeout.ms",
+    "max.request.size": "message.max.bytes",
 }
 """The Java client's names for what librdkafka calls otherwise."""
+
+OURS = "#"
+"""Names that begin with it say something of the whole in a checkpoint's offsets. No topic has such a name."""
+
+DIGITS_MAX = 10
+"""Of a partition's number, an i32. Python makes no number of thousands of digits, and raises an error of its own."""
 
 POLL_TIMEOUT_MS = 120_000
 """The connector's `kafkaConsumer.pollTimeoutMs`, from `spark.network.timeout`."""
@@ -176,12 +189,12 @@ class WriteOptions:
     bootstrap: str
     topic: str | None
     """The topic of all rows; None: a column says each row's."""
-    headers: bool
-    """Whether a column `headers` is written; a column of that name is refused otherwise."""
     transactional_id: str | None
     """The sink's name; None: the writer makes one up."""
     commit_group: str | None
     """The consumer group under which the source's progress is shown."""
+    batch: int | None
+    """The number of the micro-batch that a batch write is part of."""
     client: Config
 
 
@@ -221,9 +234,9 @@ def write_options(options: Mapping[str, str], *, forbidden: Mapping[str, str]) -
     return WriteOptions(
         bootstrap=_bootstrap(given),
         topic=_name(given, "topic"),
-        headers=_flag(given, "includeHeaders", otherwise=False),
         transactional_id=_name(given, "transactionalId"),
         commit_group=_name(given, "commitGroup"),
+        batch=_micro_batch(given),
         client=_client(given, forbidden),
     )
 
@@ -347,10 +360,12 @@ def _numbers(name: str, text: str) -> Offsets:
     example = '{"orders": {"0": 42}}'
     found: Offsets = {}
     for topic, by_number in _object(name, text, example).items():
+        if topic.startswith(OURS):
+            _refuse(name, text, f"{topic!r} is no topic, but tells of all of them in a checkpoint: leave it out here")
         if not isinstance(by_number, dict):
             _refuse(name, text, f"{topic!r} needs an offset per partition, as in {example}")
         for number, offset in cast("dict[str, object]", by_number).items():
-            if not (number.isascii() and number.isdigit()) or not _is_whole(offset):
+            if not (number.isascii() and number.isdigit() and len(number) <= DIGITS_MAX) or not _is_whole(offset):
                 _refuse(name, text, f"{number!r}: {offset!r} is no offset of a partition of {topic!r}")
             found[Partition(topic, int(number))] = offset
     return found
@@ -359,7 +374,7 @@ def _numbers(name: str, text: str) -> Offsets:
 def _object(name: str, text: str, example: str) -> dict[str, object]:
     try:
         found: object = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         _refuse(name, text, f"it is no JSON; it should look like {example}")
     if not isinstance(found, dict):
         _refuse(name, text, f"it should look like {example}")
@@ -381,6 +396,13 @@ def _count(given: _Given, name: str) -> int | None:
     if not (text.strip().isascii() and text.strip().isdigit()) or int(text) == 0:
         _refuse(name, text, "it must be a whole number above 0")
     return int(text)
+
+
+def _micro_batch(given: _Given) -> int | None:
+    text = given.get("batchId")
+    if text is not None and not (text.isascii() and text.isdigit()):
+        _refuse("batchId", text, "give the number that foreachBatch is called with")
+    return None if text is None else int(text)
 
 
 def _flag(given: _Given, name: str, *, otherwise: bool) -> bool:

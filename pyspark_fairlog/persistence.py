@@ -3,18 +3,32 @@
 What a sink asks can be repeated without harm: a lane that was joined in vain is discarded with its batch, and a batch
 is committed once, however often it is asked for. So a lost connection, a node that is being restarted and a disk that
 has refused are asked again for a while; everything else that the node says is final.
+
+A node that is there and has not answered yet is another matter: it answers for a batch when its records can be read,
+and the copy takes as long as the batch is large. Whoever says so (`work_s`) goes on asking such a node, and waits
+longer each time, since each question that is given up stays with the node until it is answered.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from pyspark_fairlog.native import Native, NativeError
+from pyspark_fairlog.connections import borrowed
+from pyspark_fairlog.native import Native, NativeError, NoAnswerYet
 
 PATIENCE_S = 60.0
 """For a restart of the node, which replays its journals first."""
+
+WORK_S = 900.0
+"""For a node that is at work on a batch: as long as the batch may take to be written."""
+
+ANSWER_MIN_S = 10.0
+ANSWER_MAX_S = 60.0
+"""For one answer: a machine that is gone without a word is noticed no sooner."""
 
 PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 2.0
@@ -24,30 +38,40 @@ PASSING = ("storage", "effect-unknown", "in-use")
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 
 def persistently(
     ask: Callable[[Native], T],
     bootstrap: str,
     *,
     patience_s: float = PATIENCE_S,
-    connect: Callable[[str], Native] = Native.connect,
+    work_s: float = 0.0,
+    connect: Callable[[str], AbstractContextManager[Native]] = borrowed,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
     """What `ask` answers on a connection to the node, asked again for up to `patience_s` seconds.
 
+    These are counted anew, for up to `work_s` seconds in all, whenever the node was there and had no answer yet.
     Raises the last NativeError or ConnectionError when the time is over, and at once the NativeError of a refusal that
     stays; ValueError if `bootstrap` is not a list of addresses.
     """
-    deadline = clock() + patience_s
-    pause_s = PAUSE_MIN_S
+    begun_s = clock()
+    deadline = begun_s + patience_s
+    pause_s, answer_s = PAUSE_MIN_S, ANSWER_MIN_S
     while True:
         try:
             with connect(bootstrap) as native:
+                native.answer_s = answer_s
                 return ask(native)
         except (ConnectionError, NativeError) as error:
             if isinstance(error, NativeError) and error.kind not in PASSING:
                 raise
+            if isinstance(error, NoAnswerYet):
+                deadline = max(deadline, min(clock() + patience_s, begun_s + work_s))
+                answer_s = min(2 * answer_s, ANSWER_MAX_S)
+                _log.warning("%s; it is asked again, for up to %.0f s more", error, max(0.0, deadline - clock()))
             if clock() + pause_s > deadline:
                 raise
         sleep(pause_s)

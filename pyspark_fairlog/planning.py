@@ -5,15 +5,17 @@ cut is (`end`). Of every transaction the records below a cut's ends are all or n
 after the other. So what lies between two cuts holds whole transactions only, and of two cuts the smaller offset of each
 partition is the earlier cut: that is why an available-now run may end at the smaller of its target and a limited cut.
 
-Where records are missing that a query has a claim to (its topic was deleted, its offset is below the log's start, or
-above its end, since the topic was made anew), the functions here go on at the next sound place and say so in
-sentences. Whether these are an error or a warning is `failOnDataLoss`, and the caller's affair.
+Where records are missing that a query has a claim to (its topic was deleted, or deleted and made anew, which its id
+tells, or without one an offset above its end; or its offset is below the log's start), the functions here go on at the
+next sound place and say so in sentences. Whether these are an error or a warning is `failOnDataLoss`, and the caller's
+affair.
 
 Pure.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +23,7 @@ from typing import NamedTuple
 
 from pyspark_fairlog.native import CutPartition
 from pyspark_fairlog.options import Bound, Edge, Offsets, OptionRefused, Partition
+from pyspark_fairlog.positions import Position
 
 Cut = Mapping[Partition, CutPartition]
 
@@ -84,16 +87,19 @@ def resolve(name: str, bound: Bound, cut: Cut) -> Offsets:
     return found
 
 
-def going_on(start: Mapping[Partition, int], cut: Cut) -> Planned:
+def going_on(start: Position, cut: Cut) -> Planned:
     """Where a stream that has come to `start` goes on: for each partition of the cut a range up to its high.
 
     A partition that is not in `start` is new, and begins at its first record.
     """
     ranges: list[Range] = []
-    losses = [_gone(partition) for partition in sorted(start.keys() - cut.keys())]
+    losses = [_gone(partition) for partition in sorted(start.offsets.keys() - cut.keys())]
     for partition, each in sorted(cut.items()):
-        at = start.get(partition, 0)
-        if at > each.high:
+        at = start.offsets.get(partition, 0)
+        if partition in start.offsets and start.is_of_another(each):
+            losses.append(_another(partition, at))
+            at = each.first
+        elif at > each.high:
             losses.append(_made_anew(partition, at, each))
             at = each.first
         elif at < each.first:
@@ -115,22 +121,25 @@ def within(ranges: Iterable[Range], limit: Mapping[Partition, int]) -> tuple[Ran
     )
 
 
-def to_read(start: Mapping[Partition, int], end: Mapping[Partition, int], cut: Cut) -> Planned:
-    """The ranges between two offsets of a stream, or of a batch, as far as the node still has them.
+def to_read(start: Position, end: Position, cut: Cut) -> Planned:
+    """The ranges between two positions of a stream, or of a batch, as far as the node still has them.
 
-    The same offsets give the same ranges whenever this is asked, but for what retention takes away: a new partition
-    begins at 0, and one whose end is below its start was made anew in between, and begins at 0, too.
+    The same positions give the same ranges whenever this is asked, but for what is deleted in the meantime: a new
+    partition begins at 0, and one that was made anew in between, which its topic's id or an end below its start tells,
+    begins at 0, too. What the end has passed over, with `failOnDataLoss` set to false, is told here: a partition that
+    it has no more, and one that is another's now.
     """
     ranges: list[Range] = []
-    losses: list[str] = []
-    for partition, until in sorted(end.items()):
-        at = start.get(partition, 0)
-        if at > until:
+    losses = [_gone(partition) for partition in sorted(start.offsets.keys() - end.offsets.keys())]
+    for partition, until in sorted(end.offsets.items()):
+        at = start.offsets.get(partition, 0)
+        if at > until or (partition in start.offsets and _differ(start, end, partition.topic)):
+            losses.append(_another(partition, at))
             at = 0
         each = cut.get(partition)
-        if each is None:
+        if each is None or end.is_of_another(each):
             if at < until:
-                losses.append(_gone(partition))
+                losses.append(_gone(partition) if each is None else _another(partition, at))
             continue
         if until > each.high:
             losses.append(_made_anew(partition, until, each))
@@ -151,12 +160,15 @@ def split(ranges: Sequence[Range], count_min: int | None) -> tuple[Range, ...]:
     if count_min is None or len(ranges) >= count_min:
         return tuple(ranges)
     pieces = [1] * len(ranges)
-    for _ in range(count_min - len(ranges)):
+    by_size = [(-float(each.size), at) for at, each in enumerate(ranges)]
+    heapq.heapify(by_size)
+    for _ in range(count_min - len(ranges) if ranges else 0):
         # The range whose pieces are largest gets one more.
-        largest = max(range(len(ranges)), key=lambda at: ranges[at].size / pieces[at], default=None)
-        if largest is None or pieces[largest] == ranges[largest].size:
+        at = by_size[0][1]
+        if pieces[at] == ranges[at].size:
             break
-        pieces[largest] += 1
+        pieces[at] += 1
+        heapq.heapreplace(by_size, (-ranges[at].size / pieces[at], at))
     return tuple(piece for each, count in zip(ranges, pieces, strict=True) for piece in _pieces(each, count))
 
 
@@ -169,8 +181,17 @@ def _edge(edge: Edge, each: CutPartition) -> int:
     return each.first if edge is Edge.EARLIEST else each.high
 
 
+def _differ(start: Position, end: Position, topic: str) -> bool:
+    before, after = start.topic_ids.get(topic), end.topic_ids.get(topic)
+    return before is not None and after is not None and before != after
+
+
 def _gone(partition: Partition) -> str:
-    return f"{partition} is not there any more: its topic was deleted"
+    return f"{partition} is not there any more: its topic was deleted, or the query was changed and does not read it"
+
+
+def _another(partition: Partition, offset: int) -> str:
+    return f"{partition} is another one than the query had read, up to {offset}: its topic was deleted and made anew"
 
 
 def _made_anew(partition: Partition, offset: int, each: CutPartition) -> str:

@@ -22,18 +22,19 @@ all losses (`losses.py`).
 
 from __future__ import annotations
 
+import logging
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from operator import itemgetter
-from typing import Any
+from typing import Any, cast
 
 import pyarrow  # pyright: ignore[reportMissingTypeStubs]
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from pyspark_fairlog.losses import report
-from pyspark_fairlog.native import CutPartition, Native, NativeError, Partitions
+from pyspark_fairlog.native import NOT_THERE, CutPartition, Native, NativeError, Partitions
 from pyspark_fairlog.options import OptionRefused, ReadOptions
 from pyspark_fairlog.planning import Range
 from pyspark_fairlog.schema import arrow_schema
@@ -46,16 +47,24 @@ ROWS_MAX = 8192
 QUEUED_MESSAGES_MAX = 100_000
 """librdkafka's own `queued.min.messages`: it fetches ahead until so many wait."""
 
+MILLISECONDS_MAX = ((1 << 63) - 1) // 1000
+"""The latest time that Spark has, in the year 294247. Producers write what they like, nanoseconds for instance."""
+
 WAIT_S = 0.5
 """For one record, before the clock is looked at."""
 
 QUIET_S = 2.0
 """Without records before the node is asked whether they are still there: librdkafka says nothing of a deleted topic."""
 
+UNREADABLE = (SystemError, UnicodeDecodeError)
+"""What confluent_kafka (2.16) raises of a record with a header whose name is no UTF-8: the one out of the other."""
+
 GROUP = "fairlog-spark"
 """librdkafka asks for a group id, also of consumers that join none."""
 
 Messages = Sequence[Message]
+
+_log = logging.getLogger(__name__)
 
 
 def read_range(options: ReadOptions, columns: Sequence[str], part: Range) -> Iterator[Any]:
@@ -91,11 +100,11 @@ def _messages(options: ReadOptions, part: Range) -> Iterator[list[Message]]:
                 at = max([at, *ends])
             if taken:
                 at = max(at, _offset(taken[-1]) + 1)
-                heard = asked = time.monotonic()
                 if at > part.end:
                     taken = [message for message in taken if _offset(message) < part.end]
                 if taken:
                     yield taken
+                heard = asked = time.monotonic()  # not before: the query may work on its rows for as long as it likes
             trouble = next((error for error in errors if error.code() != KafkaError._PARTITION_EOF), trouble)
             given_up = any(error.code() == KafkaError._AUTO_OFFSET_RESET for error in errors)
             if given_up or time.monotonic() > asked + QUIET_S:
@@ -149,7 +158,7 @@ def _next_there(options: ReadOptions, part: Range, at: int) -> int:
     except ConnectionError:
         return at
     except NativeError as refusal:
-        if refusal.kind not in ("unknown-topic", "unknown-partition"):
+        if refusal.kind not in NOT_THERE:
             raise
         loss, there = f"{part.partition} was deleted while it was read, at {at}", part.end
     else:
@@ -211,9 +220,13 @@ class Rows:
         return _int64(range(first, last + 1) if dense else map(_offset, self.messages))
 
     def timestamps(self) -> Any:
-        """Milliseconds become microseconds."""
+        """Milliseconds become microseconds, and null where Spark has no such time."""
         milliseconds = _int64(map(itemgetter(1), self.stamps))
-        return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
+        try:
+            return _times(milliseconds)
+        except pa.ArrowInvalid:  # one such record must not end every query of its topic
+            fitting = [stamp if abs(stamp) <= MILLISECONDS_MAX else None for _, stamp in self.stamps]
+            return _times(pa.array(fitting, pa.int64()))
 
     def timestamp_types(self) -> Any:
         """0 the producer's, 1 the node's, −1 none: Kafka's numbers, which librdkafka's exceed by one."""
@@ -225,7 +238,7 @@ class Rows:
     def headers(self) -> Any:
         """A list of (key, value)s for each record; null for one without headers, as in the connector."""
         kind = arrow_schema(["headers"]).field(0).type
-        found = map(Message.headers, self.messages)
+        found = map(_headers, self.messages)
         return pa.array([each and [{"key": key, "value": value} for key, value in each] for each in found], kind)
 
 
@@ -233,6 +246,22 @@ def _offset(message: Message) -> int:
     offset = message.offset()
     assert offset is not None
     return offset
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | None]] | None:
+    """Null where the client cannot read them: one such record must not end every query of its topic.
+
+    It is asked only once: a second time it hands out the list that it could not make, and Python crashes at that.
+    """
+    try:
+        return cast("list[tuple[str, bytes | None]] | None", message.headers())
+    except UNREADABLE:
+        _log.warning(
+            "the record at offset %d of %s-%d has a header whose name is no UTF-8, which the client cannot read: its "
+            "headers are given as null",
+            *(message.offset(), message.topic(), message.partition()),
+        )
+        return None
 
 
 def _code(message: Message) -> int | None:
@@ -243,6 +272,11 @@ def _code(message: Message) -> int | None:
 def _int64(numbers: Iterable[int]) -> Any:
     values = array("q", numbers)
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+
+
+def _times(milliseconds: Any) -> Any:
+    """Raises ArrowInvalid if one is beyond `MILLISECONDS_MAX`."""
+    return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
 _COLUMNS: dict[str, Callable[[Rows], Any]] = {

@@ -51,7 +51,13 @@ class Columns:
 
 def columns(schema: StructType, topic: str | None) -> Columns:
     """What is written of rows of this schema; `topic` is the option. Raises RowsRefused."""
-    kinds = {field.name.lower(): field.dataType.simpleString() for field in schema.fields}
+    names = [field.name.lower() for field in schema.fields]
+    twice = next((name for name in KINDS if names.count(name) > 1), None)
+    if twice is not None:
+        raise RowsRefused(
+            f"there are two columns {twice!r}, as a join leaves them: select the one that is to be written"
+        )
+    kinds = dict(zip(names, (field.dataType.simpleString() for field in schema.fields), strict=True))
     found = {name: kind for name, kind in kinds.items() if name in KINDS}
     if "value" not in found:
         names = ", ".join(map(repr, schema.fieldNames())) or "none"
@@ -91,12 +97,12 @@ def _named(topics: Sequence[str | None]) -> Sequence[str]:
 
 
 def _chosen(partitions: Sequence[int | None]) -> Sequence[int]:
-    found = [ANY_PARTITION if each is None else each for each in partitions]
-    if found and min(found) < ANY_PARTITION:
+    least = min((each for each in partitions if each is not None), default=0)
+    if least < 0:
         raise RowsRefused(
-            f"a row's column 'partition' is {min(found)}; partitions count from 0, and null lets the key decide"
+            f"a row's column 'partition' is {least}; partitions count from 0, and null lets the key decide"
         )
-    return found
+    return [ANY_PARTITION if each is None else each for each in partitions]
 
 
 def _headers(headers: Sequence[dict[str, Any] | None] | None) -> list[tuple[str, bytes | None]]:

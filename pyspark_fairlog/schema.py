@@ -2,7 +2,7 @@
 
 One table says for each column what it is in Spark and in Arrow; both schemas are made from it. Spark compares the Arrow
 schema of what a reader yields with its own to the letter, so what is written here is what Spark makes of its types:
-`tests/spark/test_schema.py` compares the two. A query may name fewer columns by a schema of its own
+`tests/spark/test_source_batch.py` compares the two. A query may name fewer columns by a schema of its own
 (`spark.read.schema("value binary")`): those that it leaves out are not even built.
 
 Pure but for the two libraries, which are imported when they are asked for.

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from pyspark_fairlog.native import Native, NativeError, Offsets
+from pyspark_fairlog.native import NOT_THERE, Native, NativeError, Offsets
 from pyspark_fairlog.offset_log import OffsetLogRefused, planned_ends
-from pyspark_fairlog.persistence import PATIENCE_S, persistently
+from pyspark_fairlog.persistence import PATIENCE_S, WORK_S, persistently
 from pyspark_fairlog.rows import columns
 from pyspark_fairlog.sink_options import SinkOptions, parse
 from pyspark_fairlog.writing import BatchIdentity, LaneWritten, SinkError, said, write_lane
@@ -41,11 +41,11 @@ RUN_ID = "spark.jobGroup.id"
 """Local properties of a streaming query's tasks."""
 
 EFFECT_UNKNOWN = "effect-unknown"
-NO_PLACE = ("unknown-topic", "unknown-partition")
-"""What the node says of offsets in a topic that is not there."""
-
 UNKNOWN_SINK = "unknown-sink"
 """What the node says of a sink that nobody has joined."""
+
+ASK_AGAIN = "start the query again: it asks again, and nothing is lost or written twice"
+LOOK_FIRST = "look whether its rows are in the topic before the job is run again: that would write them again"
 
 ABORT_S = 5.0
 """So long an abort is tried: it is advice, and whoever waits for it waits for an error's message."""
@@ -70,7 +70,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         lanes = _lanes(messages)
         if lanes:
             assert lanes[0].identity.batch == batchId
-            commit_lanes(lanes, self._options, self._offsets(lanes[0].identity))
+            commit_lanes(lanes, self._options, source_offsets(lanes[0].identity, self._options))
         # else: the data frame had no partition, not even an empty one; there is nothing to publish
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
@@ -78,16 +78,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
         lanes = _lanes(messages)
         if lanes:
             give_up(lanes[0].identity, self._options)
-
-    def _offsets(self, identity: BatchIdentity) -> Offsets | None:
-        group, checkpoint = self._options.commit_group, self._options.checkpoint
-        if group is None or checkpoint is None:
-            return None
-        try:
-            ends = planned_ends(checkpoint, identity.query, identity.batch)
-        except OffsetLogRefused as error:
-            raise SinkError(f"the offsets of {identity} for the group {group!r} are not known: {error}") from error
-        return Offsets(group, ends) if ends else None
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -115,9 +105,9 @@ class BatchWriter(DataSourceArrowWriter):
         lanes = _lanes(messages)
         if self._identity is None:
             if lanes:
-                commit_lanes(lanes, self._options, None)
+                commit_lanes(lanes, self._options, source_offsets(lanes[0].identity, self._options))
         elif any(lane.records for lane in lanes):
-            commit_lanes(lanes, self._options, None)
+            commit_lanes(lanes, self._options, None, unknown=LOOK_FIRST)
             _forget(self._identity, self._options, PATIENCE_S)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -130,11 +120,25 @@ class BatchWriter(DataSourceArrowWriter):
             give_up(lanes[0].identity, self._options)
 
 
-def commit_lanes(lanes: Sequence[LaneWritten], options: SinkOptions, offsets: Offsets | None) -> None:
+def source_offsets(identity: BatchIdentity, options: SinkOptions) -> Offsets | None:
+    """Where the micro-batch's sources end, for the option commitGroup; None without it. Raises SinkError."""
+    group, checkpoint = options.commit_group, options.checkpoint
+    if group is None or checkpoint is None:
+        return None
+    try:
+        ends = planned_ends(checkpoint, identity.query, identity.batch)
+    except OffsetLogRefused as error:
+        raise SinkError(f"the offsets of {identity} for the group {group!r} are not known: {error}") from error
+    return Offsets(group, ends) if ends else None
+
+
+def commit_lanes(
+    lanes: Sequence[LaneWritten], options: SinkOptions, offsets: Offsets | None, *, unknown: str = ASK_AGAIN
+) -> None:
     """Have the node publish these lanes of one batch as one; done already is as good. Raises SinkError.
 
     Offsets in topics that are not there are left out: a topic may be deleted behind the plan of a batch, which stays
-    as it is in each replay.
+    as it is in each replay. `unknown` is what to do if it cannot be learned whether the batch is committed.
     """
     identity = lanes[0].identity
     assert all(lane.identity == identity for lane in lanes), "all messages are of one batch"
@@ -150,18 +154,18 @@ def commit_lanes(lanes: Sequence[LaneWritten], options: SinkOptions, offsets: Of
                 offsets=offsets,
             ),
             options.bootstrap,
+            work_s=WORK_S,
         )
     except (NativeError, ConnectionError) as error:
-        if offsets is not None and isinstance(error, NativeError) and error.kind in NO_PLACE:
+        if offsets is not None and isinstance(error, NativeError) and error.kind in NOT_THERE:
             there = _there(offsets, options)
             if there != offsets:
                 _log.warning("the group %r is committed without what is not there: %s", offsets.group, error)
-                return commit_lanes(lanes, options, there)
+                return commit_lanes(lanes, options, there, unknown=unknown)
         if isinstance(error, NativeError) and error.kind != EFFECT_UNKNOWN:
             raise SinkError(f"{identity} is not committed: {said(error)}") from error
         raise SinkError(
-            f"whether {identity} is committed is not known, and could not be learned in {PATIENCE_S:.0f} s: {error}; "
-            "start the query again: it asks again, and nothing is lost or written twice"
+            f"whether {identity} is committed is not known, and could not be learned: {error}; {unknown}"
         ) from error
 
 
@@ -181,13 +185,11 @@ def give_up(identity: BatchIdentity, options: SinkOptions) -> None:
         with Native.connect(options.bootstrap, timeout_s=ABORT_S) as native:
             native.abort(sink=identity.sink, query=identity.query, run=identity.run, batch=identity.batch)
     except (NativeError, ConnectionError) as error:
-        if isinstance(error, NativeError) and error.kind == UNKNOWN_SINK:
-            return
         _log.warning("%s could not be aborted: %s", identity, error)
 
 
 def _forget(identity: BatchIdentity, options: SinkOptions, patience_s: float) -> None:
-    """Let the node forget the sink of a batch write. It does so when the records are copied, and not before."""
+    """Let the node forget the sink of a batch write, which is committed or given up."""
     try:
         persistently(lambda native: native.forget(identity.sink), options.bootstrap, patience_s=patience_s)
     except (NativeError, ConnectionError) as error:
@@ -197,6 +199,7 @@ def _forget(identity: BatchIdentity, options: SinkOptions, patience_s: float) ->
 
 
 def _lanes(messages: Sequence[WriterCommitMessage | None]) -> list[LaneWritten]:
+    """Of a task that has failed, and of a data frame without partitions, Spark has a None."""
     return [message for message in messages if isinstance(message, LaneWritten)]
 
 

@@ -54,28 +54,21 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
             raise OptionRefused(
                 f"the option kafka.{name} can only be {ONLY[name][0]!r} and not {value!r}: the sink writes exactly once"
             )
-    others = {name.lower(): value for name, value in options.items()}
-    checkpoint = others.get("checkpointlocation")
-    batch = _batch(others.get("batchid"), given.transactional_id, streaming=streaming)
-    if given.commit_group is not None and not streaming:
-        raise OptionRefused("the option commitGroup is for writeStream: a batch write has no source that goes on")
+    checkpoint = next((value for name, value in options.items() if name.lower() == "checkpointlocation"), None)
+    if given.batch is not None and streaming:
+        raise OptionRefused("the option batchId is for writes inside of foreachBatch: writeStream knows its batches")
+    if given.batch is not None and given.transactional_id is None:
+        raise OptionRefused("the option batchId needs the option transactionalId: the name of this write's own sink")
+    if given.commit_group is not None and not streaming and given.batch is None:
+        raise OptionRefused(
+            "the option commitGroup is for writeStream, and for writes inside of foreachBatch that give batchId: "
+            "another batch write has no source that goes on"
+        )
     if given.commit_group is not None and checkpoint is None:
         raise OptionRefused(
             "the option commitGroup needs the option checkpointLocation, also where Spark's configuration names a "
             "common place: the offsets of each batch are read from the checkpoint"
         )
     return SinkOptions(
-        given.bootstrap, given.topic, given.transactional_id, given.commit_group, batch, checkpoint, given.client
+        given.bootstrap, given.topic, given.transactional_id, given.commit_group, given.batch, checkpoint, given.client
     )
-
-
-def _batch(text: str | None, sink: str | None, *, streaming: bool) -> int | None:
-    if text is None:
-        return None
-    if streaming:
-        raise OptionRefused("the option batchId is for writes inside of foreachBatch: writeStream knows its batches")
-    if sink is None:
-        raise OptionRefused("the option batchId needs the option transactionalId: the name of this write's own sink")
-    if not (text.isascii() and text.isdigit()):
-        raise OptionRefused(f"the option batchId cannot be {text!r}: give the number that foreachBatch is called with")
-    return int(text)

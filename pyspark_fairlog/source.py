@@ -6,7 +6,8 @@
 How it works. A batch read asks the node for a cut when it is planned, and ends there. A stream's offsets are cuts: each
 `latestOffset` is what can be read now, or, under `maxOffsetsPerTrigger`, a cut that the node finds for so many records;
 an available-now run takes its target when it begins, and never passes it. So no micro-batch holds half a transaction.
-What a stream has come to stands in Spark's checkpoint alone, in the form that Spark's Kafka connector has.
+What a stream has come to stands in Spark's checkpoint alone (`positions.py`): offsets, in the form that Spark's Kafka
+connector has, and the ids of their topics, which tell a topic from one that is made anew under its name.
 
 Spark notes where a micro-batch ends, and of the first one not where it began: it asks for that whenever it plans or
 replays it. So the first micro-batch of a query that begins at the latest records is an empty one, whose end is where
@@ -30,7 +31,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from pyspark_fairlog import planning
 from pyspark_fairlog.losses import report
-from pyspark_fairlog.native import Native, NativeError, Partitions, TopicPattern, Topics
+from pyspark_fairlog.native import NOT_THERE, Native, NativeError, Partitions, TopicPattern, Topics
 from pyspark_fairlog.native import Selection as Selected
 from pyspark_fairlog.options import (
     Assign,
@@ -41,22 +42,26 @@ from pyspark_fairlog.options import (
     Subscribe,
     SubscribePattern,
     begins_at_latest,
-    offsets_from,
     offsets_to,
 )
 from pyspark_fairlog.planning import Cut, Planned, Range
+from pyspark_fairlog.positions import Position, Stored, position_from, position_to, topic_ids
 from pyspark_fairlog.schema import columns
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 RECONNECT_S = 0.2
-"""Between two attempts to reach a node that was there before."""
+"""Before each attempt to reach a node that was there before: it may take connections and break them."""
 
 SELECT_TRIES = 5
 """So often a selection is made anew whose topics are deleted while they are asked for."""
 
 T = TypeVar("T")
+
+
+class TopicsChanged(Exception):
+    """Between two cuts for one micro-batch a topic was deleted, or made anew."""
 
 
 class Task(InputPartition):
@@ -93,12 +98,12 @@ class Node:
 
     def _reconnect(self, until: float) -> None:
         while True:
+            time.sleep(RECONNECT_S)
             try:
                 self._native = Native.connect(self._bootstrap)
             except ConnectionError:
                 if time.monotonic() > until:
                     raise
-                time.sleep(RECONNECT_S)
             else:
                 return
 
@@ -120,7 +125,7 @@ class Node:
             try:
                 return self.selected(selection)
             except NativeError as error:
-                if error.kind not in ("unknown-topic", "unknown-partition") or tries_left == 0:
+                if error.kind not in NOT_THERE or tries_left == 0:
                     raise
             present = _present(selection, self.ask(lambda native: native.topics()))
             if present is None:
@@ -128,13 +133,24 @@ class Node:
             selection = present
         raise AssertionError("the last try returns or raises")
 
-    def limited(self, begin: Mapping[Partition, int], limit: int) -> Offsets:
-        """The ends of a cut with at most `limit` records beyond `begin`, or of the first one beyond it."""
+    def limited(self, begin: Mapping[Partition, int], cut: Cut, limit: int) -> Offsets:
+        """The ends of a cut with at most `limit` records beyond `begin`, or of the first one beyond it.
+
+        Raises TopicsChanged if the partitions are not all those of `cut` any more.
+        """
         starts = [(partition.topic, partition.number, offset) for partition, offset in begin.items()]
         partitions = Partitions(tuple((partition.topic, partition.number) for partition in begin))
-        return planning.ends(
-            planning.cut_of(self.ask(lambda native: native.cut(partitions, starts=starts, limit=limit)))
-        )
+        try:
+            found = self.ask(lambda native: native.cut(partitions, starts=starts, limit=limit))
+        except NativeError as error:
+            if error.kind in NOT_THERE:
+                raise TopicsChanged(error.sentence) from error
+            raise
+        limited = planning.cut_of(found)
+        before = Position({}, topic_ids(cut.values()))
+        if any(before.is_of_another(each) for each in found):
+            raise TopicsChanged("a topic was made anew")
+        return planning.ends(limited)
 
 
 class _Reader:
@@ -178,7 +194,7 @@ class BatchReader(_Reader, DataSourceReader):
         end = planning.resolve("endingOffsets", self._ending, cut)
         # An end below the start is no topic made anew here, but an empty range.
         end = {partition: max(offset, start[partition]) for partition, offset in end.items()}
-        return self._tasks(planning.to_read(start, end, cut))
+        return self._tasks(planning.to_read(Position(start), Position(end), cut))
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -189,28 +205,30 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._starting = options.stream_starting()
         self._is_from_latest = begins_at_latest(self._starting)
         self._node = Node(options.bootstrap, options.patience_ms)
-        self._target: Offsets | None = None
+        self._target: Position | None = None
         self._latest: Offsets | None = None
-        self._initial: Offsets | None = None
+        self._initial: Position | None = None
         self._has_planned = False
         """Whether this process was asked for the end of a micro-batch: one that is replayed has its end."""
         self._has_replayed_first = False
 
-    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802 (Spark's name, as those below)
+    def initialOffset(self) -> dict[str, object]:  # noqa: N802 (Spark's name, as those below)
         """Where a new query begins, at any time the same. Raises OptionRefused, NativeError, ConnectionError."""
         if self._initial is None:
             cut = self._node.selected(self._options.selection)
-            self._initial = planning.resolve("startingOffsets", self._starting, cut)
-        return offsets_to(self._initial)
+            offsets = planning.resolve("startingOffsets", self._starting, cut)
+            self._initial = Position(offsets, topic_ids(cut.values()))
+        return position_to(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadAllAvailable() if self._options.limit is None else ReadMaxRows(self._options.limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Take the cut that the run ends at."""
-        self._target = planning.highs(self._node.existing(self._options.selection))
+        cut = self._node.existing(self._options.selection)
+        self._target = Position(planning.highs(cut), topic_ids(cut.values()))
 
-    def latestOffset(self, start: dict[str, dict[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
+    def latestOffset(self, start: Stored, limit: ReadLimit) -> dict[str, object]:  # noqa: N802
         """The end of the next micro-batch: a cut. It is `start` if there is nothing to read.
 
         Raises DataLost, ConnectionError, NativeError.
@@ -218,37 +236,49 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         is_first = not self._has_planned and not self._has_replayed_first and self._is_initial(start)
         self._has_planned = True
         if is_first and self._is_from_latest:
-            return start
+            return dict(start)
+        for tries_left in reversed(range(SELECT_TRIES)):
+            try:
+                return position_to(self._end_behind(position_from(start), limit))
+            except TopicsChanged:
+                if tries_left == 0:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _end_behind(self, start: Position, limit: ReadLimit) -> Position:
+        """The end of the next micro-batch. Raises TopicsChanged, and what `latestOffset` does."""
         cut = self._node.existing(self._options.selection)
         self._latest = planning.highs(cut)
-        going_on = planning.going_on(offsets_from(start), cut)
+        going_on = planning.going_on(start, cut)
         if self._options.fail_on_data_loss:
             report(going_on.losses, fail=True)  # a warning comes once, when the batch is planned
-        ranges = going_on.ranges if self._target is None else planning.within(going_on.ranges, self._target)
+        ranges = going_on.ranges
+        if self._target is not None:
+            ranges = planning.within(ranges, self._target.still_there(cut))
         if isinstance(limit, ReadMaxRows) and sum(part.size for part in ranges) > limit.max_rows:
-            limited = self._node.limited({part.partition: part.start for part in ranges}, limit.max_rows)
+            limited = self._node.limited({part.partition: part.start for part in ranges}, cut, limit.max_rows)
             ranges = planning.within(ranges, limited)
-        return offsets_to({part.partition: part.end for part in ranges})
+        return Position({part.partition: part.end for part in ranges}, topic_ids(cut.values()))
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802
         """What could be read when the last micro-batch was made up, for the query's progress."""
         return None if self._latest is None else offsets_to(self._latest)
 
-    def partitions(self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]) -> list[InputPartition]:
+    def partitions(self, start: Stored, end: Stored) -> list[InputPartition]:
         """A task per partition with news, or more. Raises DataLost, ConnectionError, NativeError."""
-        until = offsets_from(end)
+        until = position_from(end)
         if self._is_from_latest and not self._has_planned and self._is_initial(start):
             self._has_replayed_first = True
             return []
-        cut: Cut = self._node.existing(Assign(tuple(sorted(until)))) if until else {}
-        return self._tasks(planning.to_read(offsets_from(start), until, cut))
+        cut: Cut = self._node.existing(Assign(tuple(sorted(until.offsets)))) if until.offsets else {}
+        return self._tasks(planning.to_read(position_from(start), until, cut))
 
     def stop(self) -> None:
         self._node.close()
 
-    def _is_initial(self, start: dict[str, dict[str, int]]) -> bool:
+    def _is_initial(self, start: Stored) -> bool:
         """Whether it is where the query begins. Spark asks for that only until the first micro-batch is done."""
-        return self._initial is not None and offsets_from(start) == self._initial
+        return self._initial is not None and position_from(start) == self._initial
 
 
 def _native_selection(selection: Selection) -> Selected:

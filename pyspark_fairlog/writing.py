@@ -22,7 +22,7 @@ making a producer costs 20 ms instead of 60 or 510.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from pyspark_fairlog.native import NativeError
-from pyspark_fairlog.persistence import persistently
+from pyspark_fairlog.persistence import WORK_S, persistently
 from pyspark_fairlog.rows import Columns, Record, RowsRefused, records
 from pyspark_fairlog.sink_options import SinkOptions
 
@@ -48,11 +48,21 @@ METADATA_S = 30.0
 INIT_S = 60.0
 ABORT_S = 5.0
 
+FLUSH_LOOK_S = 1.0
+"""How often it is looked whether a record was refused while others are flushed."""
+
 FULL_POLL_S = 0.01
 """How long a full queue is given to drain before the next try."""
 
 
-ANOTHER_QUERY = "another-query"
+ADVICE = {
+    "another-query": "the option transactionalId names the sink",
+    "lane-aborted": (
+        "if the batch took longer than the option kafka.transaction.timeout.ms allows (15 minutes, and no more than "
+        "the node's transactions.max_timeout_ms), give it more time, or less to do"
+    ),
+}
+"""What a user of the sink can do about a refusal, where the node's sentence cannot know it."""
 
 TOO_LARGE = "; the option kafka.message.max.bytes, and the topic's max.message.bytes, say how large one may be"
 
@@ -132,6 +142,7 @@ def _join(identity: BatchIdentity, options: SinkOptions, partition: int, attempt
             attempt=attempt,
         ),
         options.bootstrap,
+        work_s=WORK_S,  # "committed" is answered when the batch can be read
     )
 
 
@@ -174,20 +185,21 @@ class _Lane:
                     f"a record of {_size(row)} bytes for the topic {row[0]!r} is refused: {said(error)}"
                     f"{TOO_LARGE if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE else ''}"
                 ) from error
-        self._producer.poll(0)
-        self._check()
+        self._serve(self._producer.poll, 0)
 
     def _produce_patiently(self, row: Record) -> None:
         while True:
-            self._producer.poll(FULL_POLL_S)
-            self._check()
+            self._serve(self._producer.poll, FULL_POLL_S)
             with contextlib.suppress(BufferError):
                 return self._producer.produce(*row)
 
     def flush(self) -> None:
-        """Return when the node holds all that was written. Raises _Undelivered."""
-        self._producer.flush()
-        self._check()
+        """Return when the node holds all that was written. Raises KafkaException, _Undelivered.
+
+        At the first record that is refused: when the transaction is lost, librdkafka keeps the others back for minutes.
+        """
+        while self._serve(self._producer.flush, FLUSH_LOOK_S):
+            pass
 
     def abort(self) -> None:
         """Give up what was written, as far as the node can be told so. The driver's run or a time-out does the rest."""
@@ -195,9 +207,19 @@ class _Lane:
             self._producer.purge()
             self._producer.abort_transaction(ABORT_S)
 
-    def _check(self) -> None:
+    def _serve(self, call: Callable[[float], int], timeout_s: float) -> int:
+        """Have the client report on records, and answer what it answers. Raises KafkaException, _Undelivered."""
+        try:
+            left = call(timeout_s)
+        except SystemError as error:
+            # The client raises a fatal error amid its reports; if one more comes behind it, Python finds a callback
+            # that ended well with an exception set, and says that instead.
+            if isinstance(error.__cause__, KafkaException):
+                raise error.__cause__ from None
+            raise
         if self._failures:
             raise _Undelivered(f"a record was not delivered: {self._failures[0].str()}")
+        return left
 
 
 def _size(row: Record) -> int:
@@ -206,8 +228,8 @@ def _size(row: Record) -> int:
 
 def said(error: Exception) -> str:
     """What is wrong, for people."""
-    if isinstance(error, NativeError) and error.kind == ANOTHER_QUERY:
-        return f"{error}; the option transactionalId names the sink"
+    if isinstance(error, NativeError) and error.kind in ADVICE:
+        return f"{error}; {ADVICE[error.kind]}"
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
         return error.args[0].str()
     return str(error)

@@ -23,6 +23,9 @@ from dataclasses import dataclass
 BUCKET_OFFSETS = 256
 """A pair of neighbours shares one bucket, mostly, with few others."""
 
+MISSING, MISSING_INVARIANT = "missing", 5
+"""The kind of findings of what is not there at all: no row tells of it, so the driver looks (`directory`)."""
+
 _SEQUENCES = 1 << 31
 
 
@@ -408,7 +411,7 @@ _MARKERS = (
             from {runs}
         ) r join {known} using (log, producer)
         left anti join {places} p on p.log = r.log and p.producer = r.producer and p.base = r.first_offset
-        where first_offset >= whole_from and first_offset >= known_from
+        where first_offset >= known_from
         """,
         (
             Rule(
@@ -479,7 +482,7 @@ _TOLD = (
             Rule(
                 "lanes apart",
                 3,
-                "neighbours and unit = before.unit and fate = 'COMMITTED' and place <> before.place + before.records",
+                "unit = before.unit and place <> before.place + before.records",
                 "place",
                 """
                 format_string('%s: transaction %d.%d.%d lies here, due is %d, behind the lane before', unit,

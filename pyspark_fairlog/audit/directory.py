@@ -9,7 +9,7 @@ another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +58,7 @@ class AuditedLog:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Keys of one log, from `start` up to, and without, `end`; the last range of a log has no end."""
+    """Keys of one log, from `start` up to, and without, `end`; the last range of a log ends with the log."""
 
     log: int
     part: int
@@ -66,6 +66,9 @@ class Range:
     name: str
     start: int
     end: int | None
+    log_end: int
+    """The log's next offset. What stands there and behind it was staged by a copy that did not come to its end: no part
+    of the log, and for `fairlog verify` to look at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,8 @@ class Audited:
     tasks: Sequence[Sequence[Range]]
     group_journals: int
     """0 for a backup, which has none."""
+    missing: Sequence[str]
+    """What the cluster store says there is, and is not there: a sentence for each."""
 
 
 def survey_directory(directory: Path, *, has_journals: bool, task_bytes: int = TASK_BYTES) -> Audited:
@@ -107,6 +112,7 @@ def survey_directory(directory: Path, *, has_journals: bool, task_bytes: int = T
         logs,
         divided(logs, task_bytes=task_bytes),
         store.node.group_journal_count if has_journals else 0,
+        [*_missing_logs(directory, store, logs), *(_missing_journals(directory, store) if has_journals else ())],
     )
 
 
@@ -123,7 +129,7 @@ def divided(logs: Iterable[AuditedLog], *, task_bytes: int) -> list[list[Range]]
             if room <= 0 or len(tasks[-1]) >= _LOGS_PER_TASK:
                 tasks.append([])
                 room = task_bytes
-            tasks[-1].append(Range(log.log, part, log.name, start, end))
+            tasks[-1].append(Range(log.log, part, log.name, start, end, log.next_offset))
             room -= log.size_bytes // parts
     return tasks
 
@@ -153,6 +159,25 @@ def _logs(store: StoreContent, records: dict[bytes, LogRecord]) -> list[AuditedL
     if len(numbers) < len(found):
         raise NotAuditable("two of the data logs have the same number")
     return found
+
+
+def _missing_logs(directory: Path, store: StoreContent, logs: Iterable[AuditedLog]) -> Iterator[str]:
+    """Data logs of topics that are served. After a crash a topic that has just been made may lack some."""
+    if data_directory.last_run_ended(directory) != "closed":
+        return
+    there = {log.name for log in logs}
+    for topic in store.served:
+        for log in topic.logs():
+            if str(log) not in there:
+                yield f"the data log of {_shown(log, topic)} is missing, though its topic is served"
+
+
+def _missing_journals(directory: Path, store: StoreContent) -> Iterator[str]:
+    """Group journals, of which none may be gone once they were begun."""
+    for number in range(store.node.group_journal_count if store.group_journals_begun else 0):
+        where = f"{data_directory.GROUP_JOURNALS}/{number}"
+        if not data_directory.names_in(directory / where):
+            yield f"{where} is missing, or empty: what its transactions were answered is lost"
 
 
 def _shown(log: LogId, topic: Topic | None) -> str:

@@ -73,7 +73,7 @@ def audit(
     try:
         with _settings(spark, audited):
             frames = _rows(spark, audited, kept, task_bytes=task_bytes)
-            found = _kept(_findings(spark, frames, markers=any(log.markers for log in audited.logs)), kept)
+            found = _findings(spark, frames, markers=any(log.markers for log in audited.logs)).localCheckpoint()
             kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().orderBy("kind").collect()}
             first = found.orderBy("log", "offset", "kind").limit(findings_max).collect() if kinds else []
             numbers = _numbers(spark, frames)
@@ -82,10 +82,13 @@ def audit(
             frame.unpersist()
     names = {log.log: log.shown for log in audited.logs}
     findings = [
-        Finding(row["kind"], row["invariant"], names.get(row["log"]), row["offset"], row["what"]) for row in first
+        *(Finding(checks.MISSING, checks.MISSING_INVARIANT, None, None, what) for what in audited.missing),
+        *(Finding(row["kind"], row["invariant"], names.get(row["log"]), row["offset"], row["what"]) for row in first),
     ]
+    if audited.missing:
+        kinds[checks.MISSING] = len(audited.missing)
     return Report(
-        findings,
+        findings[:findings_max],
         kinds,
         proved={query.name: numbers[query.name] for query in checks.PROVED},
         not_proved={query.name: numbers[query.name] for query in checks.NOT_PROVED if numbers[query.name]},
@@ -130,7 +133,7 @@ def _rows(spark: SparkSession, audited: Audited, kept: list[DataFrame], *, task_
         frames[name] = _kept(rows, kept)
     for view in checks.VIEWS:
         rows = _query(spark, view.sql, frames)
-        frames[view.name] = _kept(rows, kept) if view.kept else rows
+        frames[view.name] = _computed(rows) if view.kept else rows
     return frames
 
 
@@ -139,6 +142,19 @@ def _kept(rows: DataFrame, kept: list[DataFrame]) -> DataFrame:
     kept.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
     kept[-1].count()
     return kept[-1]
+
+
+def _computed(rows: DataFrame) -> DataFrame:
+    """As `_kept`, and without the plan that they come of.
+
+    Views are made of views, and checks of these: with all that is below them the plans would be so large that to make
+    them takes longer than to run them. The rows cannot be computed again where an executor is lost: then the job fails.
+    """
+    kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
+    kept.count()  # before the plan is cut, so that Spark knows how many there are
+    computed = kept.localCheckpoint()
+    kept.unpersist()
+    return computed
 
 
 def _logs(spark: SparkSession, logs: Sequence[AuditedLog]) -> DataFrame:

@@ -200,14 +200,13 @@ def _read_range(logs: StoredLogs, range_: Range) -> Iterator[Row]:
     try:
         if range_.part:
             first = next(log, None)
-            if first is None or (before := _key(first)) is None:
+            if first is None or (before := _key(first)) is None or before >= range_.log_end:
                 return
         while range_.end is None or before is None or before < range_.end:
             batch = next(log, None)
-            if batch is None:
+            if batch is None or ((key := _key(batch)) is not None and key >= range_.log_end):
                 return
             yield _batch_row(range_, batch, None if before is None else before + 1)
-            key = _key(batch)
             before = before if key is None else key
     except DamagedPage as error:
         what = f"{error}: batches of this log cannot be read from here on"

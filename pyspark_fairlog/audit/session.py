@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
+
+from pyspark_fairlog.pipeline.reasons import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,16 +22,18 @@ _LOCAL_SETTINGS = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host":
 
 
 class SparkUnavailable(Exception):
-    """There is no Spark to run the job on. The message says what is missing."""
+    """There is no Spark to run the job on, or it has given the job up. The message says what is missing, or why."""
 
 
 @contextmanager
 def spark_session(master: str) -> Generator[SparkSession]:
     """A session on `master`, stopped at the end; a setting of `spark-defaults.conf` gives way to those made here.
 
-    Python workers are those of this interpreter's path. Raises SparkUnavailable.
+    Python workers are those of this interpreter's path. Raises SparkUnavailable, also for what Spark raises in the
+    block.
     """
     try:
+        from py4j.protocol import Py4JError, Py4JNetworkError  # pyright: ignore[reportMissingTypeStubs]
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -40,13 +44,16 @@ def spark_session(master: str) -> Generator[SparkSession]:
         builder = builder.config(name, value)
     try:
         session = builder.getOrCreate()
-    except (PySparkException, OSError) as error:
+    except (PySparkException, Py4JError, OSError) as error:  # of Py4J: a session that is not there converts none yet
         raise SparkUnavailable(
-            f"Spark could not be started ({str(error).splitlines()[0]}): it needs Java 17 or newer, on the path or in "
+            f"Spark could not be started ({reason(str(error))}): it needs Java 17 or newer, on the path or in "
             f"JAVA_HOME, and to reach the master {master}"
         ) from error
     try:
         session.sparkContext.setLogLevel("ERROR")
         yield session
+    except (PySparkException, Py4JError, ConnectionError) as error:  # the last two: the JVM is gone
+        raise SparkUnavailable(f"Spark has given the job up: {reason(str(error))}") from error
     finally:
-        session.stop()
+        with suppress(Py4JNetworkError, ConnectionRefusedError, ConnectionResetError):  # it is gone already
+            session.stop()

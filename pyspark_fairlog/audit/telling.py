@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from coordinator.machine import group_of
+from coordinator.sinks.lane_ids import group_of
 from fairlog import data_directory
 from fairlog.verify.transactions import GroupHistory, Told, read_history
 from fairlog_types import CorruptStorage, StorageFailure
-from journal import group_journal
+from journal import group_history
 from journal.segment import Fsync, JournalKind
 from journal.survey import survey
 from pyspark_fairlog.audit.reading import TOLD, Row
@@ -21,9 +21,9 @@ def read_group_journal(directory: Path, number: int, logs: Mapping[str, int]) ->
     where = f"{data_directory.GROUP_JOURNALS}/{number}"
     try:
         journal = survey(directory / where, kind=JournalKind.GROUP)
-        found = group_journal.read_history(journal)
+        found = group_history.read_history(journal)
         history = read_history(
-            where, (group_journal.decode_frame(journal, frame, kind) for frame, kind in found.frames)
+            where, (group_history.decode_frame(journal, frame, kind) for frame, kind in found.frames)
         )
         history.loses_nothing = journal.begun_with in (None, Fsync.COMMIT)
     except (CorruptStorage, StorageFailure, OSError) as error:

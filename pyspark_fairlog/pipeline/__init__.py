@@ -6,7 +6,7 @@ In the order in which it runs:
     checkpoints, session    a directory and a Spark session for it
     steps                   a streaming query of each step
     records                 records of a topic as rows of a table, and rows as records
-    updates, parquet        two ways in which rows are written, besides the sink's own
+    parquet                 rows of micro-batches as files
     running                 watch the queries until they end
     progress, ends          how far they are
     reasons                 why one failed, in a sentence

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -26,10 +26,13 @@ POLL_S = 0.1
 
 
 @contextmanager
-def held(directory: Path, *, patience_s: float = DYING_S) -> Generator[BinaryIO]:
+def held(
+    directory: Path, *, patience_s: float = DYING_S, on_wait: Callable[[], None] = lambda: None
+) -> Generator[BinaryIO]:
     """Hold `directory`, making it if need be; the block is given the log, to which Spark's processes are to write.
 
-    Raises PlanError if another run has it for longer than `patience_s`, or it cannot be made.
+    `on_wait` is called once if another run has it. Raises PlanError if that one has it for longer than `patience_s`,
+    or it cannot be made.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -37,11 +40,12 @@ def held(directory: Path, *, patience_s: float = DYING_S) -> Generator[BinaryIO]
     except OSError as error:
         raise PlanError(f"cannot use {directory} for checkpoints: {error.strerror}") from error
     with log:
-        _lock(log, directory, time.monotonic() + patience_s)
+        _lock(log, directory, time.monotonic() + patience_s, on_wait)
         yield log
 
 
-def _lock(log: BinaryIO, directory: Path, deadline: float) -> None:
+def _lock(log: BinaryIO, directory: Path, deadline: float, on_wait: Callable[[], None]) -> None:
+    said = False
     while True:
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,6 +54,9 @@ def _lock(log: BinaryIO, directory: Path, deadline: float) -> None:
                 raise PlanError(
                     f"a pipeline runs with the checkpoints in {directory} already: stop it, or use another directory"
                 ) from error
+            if not said:
+                on_wait()
+                said = True
             time.sleep(POLL_S)
         else:
             return

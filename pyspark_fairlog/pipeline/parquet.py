@@ -1,4 +1,4 @@
-"""Rows of micro-batches as Parquet files, each batch written once.
+"""Rows of micro-batches as Parquet files, each batch written once (docs/formats/parquet-batches.md).
 
     DIR/batch=0/part-….parquet      what is there is whole, and stays as it is
     DIR/batch=1/part-….parquet
@@ -29,7 +29,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,12 +77,22 @@ class ParquetBatches:
         publish(written, target)
 
 
+def refuse_column_of_directories(columns: Iterable[str]) -> None:
+    """Raises PlanError for a column `batch`: readers take the one of that name from `batch=<id>`, not from the file."""
+    for name in columns:
+        if name.lower() == "batch":
+            raise PlanError(
+                f"the SELECT has a column {name}, and readers of Parquet make one of that name of the directories "
+                "batch=0, batch=1, …: name it otherwise, with AS"
+            )
+
+
 def own(directory: Path, query: str) -> None:
     """Make the directory `query`'s, and clear away what no run has finished. Raises PlanError if it is another's."""
     directory.mkdir(parents=True, exist_ok=True)
     note = directory / OWNER
     try:
-        owner = json.loads(note.read_text(encoding="utf-8"))["query"]
+        owner = _owner(note)
     except FileNotFoundError:
         if any(directory.glob("batch=*")):
             raise PlanError(f"{directory} holds batches and no {OWNER}: they are not of a pipeline") from None
@@ -90,8 +100,6 @@ def own(directory: Path, query: str) -> None:
         fresh.write_text(json.dumps({"version": _VERSION, "query": query}) + "\n", encoding="utf-8")
         publish(fresh, note)
         return
-    except (ValueError, KeyError, TypeError) as error:
-        raise PlanError(f"{note} is damaged: it should name the query whose batches are here") from error
     if owner != query:
         raise PlanError(
             f"{directory} holds the batches of query {owner}, and this is query {query}, whose batches begin at 0 "
@@ -102,6 +110,24 @@ def own(directory: Path, query: str) -> None:
         unfinished.rename(directory / f"{_DEAD}{uuid.uuid4().hex}")
     for dead in directory.glob(f"{_DEAD}*"):
         shutil.rmtree(dead)
+
+
+def _owner(note: Path) -> str:
+    """The query that the note names. Raises FileNotFoundError, and PlanError if the note is not valid."""
+    try:
+        found: object = json.loads(note.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        found = None
+    match found:
+        case {"version": int(version), "query": str(query)} if version == _VERSION:
+            return query
+        case {"version": int(version)} if version != _VERSION:
+            raise PlanError(
+                f"{note} is of version {version}, and {_VERSION} is known: use the release of Fairlog that has written "
+                "it, or a later one"
+            )
+        case _:
+            raise PlanError(f"{note} is damaged: it should name the query whose batches are here")
 
 
 def publish(written: Path, target: Path) -> None:

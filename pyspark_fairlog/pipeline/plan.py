@@ -31,6 +31,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _INTERVAL = re.compile(r"[0-9]+ (milliseconds?|seconds?|minutes?|hours?|days?)")
 _WATERMARK = re.compile(rf"(\w+) ({_INTERVAL.pattern})")
+_MASTER = re.compile(r"local(-cluster)?(\[.*\])?|yarn|(spark|k8s)://.+")
+"""As spark-submit judges it, which says so in its log only, and ends."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 T = TypeVar("T")
@@ -104,6 +106,8 @@ class Pipeline:
     """`available-now`: work off what is there and end. An interval such as `5 seconds`: how often a micro-batch begins.
     None: each begins as soon as the one before it is done."""
     records_per_batch: int | None = None
+    skip_lost: bool = False
+    """Go on where records are gone that were not read; else they end the pipeline."""
     spark: Mapping[str, str] = field(default_factory=dict[str, str])
     """Settings of Spark, by their full names."""
 
@@ -182,9 +186,10 @@ def _pipeline(settings: dict[str, object], steps: list[dict[str, object]], *, on
         ),
         checkpoint=checkpoint,
         bootstrap=taken.take("bootstrap", _text, default=DEFAULT_BOOTSTRAP),
-        master=taken.take("master", _text, default=DEFAULT_MASTER),
+        master=taken.take("master", _master, default=DEFAULT_MASTER),
         trigger=taken.take_optional("trigger", _trigger),
         records_per_batch=taken.take_optional("records_per_batch", _count),
+        skip_lost=taken.take("skip_lost", _switch, default=False),
         spark=taken.take("spark", _spark_settings, default={}),
     )
     taken.done()
@@ -328,6 +333,13 @@ def _watermark(value: object) -> Watermark:
     if found is None:
         raise ValueError(f"{value!r} is not a column and how late it may be, as in 'at 10 minutes'")
     return Watermark(found[1], found[2])
+
+
+def _master(value: object) -> str:
+    text = _text(value)
+    if not _MASTER.fullmatch(text):
+        raise ValueError(f"{text!r} is none of Spark's: local[2], local[*], spark://HOST:PORT, yarn, k8s://URL")
+    return text
 
 
 def _trigger(value: object) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from pyspark_fairlog.options import OURS
+
 OUT = "fairlog_out"
 """The observed metric that counts the rows that a step writes (`steps`)."""
 
@@ -66,6 +68,7 @@ def ends_of(offsets: object) -> Ends | None:
     return {
         (topic, int(partition)): int(end)
         for topic, partitions in named.items()
+        if not topic.startswith(OURS)
         for partition, end in partitions.items()
     }
 

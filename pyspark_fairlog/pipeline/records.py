@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions
-from pyspark.sql.types import ArrayType, AtomicType, BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, AtomicType, BinaryType, BooleanType, StringType, StructField, StructType
 
 from pyspark_fairlog.pipeline.plan import PlanError
 
@@ -40,12 +40,20 @@ BAD_HEADERS = """array(
     named_struct('key', 'offset', 'value', CAST(CAST(offset AS STRING) AS BINARY)))"""
 """Where a bad value stood."""
 
+JSON_OPTIONS = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Of what is written. Times have all the digits that Spark knows: by default it would cut them to milliseconds."""
+
 _CORRUPT = "_corrupt"
 _PARSED = "_parsed"
 _VALUES = "_values"
+_END = "_end"
 _VALUE = f"get({_PARSED}.{_VALUES}, 0)"
 _BAD = f"""value IS NOT NULL AND ({_PARSED}.{_CORRUPT} IS NOT NULL
-    OR {_VALUE} IS NULL OR size({_PARSED}.{_VALUES}) > 1)"""
+    OR {_VALUE} IS NULL OR size({_PARSED}.{_VALUES}) <> 2 OR get({_PARSED}.{_VALUES}.{_END}, 1) IS NULL)"""
 _WHERE_IT_STANDS = """concat('the value at offset ', offset, ' of ', topic, ', partition ', partition,
     ', is not of the schema: ', substr(CAST(value AS STRING), 1, 200))"""
 
@@ -54,7 +62,7 @@ def rows_of(records: DataFrame, schema: StructType, *, leave_out_bad: bool) -> D
     """The table of the records' values. Raises PlanError if the schema has a column twice, or one of `BESIDES`."""
     names = [name.lower() for name in schema.names]
     for name in names:
-        if name in (*BESIDES, _CORRUPT):
+        if name in (*BESIDES, _CORRUPT, _END):
             raise PlanError(f"a schema has no column {name}: the table has one of that name besides")
         if names.count(name) > 1:
             raise PlanError(f"the schema has two columns of the name {name}")
@@ -93,7 +101,7 @@ def records_of(rows: DataFrame) -> DataFrame:
         raise PlanError(f"the column key is of the type {key.dataType.simpleString()}, and must be a text or a number")
     return rows.select(
         (functions.lit(None) if key is None else functions.col("key")).cast(StringType()).alias("key"),
-        functions.to_json(functions.struct(*map(_quoted, value.names)), {"ignoreNullFields": "false"}).alias("value"),
+        functions.to_json(functions.struct(*map(_quoted, value.names)), JSON_OPTIONS).alias("value"),
     )
 
 
@@ -116,11 +124,15 @@ def _others() -> str:
 
 
 def _parsed(records: DataFrame, schema: StructType) -> DataFrame:
-    # As the only one of a list: Spark's parser reads one JSON value, and does not look at what stands behind it.
-    full = StructType([StructField(_VALUES, ArrayType(schema)), StructField(_CORRUPT, StringType())])
+    # As the first of a list, with a mark of ours behind it: Spark's parser reads one JSON value, and does not look at
+    # what stands behind that. A value that closes the list by itself, such as {"id": 1}]}, leaves the mark outside.
+    listed_as = ArrayType(StructType([*schema.fields, StructField(_END, BooleanType())]))
+    full = StructType([StructField(_VALUES, listed_as), StructField(_CORRUPT, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     listed = functions.concat(
-        functions.lit(f'{{"{_VALUES}":['), functions.col("value").cast("string"), functions.lit("]}")
+        functions.lit(f'{{"{_VALUES}":['),
+        functions.col("value").cast("string"),
+        functions.lit(f',{{"{_END}":true}}]}}'),
     )
     return records.withColumn(_PARSED, functions.from_json(listed, full, options))
 

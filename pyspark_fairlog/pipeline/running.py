@@ -2,7 +2,7 @@
 
 A pipeline that goes on has all its queries at once. One that works off what is there and ends (`available-now`) has one
 after the other, in their order: a step takes the end of its topic when it begins, and what the steps before it have
-written must be there by then. It is waited for, because a commit is answered before its records can be read.
+written is there by then, because a commit is answered when its records can be read.
 
 Stopping loses nothing: the micro-batch that is under way is not committed, and the next run does it again.
 """
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyspark_fairlog.native import NativeError
-from pyspark_fairlog.pipeline.ends import wait_until_readable
+from py4j.protocol import Py4JNetworkError  # pyright: ignore[reportMissingTypeStubs]
+
 from pyspark_fairlog.pipeline.plan import Pipeline
 from pyspark_fairlog.pipeline.progress import Ends, StepProgress, behind, folded
 from pyspark_fairlog.pipeline.reasons import reason
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 LOOK_S = 0.5
 """How often the queries are looked at."""
+
+GONE = (Py4JNetworkError, ConnectionRefusedError, ConnectionResetError)
+"""What py4j raises when there is no JVM any more."""
 
 Show = Callable[[Sequence[StepProgress]], None]
 AskEnds = Callable[[Iterable[str]], Ends | None]
@@ -42,25 +45,24 @@ def run_pipeline(
     spark: SparkSession, pipeline: Pipeline, stop: threading.Event, *, show: Show, ask_ends: AskEnds
 ) -> Sequence[StepProgress]:
     """Run until the pipeline ends, or `stop` is set; answers how far it came. Raises PlanError, StepFailed."""
+    try:
+        return _run(spark, pipeline, stop, show, ask_ends)
+    except GONE as error:
+        raise StepFailed(
+            "Spark's JVM is gone: it was killed, perhaps for want of memory, which spark.driver.memory sets; the same "
+            "command goes on from here"
+        ) from error
+
+
+def _run(
+    spark: SparkSession, pipeline: Pipeline, stop: threading.Event, show: Show, ask_ends: AskEnds
+) -> Sequence[StepProgress]:
     planned = plan_steps(spark, pipeline)
     progress = {each.step.name: StepProgress(each.step.name) for each in planned}
     for together in [[each] for each in planned] if pipeline.ends else [list(planned)]:
         if not stop.is_set():
             _run_together(together, progress, stop, show, ask_ends)
-        if pipeline.ends and not stop.is_set():
-            _wait_until_readable(pipeline, together, stop)
     return list(progress.values())
-
-
-def _wait_until_readable(pipeline: Pipeline, steps: Sequence[PlannedStep], stop: threading.Event) -> None:
-    """The next step would take an end of its topic without the last batch, and so would who reads the output."""
-    names = ", ".join(each.step.name for each in steps)
-    try:
-        wait_until_readable(pipeline.bootstrap, [each.step.transactional_id for each in steps], stop)
-    except (ConnectionError, NativeError, TimeoutError) as error:
-        raise StepFailed(
-            f"step {names} has done its work, and it cannot be told whether that can be read: {error}"
-        ) from error
 
 
 def _run_together(
@@ -93,9 +95,10 @@ def _run_together(
 
 
 def _looked_at(before: StepProgress, step: PlannedStep, query: StreamingQuery, ends: Ends | None) -> StepProgress:
-    after = before
-    for report in query.recentProgress:
-        after = folded(after, json.loads(report.json), reads=step.reads)
+    after, last = before, query.lastProgress
+    if last is not None and last.timestamp > before.reported:  # the list is long, and mostly known
+        for report in query.recentProgress:
+            after = folded(after, json.loads(report.json), reads=step.reads)
     if ends is None:
         return replace(after, behind=None)
     return replace(

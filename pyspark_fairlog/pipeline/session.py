@@ -13,11 +13,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from pyspark_fairlog.pipeline.plan import PlanError
+from pyspark_fairlog.pipeline.reasons import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +50,7 @@ def spark_session(name: str, master: str, settings: Mapping[str, str], log: Bina
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from py4j.protocol import Py4JNetworkError  # pyright: ignore[reportMissingTypeStubs]
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(master).appName(f"fairlog pipeline {name}")
@@ -59,12 +61,13 @@ def spark_session(name: str, master: str, settings: Mapping[str, str], log: Bina
             session = builder.getOrCreate()
         except Exception as error:
             raise PlanError(
-                f"Spark cannot be started on {master}: {_first_line(error)}; {log.name} says more"
+                f"Spark cannot be started on {master}: {reason(str(error))}; {log.name} says more"
             ) from error
     try:
         yield session
     finally:
-        session.stop()
+        with suppress(Py4JNetworkError, ConnectionRefusedError, ConnectionResetError):  # it is gone already
+            session.stop()
 
 
 def _defaults(master: str) -> Mapping[str, str]:
@@ -83,10 +86,6 @@ def _defaults(master: str) -> Mapping[str, str]:
             "spark.driver.host": "127.0.0.1",
         }
     return settings
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 @contextmanager

@@ -12,27 +12,32 @@ set aside are read beside the good ones and written in the same batch, so they a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from py4j.protocol import Py4JJavaError  # pyright: ignore[reportMissingTypeStubs]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
 from pyspark_fairlog.pipeline import records
-from pyspark_fairlog.pipeline.parquet import ParquetBatches
+from pyspark_fairlog.pipeline.parquet import ParquetBatches, refuse_column_of_directories
 from pyspark_fairlog.pipeline.plan import Pipeline, PlanError, Step, ToParquet, ToTopic
 from pyspark_fairlog.pipeline.progress import OUT
 from pyspark_fairlog.pipeline.reasons import reason
-from pyspark_fairlog.pipeline.updates import TopicBatches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 FORMAT = "fairlog"
+
+T = TypeVar("T")
+
+REFUSALS = (PySparkException, Py4JJavaError)
+"""What Spark raises: errors that Python knows of, and others as they are in Java."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +66,12 @@ class PlannedStep:
             writer = writer.foreachBatch(ParquetBatches(Path(step.to.directory), lambda: query_id(checkpoint)))
         elif step.mode == "update":
             sink = {**_sink_options(self.pipeline, step), "checkpointLocation": str(checkpoint)}
-            writer = writer.foreachBatch(TopicBatches(sink))
+            writer = writer.foreachBatch(_into_topics(sink))
         else:
             writer = writer.format(FORMAT).options(**_sink_options(self.pipeline, step))
         try:
             return writer.start()
-        except PySparkException as error:
+        except REFUSALS as error:
             raise _refused(step, error) from error
 
 
@@ -80,7 +85,7 @@ def plan_steps(spark: SparkSession, pipeline: Pipeline) -> Sequence[PlannedStep]
             output = output_of(step, source, values)
         except PlanError as error:
             raise PlanError(f"step {step.name}: {error}") from error
-        except PySparkException as error:
+        except REFUSALS as error:
             raise _refused(step, error) from error
         counted = output.observe(OUT, functions.count(functions.lit(1)).alias("rows"))
         planned.append(PlannedStep(step, pipeline, counted))
@@ -95,13 +100,15 @@ def output_of(step: Step, source: DataFrame, values: dict[str, StructType]) -> D
     """
     schema = None if step.raw else _schema(step, values)
     table = source if schema is None else records.rows_of(source, schema, leave_out_bad=step.bad is not None)
-    if step.watermark is not None:
-        table = table.withWatermark(step.watermark.column, step.watermark.delay)
+    watermark = step.watermark
+    if watermark is not None:
+        table = _judged("the watermark", lambda: table.withWatermark(watermark.column, watermark.delay))
     table.createOrReplaceTempView(step.table)
-    selected = source.sparkSession.sql(step.sql)
+    selected = _judged(f"the SQL, whose table is called {step.table}", lambda: source.sparkSession.sql(step.sql))
     if not selected.isStreaming and source.isStreaming:
         raise PlanError(f"the SELECT does not read the table {step.table}")
     if isinstance(step.to, ToParquet):
+        refuse_column_of_directories(selected.columns)
         return selected
     if schema is None:
         return records.raw_records_of(selected)
@@ -112,6 +119,15 @@ def output_of(step: Step, source: DataFrame, values: dict[str, StructType]) -> D
     return records.with_topic(output, step.to.topic).unionByName(records.bad_of(source, schema, step.bad))
 
 
+def _into_topics(options: Mapping[str, str]) -> Callable[[DataFrame, int], None]:
+    """For `foreachBatch`, because Spark refuses the mode *update* to a sink that is written in Python."""
+
+    def write(rows: DataFrame, batch: int) -> None:
+        rows.write.format(FORMAT).mode("append").options(**options).option("batchId", str(batch)).save()
+
+    return write
+
+
 def query_id(checkpoint: Path) -> str:
     """The id of the query whose checkpoint it is, which a query has from its first start on, over restarts."""
     return json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
@@ -120,10 +136,19 @@ def query_id(checkpoint: Path) -> str:
 def _schema(step: Step, values: Mapping[str, StructType]) -> StructType:
     if step.schema is None:
         return values[step.source]
-    schema = StructType.fromDDL(step.schema)
+    text = step.schema
+    schema = _judged(f"the schema {text.strip()!r}", lambda: StructType.fromDDL(text))
     if not isinstance(schema, StructType):
         raise PlanError(f"the schema {step.schema!r} has no columns: it is a list of names with their types")
     return schema
+
+
+def _judged(what: str, ask: Callable[[], T]) -> T:
+    """What Spark makes of a text of the user's. Raises PlanError, which says of which one."""
+    try:
+        return ask()
+    except REFUSALS as error:
+        raise PlanError(f"{what}: {reason(str(error))}") from error
 
 
 def _address(pipeline: Pipeline) -> Mapping[str, str]:
@@ -134,6 +159,8 @@ def _source_options(pipeline: Pipeline, step: Step) -> Mapping[str, str]:
     options = {**_address(pipeline), "subscribe": step.source, "startingOffsets": "earliest"}
     if pipeline.records_per_batch is not None:
         options["maxOffsetsPerTrigger"] = str(pipeline.records_per_batch)
+    if pipeline.skip_lost:
+        options["failOnDataLoss"] = "false"
     return options
 
 
@@ -149,5 +176,5 @@ def _sink_options(pipeline: Pipeline, step: Step) -> Mapping[str, str]:
     return options
 
 
-def _refused(step: Step, error: PySparkException) -> PlanError:
+def _refused(step: Step, error: Exception) -> PlanError:
     return PlanError(f"step {step.name}: {reason(str(error))}")

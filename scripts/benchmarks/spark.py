@@ -14,13 +14,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import pyspark
 from peers import kafka_artifacts
 from peers.interface import Peer, Tuning
 
 from benchmarks.client import ClientProcess
 from benchmarks.rows import Measured, Measurements, counted, sampled
 from benchmarks.scenario import Bench, Case, Lifetime, NotMeasured, Scenario
-from benchmarks.spark_jobs import CONNECTOR, OURS, RECORD_BYTES
+from benchmarks.spark_jobs import CONNECTOR, LARGE_BATCHES, OURS, RECORD_BYTES, UNCOMMITTED
+from benchmarks.spark_sinks import NOTHING, TIMED
 
 SOURCE_RECORDS, SINK_ROWS = 400_000, 200_000
 PARTITIONS = 2
@@ -50,21 +52,42 @@ def rows_read_share(written: int, read: int) -> float:
     return 100.0 * min(read, written) / written
 
 
+def _all_read(answer: tuple[float, int], kind: str, records: int) -> float:
+    """The seconds of `Jobs.read`. Raises AssertionError if rows are missing."""
+    seconds, count = answer
+    if count != records:
+        raise AssertionError(f"{shown(kind)} has read {count:,} rows of {records:,}")
+    return seconds
+
+
+def _all_written(answer: tuple[float, int], kind: str, rows: int) -> float:
+    """The seconds of `Jobs.write`. Raises AssertionError if rows are missing, or if ours has written some twice."""
+    seconds, records = answer
+    if records < rows or (kind == OURS and records > rows):
+        raise AssertionError(f"{shown(kind)} has made {records:,} records of {rows:,} rows")
+    return seconds
+
+
 class Spark:
     """Four cases; Spark's sessions are kept from case to case."""
 
     name = "spark"
     question = (
-        'The same Spark job by `format("fairlog")` and by Spark\'s Kafka connector, in sessions of `local[2]`. '
+        'The same Spark job by `format("fairlog")` and by Spark\'s Kafka connector, in sessions of `local[2]` '
+        f"(Spark {pyspark.__version__}, connector {kafka_artifacts.connector_version()}). "
         f"*Source*: {SOURCE_RECORDS:,} records of {RECORD_BYTES} B in {PARTITIONS} partitions, read as a batch into "
-        f"nothing. *Sink*: {SINK_ROWS:,} rows of {RECORD_BYTES} B, made on the way, written as a batch by two tasks: "
-        f"ours exactly once, the connector's at least once. *Micro-batch*: {MICRO_BATCHES} batches of "
-        f"{MICRO_BATCH_ROWS:,} small rows, of which the first {LEFT_OUT} are left out, as Spark reports `addBatch`; "
-        f"and, without Spark, {COMMITS} group commits of {LANES} lanes with {LANE_RECORDS} records each, as the driver "
-        "sees them. *Hung*: a stream of "
+        "nothing: rows of seven columns with either, what Spark takes to have them from Python included. "
+        f"*Sink*: {SINK_ROWS:,} rows of {RECORD_BYTES} B, made on the way, written as a batch by two tasks: "
+        "ours exactly once; the connector's at least once, with its defaults (batches of 16 KB at once) and with those "
+        f"of our client (1 MB, 5 ms). *Micro-batch*: {MICRO_BATCHES} batches of "
+        f"{MICRO_BATCH_ROWS:,} small rows, of which the first {LEFT_OUT} are left out, as Spark reports `addBatch`, "
+        "with either sink and with one in Python that writes nothing; what each commit takes of it, from the call of "
+        f"our `commit` in the driver's Python to its end; and, without Spark, {COMMITS} group commits of {LANES} lanes "
+        f"with {LANE_RECORDS} records each over a connection that is there. *Hung*: a stream of "
         f"committed records runs in batches of 100 ms; a transaction is left open for {HUNG_S} s (in a quick run "
         f"{QUICK_HUNG_S} s), and plain records are written meanwhile; which share of these was read {SETTLED_S:.0f} s "
-        "after the last, before the transaction ends? Batch jobs run once before they are measured."
+        "after the last, before the transaction ends? The connector reads `read_committed` where nothing else is said. "
+        "Batch jobs run once before they are measured."
     )
     lifetime = Lifetime.SCENARIO
     tuning = Tuning()
@@ -110,11 +133,12 @@ class Spark:
             if first:
                 jobs.call("read", kind=kind, topic="spark-source")
             before_s = peer.cpu_s()
-            seconds, count = jobs.call("read", kind=kind, topic="spark-source")
-            if count != records:
-                raise AssertionError(f"{shown(kind)} has read {count:,} rows of {records:,}")
+            seconds = _all_read(jobs.call("read", kind=kind, topic="spark-source"), kind, records)
             measured[f"rate, {shown(kind)}"] = counted("rows/s", records / seconds)
             measured[f"broker CPU, {shown(kind)}"] = counted("CPU-s", peer.cpu_s() - before_s)
+        answer = jobs.call("read", kind=CONNECTOR, topic="spark-source", isolation=UNCOMMITTED)
+        seconds = _all_read(answer, CONNECTOR, records)
+        measured[f"rate, {shown(CONNECTOR)}, {UNCOMMITTED}"] = counted("rows/s", records / seconds)
         return measured
 
     def _sink(
@@ -127,9 +151,12 @@ class Spark:
             if first:
                 jobs.call("write", kind=kind, topic=f"spark-sink-{kind}", rows=rows)
             before_s = peer.cpu_s()
-            seconds = jobs.call("write", kind=kind, topic=f"spark-sink-{kind}", rows=rows)
+            seconds = _all_written(jobs.call("write", kind=kind, topic=f"spark-sink-{kind}", rows=rows), kind, rows)
             measured[f"rate, {shown(kind)}"] = counted("rows/s", rows / seconds)
             measured[f"broker CPU, {shown(kind)}"] = counted("CPU-s", peer.cpu_s() - before_s)
+        answer = jobs.call("write", kind=CONNECTOR, topic=f"spark-sink-{CONNECTOR}", rows=rows, options=LARGE_BATCHES)
+        seconds = _all_written(answer, CONNECTOR, rows)
+        measured[f"rate, {shown(CONNECTOR)}, batches of 1 MB"] = counted("rows/s", rows / seconds)
         return measured
 
     def _micro_batch(
@@ -139,11 +166,19 @@ class Spark:
             peer.create_topics(["spark-commits", *(f"spark-batches-{kind}" for kind in kinds)], PARTITIONS)
         measured: dict[str, Measured] = {}
         for kind in kinds:
-            taken = jobs.call(
-                "micro_batches", kind=kind, topic=f"spark-batches-{kind}", count=batches, rows=MICRO_BATCH_ROWS
+            added, committed = jobs.call(
+                "micro_batches",
+                kind=TIMED if kind == OURS else kind,
+                topic=f"spark-batches-{kind}",
+                count=batches,
+                rows=MICRO_BATCH_ROWS,
             )
-            measured[f"addBatch, {shown(kind)}"] = sampled("ms", taken[LEFT_OUT:])
+            measured[f"addBatch, {shown(kind)}"] = sampled("ms", added[LEFT_OUT:])
+            if kind == OURS:
+                measured["commit in the driver"] = sampled("ms", committed[LEFT_OUT:])
         if OURS in kinds:
+            added, _ = jobs.call("micro_batches", kind=NOTHING, topic="none", count=batches, rows=MICRO_BATCH_ROWS)
+            measured["addBatch, a sink in Python that writes nothing"] = sampled("ms", added[LEFT_OUT:])
             committer = bench.client(
                 peer, "benchmarks.spark_jobs:Committer", topic="spark-commits", partitions=PARTITIONS
             )

@@ -11,17 +11,23 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from node_process import ROOT
+
+from benchmarks.spark_sinks import TIMES, NothingSource, TimedSource, times_ms
 
 RECORD_BYTES = 1000
 WAIT_S = 300.0
 _POLL_S = 0.02
 
 OURS, CONNECTOR = "fairlog", "kafka"
+COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
+LARGE_BATCHES = {"kafka.batch.size": "1000000", "kafka.linger.ms": "5"}
+"""What librdkafka has by default, and with it our sink; the connector's producer has 16 KB and 0 ms."""
 
 
 class Jobs:
@@ -50,27 +56,38 @@ class Jobs:
         for name, value in settings.items():
             builder = builder.config(name, value)
         self._spark = builder.getOrCreate()
-        self._spark.sparkContext.setLogLevel("ERROR")
+        self._spark.sparkContext.setLogLevel("OFF")  # a query that is stopped in mid-batch is no error here
+        for source in (TimedSource, NothingSource):
+            self._spark.dataSource.register(source)
         self._queries = 0
         self._query: Any = None
 
-    def read(self, kind: str, topic: str) -> tuple[float, int]:
-        """Read the whole topic into nothing: seconds. And how many rows there were, counted afterwards."""
-        started = time.perf_counter()
-        self._rows(kind, topic).write.format("noop").mode("overwrite").save()
-        return time.perf_counter() - started, self._rows(kind, topic).count()
+    def read(self, kind: str, topic: str, isolation: str = COMMITTED) -> tuple[float, int]:
+        """Read the whole topic into nothing: seconds. And how many rows there were, counted afterwards.
 
-    def write(self, kind: str, topic: str, rows: int) -> float:
-        """Write so many rows of 1 KB, made on the way, from two tasks: seconds."""
+        Both formats have made a row of seven columns for Spark by then: one by one from the client's records, or out
+        of an Arrow batch that was handed over from Python.
+        """
+        started = time.perf_counter()
+        self._rows(kind, topic, isolation).write.format("noop").mode("overwrite").save()
+        return time.perf_counter() - started, self._rows(kind, topic, isolation).count()
+
+    def write(self, kind: str, topic: str, rows: int, options: Mapping[str, str] | None = None) -> tuple[float, int]:
+        """Write so many rows of 1 KB, made on the way, from two tasks: seconds, and how many records came of it."""
         made = self._spark.range(0, rows, 1, 2).selectExpr(
             "cast(id as string) as key", f"rpad(cast(id as string), {RECORD_BYTES}, 'x') as value"
         )
+        before = self._records(topic)
         started = time.perf_counter()
-        self._to(kind, made.write.format(kind).mode("append"), topic).save()
-        return time.perf_counter() - started
+        self._to(made.write.format(kind).mode("append"), topic).options(**(options or {})).save()
+        return time.perf_counter() - started, self._records(topic) - before
 
-    def micro_batches(self, kind: str, topic: str, count: int, rows: int) -> list[float]:
-        """A stream of so many micro-batches of `rows` small rows into the topic: what Spark took to add each, in ms."""
+    def micro_batches(self, kind: str, topic: str, count: int, rows: int) -> tuple[list[float], list[float]]:
+        """A stream of so many micro-batches of `rows` small rows into the topic.
+
+        The milliseconds that Spark took to add each; and those that each commit took in the driver's Python, if `kind`
+        is the one that notes them.
+        """
         source = (
             self._spark.readStream.format("rate-micro-batch")
             .option("rowsPerBatch", rows)
@@ -78,13 +95,15 @@ class Jobs:
             .load()
             .selectExpr("cast(value as string) as key", "cast(value as string) as value")
         )
-        writer = self._to(kind, source.writeStream.format(kind), topic).option("checkpointLocation", self._checkpoint())
-        query = writer.start()
+        checkpoint = self._checkpoint()
+        times = Path(f"{checkpoint}.times")
+        writer = self._to(source.writeStream.format(kind), topic).option("checkpointLocation", checkpoint)
+        query = writer.option(TIMES, str(times)).start()
         try:
             deadline = time.monotonic() + WAIT_S
             while (progress := query.recentProgress) is None or len(progress) < count:
                 self._check(query, deadline)
-            return [float(each["durationMs"]["addBatch"]) for each in progress[:count]]
+            return [float(each["durationMs"]["addBatch"]) for each in progress[:count]], times_ms(times)[:count]
         finally:
             query.stop()
 
@@ -114,14 +133,24 @@ class Jobs:
             self._check(self._query, deadline)
         self._query.stop()
 
-    def _rows(self, kind: str, topic: str) -> Any:
-        return self._of(kind, self._spark.read.format(kind), topic).load()
+    def _records(self, topic: str) -> int:
+        """How many the topic has, by what a plain consumer is told of its partitions' ends."""
+        consumer = Consumer({"bootstrap.servers": self._address, "group.id": "counting", "log_level": 0})
+        try:
+            partitions = consumer.list_topics(topic, WAIT_S).topics[topic].partitions
+            ends = [consumer.get_watermark_offsets(TopicPartition(topic, number), WAIT_S) for number in partitions]
+            return sum(end - begin for begin, end in ends)
+        finally:
+            consumer.close()
 
-    def _of(self, kind: str, reader: Any, topic: str) -> Any:
+    def _rows(self, kind: str, topic: str, isolation: str) -> Any:
+        return self._of(kind, self._spark.read.format(kind), topic, isolation).load()
+
+    def _of(self, kind: str, reader: Any, topic: str, isolation: str = COMMITTED) -> Any:
         reader = reader.option("kafka.bootstrap.servers", self._address).option("subscribe", topic)
-        return reader.option("kafka.isolation.level", "read_committed") if kind == CONNECTOR else reader
+        return reader.option("kafka.isolation.level", isolation) if kind == CONNECTOR else reader
 
-    def _to(self, kind: str, writer: Any, topic: str) -> Any:  # noqa: ARG002
+    def _to(self, writer: Any, topic: str) -> Any:
         return writer.option("kafka.bootstrap.servers", self._address).option("topic", topic)
 
     def _checkpoint(self) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import java
 import pytest
+from peers import kafka_artifacts
 
 from scripts.node_process import ROOT, NodeProcess
 
@@ -26,13 +27,25 @@ SPARK_CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
 }
 
 
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+"""For all of Spark's processes, which live for seconds: the second compiler would take most of their time."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_java() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", JAVA_OPTIONS)
+        yield
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session: two cores, no console."""
+    """The session: two cores, no console; with the Kafka connector, where its jars are at hand."""
     if java.find() is None:
         assert "CI" not in os.environ, java.MISSING
         pytest.skip(java.MISSING)
@@ -43,10 +56,25 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master("local[2]").appName("fairlog tests")
     for key, value in SPARK_CONF.items():
         builder = builder.config(key, value)
+    connector = kafka_artifacts.connector_at_hand()
+    if connector is not None:
+        builder = builder.config("spark.jars", ",".join(map(str, sorted(connector.glob("*.jar")))))
     session = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse"))).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """The module's: for tests that make topics of their own, and leave it as it is.
+
+    Some of their records are of 1970: it lives longer than the five minutes after which it would look for such.
+    """
+    node = NodeProcess(tmp_path_factory.mktemp("node") / "data", {"FAIRLOG_RETENTION_CHECK_INTERVAL_MS": "86400000"})
+    node.start()
+    yield node
+    node.stop()
 
 
 @pytest.fixture

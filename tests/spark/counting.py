@@ -1,18 +1,20 @@
 """The query that the sink's tests run: Spark's own counting source, written to a topic, batch after batch.
 
 The source is `rate-micro-batch`, which gives each batch the next `ROWS` numbers and so the same ones in each replay.
-What has to be in the topic then is known: 0, 1, 2, … up to a whole number of batches, each once. Run as a program, it
-is a driver of its own, which a test may kill with all its processes.
+What has to be in the topic then is known: 0, 1, 2, … up to a whole number of batches, each once. Run as a program, this
+is a driver of its own with several such queries, which a test may kill with all its processes.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,25 +73,45 @@ def run(spark: SparkSession, address: str, checkpoint: Path, *, through: int, **
         query.stop()
 
 
+def is_done(query: Any, number: int) -> bool:
+    """Has the query done its batch of that number?"""
+    return query.lastProgress is not None and query.lastProgress["batchId"] >= number
+
+
 def wait_for_batch(query: Any, number: int) -> None:
     deadline = time.monotonic() + RUN_S
-    while query.lastProgress is None or query.lastProgress["batchId"] < number:
+    while not is_done(query, number):
         if not query.isActive:
             query.awaitTermination()  # raises what it failed with
         assert time.monotonic() < deadline, f"batch {number} was not done after {RUN_S:.0f} s"
         time.sleep(POLL_S)
 
 
-class Driver:
-    """The query in a driver of its own; `kill` ends it and all its processes at once."""
+@dataclass(frozen=True)
+class Query:
+    """What a driver of its own is to run until batch `through` is done. Its files are beside its checkpoint."""
 
-    def __init__(self, address: str, checkpoint: Path, *, master: str = "local[2]", **options: str) -> None:
-        command = [sys.executable, "-m", "tests.spark.counting", master, address, str(checkpoint)]
-        self.output_path = checkpoint.with_name(f"driver-{time.monotonic_ns()}.out")
-        with self.output_path.open("wb") as output:
+    address: str
+    checkpoint: str
+    through: int
+    options: Mapping[str, str]
+
+    @property
+    def outcome_path(self) -> Path:
+        """Made when it has ended: empty, or what it has failed with."""
+        return Path(self.checkpoint).with_suffix(".outcome")
+
+
+class Driver:
+    """Queries in a driver of its own; `kill` ends it and all its processes at once."""
+
+    def __init__(self, directory: Path, queries: Sequence[Query], *, master: str) -> None:
+        asked = json.dumps([asdict(query) for query in queries])
+        self._output_path = directory / "driver.out"
+        with self._output_path.open("wb") as output:
             self._child = subprocess.Popen(
-                command + [f"{name}={value}" for name, value in options.items()],
-                cwd=checkpoint.parent,
+                [sys.executable, "-m", "tests.spark.counting", master, asked],
+                cwd=directory,
                 env=os.environ
                 | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")]), "PYSPARK_PYTHON": sys.executable},
                 stdin=subprocess.DEVNULL,
@@ -102,16 +124,12 @@ class Driver:
         """Return when the file is there. The driver must not end before."""
         deadline = time.monotonic() + timeout_s
         while not path.exists():
-            assert self._child.poll() is None, f"the driver ended with {self._child.returncode}:\n{self.output()}"
-            assert time.monotonic() < deadline, f"{path.name} was not there after {timeout_s:.0f} s:\n{self.output()}"
+            assert self._child.poll() is None, f"the driver ended with {self._child.returncode}:\n{self._output()}"
+            assert time.monotonic() < deadline, f"{path.name} was not there after {timeout_s:.0f} s:\n{self._output()}"
             time.sleep(POLL_S)
 
-    def wait(self, timeout_s: float = RUN_S) -> int:
-        """Its exit status."""
-        return self._child.wait(timeout_s)
-
-    def output(self) -> str:
-        return self.output_path.read_text(encoding="utf-8", errors="replace")
+    def _output(self) -> str:
+        return self._output_path.read_text(encoding="utf-8", errors="replace")
 
     def kill(self) -> None:
         """SIGKILL to the driver, its JVM and Spark's Python workers."""
@@ -133,11 +151,11 @@ def kill_session(session: int) -> None:
                 continue
 
 
-def create_topic(address: str, *, partitions: int = 2) -> None:
+def create_topic(address: str, name: str = TOPIC, *, partitions: int = 2) -> None:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": address})
-    for made in admin.create_topics([NewTopic(TOPIC, partitions, 1)]).values():
+    for made in admin.create_topics([NewTopic(name, partitions, 1)]).values():
         made.result()
 
 
@@ -172,14 +190,26 @@ def numbers(address: str, *, topic: str = TOPIC, least: int = 0) -> list[int]:
     return sorted(int(message.value()) for message in found)
 
 
-def assert_whole(address: str, *, batches: int) -> None:
+def assert_whole(address: str, *, batches: int, topic: str = TOPIC) -> None:
     """At least so many batches come to be in the topic, and nothing but whole ones: no gap, no duplicate."""
-    found = numbers(address, least=batches * ROWS)
+    found = numbers(address, topic=topic, least=batches * ROWS)
     assert found == list(range(len(found)))
     assert len(found) % ROWS == 0
 
 
-def main(master: str, address: str, checkpoint: str, *options: str) -> None:
+def assert_counted(address: str, *, topic: str = TOPIC) -> None:
+    """Each batch of a stateful query has said once how many numbers there are by then."""
+    numbers(address, topic=topic, least=4 * PARTS)  # waits until they are there
+    found: dict[int, list[int]] = {}
+    for each in messages(address, topic):
+        found.setdefault(int(each.key()), []).append(int(each.value()))
+    assert sorted(found) == list(range(PARTS))
+    for counts in found.values():
+        assert counts == [ROWS // PARTS * (batch + 1) for batch in range(len(counts))]
+        assert len(counts) >= 4
+
+
+def main(master: str, asked: str) -> None:
     from pyspark.sql import SparkSession
 
     from tests.spark.conftest import SPARK_CONF
@@ -187,9 +217,19 @@ def main(master: str, address: str, checkpoint: str, *options: str) -> None:
     builder = SparkSession.builder.master(master)
     for name, value in SPARK_CONF.items():
         builder = builder.config(name, value)
-    given: Mapping[str, str] = dict(option.split("=", 1) for option in options)  # pyright: ignore[reportAssignmentType]
-    through = int(given.pop("through"))  # pyright: ignore[reportAttributeAccessIssue]
-    run(builder.getOrCreate(), address, Path(checkpoint), through=through, **given)
+    spark = builder.getOrCreate()
+    queries = [Query(**each) for each in json.loads(asked)]
+    running = [(query, start(spark, query.address, Path(query.checkpoint), **query.options)) for query in queries]
+    while running:
+        for query, started in running:
+            if started.isActive and is_done(started, query.through):
+                started.stop()
+            if not started.isActive:
+                said = query.outcome_path.with_suffix(".new")
+                said.write_text(str(started.exception() or ""))
+                said.rename(query.outcome_path)
+        running = [(query, started) for query, started in running if not query.outcome_path.exists()]
+        time.sleep(POLL_S)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from scripts.node_process import ROOT
@@ -23,14 +24,14 @@ _BATCH = re.compile(r"^([\w.-]+): batch (\d+), ", re.MULTILINE)
 class PipelineProcess:
     """One run. Its output goes to files in `directory`, so that it never waits for a reader."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(self, directory: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._out, self._err = directory / "pipeline.out", directory / "pipeline.err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "fairlog.cli", "pipeline", *arguments],
                 cwd=ROOT,
-                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                env=os.environ | {"PYTHONPATH": str(ROOT)} | dict(environment or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from scripts.node_process import ROOT
@@ -27,6 +27,7 @@ SHIPPED = ("pyarrow", "confluent_kafka", "cbor2")
 """All that executors need beside `pyspark_fairlog`."""
 
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
+_WORKER = "worker"
 _REGISTERED = "Successfully registered with master"
 
 
@@ -121,26 +122,36 @@ class Standalone:
         self._workers: dict[Path, Program] = {}
         try:
             self.url = self._master.wait_for(_MASTER)[1]
-            for number in range(workers):
-                self._start_worker(directory / f"worker{number}")
-            for worker in self._workers.values():
-                worker.wait_for(_REGISTERED)
+            self._start_workers([directory / f"{_WORKER}{number}" for number in range(workers)])
         except BaseException:
             self.kill()
             raise
 
-    def _start_worker(self, work: Path) -> None:
-        self._workers[work] = Program(
-            work.with_suffix(".out"),
-            "spark-class",
-            *("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", "0"),
-            *("--cores", "1", "--memory", "512m", "--work-dir", str(work), self.url),
-            environment=environment(),
-        )
+    def _start_workers(self, directories: Sequence[Path]) -> None:
+        for work in directories:
+            # Each has a host of its own: Spark does not start a task twice on one.
+            host = f"127.0.0.{1 + int(work.name.removeprefix(_WORKER))}"
+            self._workers[work] = Program(
+                work.with_suffix(".out"),
+                "spark-class",
+                *("org.apache.spark.deploy.worker.Worker", "--host", host, "--webui-port", "0"),
+                *("--cores", "1", "--memory", "512m", "--work-dir", str(work), self.url),
+                environment=environment(),
+            )
+        for work in directories:
+            self._workers[work].wait_for(_REGISTERED)
+
+    def make_whole(self) -> None:
+        """Start the workers that were killed."""
+        self._start_workers([work for work, worker in self._workers.items() if worker.ended])
 
     def worker_at(self, path: Path) -> Path:
         """The worker, called by its directory, whose executor has `path` for its working directory."""
         return next(work for work in self._workers if path.is_relative_to(work))
+
+    def workers(self) -> Iterator[Path]:
+        """Those that run, called by their directories."""
+        return (work for work, worker in self._workers.items() if not worker.ended)
 
     def kill_worker(self, work: Path) -> None:
         self._workers[work].kill()
@@ -150,7 +161,9 @@ class Standalone:
             program.kill()
 
 
-def submit(output: Path, master: str, python: Path, package: Path, *program: str) -> Program:
+def submit(
+    output: Path, master: str, python: Path, package: Path, *program: str, conf: Mapping[str, str] | None = None
+) -> Program:
     """`spark-submit` as docs/spark.md has it: the package is a zip on the PYTHONPATH, at one path for all."""
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
@@ -159,6 +172,7 @@ def submit(output: Path, master: str, python: Path, package: Path, *program: str
         "spark.executor.memory": "512m",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "200",
         "spark.ui.enabled": "false",
+        **(conf or {}),
     }
     return Program(
         output,

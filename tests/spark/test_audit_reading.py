@@ -7,22 +7,28 @@ from pathlib import Path
 
 import pytest
 
+from datalog import layout
 from datalog.snapshot import mapped_lmdb
+from pyspark_fairlog.audit import reading
 from pyspark_fairlog.audit.directory import AuditedLog, divided, survey_directory
-from pyspark_fairlog.audit.reading import BATCHES, read_ranges
-from tests.spark.audited import PARTITIONS, RECORDS, TOPICS, fill
-from tests.verify.conftest import kill_and_stop
-from tests.verify.planting import Planted
+from pyspark_fairlog.audit.reading import read_ranges
+from pyspark_fairlog.audit.telling import read_group_journal
+from tests.spark.audited import BATCHES, RECORDS, filled
+from tests.verify.planting import Planted, flip
 
 pytestmark = pytest.mark.slow
 
-PART = list(BATCHES).index("part")
+PART = list(reading.BATCHES).index("part")
+DAMAGE = list(reading.TOLD).index("damage")
+
+
+PARTITIONS = 2
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stopped node's directory."""
-    return kill_and_stop(tmp_path_factory.mktemp("node"), fill, **TOPICS)[1]
+    return filled(tmp_path_factory.mktemp("node"), partitions=PARTITIONS, marker_partitions=0)[1]
 
 
 def rows_of(directory: Path, task_bytes: int) -> list[tuple[object, ...]]:
@@ -35,15 +41,40 @@ def rows_of(directory: Path, task_bytes: int) -> list[tuple[object, ...]]:
     return found
 
 
-@pytest.mark.parametrize("holes", [(), (3,), (1, 2, 3), (RECORDS - 1,), tuple(range(5, 12))])
-def test_rows_are_the_same_whatever_the_ranges(filled: Path, tmp_path: Path, holes: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("holes", [(), (3,), (1, 2, 3), (RECORDS - 1,), (*range(5, 12),)])
+def test_rows_are_the_same_whatever_the_ranges(directory: Path, tmp_path: Path, holes: tuple[int, ...]) -> None:
     """Also where whole ranges hold nothing, or the batch that an edge falls into is gone."""
-    planted = Planted(Path(shutil.copytree(filled, tmp_path / "data")))
+    planted = Planted(Path(shutil.copytree(directory, tmp_path / "data")))
     planted.put_batches(dict.fromkeys(holes))
     whole = rows_of(planted.directory, 1 << 30)
-    assert len(whole) == PARTITIONS * (RECORDS - 1) - len(holes)
-    for task_bytes in (1, 100, 200, 333, 700):
+    assert len(whole) == PARTITIONS * BATCHES - len(holes)
+    for task_bytes in (1, 100, 333, 700, 5000):
         assert rows_of(planted.directory, task_bytes) == whole, task_bytes
+
+
+def test_group_journal_that_cannot_be_read_is_a_row_of_its_own(directory: Path, tmp_path: Path) -> None:
+    """What it says is a finding; no other journal is less told for it."""
+    planted = Planted(Path(shutil.copytree(directory, tmp_path / "data")))
+    segment = planted.group_segment(b"billing")
+    flip(segment, 0)
+    (row,) = read_group_journal(planted.directory, int(segment.parent.name), {})
+    assert str(row[DAMAGE]).startswith(f"journals/group/{segment.parent.name}: ")
+
+
+@pytest.mark.parametrize("ended", ["closed", "open"])
+def test_what_is_gone_as_a_whole_is_missed(directory: Path, tmp_path: Path, ended: str) -> None:
+    """No row tells of it. A topic that a crash has met while it was made may lack a log."""
+    planted = Planted(Path(shutil.copytree(directory, tmp_path / "data")))
+    assert survey_directory(planted.directory, has_journals=True).missing == []
+    with planted.writing() as (txn, database):
+        txn.delete(str(planted.log(1)).encode(), db=database(layout.LOGS))
+    shutil.rmtree(planted.directory / "journals" / "group" / "1")
+    last_run = planted.directory / "last-run"
+    last_run.write_text(last_run.read_text().replace("closed", ended))
+    log, journal = "the data log of t-1 is missing", "journals/group/1 is missing"
+    found = survey_directory(planted.directory, has_journals=True).missing
+    assert [each.partition(",")[0] for each in found] == ([log, journal] if ended == "closed" else [journal])
+    assert not survey_directory(planted.directory, has_journals=False).missing[1:]
 
 
 def test_small_logs_share_tasks_and_large_ones_are_divided() -> None:

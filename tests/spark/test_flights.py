@@ -25,7 +25,9 @@ PIPELINE = ROOT / "examples" / "flights" / "pipeline.toml"
 SEED = 20130101
 LATE = timedelta(hours=1)
 HOUR = timedelta(hours=1)
-VICTIMS = ("driver", "node", "nobody: Ctrl-C", "node", "driver")
+VICTIMS = ("driver", "nobody: Ctrl-C", "node")
+SECOND_DAY, END = "2013-01-02", "2013-01-03"
+"""The test has the first two of the example's days: all its state has to come over each restart with that."""
 WAIT_S = 30.0
 
 
@@ -67,7 +69,7 @@ def read(node: NodeProcess, topic: str) -> list[tuple[str, dict[str, Any]]]:
 def expected_hours() -> dict[str, dict[str, Any]]:
     """What the records say of each hour that is over: a plain loop over the file, without Spark."""
     with (ROOT / "examples" / "data" / "departures-nyc-2013-01.csv").open(newline="") as file:
-        flights = list(csv.DictReader(file))
+        flights = [flight for flight in csv.DictReader(file) if flight["scheduled_departure"] < END]
     over = max(datetime.fromisoformat(flight["scheduled_departure"]) for flight in flights) - LATE
     hours: dict[str, dict[str, Any]] = {}
     for flight in flights:
@@ -76,7 +78,7 @@ def expected_hours() -> dict[str, dict[str, Any]]:
             continue
         at = hours.setdefault(
             f"{flight['origin']} {hour:%Y-%m-%d %H}",
-            {"origin": flight["origin"], "hour": f"{hour:%Y-%m-%dT%H:%M:%S}.000Z"}
+            {"origin": flight["origin"], "hour": f"{hour:%Y-%m-%dT%H:%M:%S}.000000Z"}
             | dict.fromkeys(("scheduled", "departed", "delay_min"), 0),
         )
         at["scheduled"] += 1
@@ -130,13 +132,15 @@ def test_pipeline_killed_and_restarted_gives_the_batch_answer(
     chance = random.Random(SEED)
     node = fresh_node()
     load = loader()
-    flights = list(load.flights_of_four_days())
-    half = next(index for index, each in enumerate(flights) if each["scheduled_departure"] >= "2013-01-03")
+    flights = [each for each in load.flights_of_four_days() if each["scheduled_departure"] < END]
+    half = next(index for index, each in enumerate(flights) if each["scheduled_departure"] >= SECOND_DAY)
     list(load.load(node.address, flights[:half]))
 
-    limited = ("--records-per-batch", "250")
+    limited = ("--records-per-batch", "150")
     process = run(node, *limited)
     for number, victim in enumerate(VICTIMS):
+        if process.ended:
+            process = run(node, *limited)
         step, more = chance.choice(("hours", "days")), chance.randint(1, 2)
         process.wait_for_batches(step, process.batches(step) + more)
         if number == 1:
@@ -144,15 +148,16 @@ def test_pipeline_killed_and_restarted_gives_the_batch_answer(
         if victim == "node":
             node.kill()
             node.start()
+            # It goes on, or ends with a sentence if a batch was being written; whichever it is, there is more to do.
+            process.wait_for_batches(step, process.batches(step) + 1)
+            process.kill()
         elif victim == "driver":
             process.kill()
         else:
             process.interrupt()
             assert process.wait() == 0, process.err
             assert "hours: " in process.out
-        if process.ended:
-            process = run(node, *limited)
-    process.kill()
+    assert process.ended
 
     last = run(node, "--trigger", "available-now")
     assert last.wait() == 0, last.err

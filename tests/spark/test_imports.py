@@ -12,6 +12,9 @@ from scripts.node_process import ROOT
 NODE = ("trio", "lmdb", "structlog", "kio", "fairlog", "journal", "datalog", "coordinator", "copier")
 
 
+SERVING = ("trio", "structlog", "kio", "typer")
+
+
 def run(code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -29,4 +32,13 @@ def test_executors_need_nothing_of_the_node() -> None:
     """Reading works where the node's packages, and what they need, are not installed."""
     run(
         f"import sys; sys.modules.update(dict.fromkeys({NODE})); import pyspark_fairlog.reading, pyspark_fairlog.source"
+    )
+
+
+@pytest.mark.slow
+def test_tasks_of_the_audit_need_nothing_that_serves() -> None:
+    """They read files by the node's own modules; what runs a node is not started in each of Spark's processes."""
+    run(
+        f"import sys; sys.modules.update(dict.fromkeys({SERVING})); "
+        "import pyspark_fairlog.audit.reading, pyspark_fairlog.audit.telling"
     )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from pyspark_fairlog import writing
 from pyspark_fairlog.native import Native
+from pyspark_fairlog.persistence import WORK_S
 from pyspark_fairlog.rows import Columns
 from pyspark_fairlog.sink import commit_lanes
 from pyspark_fairlog.sink_options import SinkOptions
@@ -85,6 +88,20 @@ def test_commit_that_is_repeated_changes_nothing(node: NodeProcess, write: Calla
     commit(node, lane)
     commit(node, lane)
     assert numbers(node.address, least=100) == list(range(100))
+
+
+def test_replay_waits_while_the_node_copies_the_batch(
+    write: Callable[..., LaneWritten], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task is told that its batch is committed when that can be read."""
+    waited: list[float] = []
+
+    def committed(_ask: object, _bootstrap: str, *, work_s: float = 0.0) -> None:
+        waited.append(work_s)
+
+    monkeypatch.setattr(writing, "persistently", committed)
+    assert write([range(100)]).records == 0
+    assert waited == [WORK_S]
 
 
 def test_replay_of_a_committed_batch_writes_nothing_and_reads_its_input_to_the_end(
@@ -189,6 +206,56 @@ def test_fence_survives_a_kill_of_the_node(node: NodeProcess, write: Callable[..
     commit(node, lane)
     assert write([range(100)], attempt=1).records == 0
     assert numbers(node.address, least=100) == list(range(100))
+
+
+def test_flush_ends_at_the_first_record_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those behind it are kept back by librdkafka until they time out, which is minutes later."""
+
+    class Refusing:
+        """A producer whose second record is refused, and whose third one never leaves its queue."""
+
+        def __init__(self, settings: dict[str, Any]) -> None:
+            self._report, self._looks = settings["on_delivery"], 0
+
+        def __getattr__(self, _: str) -> Callable[..., None]:
+            return lambda *_, **__: None
+
+        def flush(self, timeout: float = -1) -> int:
+            assert 0 < timeout < 10, "it would come back too late, or never"
+            self._looks += 1
+            assert self._looks < 5, "it is waited for in vain"
+            if self._looks == 2:
+                self._report(KafkaError(KafkaError.INVALID_TXN_STATE), None)
+            return 1
+
+    monkeypatch.setattr(writing, "Producer", Refusing)
+    lane = writing._Lane("id", SinkOptions("nowhere"), TOPIC)
+    with pytest.raises(writing._Undelivered, match="was not delivered"):
+        lane.flush()
+
+
+@pytest.mark.parametrize("serve", [lambda lane: lane.flush(), lambda lane: lane.write([])], ids=["flush", "poll"])
+def test_fatal_error_amid_reports_is_what_the_task_fails_with(
+    monkeypatch: pytest.MonkeyPatch, serve: Callable[[Any], None]
+) -> None:
+    """The client sets it and reports on another record, and Python says that the report's callback was at fault."""
+    fenced = KafkaException(KafkaError(KafkaError._FENCED, "fenced by a newer instance", fatal=True))
+
+    class Fenced:
+        def __init__(self, settings: object) -> None:
+            pass
+
+        def __getattr__(self, _: str) -> Callable[..., None]:
+            return lambda *_, **__: None
+
+        def flush(self, timeout: float) -> int:
+            raise SystemError("<method 'append' of 'list' objects> returned a result with an exception set") from fenced
+
+        poll = flush
+
+    monkeypatch.setattr(writing, "Producer", Fenced)
+    with pytest.raises(KafkaException, match="fenced by a newer instance"):
+        serve(writing._Lane("id", SinkOptions("nowhere"), TOPIC))
 
 
 def test_queue_that_is_full_is_waited_for(node: NodeProcess) -> None:

@@ -23,10 +23,22 @@ def log(*lines: str) -> str:
         (log(ORDERS, '{"orders":{"0":41},"clicks":{"0":5}}'), (("clicks", 0, 5), ("orders", 0, 41), ("orders", 1, 40))),
         (log('{"logOffset":3}', ORDERS, "17"), (("orders", 0, 42), ("orders", 1, 40))),
         (log("-", ORDERS), (("orders", 0, 42), ("orders", 1, 40))),
+        (
+            log('{"#version":2,"#topicIds":{"orders":"0f"},"orders":{"0":42,"1":40}}'),
+            (("orders", 0, 42), ("orders", 1, 40)),
+        ),
         (log("-"), ()),
         (log("{}"), ()),
     ],
-    ids=["one source", "two sources of a topic", "sources of other kinds", "a source without data", "none", "no topic"],
+    ids=[
+        "one source",
+        "two sources of a topic",
+        "sources of other kinds",
+        "a source without data",
+        "topic ids",
+        "none",
+        "no topic",
+    ],
 )
 def test_ends_are_those_of_the_sources_that_read_topics(text: str, ends: object) -> None:
     assert parse_ends(text) == ends

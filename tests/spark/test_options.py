@@ -84,6 +84,7 @@ def test_option_of_the_connector_that_we_lack_is_refused_by_name(name: str) -> N
         ("maxOffsetPerTrigger", "5", "did you mean maxOffsetsPerTrigger"),
         ("startingOffsets", "first", "neither `earliest` nor `latest`"),
         ("startingOffsets", '{"orders": {"0": -3}}', "-3 is no offset"),
+        ("startingOffsets", '{"#version": 2}', "'#version' is no topic"),
         ("startingOffsets", '{"orders": {"zero": 3}}', "no offset of a partition"),
         ("startingOffsets", '{"orders": [3]}', "needs an offset per partition"),
         ("startingOffsets", '{"orders": ', "no JSON"),
@@ -92,10 +93,13 @@ def test_option_of_the_connector_that_we_lack_is_refused_by_name(name: str) -> N
         ("minPartitions", "-1", "whole number above 0"),
         ("includeHeaders", "yes", "`true` or `false`"),
         ("transactionalId", "sink", "for writing"),
+        ("batchId", "3", "for writing"),
         ("kafka__auto.offset.reset", "earliest", "give `startingOffsets`"),
         ("kafka__enable.auto.commit", "true", "checkpoint"),
         ("kafka__isolation.level", "read_uncommitted", "committed, always"),
         ("kafka__ssl.truststore.location", "x.jks", "kafka.ssl.ca.location"),
+        ("kafka__buffer.memory", "33554432", "kafka.queue.buffering.max.kbytes"),
+        ("kafka__partitioner.class", "org.example.Mine", "the column `partition`"),
     ],
 )
 def test_option_that_is_wrong_is_refused_with_what_to_do(name: str, value: str, told: str) -> None:
@@ -148,13 +152,16 @@ def test_write_options_know_what_writers_know() -> None:
     )
     assert (options.topic, options.transactional_id, options.commit_group) == ("out", "sink", "g")
     assert options.client == {"linger.ms": "5"}
+    renamed = write_options(ADDRESS | {"kafka.max.request.size": "5000000"}, forbidden={})
+    assert renamed.client == {"message.max.bytes": "5000000"}
+    write_options(ADDRESS | {"includeHeaders": "true"}, forbidden={})  # the connector's writers take it, too
     with pytest.raises(OptionRefused, match="startingOffsets is for reading"):
         write_options(ADDRESS | {"startingOffsets": "latest"}, forbidden={})
     with pytest.raises(OptionRefused, match=r"kafka\.acks cannot be set: all, always"):
         write_options(ADDRESS | {"kafka.acks": "1"}, forbidden={"acks": "all, always"})
 
 
-partitions = st.builds(Partition, st.text(min_size=1), st.integers(0, 10_000))
+partitions = st.builds(Partition, st.from_regex(r"[A-Za-z0-9._-]{1,9}", fullmatch=True), st.integers(0, 10_000))
 
 
 @given(st.dictionaries(partitions, st.integers(0, 2**63 - 1)))

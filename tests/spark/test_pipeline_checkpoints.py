@@ -19,6 +19,14 @@ def test_second_run_is_refused_and_the_next_one_is_not(tmp_path: Path) -> None:
         log.write(b"x")
         with pytest.raises(PlanError, match=r"runs with the checkpoints in .*/a/b already"), held(place, patience_s=0):
             raise AssertionError
+    waits: list[str] = []
+    with (
+        held(place),
+        pytest.raises(PlanError),
+        held(place, patience_s=0.2, on_wait=lambda: waits.append("once")),
+    ):
+        raise AssertionError
+    assert waits == ["once"], "whoever waits is told so, and not at each look"
     with held(place, patience_s=0):
         assert (place / LOG).read_bytes() == b"x"
 

@@ -20,6 +20,8 @@ from pyspark_fairlog.pipeline.plan import PlanError
 from pyspark_fairlog.pipeline.reasons import reason
 from pyspark_fairlog.pipeline.steps import query_id
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 class Killed(Exception):
     """Stands for the end of the process: nothing behind it is done."""
@@ -140,9 +142,23 @@ def test_directory_that_is_nobodys_is_refused(tmp_path: Path) -> None:
     (tmp_path / "batch=0").mkdir()
     with pytest.raises(PlanError, match="holds batches and no _fairlog\\.json"):
         own(tmp_path, "q")
-    (tmp_path / OWNER).write_text("{")
-    with pytest.raises(PlanError, match="is damaged"):
-        own(tmp_path, "q")
+    for damaged in ("{", "[]", '{"query": "q"}', '{"version": 1, "query": 1}'):
+        (tmp_path / OWNER).write_text(damaged)
+        with pytest.raises(PlanError, match="is damaged"):
+            own(tmp_path, "q")
+
+
+def test_note_is_written_as_the_golden_file_and_the_page_have_it(tmp_path: Path) -> None:
+    """And it is read back; one of another version may mean something else, and is refused."""
+    query = "3f1c2b6e-9d0a-4a57-8a44-0d1f6f1f7b11"
+    own(tmp_path, query)
+    text = (tmp_path / OWNER).read_text(encoding="utf-8")
+    assert text == (ROOT / "tests" / "golden" / "parquet-batches-1.json").read_text(encoding="utf-8")
+    assert text in (ROOT / "docs" / "formats" / "parquet-batches.md").read_text(encoding="utf-8")
+    own(tmp_path, query)
+    (tmp_path / OWNER).write_text(text.replace('"version": 1', '"version": 2'))
+    with pytest.raises(PlanError, match="is of version 2, and 1 is known"):
+        own(tmp_path, query)
 
 
 def test_owner_is_kept_and_leftovers_are_cleared_away(tmp_path: Path) -> None:

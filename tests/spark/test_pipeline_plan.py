@@ -13,6 +13,7 @@ from pyspark_fairlog.pipeline.plan import (
     pipeline_of_file,
     pipeline_of_options,
 )
+from pyspark_fairlog.pipeline.steps import _source_options
 
 ONE = {"from": "orders", "schema": "id bigint", "sql": "SELECT id FROM orders", "to": "totals"}
 
@@ -78,6 +79,13 @@ def test_name_given_names_the_sink_and_the_checkpoint() -> None:
     assert (step.transactional_id, step.checkpoint) == ("mine", "/var/cp/mine")
 
 
+def test_records_that_are_lost_end_a_pipeline_unless_it_is_told_to_skip_them() -> None:
+    """The source's `failOnDataLoss`, which is true by itself."""
+    for told, given in (({}, None), ({"skip_lost": True}, "false")):
+        pipeline = pipeline_of_options(told, ONE)
+        assert _source_options(pipeline, pipeline.steps[0]).get("failOnDataLoss") == given
+
+
 def test_file_of_several_steps_puts_writers_before_readers() -> None:
     """A step that reads what another one writes needs no schema, and comes behind it, wherever it stands."""
     pipeline = pipeline_of_file(TWO_STEPS, where="sales.toml", overrides={"master": "local[2]"})
@@ -112,12 +120,27 @@ def test_file_of_several_steps_puts_writers_before_readers() -> None:
         ({"name": "a/b"}, {}, "'a/b' is no name"),
         ({"records_per_batch": 0}, {}, "a whole number from 1 is needed"),
         ({"checkpoint": "hdfs://x/y"}, {}, "hdfs://x/y is no directory"),
+        ({"skip_lost": "yes"}, {}, "skip_lost: true or false is needed"),
+        (
+            {"master": "127.0.0.1:7077"},
+            {},
+            r"master: '127\.0\.0\.1:7077' is none of Spark's: local\[2\], .*spark://HOST",
+        ),
     ],
 )
 def test_wrong_setting_is_refused_by_name(settings: dict[str, object], step: dict[str, object], sentence: str) -> None:
     """Whatever is wrong is said before Spark is started: where, and what would be right."""
     with pytest.raises(PlanError, match=sentence):
         pipeline_of_options(settings, ONE | step)
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["local", "local[*]", "local[2,3]", "local-cluster[2,1,1024]", "spark://a:1,b:1", "yarn", "k8s://https://x"],
+)
+def test_master_is_one_of_sparks(master: str) -> None:
+    """What spark-submit takes."""
+    assert pipeline_of_options({"master": master}, ONE).master == master
 
 
 @pytest.mark.parametrize("missing", ["from", "to", "sql"])

@@ -16,7 +16,7 @@ def report(number: int, *, batch: int, rows: int = 0, out: int = 0, end: int = 0
         "numInputRows": rows,
         "durationMs": {"addBatch": 400} if done else {"latestOffset": 1},
         "stateOperators": [{"numRowsTotal": 3}, {"numRowsTotal": 4}],
-        "sources": [{"endOffset": {"orders": {"0": end, "1": 7}}}],
+        "sources": [{"endOffset": {"#version": 2, "#topicIds": {"orders": "0f"}, "orders": {"0": end, "1": 7}}}],
         "observedMetrics": {"fairlog_out": {"rows": out}},
     }
 

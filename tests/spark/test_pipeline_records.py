@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_fairlog.pipeline.plan import PlanError, Step, pipeline_of_options
 from pyspark_fairlog.pipeline.reasons import reason
+from pyspark_fairlog.pipeline.records import records_of, rows_of, value_schema
 from pyspark_fairlog.pipeline.steps import output_of
 
 pytestmark = pytest.mark.slow
@@ -29,7 +30,37 @@ BAD = (
     "\xff",
     '{"id": 1} {"id": 2}',
     '{"id": 1}, {"id": 2}',
+    '{"id": 1}]}',
+    '{"id": 1}, {"id": 2}]}',
+    '{"id": 1}], "more": [1',
 )
+
+VALUES = (
+    "timestamp'2026-01-01 00:00:00.123456'",
+    "timestamp'+12026-01-01 00:00:00'",
+    "timestamp_ntz'2026-01-01 00:00:00.123456'",
+    "array(timestamp'1883-11-18 00:00:00.000001')",
+    "date'2026-01-01'",
+    "date'-0044-03-15'",
+    "CAST('12345678901234567890.123456789' AS DECIMAL(38, 9))",
+    "CAST(1e-18 AS DECIMAL(38, 18))",
+    "CAST('abc' AS BINARY)",
+    "CAST(0.1 AS FLOAT)",
+    "CAST('4.9e-324' AS DOUBLE)",
+    "CAST('NaN' AS DOUBLE)",
+    "CAST('-Infinity' AS FLOAT)",
+    "-9223372036854775807L - 1L",
+    "CAST(-128 AS TINYINT)",
+    "false",
+    "CAST(NULL AS STRING)",
+    "''",
+    "'{\"a\": 1}'",
+    "'a\\u0000\\n\\\\é😀'",
+    "map('a', 1, 'b', NULL)",
+    "named_struct('a', array(1, NULL), 'B', CAST(NULL AS INT))",
+    "INTERVAL '1 02:03:04.000005' DAY TO SECOND",
+)
+"""Of each type that JSON can have, as SQL has them."""
 
 
 @pytest.fixture
@@ -64,9 +95,9 @@ def test_table_has_the_schemas_columns_and_what_the_record_is_besides(records: C
     )
     values: dict[str, Any] = {}
     made = rows(output_of(step(sql=sql), source, values))
-    besides = {"p": 3, "t": "my-orders", "w": "2026-11-22T09:00:00.000Z"}
+    besides = {"p": 3, "t": "my-orders", "w": "2026-11-22T09:00:00.000000Z"}
     assert [(row["key"], json.loads(row["value"])) for row in made] == [
-        ("k0", {"id": 1, "amount": 2.5, "at": "2013-01-01T05:15:00.000Z", "o": 0} | besides),
+        ("k0", {"id": 1, "amount": 2.5, "at": "2013-01-01T05:15:00.000000Z", "o": 0} | besides),
         ("k1", {"id": 2, "amount": None, "at": None, "o": 1} | besides),
         ("k2", {"id": None, "amount": None, "at": None, "o": 2} | besides),
     ]
@@ -103,6 +134,19 @@ def test_bad_values_set_aside_go_with_the_rows_and_say_where_they_stood(records:
     assert [bytes(row["key"]) for row in bad[:2]] == [b"k1", b"k2"]
 
 
+def test_values_that_a_step_writes_are_those_that_the_next_one_reads(spark: SparkSession) -> None:
+    """Of every type, and at its edges: what goes through a topic between two steps is what the first one has made."""
+    made = spark.sql("SELECT " + ", ".join(f"{value} AS c{number}" for number, value in enumerate(VALUES)))
+    written = records_of(made)
+    read = written.selectExpr(
+        "CAST(key AS BINARY) AS key", "CAST(value AS BINARY) AS value", "'t' AS topic", "0 AS partition",
+        "0L AS offset", "now() AS timestamp", "0 AS timestampType",
+    )  # fmt: skip
+    table = rows_of(read, value_schema(made.schema), leave_out_bad=False)
+    as_text = [f"CAST({name} AS STRING) AS {name}" for name in made.columns]
+    assert table.selectExpr(*as_text).first() == made.selectExpr(*as_text).first()
+
+
 def test_raw_rows_are_the_records(records: Callable[..., DataFrame]) -> None:
     """Bytes in, bytes out."""
     raw = step(sql="SELECT key, value, partition FROM my_orders WHERE offset > 0", schema=None, raw=True)
@@ -119,6 +163,7 @@ def test_raw_rows_are_the_records(records: Callable[..., DataFrame]) -> None:
         ("SELECT id FROM my_orders", {"schema": "id bigint, _offset int"}, "a schema has no column _offset"),
         ("SELECT id FROM my_orders", {"schema": "id bigint, ID int"}, "two columns of the name id"),
         ("SELECT id FROM my_orders", {"schema": "bigint"}, "has no columns"),
+        ("SELECT id AS Batch FROM my_orders", {"to": "parquet:out"}, "the SELECT has a column Batch"),
         (
             "SELECT offset FROM my_orders",
             {"schema": None, "raw": True},

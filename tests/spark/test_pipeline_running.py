@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pyspark_fairlog.pipeline.plan import Pipeline, PlanError, pipeline_of_file,
 from pyspark_fairlog.pipeline.progress import StepProgress
 from pyspark_fairlog.pipeline.running import StepFailed, run_pipeline
 from scripts.node_process import NodeProcess
+from tests.spark import topics
 
 pytestmark = pytest.mark.slow
 
@@ -99,6 +100,17 @@ def bench(spark: SparkSession, fresh_node: Callable[..., NodeProcess], tmp_path:
     return Bench(spark, fresh_node(), tmp_path)
 
 
+@pytest.fixture(scope="module")
+def idle_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """With the topics `orders` and `out`, for steps that do not run."""
+    node = NodeProcess(tmp_path_factory.mktemp("node") / "data")
+    node.start()
+    topics.make(node.address, "orders")
+    topics.make(node.address, "out")
+    yield node
+    node.stop()
+
+
 def orders(*amounts: float) -> list[dict[str, object]]:
     return [{"id": n, "amount": amount, "country": "AB"[n % 2]} for n, amount in enumerate(amounts)]
 
@@ -165,13 +177,13 @@ def test_steps_in_a_chain_work_off_all_that_is_there(bench: Bench) -> None:
     bench.write("events", *({"at": f"2026-01-01T00:0{minute}:30"} for minute in (0, 0, 1, 2, 4)))
     out = bench.directory / "out"
     count, files = bench.run(bench.plan_file(CHAIN.format(directory=out)))
-    over = [("2026-01-01T00:00:00.000Z", 2), ("2026-01-01T00:01:00.000Z", 1), ("2026-01-01T00:02:00.000Z", 1)]
+    over = [("2026-01-01T00:00:00.000000Z", 2), ("2026-01-01T00:01:00.000000Z", 1), ("2026-01-01T00:02:00.000000Z", 1)]
     assert sorted((row["minute"], row["n"]) for _, row in bench.rows("minutes")) == over
     assert (count.rows_out, files.rows_in, files.rows_out) == (3, 3, 3)
     rows = [
         row for path in out.glob("batch=*/*.parquet") for row in pyarrow.parquet.ParquetFile(path).read().to_pylist()
     ]
-    assert sorted((f"{row['minute']:%Y-%m-%dT%H:%M:%S.000Z}", row["n"]) for row in rows) == over
+    assert sorted((f"{row['minute']:%Y-%m-%dT%H:%M:%S.000000Z}", row["n"]) for row in rows) == over
 
 
 def test_bad_value_ends_the_pipeline_with_a_sentence(bench: Bench) -> None:
@@ -190,22 +202,23 @@ def test_bad_value_ends_the_pipeline_with_a_sentence(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("step", "sentence"),
     [
-        ({"sql": "SELECT nope FROM orders"}, "step orders-to-out: A column, variable, or function parameter with name"),
-        ({"sql": "SELEC 1"}, "step orders-to-out: Syntax error at or near 'SELEC'"),
+        ({"sql": "SELECT nope FROM orders"}, "step orders-to-out: the SQL, whose table is called orders: A column"),
+        ({"sql": "SELEC 1"}, "step orders-to-out: the SQL, whose table is called orders: Syntax error"),
         ({"sql": "SELECT 1 AS one"}, "step orders-to-out: the SELECT does not read the table orders"),
-        ({"schema": "id bigin"}, 'step orders-to-out: Unsupported data type "BIGIN"'),
-        ({"watermark": "nope 1 hour"}, "step orders-to-out: A column, variable, or function parameter with name"),
+        ({"schema": "id bigin"}, "step orders-to-out: the schema 'id bigin': Unsupported data type \"BIGIN\""),
+        ({"watermark": "nope 1 hour"}, "step orders-to-out: the watermark: A column, variable, or function"),
         (
             {"sql": "SELECT count(*) AS n FROM orders"},
-            "step orders-to-out: Invalid streaming output mode: append",
+            "step orders-to-out: Invalid streaming output mode: append. This output mode is not supported for "
+            "aggregations without a watermark: give one, and group by its column, or the mode update",
         ),
     ],
 )  # fmt: skip
 def test_step_that_spark_refuses_is_a_sentence_before_anything_runs(
-    bench: Bench, step: dict[str, object], sentence: str
+    spark: SparkSession, idle_node: NodeProcess, tmp_path: Path, step: dict[str, object], sentence: str
 ) -> None:
     """No plan, no stack trace."""
-    bench.topics("orders", "out")
+    bench = Bench(spark, idle_node, tmp_path)
     plan = {"from_": "orders", "schema": ORDERS, "sql": "SELECT id FROM orders", "to": "out"} | step
     with pytest.raises(PlanError) as refused:
         bench.run(bench.plan(**plan))

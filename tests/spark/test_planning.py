@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_fairlog.native import CutPartition
 from pyspark_fairlog.options import Edge, OptionRefused, Partition
 from pyspark_fairlog.planning import Range, going_on, resolve, split, to_read, within
+from pyspark_fairlog.positions import Position
 
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
 
@@ -19,6 +22,10 @@ def cut(**parts: tuple[int, int]) -> dict[Partition, CutPartition]:
         Partition(name[0], int(name[1:])): CutPartition(name[0], int(name[1:]), first, high, high)
         for name, (first, high) in parts.items()
     }
+
+
+def of_topics(found: dict[Partition, CutPartition], **ids: str) -> dict[Partition, CutPartition]:
+    return {partition: replace(each, topic_id=ids[each.topic]) for partition, each in found.items()}
 
 
 def test_resolve_of_an_edge_takes_it_of_every_partition() -> None:
@@ -48,14 +55,14 @@ def test_resolve_of_an_offset_that_is_not_there_yet_is_refused() -> None:
 
 def test_going_on_runs_from_the_checkpoint_to_what_can_be_read() -> None:
     """A new partition begins at its first record; nothing is missed."""
-    planned = going_on({A0: 4}, cut(a0=(0, 9), a1=(0, 2)))
+    planned = going_on(Position({A0: 4}), cut(a0=(0, 9), a1=(0, 2)))
     assert planned.ranges == (Range(A0, 4, 9), Range(A1, 0, 2))
     assert planned.losses == ()
 
 
 def test_going_on_where_records_are_gone_says_what_is_missed() -> None:
     """Deleted by retention; deleted with the topic; made anew: each goes on at the next sound place."""
-    planned = going_on({A0: 4, A1: 50, B0: 1}, cut(a0=(6, 9), a1=(0, 2)))
+    planned = going_on(Position({A0: 4, A1: 50, B0: 1}), cut(a0=(6, 9), a1=(0, 2)))
     assert planned.ranges == (Range(A0, 6, 9), Range(A1, 0, 2))
     gone, below, anew = planned.losses
     assert "b-0 is not there any more" in gone
@@ -65,14 +72,16 @@ def test_going_on_where_records_are_gone_says_what_is_missed() -> None:
 
 def test_going_on_at_a_new_partition_whose_first_records_are_gone_says_so() -> None:
     """They came and went between two micro-batches."""
-    planned = going_on({}, cut(a0=(7, 9)))
+    planned = going_on(Position({}), cut(a0=(7, 9)))
     assert planned.ranges == (Range(A0, 7, 9),)
     assert "0 to 6 of a-0" in planned.losses[0]
 
 
 def test_to_read_is_what_lies_between_two_offsets() -> None:
     """Partitions without news need no task; new ones begin at 0."""
-    planned = to_read({A0: 4, A1: 2}, {A0: 9, A1: 2, B0: 3}, cut(a0=(0, 20), a1=(0, 20), b0=(0, 20)))
+    planned = to_read(
+        Position({A0: 4, A1: 2}), Position({A0: 9, A1: 2, B0: 3}), cut(a0=(0, 20), a1=(0, 20), b0=(0, 20))
+    )
     assert planned.ranges == (Range(A0, 4, 9), Range(B0, 0, 3))
     assert planned.losses == ()
 
@@ -80,18 +89,40 @@ def test_to_read_is_what_lies_between_two_offsets() -> None:
 def test_to_read_where_records_are_gone_reads_the_rest() -> None:
     """Of a replayed batch retention may have taken a part, or all, or the topic is another one."""
     node = cut(a0=(6, 20), a1=(30, 40))
-    planned = to_read({A0: 4, A1: 2}, {A0: 9, A1: 5, B0: 3}, node)
+    planned = to_read(Position({A0: 4, A1: 2}), Position({A0: 9, A1: 5, B0: 3}), node)
     assert planned.ranges == (Range(A0, 6, 9),)
     assert len(planned.losses) == 3
     assert "2 to 29 of a-1" in planned.losses[1]
-    shorter = to_read({A0: 4}, {A0: 9}, cut(a0=(0, 6)))
+    shorter = to_read(Position({A0: 4}), Position({A0: 9}), cut(a0=(0, 6)))
     assert shorter.ranges == (Range(A0, 4, 6),)
     assert "ends at 6" in shorter.losses[0]
 
 
 def test_to_read_of_a_topic_made_anew_reads_it_from_its_beginning() -> None:
     """Its end is below where the query was."""
-    assert to_read({A0: 50}, {A0: 3}, cut(a0=(0, 8))).ranges == (Range(A0, 0, 3),)
+    assert to_read(Position({A0: 50}), Position({A0: 3}), cut(a0=(0, 8))).ranges == (Range(A0, 0, 3),)
+
+
+def test_going_on_of_a_topic_made_anew_is_told_by_its_id_however_far_it_has_grown() -> None:
+    """It is read from where it begins; a topic whose id is not known, here or there, is taken for the same."""
+    node = of_topics(cut(a0=(2, 90), a1=(0, 90), b0=(0, 90)), a="new", b="b")
+    planned = going_on(Position({A0: 4, B0: 4}, {"a": "old", "b": "b"}), node)
+    assert planned.ranges == (Range(A0, 2, 90), Range(A1, 0, 90), Range(B0, 4, 90))
+    assert planned.losses == (
+        "a-0 is another one than the query had read, up to 4: its topic was deleted and made anew",
+    )
+    assert going_on(Position({A0: 4, A1: 4, B0: 4}), node).losses == ()
+    assert going_on(Position({A0: 4}, {"a": "old"}), cut(a0=(0, 9))).losses == ()
+
+
+def test_to_read_never_reads_one_topic_between_the_offsets_of_another() -> None:
+    """Made anew before the batch ended, it is read from its beginning; behind its plan, what was planned is gone."""
+    old, new = Position({A0: 4}, {"a": "old"}), Position({A0: 9}, {"a": "new"})
+    assert to_read(old, new, of_topics(cut(a0=(0, 20)), a="new")).ranges == (Range(A0, 0, 9),)
+    gone = to_read(old, Position({A0: 9}, {"a": "old"}), of_topics(cut(a0=(0, 20)), a="new"))
+    assert (gone.ranges, len(gone.losses)) == ((), 1)
+    assert "its topic was deleted and made anew" in gone.losses[0]
+    assert to_read(old, old, of_topics(cut(a0=(0, 20)), a="new")).losses == (), "nothing was to be read of it"
 
 
 def test_within_ends_at_the_earlier_cut_and_never_goes_back() -> None:
@@ -103,6 +134,7 @@ def test_within_ends_at_the_earlier_cut_and_never_goes_back() -> None:
 cuts_in_order = st.lists(st.dictionaries(st.sampled_from([A0, A1, B0]), st.integers(0, 5)), min_size=3, max_size=8)
 
 
+@settings(deadline=None)
 @given(cuts_in_order, st.data())
 def test_within_a_target_and_a_limit_is_one_of_the_nodes_cuts(
     steps: list[dict[Partition, int]], data: st.DataObject
@@ -122,6 +154,7 @@ def test_within_a_target_and_a_limit_is_one_of_the_nodes_cuts(
 sizes = st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 500)), max_size=6)
 
 
+@settings(deadline=None)
 @given(sizes, st.integers(1, 40))
 def test_split_covers_every_offset_once_with_as_many_pieces_as_asked(found: list[tuple[int, int]], count: int) -> None:
     """No offset is read twice or not at all; no task is empty; there are fewer only if there are not enough offsets."""

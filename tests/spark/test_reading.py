@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -18,17 +19,10 @@ from pyspark_fairlog.planning import Range
 from pyspark_fairlog.reading import read_range
 from pyspark_fairlog.schema import DDL, arrow_schema
 from scripts.node_process import NodeProcess
+from tests.clients.raw_client import RawClient, batch_with_header
 from tests.spark import topics
 
 ALL = tuple(DDL)
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path_factory.mktemp("node") / "data")
-    node.start()
-    yield node
-    node.stop()
 
 
 def options(address: str, **more: str) -> ReadOptions:
@@ -72,6 +66,30 @@ def test_timestamps_of_the_node_are_told_apart(node: NodeProcess) -> None:
     (row,) = rows(read_range(options(node.address), ALL, part(name, 0, 1)))
     assert row["timestampType"] == 1
     assert row["timestamp"].timestamp() > 1_700_000_000
+
+
+def test_time_that_spark_does_not_have_is_null() -> None:
+    """Nanoseconds that a producer has given for milliseconds must not end every query of the topic, for good."""
+    written = reading.Rows([])
+    written.stamps = [(1, 5), (1, 1_700_000_000_123_456_789), (1, -(1 << 63)), (1, reading.MILLISECONDS_MAX)]
+    found = written.timestamps()
+    assert found.type == pa.timestamp("us", tz="UTC")
+    assert found.cast(pa.int64()).to_pylist() == [5_000, None, None, reading.MILLISECONDS_MAX * 1000]
+
+
+def test_headers_that_the_client_cannot_read_are_null_and_told(
+    node: NodeProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A name that is no UTF-8 must not end every query of the topic; the records beside it have theirs."""
+    name = topics.make(node.address, "no-utf-8")
+    with RawClient(node.address) as client:
+        for offset, header in enumerate((b"name", b"na\xffe", b"name")):
+            assert client.produce(name, 0, batch_with_header(b"v", header)) == (0, offset)
+    found = rows(read_range(options(node.address), ["headers", "value"], part(name, 0, 3)))
+    read = [{"key": "name", "value": b"1"}]
+    assert found == [{"headers": each, "value": b"v"} for each in (read, None, read)]
+    (told,) = caplog.messages
+    assert "offset 1 of no-utf-8-0" in told
 
 
 def test_range_is_read_exactly(node: NodeProcess) -> None:
@@ -171,6 +189,23 @@ def test_records_deleted_before_they_are_read_fail_the_task_or_are_skipped(
     assert offsets(lenient, part(name, 2, 8)) == [5, 6, 7]
     assert offsets(lenient, part(name, 2, 4)) == []
     assert "the records 2 to 4" in caplog.text
+
+
+@pytest.mark.usefixtures("told")
+def test_time_in_which_rows_are_worked_on_is_not_counted_as_silence(
+    node: NodeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow query is no silent node: nobody is asked whether the records are there, and the task goes on."""
+    now_s = 0.0
+    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(reading, "ROWS_MAX", 10)
+    name = topics.make(node.address, "slow")
+    topics.produce(node.address, name, [b"v"] * 30)
+    found: list[int] = []
+    for batch in read_range(options(node.address), ["offset"], part(name, 0, 30)):
+        found += batch.column(0).to_pylist()
+        now_s += 1000
+    assert found == list(range(30))
 
 
 def test_topic_deleted_before_it_is_read_fails_the_task_or_is_left_out(

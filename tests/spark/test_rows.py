@@ -49,6 +49,7 @@ def test_columns_of_what_was_read_from_topics_can_be_written_as_they_are() -> No
         (schema(value=StringType(), headers=MapType(StringType(), BinaryType())), "t", "'headers' is map<string,"),
         (schema(value=StringType(), headers=ArrayType(StringType())), "t", "'headers' is array<string>"),
         (schema(value=StringType(), topic=BinaryType()), "t", "'topic' is binary"),
+        (schema(value=StringType(), Value=StringType()), "t", "two columns 'value', as a join leaves them"),
     ],
 )
 def test_columns_that_cannot_be_written_are_refused_by_name(given: StructType, topic: str | None, said: str) -> None:
@@ -87,6 +88,7 @@ def test_headers_are_pairs_in_their_order() -> None:
     [
         ("topic", None, pa.string(), "no topic"),
         ("partition", -2, pa.int32(), "-2"),
+        ("partition", -1, pa.int32(), "null lets the key decide"),
         ("headers", [{"key": None, "value": b""}], HEADERS, "header without a name"),
         ("headers", [None], HEADERS, "header without a name"),
     ],

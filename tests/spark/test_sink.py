@@ -12,6 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pyspark_fairlog import sink
 from pyspark_fairlog.native import Committed, Native, NativeError, Offsets
+from pyspark_fairlog.persistence import WORK_S
 from pyspark_fairlog.sink import BatchWriter, StreamWriter
 from pyspark_fairlog.writing import BatchIdentity, LaneWritten, SinkError
 
@@ -28,6 +29,8 @@ class RecordingNode:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.refuse: dict[str, Exception] = {}
         self.there = {"orders": 1}
+        self.work_s: list[float] = []
+        """How long each question was to be asked of a node that is at work on it."""
 
     def __enter__(self) -> RecordingNode:
         return self
@@ -63,7 +66,8 @@ class RecordingNode:
 def node(monkeypatch: pytest.MonkeyPatch) -> RecordingNode:
     recording = RecordingNode()
 
-    def ask_once(ask: Callable[[Native], object], bootstrap: str, **_: object) -> object:
+    def ask_once(ask: Callable[[Native], object], bootstrap: str, *, work_s: float = 0.0, **_: object) -> object:
+        recording.work_s.append(work_s)
         return ask(cast("Native", recording))
 
     monkeypatch.setattr(sink, "persistently", ask_once)
@@ -98,6 +102,14 @@ def test_commit_names_the_lanes_that_have_rows(node: RecordingNode) -> None:
     ]
 
 
+def test_commit_is_waited_for_while_the_node_copies_the_batch_and_nothing_else_is(node: RecordingNode) -> None:
+    """The answer comes when the rows can be read."""
+    writer = BatchWriter(OPTIONS, VALUES, False)
+    writer.commit(batch_lanes(writer, 5))
+    assert [operation for operation, _ in node.asked] == ["commit", "forget"]
+    assert node.work_s == [WORK_S, 0.0]
+
+
 def test_commit_of_a_batch_without_rows_still_moves_the_fence(node: RecordingNode) -> None:
     """So that a deleted checkpoint is noticed, and the group's offsets go on."""
     stream_writer().commit([LANES[1]], 7)
@@ -117,6 +129,16 @@ def test_commit_takes_the_planned_offsets_along(node: RecordingNode, tmp_path: P
     (tmp_path / "offsets" / "7").write_text('v1\n{}\n{"orders":{"0":42}}')
     stream_writer(commitGroup="readers", checkpointLocation=str(tmp_path)).commit(LANES, 7)
     assert node.asked[0][1]["offsets"] == Offsets("readers", (("orders", 0, 42),))
+
+
+def test_batch_write_that_is_a_micro_batch_takes_the_planned_offsets_along(node: RecordingNode, tmp_path: Path) -> None:
+    """Inside of foreachBatch Spark has noted them, too."""
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "metadata").write_text('{"id":"query"}')
+    (tmp_path / "offsets" / "7").write_text('v1\n{}\n{"orders":{"0":42}}')
+    given = {"transactionalId": "totals", "batchId": "7", "commitGroup": "g", "checkpointLocation": str(tmp_path)}
+    BatchWriter(OPTIONS | given, VALUES, False).commit(LANES)
+    assert node.asked[0][1]["offsets"] == Offsets("g", (("orders", 0, 42),))
 
 
 def test_offsets_in_topics_that_were_deleted_are_left_out_of_the_commit(node: RecordingNode, tmp_path: Path) -> None:
@@ -149,11 +171,26 @@ def test_commit_that_is_refused_says_the_nodes_sentence(node: RecordingNode) -> 
         stream_writer().commit(LANES, 7)
 
 
+def test_commit_of_a_lane_that_was_aborted_says_how_long_a_batch_may_take(node: RecordingNode) -> None:
+    """A batch that takes longer than that would time out in each replay, for ever."""
+    node.refuse["commit"] = NativeError("lane-aborted", "it was aborted, or has timed out")
+    with pytest.raises(SinkError, match=r"kafka\.transaction\.timeout\.ms.*transactions\.max_timeout_ms"):
+        stream_writer().commit(LANES, 7)
+
+
 @pytest.mark.parametrize("error", [ConnectionError("gone"), NativeError("effect-unknown", "the disk refused")])
 def test_commit_whose_effect_is_unknown_says_so_and_what_to_do(node: RecordingNode, error: Exception) -> None:
     node.refuse["commit"] = error
     with pytest.raises(SinkError, match=r"is not known.*start the query again"):
         stream_writer().commit(LANES, 7)
+
+
+def test_batch_write_whose_effect_is_unknown_is_not_said_to_be_safe_to_repeat(node: RecordingNode) -> None:
+    """It would be another sink, which knows nothing of the first one."""
+    node.refuse["commit"] = ConnectionError("gone")
+    writer = BatchWriter(OPTIONS, VALUES, False)
+    with pytest.raises(SinkError, match=r"is not known.*look whether its rows are in the topic before"):
+        writer.commit(batch_lanes(writer, 5))
 
 
 @pytest.mark.parametrize("error", [None, ConnectionError("gone"), NativeError("committed", "it is committed")])
@@ -191,7 +228,7 @@ def test_batch_write_that_cannot_be_forgotten_is_committed_all_the_same(node: Re
 
 
 def test_batch_write_that_fails_is_aborted_and_forgotten(node: RecordingNode) -> None:
-    node.refuse = {"abort": NativeError("unknown-sink", ""), "forget": NativeError("unknown-sink", "")}
+    node.refuse = {"forget": NativeError("unknown-sink", "")}  # no task has joined
     BatchWriter(OPTIONS, VALUES, False).abort([None])
     assert [operation for operation, _ in node.asked] == ["abort", "forget"]
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
 
 from pyspark_fairlog.native import Native
 from scripts.node_process import NodeProcess
-from tests.spark.counting import TOPIC, create_topic, messages, numbers
+from tests.spark.counting import create_topic, messages, numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,53 +21,61 @@ PARTITIONS = 3
 
 
 @pytest.fixture
-def node(fresh_node: Callable[..., NodeProcess]) -> NodeProcess:
-    fresh = fresh_node()
-    create_topic(fresh.address, partitions=PARTITIONS)
-    return fresh
+def topic(node: NodeProcess) -> str:
+    """One of the test's own."""
+    name = f"topic-{uuid4()}"
+    create_topic(node.address, name, partitions=PARTITIONS)
+    return name
 
 
-def write(data: DataFrame, node: NodeProcess, **options: str) -> None:
+def write(data: DataFrame, node: NodeProcess, topic: str, /, **options: str) -> None:
     data.write.format("fairlog").mode("append").options(
-        **{"kafka.bootstrap.servers": node.address, "topic": TOPIC} | options
+        **{"kafka.bootstrap.servers": node.address, "topic": topic} | options
     ).save()
 
 
-def test_batch_write_writes_every_row_once_and_its_sink_is_forgotten(spark: SparkSession, node: NodeProcess) -> None:
-    for _ in range(2):
-        write(spark.range(30_000).repartition(3).selectExpr("cast(id as string) as value"), node)
-    assert numbers(node.address) == sorted([*range(30_000), *range(30_000)])
+def sinks(node: NodeProcess) -> set[str]:
     with Native.connect(node.address) as native:
-        assert not native.sinks()
+        return {each.sink for each in native.sinks()}
 
 
-def test_batch_write_of_no_rows_writes_nothing(spark: SparkSession, node: NodeProcess) -> None:
-    write(spark.range(0).selectExpr("cast(id as string) as value"), node)
-    assert not numbers(node.address)
+def test_batch_write_writes_every_row_once_and_its_sink_is_forgotten(
+    spark: SparkSession, node: NodeProcess, topic: str
+) -> None:
+    before = sinks(node)
+    for _ in range(2):
+        write(spark.range(30_000).repartition(3).selectExpr("cast(id as string) as value"), node, topic)
+    assert numbers(node.address, topic=topic) == sorted([*range(30_000), *range(30_000)])
+    assert sinks(node) == before
 
 
-def test_records_have_what_their_columns_say(spark: SparkSession, node: NodeProcess) -> None:
+def test_batch_write_of_no_rows_writes_nothing(spark: SparkSession, node: NodeProcess, topic: str) -> None:
+    write(spark.range(0).selectExpr("cast(id as string) as value"), node, topic)
+    assert not numbers(node.address, topic=topic)
+
+
+def test_records_have_what_their_columns_say(spark: SparkSession, node: NodeProcess, topic: str) -> None:
     """Nulls, a chosen partition, headers in their order, a topic for each row."""
-    rows = [(TOPIC, b"k", b"v", 2, [("h", b"1"), ("h", None)]), (TOPIC, None, None, 1, None)]
+    rows = [(topic, b"k", b"v", 2, [("h", b"1"), ("h", None)]), (topic, None, None, 1, None)]
     ddl = "topic string, key binary, value binary, partition int, headers array<struct<key:string,value:binary>>"
     spark.createDataFrame(rows, ddl).coalesce(1).write.format("fairlog").mode("append").option(
         "kafka.bootstrap.servers", node.address
     ).save()
-    found = {each.partition(): each for each in messages(node.address)}
+    found = {each.partition(): each for each in messages(node.address, topic)}
     assert sorted(found) == [1, 2]
     assert (found[2].key(), found[2].value(), found[2].headers()) == (b"k", b"v", [("h", b"1"), ("h", None)])
     assert (found[1].key(), found[1].value(), found[1].headers()) == (None, None, None)
 
 
-def test_keys_go_where_javas_clients_put_them(spark: SparkSession, node: NodeProcess) -> None:
+def test_keys_go_where_javas_clients_put_them(spark: SparkSession, node: NodeProcess, topic: str) -> None:
     """The partitions of murmur2, as librdkafka computes them for Java's sake."""
-    write(spark.range(200).selectExpr("cast(id as string) as key", "'spark' as value"), node)
+    write(spark.range(200).selectExpr("cast(id as string) as key", "'spark' as value"), node, topic)
     producer = Producer({"bootstrap.servers": node.address, "partitioner": "murmur2_random"})
     for number in range(200):
-        producer.produce(TOPIC, b"plain", str(number))
+        producer.produce(topic, b"plain", str(number))
     producer.flush()
     placed: dict[bytes, set[int]] = {}
-    for each in messages(node.address):
+    for each in messages(node.address, topic):
         placed.setdefault(each.key(), set()).add(each.partition())
     assert len(placed) == 200
     assert all(len(partitions) == 1 for partitions in placed.values())
@@ -79,12 +87,12 @@ def failing(spark: SparkSession) -> Any:
     return data.selectExpr("if(id = 25000, raise_error('bad row'), cast(id as string)) as value")
 
 
-def test_batch_write_that_fails_leaves_nothing(spark: SparkSession, node: NodeProcess) -> None:
+def test_batch_write_that_fails_leaves_nothing(spark: SparkSession, node: NodeProcess, topic: str) -> None:
+    before = sinks(node)
     with pytest.raises(Exception, match="bad row"):
-        write(failing(spark), node)
-    assert not numbers(node.address)
-    with Native.connect(node.address) as native:
-        assert not native.sinks()
+        write(failing(spark), node, topic)
+    assert not numbers(node.address, topic=topic)
+    assert sinks(node) == before
 
 
 @pytest.mark.parametrize(
@@ -99,14 +107,14 @@ def test_batch_write_that_fails_leaves_nothing(spark: SparkSession, node: NodePr
     ],
 )
 def test_what_cannot_be_written_is_refused_with_a_sentence(
-    spark: SparkSession, node: NodeProcess, select: str, options: dict[str, str], said: str
+    spark: SparkSession, node: NodeProcess, topic: str, select: str, options: dict[str, str], said: str
 ) -> None:
     with pytest.raises(Exception, match=said):
-        write(spark.range(1).selectExpr(*select.split("; ")), node, **options)
-    assert not numbers(node.address)
+        write(spark.range(1).selectExpr(*select.split("; ")), node, topic, **options)
+    assert not numbers(node.address, topic=topic)
 
 
-def test_overwrite_is_refused(spark: SparkSession, node: NodeProcess) -> None:
+def test_overwrite_is_refused(spark: SparkSession, node: NodeProcess, topic: str) -> None:
     data = spark.range(1).selectExpr("cast(id as string) as value").write.format("fairlog").mode("overwrite")
     with pytest.raises(Exception, match="use append"):
-        data.options(**{"kafka.bootstrap.servers": node.address, "topic": TOPIC}).save()
+        data.options(**{"kafka.bootstrap.servers": node.address, "topic": topic}).save()

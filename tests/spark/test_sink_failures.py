@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from scripts.node_process import NodeProcess
-from tests.spark.counting import Driver, assert_whole, create_topic, numbers, run, start, wait_for_batch
+from tests.spark.counting import (
+    Driver,
+    Query,
+    assert_counted,
+    assert_whole,
+    create_topic,
+    numbers,
+    run,
+    start,
+    wait_for_batch,
+)
 from tests.spark.held_sink import wait_for
 
 if TYPE_CHECKING:
@@ -40,31 +51,91 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "checkpoint"
 
 
-@pytest.mark.parametrize("at", ["mid-write", "written", "before-commit", "after-commit"])
-def test_driver_killed_at_any_point_replays_its_batch_once(
-    spark: SparkSession, node: NodeProcess, checkpoint: Path, point: Path, at: str
-) -> None:
+POINTS = ("mid-write", "written", "before-commit", "after-commit")
+STATEFUL, REPLACED, RETRIED = "stateful", "replaced", "retried"
+
+MASTER = "local[8,4]"
+"""Tasks that are held keep a core each, and one that fails is tried again."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """What came of the queries of one driver, by their names, which are those of their topics as well."""
+
+    address: str
+    directory: Path
+    seen_before: list[int]
+    """In the topic of the query that was replaced, when its driver woke."""
+    outcomes: Mapping[str, str]
+    """Of the queries that have ended."""
+
+    def checkpoint(self, name: str) -> Path:
+        return self.directory / name
+
+
+@pytest.fixture(scope="module")
+def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    """A driver whose queries are held in their third batches; one of them is replaced; and then all is killed.
+
+    To start a driver takes longer than all that a query has to do, so they share one.
+    """
+    directory = tmp_path_factory.mktemp("driver")
+    told = {point: f"{point} 2" for point in POINTS} | {STATEFUL: "after-commit 2", REPLACED: "mid-write 2"}
+    options = {name: {"hold": f"{at} {directory / name}-point"} for name, at in told.items()}
+    options[STATEFUL]["stateful"] = "yes"
+    options[RETRIED] = {"fail": f"written 2 {directory / RETRIED}-point"}
+    node = NodeProcess(directory / "node")
+    node.start()
+    try:
+        for name in options:
+            create_topic(node.address, name)
+            Path(f"{directory / name}-point").mkdir()
+        queries = {
+            name: Query(node.address, str(directory / name), 4 if name == RETRIED else 9, {"topic": name} | of)
+            for name, of in options.items()
+        }
+        driver = Driver(directory, list(queries.values()), master=MASTER)
+        try:
+            for name in options:
+                driver.wait_for(Path(f"{directory / name}-point", "reached"))
+            run(spark, node.address, directory / REPLACED, through=4, topic=REPLACED)
+            seen_before = numbers(node.address, topic=REPLACED, least=500)
+            Path(f"{directory / REPLACED}-point", "go").touch()
+            ended = {name: queries[name].outcome_path for name in (REPLACED, RETRIED)}
+            for path in ended.values():
+                driver.wait_for(path)
+        finally:
+            driver.kill()
+        outcomes = {name: path.read_text() for name, path in ended.items()}
+        yield Story(node.address, directory, seen_before, outcomes)
+    finally:
+        node.stop()
+
+
+@pytest.mark.parametrize("at", POINTS)
+def test_driver_killed_at_any_point_replays_its_batch_once(spark: SparkSession, story: Story, at: str) -> None:
     """The driver and its executors are gone at once; the next run finds the batch in the checkpoint."""
-    driver = Driver(node.address, checkpoint, through="9", hold=f"{at} 2 {point}")
-    try:
-        driver.wait_for(point / "reached")
-    finally:
-        driver.kill()
-    run(spark, node.address, checkpoint, through=4)
-    assert_whole(node.address, batches=5)
+    run(spark, story.address, story.checkpoint(at), through=4, topic=at)
+    assert_whole(story.address, batches=5, topic=at)
 
 
-def test_task_that_fails_when_it_has_written_is_retried_and_counts_once(
-    node: NodeProcess, checkpoint: Path, point: Path
-) -> None:
+def test_state_survives_the_replay_of_a_batch_that_was_committed(spark: SparkSession, story: Story) -> None:
+    """The replay writes nothing, and saves its state all the same: the next batch counts on from there."""
+    run(spark, story.address, story.checkpoint(STATEFUL), through=4, topic=STATEFUL, stateful="yes")
+    assert_counted(story.address, topic=STATEFUL)
+
+
+def test_task_that_fails_when_it_has_written_is_retried_and_counts_once(story: Story) -> None:
     """Both attempts have all their records at the node; the driver names the second."""
-    driver = Driver(node.address, checkpoint, master="local[2,4]", through="4", fail=f"written 2 {point}")
-    try:
-        assert driver.wait() == 0, driver.output()
-    finally:
-        driver.kill()
-    assert (point / "reached").exists()
-    assert_whole(node.address, batches=5)
+    assert story.outcomes[RETRIED] == ""
+    assert_whole(story.address, batches=5, topic=RETRIED)
+
+
+def test_run_that_was_replaced_writes_on_in_vain(story: Story) -> None:
+    """A driver hangs, another takes over, and the first one wakes: of what it writes nothing is seen."""
+    assert "batch 2 of the sink" in story.outcomes[REPLACED]
+    assert numbers(story.address, topic=REPLACED) == story.seen_before
+    assert_whole(story.address, batches=5, topic=REPLACED)
 
 
 def test_commit_that_raises_when_it_has_committed_is_asked_again_and_counts_once(
@@ -110,24 +181,6 @@ def test_node_restarted_between_batches_is_waited_for(
         wait_for_batch(query, 4)
     finally:
         query.stop()
-    assert_whole(node.address, batches=5)
-
-
-def test_run_that_was_replaced_writes_on_in_vain(
-    spark: SparkSession, node: NodeProcess, checkpoint: Path, point: Path
-) -> None:
-    """A driver hangs, another takes over, and the first one wakes: of what it writes nothing is seen."""
-    zombie = Driver(node.address, checkpoint, through="9", hold=f"mid-write 2 {point}")
-    try:
-        zombie.wait_for(point / "reached")
-        run(spark, node.address, checkpoint, through=4)
-        before = numbers(node.address, least=500)
-        (point / "go").touch()
-        assert zombie.wait() != 0
-        assert "batch 2 of the sink" in zombie.output()
-    finally:
-        zombie.kill()
-    assert numbers(node.address) == before
     assert_whole(node.address, batches=5)
 
 

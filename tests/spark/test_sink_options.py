@@ -52,15 +52,20 @@ def test_commit_group_needs_a_checkpoint_that_is_known() -> None:
         ({"batchId": "1"}, False, "transactionalId"),
         ({"batchId": "-1", "transactionalId": "t"}, False, "'-1'"),
         ({"batchId": "1", "transactionalId": "t"}, True, "foreachBatch"),
+        ({"batch_id": "1", "transactionalId": "t"}, False, "did you mean batchId"),
     ],
 )
 def test_batch_id_is_for_named_sinks_inside_of_foreach_batch(
     options: dict[str, str], streaming: bool, said: str
 ) -> None:
+    """Misspelt it would make a sink of its own, and a replay would write the batch twice."""
     with pytest.raises(OptionRefused, match=said):
         parse(ADDRESS | options, streaming=streaming)
 
 
-def test_commit_group_of_a_batch_write_is_refused() -> None:
+def test_commit_group_of_a_batch_write_is_refused_unless_it_is_a_micro_batch() -> None:
+    """That one has a source that goes on."""
+    given = ADDRESS | {"commitGroup": "g", "checkpointLocation": "/c", "batchId": "1", "transactionalId": "t"}
+    assert parse(given, streaming=False).commit_group == "g"
     with pytest.raises(OptionRefused, match="writeStream"):
         parse(ADDRESS | {"commitGroup": "g", "checkpointLocation": "/c"}, streaming=False)

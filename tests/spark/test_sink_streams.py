@@ -1,4 +1,4 @@
-"""From topics to topics: the source's offsets in the sink's commit, and state that survives a replay."""
+"""From topics to topics: the source's offsets in the sink's commit; and writes inside of foreachBatch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from scripts.node_process import NodeProcess
 from tests.spark import topics
-from tests.spark.counting import PARTS, ROWS, TOPIC, Driver, create_topic, messages, numbers, run, wait_for_batch
+from tests.spark.counting import PARTS, ROWS, TOPIC, assert_counted, create_topic, numbers, wait_for_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,33 +83,6 @@ def test_group_of_a_batch_that_is_refused_stays_where_it_was(
     assert numbers(node.address, least=1) == [1]
 
 
-def assert_counted(node: NodeProcess) -> None:
-    """Each batch has said once how many numbers there are by then."""
-    numbers(node.address, least=4 * PARTS)  # waits until they are there
-    found: dict[int, list[int]] = {}
-    for each in messages(node.address):
-        found.setdefault(int(each.key()), []).append(int(each.value()))
-    assert sorted(found) == list(range(PARTS))
-    for counts in found.values():
-        assert counts == [ROWS // PARTS * (batch + 1) for batch in range(len(counts))]
-        assert len(counts) >= 4
-
-
-def test_state_survives_the_replay_of_a_batch_that_was_committed(
-    spark: SparkSession, node: NodeProcess, tmp_path: Path
-) -> None:
-    """The replay writes nothing, and saves its state all the same: the next batch counts on from there."""
-    checkpoint, point = tmp_path / "checkpoint", tmp_path / "point"
-    point.mkdir()
-    driver = Driver(node.address, checkpoint, through="9", stateful="yes", hold=f"after-commit 2 {point}")
-    try:
-        driver.wait_for(point / "reached")
-    finally:
-        driver.kill()
-    run(spark, node.address, checkpoint, through=4, stateful="yes")
-    assert_counted(node)
-
-
 def test_write_inside_of_foreach_batch_counts_once_over_a_replay(
     spark: SparkSession, node: NodeProcess, tmp_path: Path
 ) -> None:
@@ -138,4 +111,4 @@ def test_write_inside_of_foreach_batch_counts_once_over_a_replay(
     with pytest.raises(Exception, match="failed after the write"):
         run_through(3)
     run_through(3)
-    assert_counted(node)
+    assert_counted(node.address)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path_factory.mktemp("node") / "data")
-    node.start()
-    yield node
-    node.stop()
 
 
 def read(spark: SparkSession, node: NodeProcess, **options: str) -> DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,14 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    node = NodeProcess(tmp_path_factory.mktemp("node") / "data")
-    node.start()
-    yield node
-    node.stop()
 
 
 def numbers(first: int, end: int) -> list[bytes]:
@@ -103,25 +95,34 @@ def test_first_batch_from_latest_that_is_replayed_reads_neither_more_nor_less(
     assert batches.offsets(name) == [5, 6, 7]
 
 
+SHARES = {"left": 3, "right": 2}
+"""Of each transaction, so many records are in each topic."""
+
+
+@pytest.fixture(scope="module")
+def shared(node: NodeProcess) -> dict[str, int]:
+    """Twenty transactions over two topics, and their shares."""
+    for name in SHARES:
+        topics.make(node.address, name)
+    producer = topics.transactional(node.address, "shared")
+    for number in range(20):
+        topics.transact(producer, {name: [b"%d" % number] * count for name, count in SHARES.items()})
+    topics.wait_for_end(node.address, "left", 60)
+    return SHARES
+
+
 @pytest.mark.parametrize("limit", [1, 7, 25, 1000])
 def test_limit_never_splits_a_transaction_over_two_topics(
-    spark: SparkSession, fresh_node: Callable[..., NodeProcess], tmp_path: Path, limit: int
+    spark: SparkSession, node: NodeProcess, shared: dict[str, int], tmp_path: Path, limit: int
 ) -> None:
     """It falls inside one, is smaller than one, or larger than all: each micro-batch holds whole transactions."""
-    node = fresh_node()
-    names = [topics.make(node.address, "left"), topics.make(node.address, "right")]
-    shares = {names[0]: 3, names[1]: 2}
-    producer = topics.transactional(node.address)
-    for number in range(20):
-        topics.transact(producer, {name: [b"%d" % number] * count for name, count in shares.items()})
-    topics.wait_for_end(node.address, names[0], 60)
     batches = Batches()
-    options = {"subscribe": ",".join(names), "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(limit)}
+    options = {"subscribe": ",".join(shared), "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(limit)}
     run(frame(spark, node.address, **options), batches, tmp_path)
     for rows in batches.seen.values():
-        assert_whole(rows, shares)
-    assert batches.offsets(names[0]) == list(range(60))
-    assert batches.offsets(names[1]) == list(range(40))
+        assert_whole(rows, shared)
+    for name, count in shared.items():
+        assert batches.offsets(name) == list(range(20 * count))
 
 
 def test_limit_makes_micro_batches_of_about_its_size(spark: SparkSession, node: NodeProcess, tmp_path: Path) -> None:
@@ -237,6 +238,42 @@ def test_topic_deleted_under_a_stream_fails_it_or_is_left_out(
     topics.produce(node.address, gone, [b"anew"])
     run(lenient, batches, tmp_path)
     assert batches.values(gone) == [*numbers(0, 3), b"anew"]
+
+
+def test_topic_made_anew_that_has_outgrown_the_query_fails_it_or_is_read_from_its_beginning(
+    spark: SparkSession, node: NodeProcess, tmp_path: Path
+) -> None:
+    """Offsets do not tell the two topics apart; the id in the checkpoint does."""
+    name = topics.make(node.address, "outgrown")
+    batches = Batches()
+    options = {"subscribe": name, "startingOffsets": "earliest"}
+    topics.produce(node.address, name, numbers(0, 3))
+    run(frame(spark, node.address, **options), batches, tmp_path)
+    topics.delete(node.address, name)
+    topics.make(node.address, name)
+    topics.produce(node.address, name, numbers(100, 105))
+    with pytest.raises(StreamingQueryException, match="outgrown-0 is another one than the query had read, up to 3"):
+        run(frame(spark, node.address, **options), batches, tmp_path)
+    run(frame(spark, node.address, **options, failOnDataLoss="false"), batches, tmp_path)
+    run(frame(spark, node.address, **options), batches, tmp_path)
+    assert batches.values(name) == [*numbers(0, 3), *numbers(100, 105)]
+
+
+def test_checkpoint_of_the_connector_is_gone_on_with(spark: SparkSession, node: NodeProcess, tmp_path: Path) -> None:
+    """Its offsets have no topic ids; neither had those of earlier releases."""
+    name = topics.make(node.address, "connectors")
+    batches = Batches()
+    stream = frame(spark, node.address, subscribe=name, startingOffsets="earliest")
+    topics.produce(node.address, name, numbers(0, 3))
+    run(stream, batches, tmp_path)
+    noted = max((tmp_path / "offsets").glob("[0-9]*"))
+    *before, offsets = noted.read_text().split("\n")
+    assert json.loads(offsets)["#version"] == 2
+    noted.write_text("\n".join([*before, json.dumps({name: {"0": 3}})]))
+    (noted.parent / f".{noted.name}.crc").unlink()
+    topics.produce(node.address, name, numbers(3, 5))
+    run(stream, batches, tmp_path)
+    assert batches.values(name) == numbers(0, 5)
 
 
 def test_node_that_is_killed_under_a_stream_is_waited_for(

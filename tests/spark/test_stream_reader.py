@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import cast
 
 import pytest
@@ -14,6 +14,7 @@ from pyspark_fairlog import source
 from pyspark_fairlog.losses import DataLost
 from pyspark_fairlog.native import CutPartition, Native, NativeError, Partitions, Selection, TopicPattern, Topics
 from pyspark_fairlog.options import read_options
+from pyspark_fairlog.positions import Stored
 from pyspark_fairlog.schema import SchemaRefused
 from pyspark_fairlog.source import BatchReader, StreamReader, Task
 
@@ -31,6 +32,10 @@ class FakeNode:
         self.history: list[dict[tuple[str, int], int]] = [{}]
         self.firsts: dict[tuple[str, int], int] = {}
         self.asked: list[str] = []
+        self.ids: dict[str, str] = {}
+        """Of topics; of one that has none here, the node does not say it."""
+        self.before_limited: Callable[[], None] = lambda: None
+        """What happens between two cuts."""
         self.down = 0
         """So many questions from now on find a broken connection."""
 
@@ -60,6 +65,8 @@ class FakeNode:
         self, selection: Selection, *, starts: Iterable[tuple[str, int, int]] | None = None, limit: int | None = None
     ) -> list[CutPartition]:
         self.asked.append("cut" if limit is None else f"cut {limit}")
+        if limit is not None:
+            self.before_limited()
         if self.down:
             self.down -= 1
             raise ConnectionError("the node has closed the connection")
@@ -77,7 +84,9 @@ class FakeNode:
                 chosen = list(partitions)
         begin = {(topic, number): offset for topic, number, offset in starts or ()}
         end = now if limit is None else self._limited(begin, limit)
-        return [CutPartition(*at, self.firsts.get(at, 0), end[at], now[at]) for at in sorted(chosen)]
+        return [
+            CutPartition(*at, self.firsts.get(at, 0), end[at], now[at], self.ids.get(at[0])) for at in sorted(chosen)
+        ]
 
     def _limited(self, begin: Mapping[tuple[str, int], int], limit: int) -> dict[tuple[str, int], int]:
         best = None
@@ -102,9 +111,7 @@ def stream(**options: str) -> StreamReader:
     return StreamReader(read_options({"kafka.bootstrap.servers": "x"} | selection | options), SCHEMA)
 
 
-def tasks(
-    reader: StreamReader, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]
-) -> list[tuple[str, int, int]]:
+def tasks(reader: StreamReader, start: Stored, end: Stored) -> list[tuple[str, int, int]]:
     found: list[tuple[str, int, int]] = []
     for task in reader.partitions(start, end):
         assert isinstance(task, Task)
@@ -217,8 +224,96 @@ def test_topic_deleted_under_a_stream_fails_it_or_is_left_out(node: FakeNode, ca
     lenient = stream(failOnDataLoss="false")
     end = lenient.latestOffset(start, ReadAllAvailable())
     assert end == {"a": {"0": 5}}
-    assert tasks(lenient, start, {"a": {"0": 5}, "b": {"0": 5}}) == [("a-0", 0, 5)]
-    assert "b-0 is not there any more" in caplog.text
+    for planned in (end, {"a": {"0": 5}, "b": {"0": 5}}):
+        caplog.clear()
+        assert tasks(lenient, start, planned) == [("a-0", 0, 5)]
+        assert "b-0 is not there any more" in caplog.text
+
+
+def test_topic_made_anew_that_has_outgrown_the_query_is_noticed(
+    node: FakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its id is in the checkpoint. Whatever `failOnDataLoss` says, its records are not read as the other one's."""
+    node.ids = {"a": "a1", "b": "b1"}
+    node.write(a0=5, b0=5)
+    at = stream(startingOffsets="earliest").initialOffset()
+    at = stream().latestOffset(at, ReadAllAvailable())
+    assert at == {"#version": 2, "#topicIds": {"a": "a1", "b": "b1"}, "a": {"0": 5}, "b": {"0": 5}}
+    node.ids["b"] = "b2"
+    node.write(b0=3)
+    with pytest.raises(
+        DataLost, match="b-0 is another one than the query had read, up to 5: its topic was deleted and"
+    ):
+        stream().latestOffset(at, ReadAllAvailable())
+    lenient = stream(failOnDataLoss="false")
+    end = lenient.latestOffset(at, ReadAllAvailable())
+    assert tasks(lenient, at, end) == [("b-0", 0, 8)]
+    assert "b-0 is another one than the query had read, up to 5" in caplog.text
+    caplog.clear()
+    node.ids["b"] = "b3"
+    assert tasks(lenient, at, end) == []
+    assert "b-0 is another one than" in caplog.text
+
+
+def test_checkpoint_without_ids_is_gone_on_with_and_gets_them(node: FakeNode) -> None:
+    """Of an earlier release. An empty micro-batch may be what notes them."""
+    node.ids = {"a": "a1", "b": "b1"}
+    node.write(a0=5, b0=5)
+    before = {"a": {"0": 5}, "b": {"0": 5}}
+    after = stream().latestOffset(before, ReadAllAvailable())
+    assert after == {"#version": 2, "#topicIds": {"a": "a1", "b": "b1"}, **before}
+    assert tasks(stream(), before, after) == []
+    assert stream().latestOffset(after, ReadAllAvailable()) == after
+    node.ids = {}
+    assert stream().latestOffset(after, ReadAllAvailable()) == before, "the node is older than the checkpoint"
+
+
+def test_topic_made_anew_that_tells_no_id_and_is_shorter_is_read_with_a_warning(
+    node: FakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.write(a0=5, b0=5)
+    reader = stream(startingOffsets="earliest", failOnDataLoss="false")
+    reader.initialOffset()
+    at = {"a": {"0": 5}, "b": {"0": 5}}
+    node.delete("b")
+    node.write(b0=2)
+    assert tasks(reader, at, reader.latestOffset(at, ReadAllAvailable())) == [("b-0", 0, 2)]
+    assert "b-0 is another one than the query had read, up to 5" in caplog.text
+
+
+def test_topic_made_anew_under_an_available_now_run_is_for_the_next_one(node: FakeNode) -> None:
+    """The run's target was the other one's."""
+    node.ids = {"a": "a1", "b": "b1"}
+    node.write(a0=5, b0=5)
+    reader = stream(startingOffsets="earliest", failOnDataLoss="false")
+    at = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    node.ids["b"] = "b2"
+    assert reader.latestOffset(at, ReadAllAvailable()) == {
+        "#version": 2, "#topicIds": {"a": "a1"}, "a": {"0": 5},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["deleted", "made anew"])
+def test_topic_that_goes_between_the_two_cuts_of_a_limited_batch_is_planned_anew(node: FakeNode, what: str) -> None:
+    """Else the end of one topic would be taken for another's, or the query fail though it may go on."""
+    node.ids = {"a": "a1", "b": "b1"}
+    for _ in range(3):
+        node.write(a0=2, b0=2)
+    reader = stream(startingOffsets="earliest", failOnDataLoss="false")
+    at = reader.initialOffset()
+
+    def go() -> None:
+        node.before_limited = lambda: None
+        if what == "deleted":
+            node.delete("b")
+        else:
+            node.ids["b"] = "b2"
+
+    node.before_limited = go
+    end = reader.latestOffset(at, ReadMaxRows(4))
+    assert end["#topicIds"] == ({"a": "a1"} if what == "deleted" else {"a": "a1", "b": "b2"})
+    assert end["a"] == {"0": 4 if what == "deleted" else 2}
 
 
 def test_offsets_below_the_log_fail_a_stream_or_are_skipped(node: FakeNode, caplog: pytest.LogCaptureFixture) -> None:
@@ -243,14 +338,18 @@ def test_topic_that_never_was_refuses_a_new_query(node: FakeNode) -> None:
         BatchReader(read_options({"kafka.bootstrap.servers": "x", "subscribe": "b"}), SCHEMA).partitions()
 
 
-def test_node_that_is_away_for_a_while_is_waited_for(node: FakeNode) -> None:
-    """A restart of the node ends no query."""
+def test_node_that_is_away_for_a_while_is_waited_for(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart of the node ends no query. One that takes connections and breaks them is left alone in between."""
+    pauses: list[float] = []
+    monkeypatch.setattr(source.time, "sleep", pauses.append)
+    monkeypatch.setattr(source, "RECONNECT_S", 0.25)
     node.write(a0=5, b0=0)
     reader = stream(startingOffsets="earliest")
     start = reader.initialOffset()
     node.down = 3
     assert reader.latestOffset(start, ReadAllAvailable()) == {"a": {"0": 5}, "b": {"0": 0}}
     assert node.asked.count("connect") == 4
+    assert pauses == [0.25] * 3
 
 
 def test_node_that_stays_away_ends_the_query(node: FakeNode) -> None:
