@@ -36,15 +36,16 @@ from datalog.interface import ReadRequest, ReadResult
 from fairlog.verify.verification import Verification
 from fairlog_types import LogKind, Offset
 from journal.failpoints import FAILPOINTS
-from scripts.node_process import ROOT, NodeDidNotStart, NodeProcess
+from scripts.node_process import NodeDidNotStart, NodeProcess
 from tests.clients.modes import MODE_CONFIG, Mode
-from tests.clients.raw_client import NONE, RawClient, records_of
+from tests.clients.raw_client import NONE, RawClient, batch, records_of
 from tests.clients.reading import Reader, Seen
-from tests.crash import lossy_disk
+from tests.crash import lossy_disk, uneven_flushes
 from tests.crash.checker import Found, Reading, Violation, check, check_growth, check_offsets
 from tests.crash.history import History, Outcome
 from tests.crash.layout import Layout
 from tests.crash.load import OFFSETS_GROUP, Load
+from tests.crash.sink_load import SINK, SinkWriter, check_batches
 
 PARTITIONS = 4
 JOURNALS = (Mode.JOURNAL,) * PARTITIONS
@@ -57,8 +58,11 @@ RESTING_SHARE = 0.5
 PATIENT_SHARE = 0.2
 """Of the crashes: those after which clients reconnect by themselves, which takes them one to two seconds."""
 STOP_S = 15.0
-VISIBLE_S = 5.0
-"""How long after its answer a commit may take to become visible; it takes milliseconds."""
+VISIBLE_S, PLANTED_VISIBLE_S = 30.0, 5.0
+"""Patience: how long after its answer a commit may take to become visible; it takes milliseconds. A run that is to fail
+need not have as much."""
+GROUPS = (OFFSETS_GROUP, SINK)
+"""The consumer groups whose offsets are committed in transactions."""
 DATA_LOGS = "datalog"
 """Where in the data directory the data logs are."""
 
@@ -85,19 +89,25 @@ _PASSES_MAX = {
     "group.producer_state": 4,
     "group.prepare_abort": 8,
     "group.aborted": 8,
+    "group.group_": 4,
 }
 _PASSES_MAX_USUALLY = 40
 
-POINTS = tuple(name for name in FAILPOINTS if not name.startswith(("retention.", "group.group_")))
-"""All but those of deletion and compaction, which `tests/node/test_node_retention.py` has; here nothing may go;
-and of group commits, at which `tests/node/test_node_group_commit.py` kills: not at GROUP_ABORTED, which a node writes
-only if a log refuses to prepare; `tests/coordinator/test_group_commit_crashes.py` stops a coordinator there."""
+_NOT_HERE = ("retention.", "groups.", "group.group_aborted", "copier.stage.")
+POINTS = tuple(name for name in FAILPOINTS if not name.startswith(_NOT_HERE))
+"""All but those of deletion and compaction, which `tests/node/test_node_retention.py` has; here nothing may go; but
+for those of consumers' groups, which `tests/node/test_node_groups.py` has; but
+for GROUP_ABORTED, which a node writes only if a log refuses to prepare a lane that had been written whole:
+`tests/coordinator/test_group_commit_crashes.py` stops a coordinator there; and but for the stages of a large copy:
+`tests/node/test_node_large.py` has these."""
 QUICK_POINTS = tuple(name for name in POINTS if not name.startswith(("journal.reclaim", "group.snapshot")))
 """All but those that only a node reaches which has lived for a while."""
 LONG_LIFE_S = 12.0
-"""Space is given back every ten seconds."""
+"""For points that a load of seconds has not come to."""
 GROWTH_S = 60.0
-"""At most, for a group journal to grow; it takes 4 s beside nothing, and the load takes its share."""
+"""Patience, for a journal to grow and to be reclaimed; beside nothing that takes 4 to 10 s."""
+LONG_TOPIC, LONG_BATCHES = "long", 40
+"""Batches of 64 KiB: two whole segments and more, which no open transaction pins. The load may not fill one in time."""
 WIDE_PARTITIONS = 200
 """A BEGIN and a PREPARE_ABORT name all partitions: with so many, a group journal soon has the 4 MiB for a snapshot."""
 TRIES = 4
@@ -142,7 +152,8 @@ class CrashRun:
         program: Sequence[str] = ("-m", "fairlog.cli")
         if self.lossy_disk:
             environment[lossy_disk.LEDGER_VARIABLE] = str(self._ledger)
-            program = (str(ROOT / "tests" / "crash" / "lossy_disk.py"),)
+            environment |= uneven_flushes.environment(self.seed)
+            program = lossy_disk.PROGRAM
         self._node = NodeProcess(self.directory / "data", environment, program=program)
 
     @property
@@ -162,11 +173,9 @@ class CrashRun:
 
     def kill_at_each(self, points: Sequence[str]) -> None:
         """The same, at each of these points at least once, with nodes that may live long. Raises CrashTestFailed."""
-        # Last those where space is given back: not in a first life, in which the hanging writer's transaction pins all.
-        in_order = sorted(points, key=lambda point: point.startswith("journal.reclaim"))
         with self._running():
             for _ in range(TRIES):
-                for point in in_order:
+                for point in points:
                     if self.kills[point] == 0:
                         self._round(point, LONG_LIFE_S)
 
@@ -211,7 +220,7 @@ class CrashRun:
         self._node.start()
         self._topics_by_id = make_topics(self._node.address, self._layout)
         self._readers = self._open_readers()
-        self._load = Load(self._node.address, self._layout, seed=self.seed)
+        self._load = Load(self._node.address, self._layout, seed=self.seed, more={SINK: SinkWriter})
 
     def _open_readers(self) -> dict[str, Reader]:
         """Plain consumers; of topics of marker mode such as read what is committed."""
@@ -234,6 +243,9 @@ class CrashRun:
         if point is not None and point.startswith("group.snapshot"):
             self._grow_a_group_journal()
             self._node.wait_end(STOP_S)  # the connection breaks a moment before the process has ended
+        elif point is not None and point.startswith("journal.reclaim"):
+            self._grow_a_local_journal()
+            self._node.wait_end(GROWTH_S)  # space is given back every ten seconds
         elif self._rng.random() > RESTING_SHARE or self._check_at_rest():
             self._node.wait_end(self._rng.uniform(0.0, LIFE_S) if point is None else life_s)
             if point is not None and point.startswith("journal.close"):
@@ -247,8 +259,8 @@ class CrashRun:
         deadline = time.monotonic() + GROWTH_S
         with suppress(OSError, KafkaException):
             admin = AdminClient({"bootstrap.servers": self._node.address, "log_level": 0})
-            if topic not in admin.list_topics(timeout=5).topics:
-                admin.create_topics([NewTopic(topic, WIDE_PARTITIONS, 1)])[topic].result(timeout=10)
+            if topic not in admin.list_topics(timeout=GROWTH_S).topics:
+                admin.create_topics([NewTopic(topic, WIDE_PARTITIONS, 1)])[topic].result(timeout=GROWTH_S)
             with RawClient(self._node.address) as client:
                 granted = client.init_producer_id(transactional_id)
                 who = (transactional_id, granted.producer_id, granted.producer_epoch)
@@ -256,11 +268,24 @@ class CrashRun:
                     client.add_partitions(*who, topic, range(WIDE_PARTITIONS))
                     client.end(*who, commit=False)
 
+    def _grow_a_local_journal(self) -> None:
+        """Write plain records to a topic of its own, whole segments of them."""
+        with suppress(OSError, KafkaException):
+            admin = AdminClient({"bootstrap.servers": self._node.address, "log_level": 0})
+            if LONG_TOPIC not in admin.list_topics(timeout=GROWTH_S).topics:
+                new = NewTopic(LONG_TOPIC, 1, 1, config={"retention.ms": "-1"})
+                admin.create_topics([new])[LONG_TOPIC].result(timeout=GROWTH_S)
+            with RawClient(self._node.address) as client:
+                for _ in range(LONG_BATCHES):
+                    client.produce(LONG_TOPIC, 0, batch([bytes(1 << 16)]))
+
     def _start(self, armed: str | None = None) -> None:
         """Start the node. Its failpoint may kill it before it is ready; that is a kill, and it starts without."""
         self._node.environment.pop("FAIRLOG_FAILPOINT", None)
         if armed is not None:
             self._node.environment["FAIRLOG_FAILPOINT"] = armed
+        if self.lossy_disk:
+            self._node.environment |= uneven_flushes.environment(self._rng.getrandbits(32))
         try:
             self._node.start()
         except NodeDidNotStart as error:
@@ -305,10 +330,11 @@ class CrashRun:
             history = self._load.rest(lambda: self._node.running)
             if history is None:
                 return False
-            deadline = time.monotonic() + VISIBLE_S
+            deadline = time.monotonic() + visible_s(self.planted_fault)
             while violations := [
                 *check(history, self._read_on(), Reading.AT_REST, marked=self._layout.marked),
                 *check_offsets(self._seen, self._fetch_offsets()),
+                *check_batches(self._seen),
             ]:
                 if time.monotonic() > deadline:
                     break  # what is answered is visible after the copy: it has had its time
@@ -333,6 +359,7 @@ class CrashRun:
                 *check(history, logs, Reading.AT_CRASH, marked=self._layout.marked),
                 *check_growth(self._seen, logs),
                 *check_offsets(logs, offsets),
+                *check_batches(logs),
             ]
         )
 
@@ -377,11 +404,14 @@ class CrashRun:
         return logs
 
     def _fetch_offsets(self) -> dict[str, int | None]:
-        """What the group has committed, as who does not ask for stable offsets is told: one may be pending."""
+        """What the groups have committed, as who does not ask for stable offsets is told: one may be pending."""
+        offsets: dict[str, int | None] = {}
         with RawClient(self._node.address) as client:
-            code, offset = client.committed_offset(OFFSETS_GROUP, *self._layout.place(0), stable=False)
-        assert code == NONE, code
-        return {OFFSETS_GROUP: offset if offset >= 0 else None}
+            for group in GROUPS:
+                code, offset = client.committed_offset(group, *self._layout.place(0), stable=False)
+                assert code == NONE, code
+                offsets[group] = offset if offset >= 0 else None
+        return offsets
 
     def _judge(self, violations: Sequence[Violation]) -> None:
         if violations:
@@ -394,6 +424,11 @@ class CrashRun:
 
 def _passes_max(point: str) -> int:
     return next((most for prefix, most in _PASSES_MAX.items() if point.startswith(prefix)), _PASSES_MAX_USUALLY)
+
+
+def visible_s(planted_fault: str | None) -> float:
+    """The patience with a commit that was answered, and is not visible."""
+    return VISIBLE_S if planted_fault is None else PLANTED_VISIBLE_S
 
 
 def make_topics(address: str, layout: Layout) -> dict[str, str]:
@@ -415,7 +450,7 @@ def _hex(topic_id: Uuid) -> str:
 def read_data_logs(
     data_dir: Path, layout: Layout, topics_by_id: Mapping[str, str]
 ) -> tuple[dict[int, list[Found]], dict[str, int | None]]:
-    """The committed records of the load's partitions, and the group's offset, in the data logs of a dead node.
+    """The committed records of the load's partitions, and the groups' offsets, in the data logs of a dead node.
 
     Reads a copy, so that the files which the next start meets are those that the crash left.
     """
@@ -436,7 +471,7 @@ def read_data_logs(
         counted = sum(parse_stored_header(data).record_count for data in answer.batches)
         assert counted == answer.next_offset, f"{answer.log}: {counted} records, next {answer.next_offset}"
         found[partition] = committed(answer.batches) if partition in layout.marked else records_in(answer.batches)
-    offsets: dict[str, int | None] = {OFFSETS_GROUP: None}
+    offsets: dict[str, int | None] = dict.fromkeys(GROUPS)
     return found, offsets | {key.group: value.offset for key, value in entries}
 
 

@@ -13,7 +13,8 @@ What is asked of each:
 - the node starts, and takes a transaction of an id that it knows;
 - what was answered by that moment is there, whole; what nobody had asked to commit is not; offsets are dense; the
   committed offsets stand where the transactions do (`tests.crash.checker`); what a consumer had read is unchanged;
-- a log with retention and one with compaction hold what they owe (`tests.crash.kept_logs`).
+- a log with retention and one with compaction hold what they owe (`tests.crash.kept_logs`);
+- consumer groups have the members and generations that their members were told of (`tests.crash.kept_groups`).
 
     python -m tests.crash.images --images 300 --seed anything
 
@@ -30,7 +31,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,13 +43,14 @@ from scripts.node_process import NodeDidNotStart, NodeProcess
 from tests.clients.modes import Mode
 from tests.clients.raw_client import NONE, RawClient, batch
 from tests.clients.reading import Reader
-from tests.crash import recording
+from tests.crash import recording, uneven_flushes
 from tests.crash.checker import Found, Reading, Violation, check, check_growth, check_offsets
-from tests.crash.harness import MIXED, SMALL, VISIBLE_S, make_topics
-from tests.crash.history import History, Outcome, Transaction
+from tests.crash.harness import GROUPS, MIXED, SMALL, make_topics, visible_s
+from tests.crash.history import History, Outcome, PlainRecord, Transaction
+from tests.crash.kept_groups import KeptGroups, is_passed_by
 from tests.crash.kept_logs import KeptLogs
 from tests.crash.layout import Layout
-from tests.crash.load import OFFSETS_GROUP, Load
+from tests.crash.load import Load
 from tests.crash.rebuilding import Rebuilding
 from tests.crash.sink_load import SINK, SinkWriter, check_batches
 
@@ -55,14 +58,26 @@ IMAGES_PER_RECORDING = 30
 LOAD_S = 2.5
 TWICE_SHARE = 0.25
 """Of the images: those whose recovery is cut, too."""
-ANSWERED_SHARE = 0.5
-"""Of the moments: those right behind an answer."""
+COMMITTED_SHARE = 0.4
+"""Of the moments: those right behind the answer to a commit, which stands on several journals."""
+WRITTEN_SHARE = 0.1
+"""And those right behind the answer to a plain record."""
+MEMBERS_SHARE = 0.1
+"""And those right behind the answer to a member of a consumer group."""
 EARLY_SHARE = 0.1
 """And those of the very first start, while a directory becomes a node's."""
 SUCCESSOR = "w0"
 """One of the load's transactional ids: after the power cut a new instance takes it over."""
+LONG_FLUSH_S = 0.2
+"""What half of a recording's flushes take: longer than a client needs, on a busy machine, to note an answer. A
+flush that the node did not wait for is still to come then."""
+ANSWERS_MIN = 10
+ANSWERS_S = 60.0
+"""The load goes on until so many commits were answered, for so long at most: LOAD_S may not do on a busy machine."""
 START_S = 60.0
 """A start takes less than a second, on a machine that has nothing else to do."""
+STOP_S = 60.0
+"""And so does a stop."""
 BEHIND_ALL = 10**6
 """The number of that instance's transaction."""
 
@@ -70,6 +85,7 @@ ENVIRONMENT = {
     **SMALL,
     "FAIRLOG_RETENTION_CHECK_INTERVAL_MS": "50",
     "FAIRLOG_RETENTION_CLEAN_INTERVAL_MS": "50",
+    "FAIRLOG_GROUPS_INITIAL_REBALANCE_DELAY_MS": "0",
 }
 
 
@@ -100,6 +116,7 @@ class Recording:
         self.topics = Layout("power", MIXED)
         self.history = History(recording.Dated(self.trace), recording.Dated(self.trace))
         self.kept = KeptLogs(recording.Dated(self.trace))
+        self.groups = KeptGroups(recording.Dated(self.trace), recording.Dated(self.trace))
 
     @property
     def data(self) -> Path:
@@ -110,38 +127,52 @@ class Recording:
         return self.directory / "trace"
 
     def record(self, load_s: float) -> None:
-        """Run the node, and check that what was recorded is what has happened."""
+        """Run the node, and check that what was recorded is what has happened.
+
+        Raises ImageFailed if it does not start, TimeoutError if it answers nobody: there is nothing to cut then.
+        """
         environment = ENVIRONMENT | recording.environment(self.data, self.trace)
+        environment |= uneven_flushes.environment(self.seed, long_s=LONG_FLUSH_S)
         if self.planted_fault is not None:
             environment["FAIRLOG_PLANTED_FAULT"] = self.planted_fault
         node = NodeProcess(self.data, environment, program=recording.PROGRAM)
-        node.start()
         try:
+            node.start(START_S)
             make_topics(node.address, self.topics)
             self.kept.make_topics(node.address)
             self.begun = self.trace.stat().st_size
-            stopping = threading.Event()
-            threads = [
-                threading.Thread(target=work, args=(node.address, stopping))
-                for work in (self._consume, self.kept.write)
-            ]
-            for thread in threads:
-                thread.start()
-            load = Load(
-                node.address, self.topics, seed=hash_of(self.seed), more={SINK: SinkWriter}, history=self.history
-            )
-            stopping.wait(load_s)
-            load.stop()
-            stopping.set()
-            for thread in threads:
-                thread.join()
-            assert node.stop() == 0, node.log_tail()
+            self._write(node.address, load_s)
+            assert node.stop(STOP_S) == 0, node.log_tail()
+        except NodeDidNotStart as error:
+            raise ImageFailed(f"seed {self.seed}: a node does not start in an empty directory\n{error}") from error
         finally:
             node.kill()
+        if not self._answers(self.history.transactions) or not self._answers(self.history.plain):
+            raise TimeoutError(f"seed {self.seed}: no answers within {ANSWERS_S:.0f} s")
         rebuilt = Rebuilding(self.data, self.trace)
         rebuilt.go_to(self.trace.stat().st_size)
         missed = list(rebuilt.differences())
         assert not missed, f"the recorder has missed something: {missed}"
+
+    def _write(self, address: str, load_s: float) -> None:
+        """The load, with consumers and members of groups beside it, until enough was answered."""
+        stopping = threading.Event()
+        works = (self._consume, self.kept.write, self.groups.turn, self.groups.replace, self.groups.delete)
+        with ThreadPoolExecutor(len(works)) as threads:
+            beside = [threads.submit(work, address, stopping) for work in works]
+            try:
+                load = Load(
+                    address, self.topics, seed=hash_of(self.seed), more={SINK: SinkWriter}, history=self.history
+                )
+                stopping.wait(load_s)
+                deadline = time.monotonic() + ANSWERS_S
+                while len(self._answers(self.history.transactions)) < ANSWERS_MIN and time.monotonic() < deadline:
+                    stopping.wait(0.02)
+                load.stop()
+            finally:
+                stopping.set()
+        for each in beside:
+            each.result()
 
     def _consume(self, address: str, stopping: threading.Event) -> None:
         readers = open_readers(address, self.topics)
@@ -171,19 +202,22 @@ class Recording:
         assert isinstance(plain, recording.Dated)
         return History(transactions.as_of(size), plain.as_of(size))
 
+    def _answers(
+        self, asked: Mapping[tuple[str, int], Transaction] | Mapping[tuple[str, int], PlainRecord]
+    ) -> list[int]:
+        """The trace's sizes right behind each answer that these are committed, or written."""
+        assert isinstance(asked, recording.Dated)
+        return [at for at, _, value in asked.made if value.outcome is Outcome.DONE]
+
     def moments(self, count: int, rng: random.Random) -> list[int]:
         """Sizes of the trace at which to cut, in order."""
         ends = [event.end for event in recording.read_trace(self.trace)]
-        answers = [
-            at
-            for dated in (self.history.transactions, self.history.plain)
-            if isinstance(dated, recording.Dated)
-            for at, _, value in dated.made
-            if value.outcome is Outcome.DONE
-        ]
         early = [end for end in ends if end <= self.begun]
-        choices, shares = (answers, early, ends), (ANSWERED_SHARE, EARLY_SHARE, 1 - ANSWERED_SHARE - EARLY_SHARE)
-        return sorted(rng.choice(rng.choices(choices, shares)[0]) for _ in range(count))
+        drawn = rng.choices(self._answers(self.history.transactions), k=round(count * COMMITTED_SHARE))
+        drawn += rng.choices(self._answers(self.history.plain), k=round(count * WRITTEN_SHARE))
+        drawn += rng.choices(self.groups.answers(), k=round(count * MEMBERS_SHARE))
+        drawn += rng.choices(early, k=round(count * EARLY_SHARE))
+        return sorted(drawn + rng.choices(ends, k=count - len(drawn)))
 
 
 def hash_of(seed: str) -> int:
@@ -233,9 +267,11 @@ class Trial:
         if again:
             shutil.copytree(place / "data", before)
         try:
+            passed_by = False
             if moment > self.recording.begun:  # before, there may be no node yet
                 self._verify(place / "data")
-            ready = self._start_and_use(place, moment, record=again)
+                passed_by = not twice and is_passed_by(place / "data")
+            ready = self._start_and_use(place, moment, passed_by=passed_by, record=again)
             self._verify(place / "data")
         except (AssertionError, NodeDidNotStart, KafkaException, OSError) as error:
             kept = Path(tempfile.mkdtemp(prefix="power-cut-", dir=self.keep_in))
@@ -257,19 +293,21 @@ class Trial:
         violations = list(Verification(data, has_journals=True).violations())
         assert not violations, "fairlog verify finds: " + "; ".join(map(str, violations[:10]))
 
-    def _start_and_use(self, place: Path, moment: int, *, record: bool) -> int:
+    def _start_and_use(self, place: Path, moment: int, *, passed_by: bool, record: bool) -> int:
         """Start a node on the image, use it, and stop it; the size of its own trace when it was ready."""
         data, trace = (place / "data").resolve(), place / "trace"
         node = NodeProcess(data, dict(ENVIRONMENT))
         if record:
             node.environment |= recording.environment(data, trace)
             node.program = recording.PROGRAM
-        node.start(START_S)
         try:
+            node.start(START_S)
             ready = trace.stat().st_size if record else 0
             if moment > self.recording.begun:
-                self._use(node.address, moment)
-            assert node.stop() == 0, node.log_tail()
+                self._use(node.address, moment, passed_by=passed_by)
+            assert node.stop(STOP_S) == 0, node.log_tail()
+        except NodeDidNotStart:
+            raise  # it tells the log's end itself
         except BaseException as error:
             error.add_note(node.log_tail())
             raise
@@ -277,11 +315,14 @@ class Trial:
             node.kill()
         return ready
 
-    def _use(self, address: str, moment: int) -> None:
+    def _use(self, address: str, moment: int, *, passed_by: bool) -> None:
         history = self.recording.history_by(moment)
         successor = commit_one(address, self.recording.topics)
         history.transactions[successor.writer, successor.number] = successor
-        deadline = time.monotonic() + VISIBLE_S
+        self.counts["groups passed by"] += passed_by
+        lost = list(self.recording.groups.violations(address, moment, passed_by=passed_by))
+        assert not lost, "; ".join(map(str, lost))
+        deadline = time.monotonic() + visible_s(self.recording.planted_fault)
         while violations := self._violations(address, history, moment):
             assert time.monotonic() < deadline, "; ".join(map(str, violations[:10]))
         self.counts["commits that had been answered"] += history.count(Outcome.DONE)
@@ -295,7 +336,7 @@ class Trial:
                     logs[topics.partitions_of(topic)[seen.partition]].append(Found(seen.offset, seen.value))
         with RawClient(address) as client:
             offsets: dict[str, int | None] = {}
-            for group in (OFFSETS_GROUP, SINK):
+            for group in GROUPS:
                 code, offset = client.committed_offset(group, *topics.place(0), stable=False)
                 assert code == NONE, code
                 offsets[group] = offset if offset >= 0 else None

@@ -1,7 +1,7 @@
 """A disk that forgets what was not flushed, put under a real node; and the crash image it leaves.
 
 SIGKILL leaves the page cache alone: a node that forgot to flush loses nothing by it. A power cut would. So the
-node is run as `python tests/crash/lossy_disk.py serve …`, which wraps a few calls of the `os` module, and of
+node is run as `python -m tests.crash.lossy_disk serve …`, which wraps a few calls of the `os` module, and of
 `journal.uring`, before it imports the node, and keeps a ledger of what a disk would owe:
 
     os.pwrite, os.pwritev    the bytes of this range of this file are written, not durable (noted before the write)
@@ -15,6 +15,8 @@ them. A lost sector has its old content again, which the ledger kept if it was n
 
 A power cut is a reboot as well, and the node asks the system whether there was one (fairlog/last_run.py). So the boot
 id that it noted is made another one.
+
+Its flushes are uneven (tests/crash/uneven_flushes.py), so that a power cut finds journals behind one another.
 
 What it does not do, and `images` does: lose directory entries or truncations, and pages of LMDB (which writes in C,
 and whose file is left as it is: every state of it is legal, since the copier copies only what is durable in a journal).
@@ -31,19 +33,21 @@ import itertools
 import json
 import os
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.crash import uneven_flushes
+from tests.crash.uneven_flushes import JOURNAL_SUFFIXES, inode_of_journal
+
 if TYPE_CHECKING:
     from journal.uring import Ring
 
-JOURNAL_SUFFIXES = (".journal", ".new")  # a segment gets room under another name, then is renamed into place
 SECTOR_BYTES = 512
 LEDGER_VARIABLE = "LOSSY_DISK_LEDGER"
-ROOT = Path(__file__).resolve().parent.parent.parent
+PROGRAM = ("-m", "tests.crash.lossy_disk")
+"""To be run in place of `-m fairlog.cli`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ class Ledger:
         return self._real_pwritev(fd, buffers, offset, flags)
 
     def sync(self, real: Any, fd: Any, /) -> None:
-        inode = _inode_of_journal(fd if isinstance(fd, int) else fd.fileno())
+        inode = inode_of_journal(fd if isinstance(fd, int) else fd.fileno())
         if inode is None:
             real(fd)
             return
@@ -102,7 +106,7 @@ class Ledger:
         self._note({"flushed": inode, "id": begun})
 
     def ring_sync(self, ring: Ring, fd: int, number: int, /) -> bool:
-        inode = _inode_of_journal(fd)
+        inode = inode_of_journal(fd)
         if inode is not None:
             self._in_ring[number] = inode, (begun := next(self._flushes))
             self._note({"flush": inode, "id": begun})
@@ -122,21 +126,13 @@ class Ledger:
         self._real_unlink(path, dir_fd=dir_fd)
 
     def _owe(self, fd: int, count: int, offset: int) -> None:
-        inode = _inode_of_journal(fd)
+        inode = inode_of_journal(fd)
         if inode is not None:
             before = os.pread(fd, count, offset)
             self._note({"write": inode, "at": offset, "bytes": count, "before": before.hex() if any(before) else ""})
 
     def _note(self, event: dict[str, object]) -> None:
         os.write(self._fd, json.dumps(event).encode() + b"\n")
-
-
-def _inode_of_journal(fd: int) -> int | None:
-    try:
-        path = os.readlink(f"/proc/self/fd/{fd}")
-    except OSError:
-        return None
-    return os.fstat(fd).st_ino if Path(path).suffix in JOURNAL_SUFFIXES else None
 
 
 # --- after the kill ------------------------------------------------------------------------------
@@ -210,7 +206,7 @@ def _sectors(start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def main() -> None:
-    sys.path.insert(0, str(ROOT))
+    uneven_flushes.install()
     Ledger(Path(os.environ.pop(LEDGER_VARIABLE))).install()
     from fairlog.cli import main as node
 

@@ -1,7 +1,7 @@
 """Everything that a node does to its files, written down in order: by LMDB in C and by the node itself alike.
 
 The node runs with a small library loaded before the C library (`recorder.c`, compiled here); so its own code has no
-part in this, and what is recorded is what is shipped. `python tests/crash/recording.py serve …` is the node with the
+part in this, and what is recorded is what is shipped. `python -m tests.crash.recording serve …` is the node with the
 one thing added that does not pass the C library: the syncs of io_uring.
 
 `read_trace` gives the events, each with the number of bytes of the trace up to and with it. A client that looks at the
@@ -17,7 +17,6 @@ import os
 import shutil
 import struct
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -26,9 +25,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TypeVar
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.crash import uneven_flushes
+
 SOURCE = Path(__file__).with_name("recorder.c")
-PROGRAM = (str(Path(__file__).resolve()),)
+PROGRAM = ("-m", "tests.crash.recording")
 """To be run in place of `-m fairlog.cli`."""
 
 _EVENT = struct.Struct("=IBBHQQ")
@@ -149,8 +149,8 @@ def _record_rings() -> None:
 
 
 def main() -> None:
-    sys.path.insert(0, str(ROOT))
     os.environ.pop("LD_PRELOAD", None)  # for this process only
+    uneven_flushes.install()
     _record_rings()
     from fairlog.cli import main as node
 

@@ -21,8 +21,8 @@ from tests.crash.history import Outcome, Transaction, TransactionalTag, parse_va
 from tests.crash.load import ANSWER_S, PAUSE_S, Writer
 
 SINK = "sink"
-TRIES = 1000
-LOSER = 500
+TRIES = 1_000_000
+LOSER = TRIES // 2
 """Added to the number of the transaction that a losing lane writes."""
 
 
@@ -37,6 +37,7 @@ class SinkWriter(Writer):
 
     def step(self) -> None:
         self.tries += 1
+        assert self.tries < LOSER, "the next number would be that of a loser"
         partitions = self.layout.partitions
         chosen = self.rng.sample(range(partitions), self.rng.randint(1, partitions))
         counts = {partition: self.rng.randint(1, 5) for partition in chosen}

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.slow
 KILLS_PER_RUN = 28
 RUNS = 6
 POWER_CUTS_PER_RUN = 20
-KILLS_TILL_RED = 40
+KILLS_TILL_RED = 200
+"""At most: a run ends with the first that is red, mostly within ten. How sure that is stands in docs/reliability.md."""
 
 _kills: Counter[str] = Counter()
 

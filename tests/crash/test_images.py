@@ -24,7 +24,8 @@ pytestmark = [
 ]
 
 IMAGES = 6
-IMAGES_TILL_RED = 60
+IMAGES_TILL_RED = 240
+"""At most: a run ends with the first that is red."""
 LOAD_S = 1.0
 
 

@@ -22,7 +22,7 @@ from journal.frame import (
     encode_frame,
     padded,
 )
-from journal.group_journal import decode_frame, read_history
+from journal.group_history import decode_frame, read_history
 from journal.group_records import decode_group, encode_group
 from journal.local_journal import decode_local, encode_local
 from journal.producer_window import ProducerWindow, check_sequence

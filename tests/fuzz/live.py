@@ -73,13 +73,12 @@ def attack(directory: Path, *, seconds: float, seed: str) -> Outcome:
     """The whole trial in a new `directory`."""
     outcome = Outcome()
     relay = Relay()
-    address = _free_address()
     node = NodeProcess(
         directory / "data",
         arguments=("--advertised", relay.address),
         environment={"FAIRLOG_LOG_FORMAT": "console"},
-        address=address,
     )
+    address = node.listening  # what it tells its clients is where the relay is
     node.start()
     try:
         relay.start(address)
@@ -102,12 +101,6 @@ def attack(directory: Path, *, seconds: float, seed: str) -> Outcome:
         node.kill()
         relay.stop()
     return outcome
-
-
-def _free_address() -> str:
-    """What the node tells when it is ready is where the relay is; so where the node is has to be known before."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def _look_back(node: NodeProcess, outcome: Outcome) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from fairlog.backup.manifest import BadManifest, decode_manifest_untrusted
 from fairlog.cluster import records
 from fairlog.cluster.content import read_content
+from fairlog.groups import kept
 from fairlog.groups.subscription import subscribed_topics_untrusted
 from fairlog.last_run import LastRun
 from fairlog_types import CorruptStorage
@@ -23,8 +24,8 @@ _GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 _SIZES = struct.Struct(">BB")
 
 
-def read_store(data: bytes) -> None:
-    """All records of a cluster store: for each the lengths of its key and value, the key, the value."""
+def _content(data: bytes) -> dict[bytes, bytes]:
+    """The records of a small store: for each the lengths of its key and value, the key, the value."""
     content: dict[bytes, bytes] = {}
     at = 0
     while at + _SIZES.size <= len(data):
@@ -32,6 +33,11 @@ def read_store(data: bytes) -> None:
         at += _SIZES.size
         content[data[at : at + key_bytes]] = data[at + key_bytes : at + key_bytes + value_bytes]
         at += key_bytes + value_bytes
+    return content
+
+
+def read_store(data: bytes) -> None:
+    content = _content(data)
     with suppress(CorruptStorage):
         read_content(content)
     for key, value in content.items():
@@ -39,8 +45,17 @@ def read_store(data: bytes) -> None:
             records.decode_topic(key, value)
 
 
-def _stores() -> Iterator[bytes]:
-    for name in ("cluster-store-1.txt", "cluster-store-2.txt"):
+def read_kept_groups(data: bytes) -> None:
+    content = _content(data)
+    with suppress(CorruptStorage):
+        kept.decode_store(content)
+    for key, value in content.items():
+        with suppress(CorruptStorage):
+            kept.decode_group(key, value)
+
+
+def _stores(*names: str) -> Iterator[bytes]:
+    for name in names:
         lines = (_GOLDEN / name).read_text().splitlines()
         items = [(key, value) for key, value in (map(bytes.fromhex, line.split()) for line in lines)]
         yield _store(items)
@@ -75,7 +90,18 @@ def read_subscription(data: bytes) -> None:
 
 
 TARGETS = (
-    Target("cluster-store", "records of the cluster store", read_store, _stores),
+    Target(
+        "cluster-store",
+        "records of the cluster store",
+        read_store,
+        lambda: _stores("cluster-store-1.txt", "cluster-store-2.txt"),
+    ),
+    Target(
+        "group-members",
+        "records of the store of groups' members",
+        read_kept_groups,
+        lambda: _stores("group-membership-1.txt"),
+    ),
     Target(
         "last-run",
         "the note of how the last run ended",
@@ -86,7 +112,7 @@ TARGETS = (
         "backup-manifest",
         "a backup's manifest",
         read_manifest,
-        lambda: [(_GOLDEN / "backup-manifest-1.json").read_bytes()],
+        lambda: [(_GOLDEN / f"backup-manifest-{version}.json").read_bytes() for version in (1, 2)],
     ),
     Target(
         "history", "a history of the checker", read_history_lines, lambda: [(_GOLDEN / "history-1.jsonl").read_bytes()]

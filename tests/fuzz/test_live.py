@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz.live import attack
+from tests.seeds import seed_of_the_code
 
 
 @pytest.mark.slow
 def test_node_under_mutated_requests_lives_and_serves_others(tmp_path: Path):
     """It answers or closes, stays small, tells of no fault of its own, and a witness's transactions go on."""
-    seed = secrets.token_hex(4)
+    seed = seed_of_the_code()
     outcome = attack(tmp_path, seconds=5, seed=seed)
     assert not outcome.found, f"seed {seed}: {outcome.found}"
     assert outcome.rounds > 0

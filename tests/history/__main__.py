@@ -1,7 +1,8 @@
 """Record what clients see while a node is tortured, and look for anomalies in the record.
 
-    python -m tests.history run --mode journal --seconds 60 --seed 1 --out history.jsonl
+    python -m tests.history run --peer journal --seconds 60 --seed 1 --out history.jsonl
     python -m tests.history check history.jsonl
+    python -m tests.history compare journal.jsonl markers.jsonl kafka.jsonl
 
 Exit status: 0 if there is no violation, 1 if there is, 2 if the file is not a history.
 """
@@ -10,24 +11,28 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.history import report
-from tests.history.checker import EXAMPLES, check
+from tests.history import comparison, report
+from tests.history.checker import EXAMPLES, Verdict, check
 from tests.history.history_file import read_history
-from tests.history.operations import BadHistory, Mode
+from tests.history.operations import BadHistory
+
+PEERS = ("journal", "markers", "kafka")
+"""`tests.history.brokers.Peer`."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; answers the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.history", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.history", description="Record histories, and judge them.")
     commands = parser.add_subparsers(dest="command", required=True)
     checking = commands.add_parser("check", help="look for anomalies in a recorded history")
     checking.add_argument("file", type=Path, help="a history (docs/formats/history.md)")
-    running = commands.add_parser("run", help="torture a node, record a history and check it")
-    running.add_argument(
-        "--mode", type=Mode, choices=list(Mode), required=True, metavar="|".join(each.value for each in Mode)
-    )
+    comparing = commands.add_parser("compare", help="lay histories side by side, as a table of markdown")
+    comparing.add_argument("files", type=Path, nargs="+", help="histories, one for each column")
+    running = commands.add_parser("run", help="torture a broker, record a history and check it")
+    running.add_argument("--peer", choices=PEERS, required=True, help="a node with topics of either mode, or Kafka")
     running.add_argument("--seconds", type=float, default=30.0)
     running.add_argument("--seed", type=int, default=1, help="decides what is done; it stands in the history")
     running.add_argument("--out", dest="file", type=Path, required=True, help="where the history goes")
@@ -41,10 +46,29 @@ def main(arguments: list[str] | None = None) -> int:
         )
     options = parser.parse_args(arguments)
     if options.command == "run":
-        from tests.history.workload import run  # it needs a node and real clients; checking needs neither
+        # They need a node and real clients; checking needs neither.
+        from tests.history.brokers import Peer, Unavailable
+        from tests.history.workload import run
 
-        run(options.mode, options.seconds, options.seed, options.file)
-    return _check(options)
+        try:
+            run(Peer(options.peer), options.seconds, options.seed, options.file)
+        except Unavailable as why:
+            print(f"{options.peer} cannot be had: {why}", file=sys.stderr)  # noqa: T201
+            return 2
+    return _compare(options.files) if options.command == "compare" else _check(options)
+
+
+def _compare(files: Sequence[Path]) -> int:
+    verdicts: list[Verdict] = []
+    for path in files:
+        try:
+            with path.open(encoding="utf-8") as lines:
+                verdicts.append(check(read_history(lines)))
+        except (BadHistory, OSError, UnicodeDecodeError) as error:
+            print(f"{path}: {error}", file=sys.stderr)  # noqa: T201
+            return 2
+    sys.stdout.write(comparison.as_markdown(verdicts))
+    return 0 if all(verdict.valid for verdict in verdicts) else 1
 
 
 def _check(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tests.history import cycles, latency, order_checks, record_checks
 from tests.history.anomalies import KINDS, Anomaly, AnomalyKind
-from tests.history.latency import Delays
+from tests.history.latency import AllDelays
 from tests.history.operations import History, Kind, Mode
 from tests.history.versions import versions_of
 
@@ -42,7 +42,7 @@ class Verdict:
     """By all readers together."""
     found: Mapping[AnomalyKind, Found]
     """By kind, in the catalogue's order; only what was found."""
-    delays: Delays
+    delays: AllDelays
     has_finals: bool
     """Whether partitions were read to their ends; if not, lost writes have not been looked for."""
 

@@ -1,8 +1,7 @@
 """What is done to node and clients, and when: a schedule that follows from a seed. Pure.
 
 Each kind comes once in the first stretch, in random order, so that a short run has them all; then at random. The
-network's own faults are the proxy's (tests/history/proxy.py). The clock is left alone: jumps want a library under the
-node (libfaketime) that is not part of the test environment.
+network's own faults are the proxy's (tests/history/proxy.py).
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from enum import Enum
 GAP_S = 0.7
 """Between two faults, on average."""
 STOP_MAX_S = 1.5
+JUMP_MAX_S = 3600.0
+"""So far from the time, forth or back, a jump takes the clock."""
 QUIET_S = 0.5
 """At the beginning, when all clients have begun."""
 
@@ -28,6 +29,7 @@ class Fault(Enum):
     STOP_CLIENT = "SIGSTOP of a client"
     REPLACE_CLIENT = "SIGSTOP of a client, and a successor meanwhile: a zombie"
     CUT_CONNECTIONS = "all connections cut"
+    JUMP_CLOCK = "jump of the node's wall clock"
 
 
 _WEIGHTS = {
@@ -37,6 +39,7 @@ _WEIGHTS = {
     Fault.STOP_CLIENT: 1,
     Fault.REPLACE_CLIENT: 3,
     Fault.CUT_CONNECTIONS: 1,
+    Fault.JUMP_CLOCK: 1,
 }
 
 
@@ -49,7 +52,7 @@ class Planned:
     lasting_s: float
     """How long something stays stopped."""
     choice: float
-    """0 to 1: which client."""
+    """0 to 1: which client, or where the clock jumps to."""
 
 
 def schedule(seed: int) -> Iterator[Planned]:

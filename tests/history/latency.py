@@ -3,7 +3,8 @@
 The *delay* of a record that was committed: from the answer to the commit until a consumer of committed records of its
 partition first has it (0 if it had it before). A record is *beside* an open transaction if, when its commit was
 answered, another transaction had been open for `OPEN_US` that sent to the same partition. The two medians are compared,
-so the machine's speed falls out.
+so the machine's speed falls out; those of transactions and those of plain records each for themselves, since a commit
+is seen later than a plain record anyway.
 
 What ratio is too much is the caller's to say: this is no timed test.
 """
@@ -29,7 +30,7 @@ SMALLEST_US = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Medians in microseconds, and of how many records."""
+    """Medians in microseconds, and of how many records, of one sort."""
 
     beside_us: float | None
     beside_count: int
@@ -44,12 +45,20 @@ class Delays:
         return max(self.beside_us, SMALLEST_US) / max(self.alone_us, SMALLEST_US)
 
 
-def delays(versions: Versions) -> Delays:
+@dataclass(frozen=True, slots=True)
+class AllDelays:
+    """Of the records of transactions, and of those outside of any."""
+
+    transactions: Delays
+    plain: Delays
+
+
+def delays(versions: Versions) -> AllDelays:
     """How long it took until records were seen."""
     first_seen = _first_seen(versions)
     open_at = _long_open(versions)
-    beside: list[int] = []
-    alone: list[int] = []
+    found: dict[tuple[bool, bool], list[int]] = {}
+    """By whether it is of a transaction, and beside one that is open."""
     for operation in versions.history.operations:
         if operation.outcome is not Outcome.OK or operation.end_us is None:
             continue
@@ -57,20 +66,26 @@ def delays(versions: Versions) -> Delays:
             seen_us = first_seen.get(send.value)
             if seen_us is not None:
                 others = open_at.get(send.partition, _Intervals()).at(operation.end_us, operation.line)
-                (beside if others else alone).append(max(0, seen_us - operation.end_us))
+                sort = operation.kind is Kind.TXN, others
+                found.setdefault(sort, []).append(max(0, seen_us - operation.end_us))
+    return AllDelays(*(_of(found.get((sort, True), []), found.get((sort, False), [])) for sort in (True, False)))
+
+
+def _of(beside: list[int], alone: list[int]) -> Delays:
     return Delays(median(beside) if beside else None, len(beside), median(alone) if alone else None, len(alone))
 
 
-def delayed(found: Delays, ratio_max: float | None) -> Iterator[Anomaly]:
-    """An anomaly if the ratio is above the caller's bound."""
-    if ratio_max is not None and found.ratio is not None and found.ratio > ratio_max:
-        yield Anomaly(
-            DELAYED,
-            f"records were seen after {found.beside_us:.0f} µs (median of {found.beside_count}) beside an open"
-            f" transaction, and after {found.alone_us:.0f} µs (of {found.alone_count}) otherwise:"
-            f" {found.ratio:.1f} times as long, and {ratio_max:.1f} is allowed",
-            (),
-        )
+def delayed(found: AllDelays, ratio_max: float | None) -> Iterator[Anomaly]:
+    """An anomaly for each sort of records of which the ratio is above the caller's bound."""
+    for what, of in (("records of transactions", found.transactions), ("plain records", found.plain)):
+        if ratio_max is not None and of.ratio is not None and of.ratio > ratio_max:
+            yield Anomaly(
+                DELAYED,
+                f"{what} were seen after {of.beside_us:.0f} µs (median of {of.beside_count}) beside an open"
+                f" transaction, and after {of.alone_us:.0f} µs (of {of.alone_count}) otherwise:"
+                f" {of.ratio:.1f} times as long, and {ratio_max:.1f} is allowed",
+                (),
+            )
 
 
 class _Intervals:

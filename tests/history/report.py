@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tests.history.anomalies import KINDS, AnomalyKind
 from tests.history.checker import Found, Verdict
+from tests.history.latency import Delays
 
 
 def as_text(verdict: Verdict) -> str:
@@ -23,7 +24,8 @@ def _text_lines(verdict: Verdict) -> Iterator[str]:
         counts = ", ".join(f"{count} {outcome}" for outcome, count in by_outcome.items() if count)
         yield f"  {kind:<7} {sum(by_outcome.values()):>8}: {counts}"
     yield f"  records {verdict.records_sent:>8} sent, {verdict.records_read} read by all consumers together"
-    yield f"  {_delays(verdict)}"
+    yield f"  from the answer until it is seen: a commit {_delays(verdict.delays.transactions)}"
+    yield f"  a plain record {_delays(verdict.delays.plain)}"
     if not verdict.has_finals:
         yield "  no reading to the end: lost writes were not looked for"
     for kind, found in verdict.found.items():
@@ -32,8 +34,7 @@ def _text_lines(verdict: Verdict) -> Iterator[str]:
     yield f"{total} violations" if total else "no violation"
 
 
-def _delays(verdict: Verdict) -> str:
-    delays = verdict.delays
+def _delays(delays: Delays) -> str:
     parts = [
         f"{'nothing' if median_us is None else f'{median_us / 1000:.1f} ms'} (median of {count}) {where}"
         for median_us, count, where in (
@@ -42,7 +43,7 @@ def _delays(verdict: Verdict) -> str:
         )
     ]
     ratio = "" if delays.ratio is None else f": {delays.ratio:.1f} times as long"
-    return f"from the answer until it is seen: {parts[0]}, {parts[1]}{ratio}"
+    return f"{parts[0]}, {parts[1]}{ratio}"
 
 
 def _kind_lines(kind: AnomalyKind, found: Found, *, violation: bool) -> Iterator[str]:
@@ -71,11 +72,14 @@ def as_json(verdict: Verdict) -> str:
                 "records_read": verdict.records_read,
                 "read_to_the_end": verdict.has_finals,
                 "delay": {
-                    "alone_us": verdict.delays.alone_us,
-                    "alone_count": verdict.delays.alone_count,
-                    "beside_us": verdict.delays.beside_us,
-                    "beside_count": verdict.delays.beside_count,
-                    "ratio": verdict.delays.ratio,
+                    what: {
+                        "alone_us": delays.alone_us,
+                        "alone_count": delays.alone_count,
+                        "beside_us": delays.beside_us,
+                        "beside_count": delays.beside_count,
+                        "ratio": delays.ratio,
+                    }
+                    for what, delays in (("transactions", verdict.delays.transactions), ("plain", verdict.delays.plain))
                 },
                 "anomalies": {
                     kind.name: {

@@ -366,15 +366,29 @@ def test_checker_delay_beside_an_open_transaction_is_held_to_the_callers_bound()
     assert judge(*_visible_after(5_000, 5_000), latency_ratio_max=2.0).valid
     verdict = judge(*_visible_after(50_000, 5_000), latency_ratio_max=2.0)
     assert list(verdict.violations) == [anomalies.DELAYED]
-    assert verdict.delays.ratio == pytest.approx(10.0)
+    assert verdict.delays.transactions.ratio == pytest.approx(10.0)
     assert "10.0 times as long" in as_text(verdict)
+
+
+def test_checker_delay_of_transactions_is_not_held_against_that_of_plain_records() -> None:
+    """A commit is seen later than a plain record, whatever else is open: only like is compared with like."""
+    slow = _visible_after(beside_us=50_000, alone_us=50_000)
+    quick: list[Events] = []
+    for number in range(60):
+        at, value = 4_000_000 + number * 10_000, f"plain {number}"
+        quick.append(op("p", "send", send(Q, value, number), at=(at, None, at + 20)))
+        quick.append(op("r", "poll", poll(Q, value, at=number), at=(at, None, at + 20 + 5_000)))
+    verdict = judge(*slow, *quick, latency_ratio_max=2.0)
+    assert verdict.valid, as_text(verdict)
+    assert verdict.delays.transactions.ratio == pytest.approx(1.0)
+    assert (verdict.delays.plain.alone_us, verdict.delays.plain.alone_count) == (5_000, 60)
 
 
 def test_checker_few_records_beside_an_open_transaction_say_nothing() -> None:
     """Medians of less than twenty records are shown, and not compared."""
     verdict = judge(*_visible_after(50_000, 5_000)[:-20], latency_ratio_max=2.0)
     assert verdict.valid
-    assert verdict.delays.ratio is None
+    assert verdict.delays.transactions.ratio is None
 
 
 def test_report_examples_are_limited_and_the_count_is_not() -> None:

@@ -1,4 +1,7 @@
-"""The workload: a node, clients in processes of their own, a proxy between them, and faults by a schedule.
+"""The workload: a broker, clients in processes of their own, a proxy between them, and faults by a schedule.
+
+The schedule's time stands still while a broker that was killed starts again: so one that takes long for that meets as
+many faults as another, and has as much time to work.
 
 At the end the clients come to rest, transactions that are still open are aborted by their next instances, a plain
 record is written to each partition (its answer waits until it is visible, and so all before it), and new consumers of
@@ -10,8 +13,8 @@ What is done follows from the seed; what comes of it also depends on how process
 from __future__ import annotations
 
 import itertools
+import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,31 +24,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
-from scripts.node_process import ROOT, NodeProcess
-from tests.clients.modes import MODE_CONFIG
+from scripts.node_process import ROOT, kept_waiting_s
 from tests.clients.reading import Reader
-from tests.crash.harness import SMALL
-from tests.history.faults import Fault, Planned, schedule
+from tests.history.brokers import HOST, Broker, Peer, broker
+from tests.history.faults import JUMP_MAX_S, Fault, Planned, schedule
 from tests.history.history_file import head_line
 from tests.history.layout import PARTITIONS, SLOTS, TOPICS, Role, place, transactional_id
-from tests.history.operations import Mode
-from tests.history.producing import ANSWER_S, PRODUCER, send_plain
+from tests.history.producing import PRODUCER, send_plain
 from tests.history.proxy import Proxy
 from tests.history.recorder import Recorder, joined
+from tests.history.wall_clock import WallClock, has_compiler
 
-HOST = "127.0.0.1"
 TICK_S = 0.02
-START_S = 30.0
+START_S = 120.0
 STOP_S = 15.0
 READ_S = 60.0
+"""Patience, for what happens when all clients have come to rest."""
 RESPAWN_S = 0.2
 """A client that ends is followed after this, so that one that cannot live does not eat the machine."""
 
 
 class WorkloadFailed(AssertionError):
     """The workload itself could not go on: the node ended, or did not start. The message carries its log."""
+
+
+class NotUnderWay(WorkloadFailed):
+    """The clients did not all begin in time: on a machine full of other work that says nothing of the node."""
 
 
 @dataclass(slots=True)
@@ -61,13 +66,14 @@ class Workload:
     """One run, in a directory of its own."""
 
     directory: Path
-    mode: Mode
+    peer: Peer
     seed: int
     counts: Counter[Fault] = field(default_factory=Counter[Fault])
     _proxy: Proxy = field(init=False)
-    _node: NodeProcess = field(init=False)
+    _node: Broker = field(init=False)
     _recorder: Recorder = field(init=False)
-    _port: int = 0
+    _clock: WallClock | None = None
+    """The node's, if there is a compiler. Kafka's is left alone."""
     _clients: dict[int, _Client] = field(default_factory=dict[int, _Client])
     _zombies: list[_Client] = field(default_factory=list[_Client])
     _lives: dict[int, itertools.count[int]] = field(default_factory=dict[int, "itertools.count[int]"])
@@ -81,27 +87,22 @@ class Workload:
         parts.mkdir(parents=True)
         self._proxy = Proxy(self.seed)
         self._proxy.start()
-        self._node = NodeProcess(
-            self.directory / "node",
-            SMALL
-            | {
-                "FAIRLOG_ADVERTISED": f"{HOST}:{self._proxy.port}",
-                "FAIRLOG_GROUPS_MIN_SESSION_TIMEOUT_MS": "500",
-            },
-        )
+        if self.peer is not Peer.KAFKA and has_compiler():
+            self._clock = WallClock(self.directory)
+        environment = dict(self._clock.environment) if self._clock else dict[str, str]()
+        self._node = broker(self.peer, self.directory / "node", f"{HOST}:{self._proxy.port}", environment)
         try:
             with Recorder(parts / "faults", "faults") as self._recorder:
                 self._begin()
                 self._torture(seconds)
                 self._rest()
                 self._read_all()
-            if self._node.stop() != 0:
-                raise WorkloadFailed(f"the node did not stop well:\n{self._node.log_tail()}")
+            self._node.stop()
         finally:
             self._end()
-        about = {"seed": self.seed, "seconds": seconds, "faults": self._summary()}
+        about = {"broker": self._node.description, "seed": self.seed, "seconds": seconds, "faults": self._summary()}
         with out.open("w", encoding="utf-8") as file:
-            file.write(head_line(self.mode, **about))
+            file.write(head_line(self.peer.mode, **about))
             file.writelines(joined(sorted(parts.iterdir())))
 
     def _summary(self) -> str:
@@ -112,18 +113,23 @@ class Workload:
     # --- beginning ---
 
     def _begin(self) -> None:
-        self._port = _free_port()
-        self._proxy.upstream = HOST, self._port
-        self._start_node()
-        _make_topics(self._node.address, self.mode)
+        self._node.start()
+        self._proxy.upstream = HOST, int(self._node.address.rpartition(":")[2])
+        self._node.create_topics()
         for slot in range(len(SLOTS)):
             self._lives[slot] = itertools.count()
             self._spawn(slot)
-        deadline = time.monotonic() + START_S
+        started = time.monotonic()
         while sum(part.stat().st_size > 0 for part in (self.directory / "parts").iterdir()) < len(SLOTS):
-            if time.monotonic() > deadline:
-                raise WorkloadFailed(f"not all clients do something after {START_S:.0f} s:\n{self._node.log_tail()}")
+            passed_s = time.monotonic() - started
+            if passed_s > START_S and passed_s - self._kept_waiting_s() > START_S:
+                raise NotUnderWay(f"not all clients do something after {START_S:.0f} s:\n{self._node.log_tail()}")
             time.sleep(TICK_S)
+
+    def _kept_waiting_s(self) -> float:
+        """How long the node, and the client that did so longest, waited for a processor that others had."""
+        clients = max(kept_waiting_s(client.child.pid) for client in self._clients.values())
+        return clients + kept_waiting_s(self._node.pid)
 
     def _spawn(self, slot: int) -> None:
         role, life = SLOTS[slot], next(self._lives[slot])
@@ -137,31 +143,26 @@ class Workload:
             child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self._clients[slot] = _Client(child)
 
-    def _start_node(self) -> None:
-        """On its own port: the one that it says it is ready on is the proxy's, where clients are to connect."""
-        listening = f"{HOST}:{self._port}"
-        self._node.address = listening
-        self._node.start()
-        self._node.address = listening
-
     # --- torture ---
 
     def _torture(self, seconds: float) -> None:
         started = time.monotonic()
-        faults = schedule(self.seed)
+        starting_s = 0.0
+        faults = (each for each in schedule(self.seed) if self._clock or each.fault is not Fault.JUMP_CLOCK)
         planned = next(faults)
-        while (now_s := time.monotonic() - started) < seconds:
+        while (now_s := time.monotonic() - started - starting_s) < seconds:
             if not self._node.running:
                 raise WorkloadFailed(f"the node ended by itself:\n{self._node.log_tail()}")
             self._go_on(now_s)
             self._replace_the_dead()
             if planned.at_s <= now_s:
-                self._do(planned, now_s)
+                starting_s += self._do(planned, now_s)
                 planned = next(faults)
             time.sleep(TICK_S)
         self._go_on(float("inf"))
 
-    def _do(self, planned: Planned, now_s: float) -> None:
+    def _do(self, planned: Planned, now_s: float) -> float:
+        """Answers how many seconds the node took to start, if it was killed."""
         self.counts[planned.fault] += 1
         slot = int(planned.choice * len(SLOTS))
         client = self._clients[slot]
@@ -171,11 +172,13 @@ class Workload:
         match planned.fault:
             case Fault.KILL_NODE:
                 self._node.kill()
-                self._start_node()
+                killed = time.monotonic()
+                self._node.start()
+                return time.monotonic() - killed
             case Fault.STOP_NODE:
-                self._node_signal(signal.SIGSTOP)
+                os.kill(self._node.pid, signal.SIGSTOP)
                 time.sleep(planned.lasting_s)
-                self._node_signal(signal.SIGCONT)
+                os.kill(self._node.pid, signal.SIGCONT)
             case Fault.KILL_CLIENT:
                 client.child.kill()
             case Fault.STOP_CLIENT | Fault.REPLACE_CLIENT:
@@ -187,9 +190,10 @@ class Workload:
                     self._spawn(slot)
             case Fault.CUT_CONNECTIONS:
                 self._proxy.cut_all()
-
-    def _node_signal(self, number: signal.Signals) -> None:
-        subprocess.run(["kill", f"-{number.value}", str(self._node.pid)], check=True)
+            case Fault.JUMP_CLOCK:
+                assert self._clock is not None
+                self._clock.jump(JUMP_MAX_S * (2 * planned.choice - 1))
+        return 0.0
 
     def _go_on(self, now_s: float) -> None:
         """Clients that have been stopped for long enough go on."""
@@ -219,7 +223,7 @@ class Workload:
         for slot, role in enumerate(SLOTS):
             if role in (Role.WRITER, Role.TRANSFORMER):
                 config = {"bootstrap.servers": self._node.address, "transactional.id": transactional_id(role, slot)}
-                Producer(PRODUCER | config).init_transactions(ANSWER_S)
+                Producer(PRODUCER | config).init_transactions(READ_S)
 
     def _stop_clients(self) -> None:
         clients = [*self._clients.values(), *self._zombies]
@@ -261,19 +265,7 @@ class Workload:
         self._proxy.stop()
 
 
-def _free_port() -> int:
-    with socket.create_server((HOST, 0)) as server:
-        return server.getsockname()[1]
-
-
-def _make_topics(address: str, mode: Mode) -> None:
-    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-    new = [NewTopic(topic, count, 1, config={MODE_CONFIG: mode.value}) for topic, count in TOPICS.items()]
-    for made in admin.create_topics(new).values():
-        made.result(timeout=20)
-
-
-def run(mode: Mode, seconds: float, seed: int, out: Path) -> None:
-    """Run a workload and write its history. Raises WorkloadFailed if the node ends, or does not start again."""
+def run(peer: Peer, seconds: float, seed: int, out: Path) -> None:
+    """Run a workload and write its history. Raises WorkloadFailed if the node ends, Unavailable without the broker."""
     with tempfile.TemporaryDirectory(prefix="fairlog-history-") as directory:
-        Workload(Path(directory), mode, seed).run(seconds, out)
+        Workload(Path(directory), peer, seed).run(seconds, out)

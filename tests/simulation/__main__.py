@@ -12,10 +12,11 @@ import time
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 
-from tests.simulation.mutations import MUTATIONS
+from tests.simulation.mutations import MUTATIONS, staged
 from tests.simulation.plan import Plan, draw
 from tests.simulation.shrinking import RUNS_MAX, shrink
 from tests.simulation.simulation import Outcome, run
+from tests.simulation.world import Violation
 
 
 def main(arguments: list[str]) -> int:
@@ -27,12 +28,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--plan", metavar="JSON", help="one run, of a plan that shrinking has printed")
     parser.add_argument("--shrink-runs", type=int, default=RUNS_MAX, help="so many runs to make a failing one smaller")
     parser.add_argument("--no-faults", action="store_true", help="no crash, and nothing that fails")
+    parser.add_argument("--staged", action="store_true", help="copy every transaction in stages, as if it were large")
     parser.add_argument("--mutations", action="store_true", help="plant each bug, and say which seed has found it")
     parser.add_argument("--mutation", metavar="NAME", help="plant this one")
     options = parser.parse_args(arguments)
     if options.mutations:
         return _check_mutations(options.seed, options.runs)
-    with _planted(options.mutation):
+    with _planted(options.mutation), staged() if options.staged else nullcontext():
         if options.only is not None or options.plan is not None:
             plan = draw(options.only, faults=not options.no_faults) if options.only else Plan.from_json(options.plan)
             outcome = run(plan)
@@ -86,6 +88,7 @@ def _check_mutations(seed: str, runs: int) -> int:
             for number in range(runs):
                 outcome = run(draw(f"{seed}.{number}"))
                 if outcome.violation is not None:
+                    _assert_fits(mutation.name, outcome.violation)
                     found = outcome
                     break
         if found is None:
@@ -95,6 +98,12 @@ def _check_mutations(seed: str, runs: int) -> int:
             said = " ".join(str(found.violation).split()).replace("|", "\\|")
             _say(f"| {mutation.name} | {mutation.what} | {found.plan.seed} | {said[:160]} |")
     return int(missed > 0)
+
+
+def _assert_fits(name: str, violation: Violation) -> None:
+    """A planted bug that the code it is planted into cannot call any more would be found by every seed."""
+    misfit = isinstance(violation.__cause__, TypeError | AttributeError | NameError)
+    assert not misfit, f"the planted bug {name} does not fit the code: {violation}"
 
 
 def _say(text: str) -> None:

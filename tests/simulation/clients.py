@@ -10,7 +10,7 @@ when it does not know how something ended: as the clients of Kafka do.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
@@ -229,14 +229,18 @@ class TransactionalProducer(Producer):
     async def _add(self, transaction: Transaction, logs: list[LogId]) -> None:
         names = "".join(sorted(map(log_name, logs)))
         producer_id, epoch = ProducerId(self.producer_id), ProducerEpoch(self.epoch)
+
+        async def add(node: Node, connection: int) -> Mapping[LogId, Refusal | None] | Refusal:
+            answer = await node.coordinator.add_logs(self.transactional_id, producer_id, epoch, tuple(logs), connection)
+            if not isinstance(answer, Refusal) and not self.world.crashed:
+                for log in logs:
+                    if answer[log] is None:
+                        self.history.has_begun(log, producer_id, epoch)
+            return answer
+
         for _ in range(REPEATS):
             try:
-                answer = await self.ask(
-                    f"{transaction.name} adds {names}",
-                    lambda node, connection: node.coordinator.add_logs(
-                        self.transactional_id, producer_id, epoch, tuple(logs), connection
-                    ),
-                )
+                answer = await self.ask(f"{transaction.name} adds {names}", add)
             except Unanswered:
                 continue
             if not isinstance(answer, Refusal) and not any(answer.values()):

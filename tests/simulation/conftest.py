@@ -4,4 +4,5 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("tests.datalog.behaviour")
+for suite in ("behaviour", "removal_behaviour", "search_behaviour", "transactions_behaviour"):
+    pytest.register_assert_rewrite(f"tests.datalog.{suite}")

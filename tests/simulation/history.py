@@ -13,7 +13,8 @@ find the same. Each batch is judged when it is seen first:
     9   its transaction was not asked to be committed behind the back of a newer instance
 
 and each cut: a transaction is in all its logs, or in none (7). `settled` is asked of a view behind a recovery: all
-that was answered is there (5), and the transactions of one id stand in one order everywhere (6).
+that was answered is there (5), and the transactions of one id stand in one order everywhere (6). `fences` is asked of
+a start that has lost nothing: each log knows the epochs in which transactions have begun there (9).
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ class History:
         """Those of which somebody was told that they are committed, and where, if that was said."""
         self._last_batch: dict[tuple[LogId, str], int] = {}
         """The last batch of each sink that was seen in each log."""
+        self._begun: dict[tuple[LogId, int], int] = {}
+        """The newest epoch in which a producer has begun a transaction in a log, since the system was last started."""
 
     # --- what clients say ---
 
@@ -105,14 +108,12 @@ class History:
             transaction.asked = True
             transaction.doomed = epoch < self._epochs.get(producer_id, epoch)
 
-    def batch_is_committed(self, sink: str, batch: int, placements: tuple[Placement, ...]) -> None:
-        """Somebody was told so.
+    def has_begun(self, log: LogId, producer_id: int, epoch: int) -> None:
+        """A node has said so: from here on the log takes nothing of an older epoch."""
+        self._begun[log, producer_id] = max(epoch, self._begun.get((log, producer_id), epoch))
 
-        Where it is binds nobody before the batch was seen: a commit is answered when it is decided, and a loss of power
-        before its APPLYs are on disk lets a restart place it elsewhere.
-        """
-        if not any(map(self._is_seen, self.batches.get((sink, batch), ()))):
-            placements = ()
+    def batch_is_committed(self, sink: str, batch: int, placements: tuple[Placement, ...]) -> None:
+        """Somebody was told so, and where, unless the sink has gone on since: there it stays, whatever happens."""
         known = self._committed_batches.get((sink, batch), ())
         if known and placements and known != placements:
             self._violate(5, f"batch {batch} of {sink} was answered to be at {known}, and now at {placements}")
@@ -258,6 +259,21 @@ class History:
                 return
         self._check_batches(when)
         self._check_order(when)
+
+    def fences(self, when: str, known: Mapping[LogId, Mapping[int, int]] | None) -> None:
+        """Behind a recovery: which producers each log knows, by what epoch; None if the system has lost what it held.
+
+        Nobody waits until a fence is on disk: what its transaction writes, and its end, stand behind it in the journal.
+        """
+        if known is None:
+            self._begun.clear()
+            return
+        for (log, producer_id), epoch in self._begun.items():
+            found = known[log].get(producer_id, -1)
+            if found < epoch:
+                where = f"{log_name(log)}, where it has begun a transaction in epoch {epoch}"
+                self._violate(9, f"{when}: producer {producer_id} is known by epoch {found} in {where}")
+                return
 
     def _check_batches(self, when: str) -> None:
         """What was said to be committed is there, as one of the commits that were asked for, and where it was said."""

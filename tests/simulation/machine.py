@@ -135,6 +135,8 @@ class Node:
     coordinator: Coordinator
     data_logs: LmdbDataLogs
     serving: trio.Nursery
+    tail_kept: bool
+    """The run before this one has left all that it had written."""
     connections: itertools.count[int] = field(default_factory=itertools.count)
     alive: bool = True
 
@@ -163,6 +165,13 @@ class Node:
             except StorageFailure as failure:
                 raise EffectUnknown(str(failure)) from failure
         return outcome
+
+    def producers(self, logs: Sequence[LogId]) -> dict[LogId, dict[int, int]]:
+        """What DescribeProducers says of each of these: the epoch of each producer, by its id."""
+        return {
+            log: {each.producer_id: each.producer_epoch for each in self.leaders.describe_producers(log)}
+            for log in logs
+        }
 
     async def read(self, positions: dict[LogId, Offset]) -> dict[LogId, list[bytes]]:
         """What all logs hold from these offsets on, in one cut."""
@@ -326,7 +335,7 @@ class Machine:
                 await leaders.drain()
                 last_run.begin()
                 async with self._serving(), trio.open_nursery(strict_exception_groups=True) as serving:
-                    node = Node(durable.starts, leaders, coordinator, data_logs, serving)
+                    node = Node(durable.starts, leaders, coordinator, data_logs, serving, last_run.tail_kept)
                     world.count("recoveries")
                     world.note("node", f"start {durable.starts} serves, tail kept: {last_run.tail_kept}")
                     await after_recovery(node)

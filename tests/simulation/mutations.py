@@ -7,7 +7,7 @@ steps in the wrong order, an end off by one. `python -m tests.simulation --mutat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -22,6 +22,8 @@ import coordinator.sinks.sink
 import copier.apply
 import copier.copier
 import copier.plan
+import copier.staging
+import datalog.environment
 import journal.local_state
 import journal.segment_file
 from coordinator import events as ev
@@ -33,13 +35,14 @@ from coordinator.sinks.committing import Committing
 from coordinator.sinks.sink import Sink
 from coordinator.states import IdState
 from coordinator.turns import Turns
+from copier.backlog import Backlog
 from copier.copier import Copier
 from copier.reclaim import Reclaimer
 from datalog.interface import Mark
 from datalog.writer import LmdbWriter
 from fairlog.leaders import LocalLeaders
 from fairlog.participants import LocalParticipants
-from fairlog_types import JournalPosition, Placement
+from fairlog_types import JournalPosition
 from journal import failpoints
 from journal.group_journal import GroupJournal
 from journal.journal import Journal
@@ -178,18 +181,21 @@ async def _does_not_wait(*_: object) -> None:
 
 @contextmanager
 def _copies_what_is_not_durable() -> Iterator[None]:
-    def chunk(self: Copier) -> Any:
-        return list(self._queue)
+    def take(self: Backlog, _: object, *, bytes_max: int) -> Any:
+        return _REAL_TAKE(self, lambda _: True, bytes_max=bytes_max)
 
     with (
-        mock.patch.object(Copier, "_head_is_durable", _does_not_wait),
-        mock.patch.object(Copier, "_durable_chunk", chunk),
+        mock.patch.object(Copier, "_are_durable", _does_not_wait),
+        mock.patch.object(Backlog, "take", take),
     ):
         yield
 
 
-def _copies_log_by_log(groups: Any, data_logs: Any, journals: Any, dropped: Any) -> Any:
-    copied = [_REAL_APPLY([(item,)], data_logs, journals, dropped) for group in groups for item in group]
+_REAL_TAKE = Backlog.take
+
+
+def _copies_log_by_log(groups: Any, *rest: Any) -> Any:
+    copied = [_REAL_APPLY([(item,)], *rest) for group in groups for item in group]
     last = copied[-1]
     merged: dict[str, dict[Any, Any]] = {"marks": {}, "high_watermarks": {}, "last_stable": {}}
     for one in copied:
@@ -199,6 +205,30 @@ def _copies_log_by_log(groups: Any, data_logs: Any, journals: Any, dropped: Any)
 
 
 _REAL_APPLY = copier.apply.apply
+
+
+def _ends_move_with_each_stage(pieces: Any, data_logs: Any, journals: Any, dropped: Any) -> Any:
+    sizes = _REAL_STAGE(pieces, data_logs, journals, dropped)
+    with data_logs.write() as writer:
+        for log in sizes:
+            record = writer._record(log)
+            record.next_offset = writer._staged_end(log)
+            writer._changed.add(log)
+    return sizes
+
+
+_REAL_STAGE = copier.apply.stage
+
+
+@contextmanager
+def staged(*plants: Plant) -> Iterator[None]:
+    """Every transaction is copied in stages of a batch; and what is planted."""
+    with ExitStack() as stack:
+        for name in ("STAGED_FROM_BYTES", "STAGE_BYTES"):
+            stack.enter_context(mock.patch.object(copier.staging, name, 1))
+        for plant in plants:
+            stack.enter_context(plant())
+        yield
 
 
 async def _reclaims_without_sync(self: Reclaimer) -> None:
@@ -212,20 +242,16 @@ _REAL_RECLAIM = Reclaimer.reclaim
 # --- participants ---
 
 
-async def _applied_at_once(self: LocalParticipants, message: Any) -> Applied:
+async def _applied_at_once(self: LocalParticipants, messages: Any) -> list[Applied]:
     await trio.lowlevel.checkpoint()
-    placements: list[Placement] = []
-    for log in message.logs:
-        applied = self._writer.led[log].state.applied(message.txid)
-        if applied is not None and applied.record_count:
-            placements.append(Placement(log, applied.base_offset, applied.record_count))
-    return Applied(tuple(placements))
+    return [Applied(self.placed(message)) for message in messages]
 
 
-async def _prepares_without_flush(self: LocalParticipants, message: Any) -> Prepared:
+async def _prepares_without_flush(self: LocalParticipants, messages: Any) -> Prepared:
     await trio.lowlevel.checkpoint()
     refused = {
         log: reason
+        for message in messages
         for log, expected in message.expected.items()
         if (reason := self._writer.led[log].state.holds(message.txid, expected.leader_epoch, expected.records))
     }
@@ -242,9 +268,9 @@ _REAL_OPEN_TRANSACTION = LocalParticipants.open_transaction
 def _submits_one_by_one(self: LocalParticipants, messages: Any) -> None:
     real = self._writer.submit
 
-    def submit(group: Any) -> None:
+    def submit(group: Any, **more: Any) -> None:
         for item in group:
-            real((item,))
+            real((item,), **more)
 
     with mock.patch.object(self._writer, "submit", submit):
         _REAL_PLACE_TOGETHER(self, messages)
@@ -374,6 +400,11 @@ async def _decides_the_batch_before_its_record_is_durable(self: Committing, entr
 _REAL_PREPARE_GROUP = Committing._prepare
 
 
+async def _is_visible_at_once(*_: object) -> bool:
+    await trio.lowlevel.checkpoint()
+    return True
+
+
 def _no_batch_is_in_doubt(replays: Any) -> Any:
     return [it for it in _REAL_IN_DOUBT(replays) if isinstance(it, coordinator.recovery.InDoubt)]
 
@@ -409,7 +440,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "prepare-without-flush",
         "*prepare* flushes nothing",
-        _patched(LocalParticipants, "prepare", _prepares_without_flush),
+        _patched(LocalParticipants, "prepare_together", _prepares_without_flush),
     ),
     Mutation("flush-skipped", "no flush reaches the disk", _flush_is_skipped),
     Mutation(
@@ -470,6 +501,21 @@ MUTATIONS: tuple[Mutation, ...] = (
         _patched(copier.copier, "apply", _copies_log_by_log),
     ),
     Mutation(
+        "ends-moved-before-the-last-stage",
+        "a log's end moves with each stage of a large copy",
+        lambda: staged(_patched(copier.copier, "stage", _ends_move_with_each_stage)),
+    ),
+    Mutation(
+        "staged-remains-are-kept",
+        "what a crash has left of a large copy is still there when the data logs are opened",
+        lambda: staged(_patched(datalog.environment, "_delete_staged", lambda *_: None)),
+    ),
+    Mutation(
+        "anybody-goes-past",
+        "others go past a large copy though they have logs in common with it",
+        lambda: staged(_patched(Backlog, "_must_wait", lambda *_: False)),
+    ),
+    Mutation(
         "window-not-kept",
         "the data log does not keep the producers' windows",
         _patched(LmdbWriter, "put_producer", lambda *_: None),
@@ -482,7 +528,12 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "committed-before-copy",
         "COMMITTED is written before the copy",
-        _patched(LocalParticipants, "applied", _applied_at_once),
+        _patched(LocalParticipants, "applied_together", _applied_at_once),
+    ),
+    Mutation(
+        "fence-not-written",
+        "a transaction of a new epoch begins in a log without its fence",
+        _patched(LocalState, "needs_fence", lambda *_: False),
     ),
     Mutation(
         "zombie-writes",
@@ -543,6 +594,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         "batch-not-flushed",
         "a batch is answered before GROUP_PREPARE_COMMIT is on disk",
         _patched(Committing, "_prepare", _decides_the_batch_before_its_record_is_durable),
+    ),
+    Mutation(
+        "batch-answered-at-its-decision",
+        "a batch is answered before it is copied",
+        _patched(Committing, "until_visible", _is_visible_at_once),
     ),
     Mutation(
         "batch-in-doubt-forgotten",

@@ -177,6 +177,7 @@ async def _run_once(machine: Machine, history: History, death: Death, until: tri
         found = await node.read(dict.fromkeys(history.logs, Offset(0)))
         ends = history.view(f"start {node.number}", starts, found)
         history.settled(f"after start {node.number}", ends)
+        history.fences(f"after start {node.number}", node.producers(history.logs) if node.tail_kept else None)
 
     await machine.run_node(death, until=until, after_recovery=judge)
 

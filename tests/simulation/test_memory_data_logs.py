@@ -1,4 +1,4 @@
-"""The behaviour suite of data logs, run on the double in memory; and what a power cut leaves of it."""
+"""The behaviour suites of data logs, run on the double in memory; and what a power cut leaves of it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import pytest
 
 from datalog.interface import DataLogs
 from tests.datalog.behaviour import ORDERS, append, mark
+from tests.datalog.removal_behaviour import RemovalBehaviour
+from tests.datalog.search_behaviour import SearchBehaviour
+from tests.datalog.staging_behaviour import StagingBehaviour
 from tests.datalog.transactions_behaviour import TransactionsBehaviour
 from tests.simulation.memory_lmdb import MemoryEnvironment, open_memory_logs
 
 NOWHERE = Path("/nowhere")
 
 
-class TestMemoryDataLogs(TransactionsBehaviour):
+class TestMemoryDataLogs(RemovalBehaviour, SearchBehaviour, TransactionsBehaviour, StagingBehaviour):
     @pytest.fixture
     def open_logs(self) -> Callable[[], DataLogs]:
         env = MemoryEnvironment()

@@ -1,0 +1,209 @@
+"""The brokers that a history can be recorded of: a Fairlog node with topics of either mode, and Apache Kafka.
+
+Each listens on a port of its own and sends its clients to the proxy's. Both answer a commit as they do by default: the
+node from the disk, Kafka from the system's memory, which a SIGKILL leaves alone. Kafka is run as the benchmark runs it
+(scripts/peers/kafka.py), with these settings besides: group.min.session.timeout.ms = 500, as the node has it, and five
+partitions in place of fifty for each of its two internal topics, which it makes before the clients come. Behind a
+SIGKILL it comes back after 12 s, for the dead one's session has to end. The checker judges it as marker mode.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from scripts.node_process import ROOT, NodeProcess
+from tests.clients.modes import MODE_CONFIG
+from tests.crash.harness import SMALL
+from tests.history.layout import TOPICS, TRANSFORMERS
+from tests.history.operations import Mode
+
+HOST = "127.0.0.1"
+MIN_SESSION_MS = 500
+KAFKA_START_S = 300.0
+"""It takes 12 s of two cores that have nothing else to do."""
+COORDINATOR_STARTS = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
+POLL_S = 0.05
+WARM_S = 60.0
+"""For Kafka to make an internal topic; it takes a second."""
+
+
+class Peer(Enum):
+    """What a history is recorded of."""
+
+    JOURNAL = "journal"
+    MARKERS = "markers"
+    KAFKA = "kafka"
+
+    @property
+    def mode(self) -> Mode:
+        """By what it is judged."""
+        return Mode.JOURNAL if self is Peer.JOURNAL else Mode.MARKERS
+
+
+class Unavailable(Exception):
+    """The broker cannot be had on this machine. The message says why."""
+
+
+class Broker(Protocol):
+    """One broker, over its restarts."""
+
+    @property
+    def description(self) -> str:
+        """What it is, for people."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """Where it listens itself, after the first start."""
+        ...
+
+    @property
+    def running(self) -> bool: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    def start(self) -> None:
+        """Return when it answers."""
+        ...
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        ...
+
+    def stop(self) -> None:
+        """End it in order. Raises if it does not end well."""
+        ...
+
+    def create_topics(self) -> None:
+        """Those of the layout."""
+        ...
+
+    def log_tail(self) -> str: ...
+
+
+class Fairlog:
+    """A node as a user runs it, with small segments; see Broker."""
+
+    def __init__(self, directory: Path, mode: Mode, proxy: str, environment: Mapping[str, str]) -> None:
+        self._mode = mode
+        more = {"FAIRLOG_ADVERTISED": proxy, "FAIRLOG_GROUPS_MIN_SESSION_TIMEOUT_MS": str(MIN_SESSION_MS)}
+        self._node = NodeProcess(directory, SMALL | more | dict(environment), address=f"{HOST}:0")
+        self.description = f"Fairlog, topics of {mode.value} mode"
+
+    @property
+    def address(self) -> str:
+        return self._node.listening
+
+    @property
+    def running(self) -> bool:
+        return self._node.running
+
+    @property
+    def pid(self) -> int:
+        return self._node.pid
+
+    def start(self) -> None:
+        self._node.start()  # it says that it is ready on the proxy's address, where clients are to connect
+
+    def kill(self) -> None:
+        self._node.kill()
+
+    def stop(self) -> None:
+        status = self._node.stop()
+        assert status == 0, f"the node did not stop well:\n{self.log_tail()}"
+
+    def create_topics(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        new = [NewTopic(topic, count, 1, config={MODE_CONFIG: self._mode.value}) for topic, count in TOPICS.items()]
+        for made in admin.create_topics(new).values():
+            made.result(timeout=20)
+
+    def log_tail(self) -> str:
+        return self._node.log_tail()
+
+
+class Kafka:
+    """One node of Apache Kafka; see Broker. Raises Unavailable if its jars or Java are not to be had."""
+
+    def __init__(self, directory: Path, proxy: str) -> None:
+        if (scripts := str(ROOT / "scripts")) not in sys.path:
+            sys.path.append(scripts)  # where the peers find each other; pytest has it in its settings
+        from peers import kafka, kafka_artifacts
+        from peers.interface import Tuning
+
+        more = {
+            "group.min.session.timeout.ms": str(MIN_SESSION_MS),
+            "offsets.topic.num.partitions": "5",
+            "transaction.state.log.num.partitions": "5",
+        }
+        try:
+            artifacts = kafka_artifacts.obtain()
+        except kafka_artifacts.Unavailable as unavailable:
+            raise Unavailable(str(unavailable)) from None
+        self._peer = kafka.Kafka("kafka", directory, artifacts, Tuning(), advertised=proxy, more=more)
+        self.description = self._peer.description
+
+    @property
+    def address(self) -> str:
+        return self._peer.address
+
+    @property
+    def running(self) -> bool:
+        return self._peer.running
+
+    @property
+    def pid(self) -> int:
+        return self._peer.pid
+
+    def start(self) -> None:
+        self._peer.start(KAFKA_START_S)
+
+    def kill(self) -> None:
+        self._peer.kill()
+
+    def stop(self) -> None:
+        self._peer.stop()
+
+    def create_topics(self) -> None:
+        for topic, count in TOPICS.items():
+            self._peer.create_topics([topic], count)
+        # The internal topics are made when they are first asked for.
+        Producer({"bootstrap.servers": self.address, "transactional.id": "first"}).init_transactions(WARM_S)
+        self._ask_for_offsets()
+
+    def _ask_for_offsets(self) -> None:
+        consumer = Consumer({"bootstrap.servers": self.address, "group.id": TRANSFORMERS})
+        deadline = time.monotonic() + WARM_S
+        while True:
+            try:
+                consumer.committed([TopicPartition(topic, 0) for topic in TOPICS], WARM_S)
+            except KafkaException as error:
+                if error.args[0].code() not in COORDINATOR_STARTS or time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_S)
+            else:
+                consumer.close()
+                return
+
+    def log_tail(self) -> str:
+        return self._peer.output_tail()
+
+
+def broker(peer: Peer, directory: Path, proxy: str, environment: Mapping[str, str]) -> Broker:
+    """The broker over `directory`, not started; clients are sent to `proxy`. `environment` is for a node."""
+    if peer is Peer.KAFKA:
+        return Kafka(directory, proxy)
+    return Fairlog(directory, peer.mode, proxy, environment)
