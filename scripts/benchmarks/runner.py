@@ -246,10 +246,12 @@ class Measuring:
 
 
 def _line_of(scenario: str, case: Case, rows: Sequence[Row]) -> str:
-    """What a case's end looks like on the terminal: the first metric of each peer."""
+    """What a case's end looks like on the terminal: the first metric of each peer, which need not be the same."""
     first: dict[str, Row] = {}
     for row in rows:
         first.setdefault(row.peer, row)
-    figures = ", ".join(f"{name} {row.median:,.4g} {row.unit}" for name, row in first.items())
-    metric = next((row.metric for row in rows), "nothing was measured")
-    return f"{scenario} · {case.name} · {metric}: {figures}"
+    by_metric: dict[str, list[str]] = {}
+    for name, row in first.items():
+        by_metric.setdefault(row.metric, []).append(f"{name} {row.median:,.4g} {row.unit}")
+    told = [f"{metric}: {', '.join(figures)}" for metric, figures in by_metric.items()] or ["nothing was measured"]
+    return " · ".join([scenario, case.name, *told])

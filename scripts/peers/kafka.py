@@ -19,6 +19,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
@@ -55,9 +56,19 @@ class Kafka:
     transactional_isolation: Isolation = "read_committed"
 
     def __init__(
-        self, name: Literal["kafka", "kafka-fsync"], directory: Path, artifacts: Artifacts, tuning: Tuning
+        self,
+        name: Literal["kafka", "kafka-fsync"],
+        directory: Path,
+        artifacts: Artifacts,
+        tuning: Tuning,
+        *,
+        advertised: str | None = None,
+        more: Mapping[str, str] | None = None,
     ) -> None:
+        """`advertised` is the HOST:PORT by which clients are to find it, if it is another than where it listens: a
+        proxy's. What it has to tell itself goes past that. `more` are settings, by Kafka's names."""
         self.name = name
+        self._advertised = advertised
         self.directory = directory
         self.data = directory / "data"
         self.storage = f"kafka-{artifacts.version}"
@@ -67,6 +78,7 @@ class Kafka:
             "every batch flushed before it is answered" if flushed else "its default durability: no flush is waited for"
         )
         self._settings = dict(_ONE_NODE)
+        self._settings |= more or {}
         if flushed:
             self._settings["log.flush.interval.messages"] = "1"
         if tuning.retention_check_ms is not None:
@@ -91,6 +103,14 @@ class Kafka:
     @property
     def running(self) -> bool:
         return self._program.running
+
+    @property
+    def pid(self) -> int:
+        return self._program.pid
+
+    def output_tail(self) -> str:
+        """The end of what it has said."""
+        return self._program.output_tail()
 
     def spawn(self) -> None:
         if self._port is None:
@@ -135,9 +155,9 @@ class Kafka:
         topics.create(self.address, names, partitions, configs or {})
 
     def _format(self) -> None:
-        """Write properties for two free ports that stay the node's own; and meta.properties, if there is no data."""
+        """Write properties for free ports that stay the node's own; and meta.properties, if there is no data."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._port, controller = _free_ports()
+        self._port, controller, internal = _free_ports(3)
         address = f"127.0.0.1:{self._port}"
         properties = {
             "process.roles": "broker,controller",
@@ -149,6 +169,15 @@ class Kafka:
             "log.dirs": str(self.data),
             **self._settings,
         }
+        if self._advertised is not None:
+            for key, client_address in (("listeners", address), ("advertised.listeners", self._advertised)):
+                properties[key] = (
+                    f"PLAINTEXT://{client_address},INTERNAL://127.0.0.1:{internal},CONTROLLER://127.0.0.1:{controller}"
+                )
+            properties["inter.broker.listener.name"] = "INTERNAL"
+            properties["listener.security.protocol.map"] = ",".join(
+                f"{listener}:PLAINTEXT" for listener in ("PLAINTEXT", "INTERNAL", "CONTROLLER")
+            )
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
         if (self.data / "meta.properties").exists():
             return
@@ -161,7 +190,8 @@ class Kafka:
             raise PeerDidNotStart(f"Kafka's directory could not be formatted:\n{done.stdout}{done.stderr}")
 
 
-def _free_ports() -> tuple[int, int]:
-    """Two ports that nobody listens on at the moment."""
-    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
-        return first.getsockname()[1], second.getsockname()[1]
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on at the moment."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [server.getsockname()[1] for server in servers]

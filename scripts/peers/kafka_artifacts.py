@@ -19,6 +19,7 @@ from peers import cache
 
 POM = Path(__file__).resolve().parent / "kafka.pom.xml"
 CONNECTOR_POM = POM.with_name("spark-connector.pom.xml")
+_CONNECTOR = "spark-sql-kafka"
 _RESOLVE_S = 900.0
 _NAMESPACE = {"pom": "http://maven.apache.org/POM/4.0.0"}
 
@@ -43,18 +44,32 @@ def obtain() -> Artifacts:
 
 def obtain_connector() -> Artifacts:
     """The jars of Spark's connector to Kafka, likewise; those of Spark itself are pyspark's. Raises Unavailable."""
-    return _obtain(CONNECTOR_POM, "the Kafka connector's", "spark-connector", "spark-sql-kafka")
+    return _obtain(CONNECTOR_POM, "the Kafka connector's", "spark-connector", _CONNECTOR)
+
+
+def connector_at_hand() -> Path | None:
+    """The directory of the connector's jars if they have been had already; Maven is asked for nothing."""
+    directory = cache.DIRECTORY / _directory(CONNECTOR_POM, "spark-connector", _CONNECTOR)
+    return directory if directory.is_dir() else None
+
+
+def connector_version() -> str:
+    """The connector's version, whether it is there or not."""
+    return _version(CONNECTOR_POM, _CONNECTOR)
 
 
 def _obtain(pom_path: Path, whose: str, name: str, artifact: str) -> Artifacts:
     java = shutil.which("java")
     if java is None:
         raise Unavailable("there is no `java` on the path (Kafka 4 and Spark 4 need Java 17 or newer)")
-    pom = pom_path.read_bytes()
-    version = _version(pom_path, artifact)
-    directory = f"{name}-{version}-{hashlib.sha256(pom).hexdigest()[:8]}"
+    directory = _directory(pom_path, name, artifact)
     jars = cache.kept(directory, lambda partial: _copy_dependencies(pom_path, whose, partial))
-    return Artifacts(java, jars, version)
+    return Artifacts(java, jars, _version(pom_path, artifact))
+
+
+def _directory(pom: Path, name: str, artifact: str) -> str:
+    """What the jars are kept under."""
+    return f"{name}-{_version(pom, artifact)}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:8]}"
 
 
 def _version(pom: Path, artifact: str) -> str:

@@ -105,6 +105,15 @@ def test_kafka_is_had_from_maven_once(programs: Callable[..., None], tmp_path: P
     assert not isinstance(available("kafka", tmp_path), Missing)
 
 
+def test_connector_is_at_hand_when_it_has_been_had(programs: Callable[..., None]) -> None:
+    """Tests use it then; they have nothing from Maven by themselves."""
+    programs(java="", mvn=MVN)
+    assert kafka_artifacts.connector_at_hand() is None
+    jars = kafka_artifacts.obtain_connector().jars
+    assert kafka_artifacts.connector_at_hand() == jars
+    assert [path.name for path in jars.iterdir()] == ["kafka.jar"]
+
+
 def test_kafka_settings_tell_one_durability_from_the_other(tmp_path: Path) -> None:
     """Only kafka-fsync flushes every batch, and both say the heap; what a scenario tunes is said, too."""
     artifacts = Artifacts("java", tmp_path, "4")
