@@ -16,11 +16,12 @@ from collections.abc import Sequence
 import browser
 import java
 import kcat
+import maven
 
 
 def ensure() -> None:
     """Find all of it, or install it. Exits with a sentence if that cannot be done."""
-    for program in (browser, kcat, java):
+    for program in (browser, kcat, java, maven):
         if program.find() is None:
             _install(program.PACKAGES, program.MISSING)
         if program.find() is None:

@@ -23,10 +23,10 @@ ENVIRONMENT = ROOT / ".venv"
 
 # Each lock holds all of those before it, so a stamp of a later one serves the earlier ones too.
 LOCKS = {
-    "quickstart": "requirements.lock",
-    "bench": "requirements-bench.lock",
-    "spark": "requirements-spark.lock",
-    "test": "requirements-test.lock",
+    "quickstart": "requirements.lock",  # quickstart.py, run_node.py
+    "bench": "requirements-bench.lock",  # bench.py
+    "spark": "requirements-spark.lock",  # bench.py, for its scenarios of Spark: half a GB that the others do without
+    "test": "requirements-test.lock",  # test.py, check.py, screenshots.py
 }
 
 

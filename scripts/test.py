@@ -3,8 +3,9 @@
 The first run makes .venv and installs what requirements-test.lock says; later runs start at once. Tests of real nodes
 and clients wait more than they compute, so several processes run them, a file at a time: `-n 0` has one do it all, as
 a debugger wants. Spark's tests come behind the others, by fewer processes, since each has a JVM. The console is tested
-in Chromium, the wire also with kcat, and the data source with Spark and its Java 17: on CI (the variable CI is set)
-they are installed if they are missing; elsewhere those tests are skipped without them, and say what is missing.
+in Chromium, the wire also with kcat, and the data source with Spark and its Java 17, beside the Kafka connector's jars
+from Maven: on CI (the variable CI is set) they are installed if they are missing; elsewhere those tests are skipped
+without them, and say what is missing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import debian
 import environment
+from peers import kafka_artifacts
 
 WORKERS_PER_CORE = 1.5
 """More of them make the tests of one node late for the others' load: no test is timed, but clients lose patience."""
@@ -28,6 +30,7 @@ def main() -> None:
     python = environment.ensure("test")
     if os.environ.get("CI"):
         debian.ensure()
+        _have_connector()
     os.chdir(environment.ROOT)
     sys.stdout.flush()
     workers = max(1, int((os.cpu_count() or 1) * WORKERS_PER_CORE))
@@ -35,6 +38,14 @@ def main() -> None:
         sys.exit(_pytest(python, workers, sys.argv[1:]))
     failed = _pytest(python, workers, ["--ignore", SPARK])
     sys.exit(_pytest(python, SPARK_WORKERS, [SPARK]) or failed)
+
+
+def _have_connector() -> None:
+    """Exits with a sentence if it cannot be had."""
+    try:
+        kafka_artifacts.obtain_connector()
+    except kafka_artifacts.Unavailable as error:
+        sys.exit(str(error))
 
 
 def _pytest(python: Path, workers: int, arguments: list[str]) -> int:

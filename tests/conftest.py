@@ -1,15 +1,23 @@
-"""The order of the tests: what takes longest comes first, lest one process be left with it when the others are done."""
+"""What all tests share: their order, and what properties promise.
+
+What takes longest comes first, lest one process be left with it when the others are done. No property promises that an
+example takes some time at the most: a shared machine stalls now and then.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 LONGEST_FIRST = ("crash", "spark", "history", "simulation")
 """Folders whose files take minutes. The others follow as they were collected."""
 
 _HERE = Path(__file__).parent
+
+settings.register_profile("fairlog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fairlog")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

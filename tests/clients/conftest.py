@@ -15,10 +15,12 @@ from scripts.node_process import NodeProcess
 from tests.clients.drivers import CLIENTS, ClientKind
 from tests.clients.modes import MODE_CONFIG, Mode
 
-# Transactions are looked at ten times a second, so that a time-out test lasts about as long as the shortest
-# time-out that a client may ask for (1 s). Nothing else in these tests depends on it.
+# Transactions are looked at ten times a second, so that a time-out test lasts about as long as the time-out that its
+# client asks for. Nothing else in these tests depends on it. Many records are of 1970, and would be gone with the first
+# look for what is too old: which, by default, a node that lives for five minutes has in the middle of some test.
 ENVIRONMENT = {
     "FAIRLOG_TRANSACTIONS_CHECK_INTERVAL_MS": "100",
+    "FAIRLOG_RETENTION_CHECK_INTERVAL_MS": "86400000",
     "FAIRLOG_GROUPS_MIN_SESSION_TIMEOUT_MS": "500",
     "FAIRLOG_LOG_FORMAT": "console",
 }

@@ -28,6 +28,9 @@ GROUP = "counters"
 INPUT, OUTPUT = "departures", "made-up"
 BATCH_RECORDS = 200
 SESSION_MS = 3_000
+AIOKAFKA_SESSION_MS = 8_000
+"""It tells the broker no generation, so nothing stops what it commits behind the end of its session: such as when it
+gets no processor for so long."""
 TRANSACTION_MS = 10_000
 WAIT_S = 30.0
 LIVENESS_S = 15
@@ -242,7 +245,7 @@ async def aio(address: str, slot: str) -> None:
         group_id=GROUP,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        session_timeout_ms=SESSION_MS,
+        session_timeout_ms=AIOKAFKA_SESSION_MS,
         heartbeat_interval_ms=500,
         retry_backoff_ms=50,
     )

@@ -3,7 +3,9 @@
 A member says what it was assigned and what it lost, and keeps what it read. It begins each partition at its start
 whenever it is given one, and commits nothing: these are members, not offsets.
 
-Run as a program it is a member to be killed: `python -m tests.clients.group_members CLIENT ADDRESS TOPIC GROUP`.
+Run as a program it is a member to be killed:
+
+    python -m tests.clients.group_members CLIENT ADDRESS TOPIC GROUP SESSION_MS
 """
 
 from __future__ import annotations
@@ -46,10 +48,17 @@ class GroupMember(ABC):
     """A consumer of one topic in a group, started; close it, or it stays in the group for its session time-out."""
 
     def __init__(
-        self, address: str, topic: str, group: str, *, instance: str | None = None, cooperative: bool = False
+        self,
+        address: str,
+        topic: str,
+        group: str,
+        *,
+        instance: str | None = None,
+        cooperative: bool = False,
+        session_ms: int = SESSION_MS,
     ) -> None:
         self.address, self.topic, self.group = address, topic, group
-        self.instance, self.cooperative = instance, cooperative
+        self.instance, self.cooperative, self.session_ms = instance, cooperative, session_ms
         self.assigned: frozenset[int] = frozenset()
         """Partitions that it reads now."""
         self.changes: list[tuple[str, frozenset[int]]] = []
@@ -105,7 +114,7 @@ class ConfluentMember(GroupMember):
             "bootstrap.servers": self.address,
             "group.id": self.group,
             "enable.auto.commit": False,
-            "session.timeout.ms": SESSION_MS,
+            "session.timeout.ms": self.session_ms,
             "heartbeat.interval.ms": HEARTBEAT_MS,
             "max.poll.interval.ms": 30_000,
             "partition.assignment.strategy": "cooperative-sticky" if self.cooperative else "range",
@@ -153,7 +162,7 @@ class KafkaPythonMember(GroupMember):
             group_instance_id=self.instance,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
-            session_timeout_ms=SESSION_MS,
+            session_timeout_ms=self.session_ms,
             heartbeat_interval_ms=HEARTBEAT_MS,
             max_poll_interval_ms=30_000,
             partition_assignment_strategy=(CooperativeStickyAssignor if self.cooperative else RangePartitionAssignor,),
@@ -192,7 +201,7 @@ class AiokafkaMember(GroupMember):
             group_instance_id=self.instance,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
-            session_timeout_ms=SESSION_MS,
+            session_timeout_ms=self.session_ms,
             heartbeat_interval_ms=HEARTBEAT_MS,
             max_poll_interval_ms=30_000,
             partition_assignment_strategy=(aiokafka.coordinator.assignors.range.RangePartitionAssignor,),
@@ -225,9 +234,9 @@ MEMBERS: dict[str, type[GroupMember]] = {
 }
 
 
-def main(client: str, address: str, topic: str, group: str) -> None:
+def main(client: str, address: str, topic: str, group: str, session_ms: str) -> None:
     """Be a member until killed; say each change on standard output."""
-    member = MEMBERS[client](address, topic, group)
+    member = MEMBERS[client](address, topic, group, session_ms=int(session_ms))
     told = 0
     while member.failure is None:
         for kind, partitions in member.changes[told:]:

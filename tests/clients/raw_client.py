@@ -7,12 +7,15 @@ codec, which is not the codec that the node uses, so that the node's is never ch
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import struct
 import warnings
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
+
+import crc32c
 
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its message schemas with importlib.resources.read_text, deprecated since Python 3.11.
@@ -82,8 +85,9 @@ def batch(
     sequence: int = -1,
     transactional: bool = False,
     timestamp_ms: int = 1,
+    headers: Sequence[tuple[str, bytes]] = (),
 ) -> bytearray:
-    """A record batch (v2, uncompressed) with these values; timestamps count up from `timestamp_ms`."""
+    """A record batch (v2, uncompressed) with these values, each with `headers`; timestamps count up."""
     builder = MemoryRecordsBuilder(
         magic=2,
         compression_type=0,
@@ -94,9 +98,17 @@ def batch(
         base_sequence=sequence,
     )
     for index, value in enumerate(values):
-        builder.append(timestamp=timestamp_ms + index, key=None, value=value)
+        builder.append(timestamp=timestamp_ms + index, key=None, value=value, headers=list(headers))
     builder.close()
     return bytearray(builder.buffer())
+
+
+def batch_with_header(value: bytes, name: bytes) -> bytes:
+    """A batch of one record with one header, of whose name each byte is as it is given."""
+    stand_in = "n" * len(name)
+    written = batch([value], headers=[(stand_in, b"1")]).replace(stand_in.encode(), name)
+    written[17:21] = struct.pack(">I", crc32c.crc32c(bytes(written[21:])))
+    return bytes(written)
 
 
 class RawClient:
@@ -107,7 +119,7 @@ class RawClient:
         self._socket = socket.create_connection((host, int(port)), timeout_s)
         self._correlation = 0
 
-    def __enter__(self) -> RawClient:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -128,6 +140,10 @@ class RawClient:
         with contextlib.suppress(ConnectionError):
             return self._socket.recv(1) == b""
         return True
+
+    def has_answer(self, *, within_s: float) -> bool:
+        """Whether something has arrived, or does so in the meantime; it is left for `receive`."""
+        return bool(select.select([self._socket], [], [], within_s)[0])
 
     def send(self, request: Any) -> int:
         """Send without waiting for the answer; the correlation id, for `receive`."""
@@ -363,13 +379,18 @@ def produce_request(topic: str, partition: int, records: bytes, transactional_id
     )
 
 
-def fetch_request(topic: str, partition: int, offset: int, *, isolation: int = 0, wait_ms: int = 500) -> Any:
-    row = FetchRequest.FetchTopic.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+def fetch_request(
+    topic: str, partition: int, offset: int, *, isolation: int = 0, wait_ms: int = 500, bytes_max: int = 1 << 20
+) -> Any:
+    """A Fetch of one partition, of which it takes at most `bytes_max`."""
+    row = FetchRequest.FetchTopic.FetchPartition(
+        partition=partition, fetch_offset=offset, partition_max_bytes=bytes_max
+    )
     return FetchRequest[11](
         replica_id=-1,
         max_wait_ms=wait_ms,
         min_bytes=1,
-        max_bytes=1 << 24,
+        max_bytes=max(1 << 24, bytes_max),
         isolation_level=isolation,
         topics=[FetchRequest.FetchTopic(topic=topic, partitions=[row])],
     )

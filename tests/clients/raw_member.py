@@ -11,11 +11,14 @@ from tests.clients.raw_client import RawClient
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its message schemas with importlib.resources.read_text, deprecated since Python 3.11.
     warnings.simplefilter("ignore", DeprecationWarning)
+    from kafka.protocol.admin import DeleteGroupsRequest, DeleteGroupsResponse
     from kafka.protocol.consumer import (
         HeartbeatRequest,
         HeartbeatResponse,
         JoinGroupRequest,
         JoinGroupResponse,
+        LeaveGroupRequest,
+        LeaveGroupResponse,
         SyncGroupRequest,
         SyncGroupResponse,
     )
@@ -79,3 +82,13 @@ class RawMember(RawClient):
             group_id=group, generation_id=self.generation, member_id=self.member_id, group_instance_id=None
         )
         return self.call(request, HeartbeatResponse).error_code
+
+    def leave(self, group: str) -> int:
+        """The error code, of the member."""
+        identity = LeaveGroupRequest.MemberIdentity(member_id=self.member_id, group_instance_id=None)
+        answer = self.call(LeaveGroupRequest[3](group_id=group, members=[identity]), LeaveGroupResponse)
+        return answer.error_code or answer.members[0].error_code
+
+    def delete_group(self, group: str) -> int:
+        """The error code of DeleteGroups."""
+        return self.call(DeleteGroupsRequest[1](groups_names=[group]), DeleteGroupsResponse).results[0].error_code

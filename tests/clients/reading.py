@@ -18,7 +18,8 @@ from tests.clients.modes import Mode
 
 WAIT_S = 15.0
 NOTHING_ABORTED: Mapping[int, Sequence[bytes]] = MappingProxyType({})
-RECONNECT_S = 2.0
+RECONNECT_S = 30.0
+"""Patience, for a client to find the node again that was restarted: mostly a tenth of a second."""
 
 
 @dataclass(frozen=True, slots=True)

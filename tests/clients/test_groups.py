@@ -17,14 +17,13 @@ from scripts.node_process import ROOT, NodeProcess
 from tests.clients.conftest import make_topic
 from tests.clients.group_members import (
     MEMBERS,
-    SESSION_MS,
     WAIT_S,
     ConfluentMember,
     GroupMember,
     KafkaPythonMember,
     wait_until,
 )
-from tests.clients.raw_member import UNKNOWN_MEMBER_ID, RawMember
+from tests.clients.raw_member import REBALANCE_IN_PROGRESS, RawMember
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -38,6 +37,10 @@ pytestmark = [
 
 MakeMember = Callable[..., GroupMember]
 PARTITIONS = 6
+LONG_SESSION_MS = 10_000
+"""Where it is said that nothing was taken from a member: for one that gets no processor for a while stays one."""
+VICTIMS_SESSION_MS = 6_000
+"""Of one that is killed: its last heartbeat was less than half of it before, though it may wait for a processor."""
 _groups = itertools.count()
 
 
@@ -125,11 +128,16 @@ def test_members_of_different_clients_share_a_topic(member: MakeMember) -> None:
         wait_until(lambda: shared(members), f"{len(members)} have all")
 
 
-def test_members_that_start_together_are_in_the_first_generation(member: MakeMember, node: NodeProcess) -> None:
+def test_members_that_start_together_are_in_the_first_generation(
+    fresh_node: Callable[..., NodeProcess], member: MakeMember
+) -> None:
     """Nobody reads what is taken away again at once: that is what the delay is for."""
+    node = fresh_node(FAIRLOG_GROUPS_INITIAL_REBALANCE_DELAY_MS="4000")
+    topic = make_topic(node.address, PARTITIONS)
+    fill(node.address, topic)
     with RawMember(node.address) as raw:
         assert raw.api_versions()[11] == (0, 9)
-    members = [member(ConfluentMember) for _ in range(3)]
+    members = [member(ConfluentMember, address=node.address, of=topic, session_ms=LONG_SESSION_MS) for _ in range(3)]
     wait_until(lambda: shared(members), "all have a part")
     assert [len(each.changes) for each in members] == [1, 1, 1]
 
@@ -140,6 +148,7 @@ def test_member_that_is_killed_is_replaced(
     """At the end of its session the others read what it read."""
     name = next(name for name, each in MEMBERS.items() if each is kind)
     command = [sys.executable, "-m", "tests.clients.group_members", name, node.address, topic, group]
+    command.append(str(VICTIMS_SESSION_MS))
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as victim:
         try:
             assert victim.stdout is not None
@@ -151,7 +160,7 @@ def test_member_that_is_killed_is_replaced(
             victim.kill()
     killed = time.monotonic()
     wait_until(lambda: shared([survivor]), "the survivor has all")
-    assert time.monotonic() - killed > SESSION_MS / 1000 / 2
+    assert time.monotonic() - killed > VICTIMS_SESSION_MS / 1000 / 2
 
 
 def test_client_that_hangs_up_while_it_joins_does_not_hold_the_group(
@@ -163,9 +172,7 @@ def test_client_that_hangs_up_while_it_joins_does_not_hold_the_group(
     with RawMember(node.address) as raw:
         raw.send_join(group, session_ms=60_000)
         wait_until(lambda: ("taken", frozenset(range(PARTITIONS))) in first.changes, "a rebalance begins")
-    gone = time.monotonic()
-    wait_until(lambda: shared([first]), "the first has all again")
-    assert time.monotonic() - gone < 5
+    wait_until(lambda: shared([first]), "the first has all again")  # at its session's end would be too late
 
 
 # --- static members --------------------------------------------------------------------------------
@@ -173,11 +180,11 @@ def test_client_that_hangs_up_while_it_joins_does_not_hold_the_group(
 
 def test_static_member_that_restarts_causes_no_rebalance(member: MakeMember, kind: type[GroupMember]) -> None:
     """It goes on with what it had; the other does not notice."""
-    first, second = member(kind, instance="one"), member(kind, instance="two")
+    first, second = (member(kind, instance=name, session_ms=LONG_SESSION_MS) for name in ("one", "two"))
     wait_until(lambda: shared([first, second]), "both have a part")
     had, noticed = second.assigned, list(first.changes)
     second.close()
-    again = member(kind, instance="two")
+    again = member(kind, instance="two", session_ms=LONG_SESSION_MS)
     wait_until(lambda: shared([first, again]), "it is back")
     assert again.assigned == had
     assert first.changes == noticed
@@ -197,9 +204,9 @@ def test_static_member_whose_place_is_taken_is_fenced(
 ) -> None:
     """Of two processes with one instance id the later one goes on. The earlier one is told, and keeps to it: aiokafka
     is not, since its heartbeats do not say the instance id, and takes the place back."""
-    first = member(kind, instance="one")
+    first = member(kind, instance="one", session_ms=LONG_SESSION_MS)
     wait_until(lambda: shared([first]), "it has all")
-    second = member(kind, instance="one")
+    second = member(kind, instance="one", session_ms=LONG_SESSION_MS)
     wait_until(lambda: shared([second]), "the second has all")
     if kind is ConfluentMember:
         wait_until(lambda: first.failure is not None, "the first is told")
@@ -215,9 +222,9 @@ def test_static_member_whose_place_is_taken_is_fenced(
 @pytest.mark.parametrize("kind", [ConfluentMember, KafkaPythonMember], ids=["confluent-kafka", "kafka-python"])
 def test_cooperative_members_keep_what_they_keep(member: MakeMember, kind: type[GroupMember]) -> None:
     """Through the rebalances that a newcomer causes a member reads on what stays with it."""
-    first = member(kind, cooperative=True)
+    first = member(kind, cooperative=True, session_ms=LONG_SESSION_MS)
     wait_until(lambda: shared([first]), "the first has all")
-    second = member(kind, cooperative=True)
+    second = member(kind, cooperative=True, session_ms=LONG_SESSION_MS)
     wait_until(lambda: shared([first, second]), "both have a part")
     taken = [partitions for change, partitions in first.changes if change == "taken"]
     given = [partitions for change, partitions in first.changes if change == "given"]
@@ -250,12 +257,38 @@ def test_eager_and_cooperative_members_do_not_mix(member: MakeMember, node: Node
 # --- restarts --------------------------------------------------------------------------------------
 
 
+def test_members_go_on_when_the_node_is_killed(
+    fresh_node: Callable[..., NodeProcess], member: MakeMember, kind: type[GroupMember]
+) -> None:
+    """Nobody joins anew, nothing is taken from anybody, and no record comes twice."""
+    node = fresh_node()
+    topic = make_topic(node.address, PARTITIONS)
+    fill(node.address, topic)
+    members = [member(kind, address=node.address, of=topic, session_ms=30_000) for _ in range(2)]
+    wait_until(lambda: shared(members), "both have a part")
+    changes = [list(each.changes) for each in members]
+    node.kill()
+    node.start()
+    fill(node.address, topic)
+
+    def has_all() -> bool:
+        return all(len(each.seen[partition]) >= 20 for each in members for partition in each.assigned)
+
+    wait_until(has_all, "what came after the restart is read, too", timeout_s=2 * WAIT_S)
+    assert [each.changes for each in members] == changes
+    # Of what a member reads now: what it had before the other one came is in `seen` as well.
+    assert sum(len(each.seen[partition]) for each in members for partition in each.assigned) == 20 * PARTITIONS
+    assert "groups go on" in node.log_tail()
+    assert "group is stable" not in node.log_tail().split("groups go on")[-1], "they rebalanced all the same"
+
+
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
 def test_members_find_together_again_after_a_restart_in_mid_rebalance(
     fresh_node: Callable[..., NodeProcess], member: MakeMember, group: str, kill: bool
 ) -> None:
-    """Some wait in JoinGroup when the node goes; old members are unknown to the new one, and join anew."""
-    node = fresh_node()
+    """Some wait in JoinGroup when the node goes: it starts with the generation before, whose only member then falls
+    silent, and they join anew."""
+    node = fresh_node(FAIRLOG_STOP_GRACE_MS="60000")
     topic = make_topic(node.address, PARTITIONS)
     fill(node.address, topic)
     with RawMember(node.address, timeout_s=2 * WAIT_S) as raw:
@@ -269,13 +302,11 @@ def test_members_find_together_again_after_a_restart_in_mid_rebalance(
             node.kill()
         else:
             assert node.stop() == 0
-            assert time.monotonic() - stopped < 5, "parked requests are answered, not waited for"
+            assert time.monotonic() - stopped < 30, "parked requests are answered, not waited for"
     node.start()
     with RawMember(node.address) as late:
         late.member_id, late.generation = raw.member_id, raw.generation
-        assert late.heartbeat(group) == UNKNOWN_MEMBER_ID
-        assert late.sync(group, {}).error_code == UNKNOWN_MEMBER_ID
-        assert late.join(group).error_code == UNKNOWN_MEMBER_ID
+        assert late.heartbeat(group) in (0, REBALANCE_IN_PROGRESS), "it is a member as it was"
     wait_until(lambda: shared([first, second]), "both have a part", timeout_s=2 * WAIT_S)
 
 
@@ -285,7 +316,7 @@ def test_members_find_together_again_after_a_restart_in_mid_rebalance(
 def test_admin_of_confluent_kafka_sees_and_deletes_groups(member: MakeMember, node: NodeProcess, group: str) -> None:
     """Listed, described with members and assignments, refused while in use, then deleted."""
     admin = AdminClient({"bootstrap.servers": node.address})
-    first = member(ConfluentMember)
+    first = member(ConfluentMember, session_ms=LONG_SESSION_MS)
     wait_until(lambda: shared([first]), "the first has all")
     listed = {each.group_id: each for each in admin.list_consumer_groups(request_timeout=WAIT_S).result().valid}
     assert listed[group].state is confluent_kafka.ConsumerGroupState.STABLE

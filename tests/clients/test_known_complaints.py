@@ -25,7 +25,7 @@ from tests.clients.drivers import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, ClientError
 from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.raw_client import NONE, TRANSACTION_ABORTABLE, RawClient, batch, end_request
 from tests.clients.reading import WAIT_S, Reader, assert_topic_holds
-from tests.clients.test_timeouts import wait_until_ended
+from tests.clients.test_timeouts import TIMEOUT_MS, wait_until_ended
 
 with warnings.catch_warnings():
     # kafka-python 3.0 reads its message schemas with importlib.resources.read_text, deprecated since Python 3.11.
@@ -218,7 +218,7 @@ def test_transaction_begun_and_empty_expires(
     """redpanda#18324: partitions added, nothing ever produced; it must time out like any other."""
     topic, transactional_id = new_topic(), new_id()
     with RawClient(node.address) as client:
-        granted = client.init_producer_id(transactional_id, timeout_ms=1000)
+        granted = client.init_producer_id(transactional_id, timeout_ms=TIMEOUT_MS)
         added = client.add_partitions(transactional_id, granted.producer_id, granted.producer_epoch, topic, [0])
         assert added == {0: NONE}
         assert client.transaction_state(transactional_id).transaction_state == "Ongoing"
@@ -237,7 +237,7 @@ def test_offsets_log_added_and_nothing_committed_expires(
     topic, transactional_id, group = new_topic(), new_id(), new_id()
     with RawClient(node.address) as client:
         assert client.commit_offset(group, topic, 0, 5) == NONE
-        granted = client.init_producer_id(transactional_id, timeout_ms=1000)
+        granted = client.init_producer_id(transactional_id, timeout_ms=TIMEOUT_MS)
         mine = transactional_id, granted.producer_id, granted.producer_epoch
         assert client.add_offsets(*mine, group) == NONE
         assert client.transaction_state(transactional_id).transaction_state == "Ongoing"
@@ -330,8 +330,8 @@ def test_bump_of_the_epoch_after_lost_messages_fences_nobody(
             {
                 "bootstrap.servers": node.address,
                 "transactional.id": "t",
-                "message.timeout.ms": 500,
-                "socket.timeout.ms": 1000,
+                "message.timeout.ms": 2000,  # more than any message takes that is to arrive
+                "socket.timeout.ms": 4000,
                 "reconnect.backoff.max.ms": 100,
                 "log_level": 2,
             }

@@ -12,11 +12,15 @@ from scripts.node_process import NodeProcess
 from tests.clients.conftest import make_topic
 from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.raw_client import INVALID_PRODUCER_ID_MAPPING, NONE, RawClient, batch
-from tests.clients.reading import WAIT_S, Reader, assert_ascending, assert_dense
+from tests.clients.reading import Reader, assert_ascending, assert_dense
 
 pytestmark = pytest.mark.slow
 
 IDS, THREADS = 1_000, 8
+IDLE_MS = 5_000
+"""Of a client or of the whole machine it may be as long without being forgotten in the middle of a transaction."""
+FORGOTTEN_S = 60.0
+"""Patience: it takes little more than `IDLE_MS`."""
 
 
 @BOTH_MODES
@@ -27,9 +31,9 @@ def test_id_per_checkpoint_leaves_nothing_behind(fresh_node: Callable[..., NodeP
     coordinator, its journals and the partition; all that they committed is there; an id that is open is kept.
     """
     node = fresh_node(
-        FAIRLOG_TRANSACTIONS_MAX_TIMEOUT_MS="2000",
-        FAIRLOG_TRANSACTIONS_TRANSACTIONAL_ID_EXPIRATION_MS="2001",
-        FAIRLOG_TRANSACTIONS_PRODUCER_ID_EXPIRATION_MS="2000",
+        FAIRLOG_TRANSACTIONS_MAX_TIMEOUT_MS=str(IDLE_MS),
+        FAIRLOG_TRANSACTIONS_TRANSACTIONAL_ID_EXPIRATION_MS=str(IDLE_MS + 1),
+        FAIRLOG_TRANSACTIONS_PRODUCER_ID_EXPIRATION_MS=str(IDLE_MS),
         FAIRLOG_JOURNAL_GROUP_JOURNALS="2",
         FAIRLOG_LOG_LEVEL="warning",
     )
@@ -43,8 +47,8 @@ def test_id_per_checkpoint_leaves_nothing_behind(fresh_node: Callable[..., NodeP
     with ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(checkpoints, range(THREADS)))
     with RawClient(node.address) as client:
-        last = client.init_producer_id("open", timeout_ms=2_000)
-        deadline = time.monotonic() + WAIT_S
+        last = client.init_producer_id("open", timeout_ms=IDLE_MS)
+        deadline = time.monotonic() + FORGOTTEN_S
         while client.list_transactional_ids() != ["open"]:
             # Heard of again and again, as an id that is in use is.
             mine = "open", last.producer_id, last.producer_epoch
@@ -66,7 +70,7 @@ def test_id_per_checkpoint_leaves_nothing_behind(fresh_node: Callable[..., NodeP
 
 def write(client: RawClient, topic: str, transactional_id: str) -> None:
     """A transaction of one record, which says whose it is."""
-    granted = client.init_producer_id(transactional_id, timeout_ms=2_000)
+    granted = client.init_producer_id(transactional_id, timeout_ms=IDLE_MS)
     mine = transactional_id, granted.producer_id, granted.producer_epoch
     assert client.add_partitions(*mine, topic, [0]) == {0: NONE}
     record = batch([transactional_id.encode()], producer_id=mine[1], epoch=mine[2], sequence=0, transactional=True)

@@ -78,7 +78,7 @@ def test_produce_under_a_sequence_of_the_last_transaction_is_refused(
     """A new record must not pass for an old one: it would be answered, its commit too, and it would be nowhere.
 
     librdkafka sends so: at an abort it drops records that it was about to repeat, and numbers the next ones in their
-    place, though the first attempt may have arrived. Found by `python -m tests.history run --mode journal --seed 5`.
+    place, though the first attempt may have arrived. Found by `python -m tests.history run --peer journal --seed 5`.
     """
     topic = new_topic()
     with RawClient(node.address) as client:

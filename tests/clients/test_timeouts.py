@@ -20,6 +20,10 @@ pytestmark = [
 ]
 
 
+TIMEOUT_MS = 3_000
+"""Longer than a client needs that gets no processor for a while: what it writes in time has to be in time."""
+
+
 def wait_until_ended(node: NodeProcess, transactional_id: str) -> None:
     """Until the node says that the id's transaction is neither open nor being decided."""
     deadline = time.monotonic() + WAIT_S
@@ -35,7 +39,7 @@ def test_timeout_aborts_the_transaction_and_fences_its_producer(
 ) -> None:
     """Past its time-out a transaction is aborted; the producer that wakes up late cannot commit it."""
     topic, transactional_id = new_topic(), new_id()
-    with client.producer(node.address, transactional_id, timeout_ms=1000) as sleeper:
+    with client.producer(node.address, transactional_id, timeout_ms=TIMEOUT_MS) as sleeper:
         sleeper.begin()
         sleeper.send(topic, 0, b"too late")
         sleeper.flush()
@@ -83,7 +87,7 @@ def test_hung_transaction_of_a_vanished_client_does_not_outlive_its_timeout(
 ) -> None:
     """A client that goes away without a word leaves nothing behind after the time-out but its id."""
     topic, transactional_id = new_topic(), new_id()
-    with CONFLUENT.producer(node.address, transactional_id, timeout_ms=1000) as vanishing:
+    with CONFLUENT.producer(node.address, transactional_id, timeout_ms=TIMEOUT_MS) as vanishing:
         vanishing.begin()
         vanishing.send(topic, 0, b"never seen")
         vanishing.flush()

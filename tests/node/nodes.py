@@ -75,12 +75,15 @@ def read_when(node: NodeProcess, count: int, partition: int = 0) -> list[bytes |
 
 
 class Producer:
-    """A transactional producer, by hand. It writes to partitions 0 … `partitions` - 1 alike."""
+    """A transactional producer, by hand. It writes to partitions 0 … `partitions` - 1 of the topic alike."""
 
-    def __init__(self, client: RawClient, transactional_id: str = "txn", *, partitions: int = 1) -> None:
+    def __init__(
+        self, client: RawClient, transactional_id: str = "txn", *, partitions: int = 1, topic: str = TOPIC
+    ) -> None:
         granted = client.init_producer_id(transactional_id)
         assert granted.error_code == raw.NONE, granted.error_code
         self.client, self.transactional_id, self.partitions = client, transactional_id, range(partitions)
+        self.topic = topic
         self.producer_id, self.epoch, self.sequence = granted.producer_id, granted.producer_epoch, 0
 
     def on(self, client: RawClient) -> Producer:
@@ -91,20 +94,20 @@ class Producer:
     def begin(self) -> set[int]:
         """Add all partitions; the error codes."""
         added = self.client.add_partitions(
-            self.transactional_id, self.producer_id, self.epoch, TOPIC, list(self.partitions)
+            self.transactional_id, self.producer_id, self.epoch, self.topic, list(self.partitions)
         )
         return set(added.values())
 
-    def send(self, value: bytes) -> set[int]:
-        """One record to each partition; the error codes."""
+    def send(self, *values: bytes) -> set[int]:
+        """One batch to each partition; the error codes."""
         data = batch(
-            [value], producer_id=self.producer_id, epoch=self.epoch, sequence=self.sequence, transactional=True
+            list(values), producer_id=self.producer_id, epoch=self.epoch, sequence=self.sequence, transactional=True
         )
         codes = {
-            self.client.produce(TOPIC, partition, data, transactional_id=self.transactional_id)[0]
+            self.client.produce(self.topic, partition, data, transactional_id=self.transactional_id)[0]
             for partition in self.partitions
         }
-        self.sequence += codes == {raw.NONE}
+        self.sequence += len(values) if codes == {raw.NONE} else 0
         return codes
 
     def end(self, *, commit: bool) -> int:
@@ -116,6 +119,20 @@ class Producer:
         for value in values:
             assert self.send(value) == {raw.NONE}
         assert self.end(commit=True) == raw.NONE
+
+
+def interleave(long: Producer, short: Producer, hanging: Producer) -> None:
+    """One transaction that is aborted, within it one that is committed and one that is not; and one that stays open."""
+    long.begin()
+    long.send(b"long")
+    short.commit(b"committed")
+    short.begin()
+    short.send(b"aborted")
+    assert short.end(commit=False) == raw.NONE
+    long.send(b"long as well")
+    assert long.end(commit=False) == raw.NONE
+    hanging.begin()
+    hanging.send(b"hanging")
 
 
 def produce_until_refused(

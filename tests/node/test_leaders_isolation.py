@@ -46,7 +46,7 @@ async def test_reader_of_committed_records_sleeps_while_undecided_ones_come(open
             nursery.start_soon(count_wakes)
             await trio.testing.wait_all_tasks_blocked()
             for _ in range(3):
-                with trio.fail_after(5):
+                with trio.fail_after(30):
                     end = run.leaders.high_watermark(A)
                     assert end is not None
                     nursery.start_soon(run.plain, A, b"behind")

@@ -19,10 +19,11 @@ import trio.testing
 import copier.apply
 import copier.copier
 from coordinator.messages import ApplyCommit, Expected, Prepare
+from copier.backlog import Backlog
 from fairlog.broker import Appended, RefusedAppend
 from fairlog.transaction_modes import JOURNAL, MARKERS, TransactionMode
-from fairlog_types import LeaderEpoch, LogId, Offset, Placement, TxId
-from journal.journal import JournalKind
+from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, Placement, TxId
+from journal.journal import Journal, JournalKind
 from journal.segment import SEGMENT_HEADER_BYTES
 from journal.survey import survey
 from tests.node.runs import JOURNALS, A, B, C, Run, read_all, transaction
@@ -61,6 +62,45 @@ async def test_lanes_placed_together_follow_each_other_in_every_log(open_run) ->
         await run.leaders.drain()
         values = [b"7.0", b"8.0"]
         assert await run.snapshot(A, B) == {A: [b"before", *values, b"behind"], B: values}
+
+
+async def test_lanes_prepared_together_cost_one_flush_of_each_log(open_run, monkeypatch) -> None:
+    """Through what the last of them has written there, in whatever order they are named."""
+    asked: list[JournalPosition] = []
+    flush = Journal.flush
+
+    async def noted(self: Journal, through: JournalPosition) -> None:
+        asked.append(through)
+        await flush(self, through)
+
+    async with open_run() as run:
+        await run.start(A, B)
+        first, last = LANES
+        for lane in (last, first):
+            await run.begin(lane, A, B)
+            for log in (A, B):
+                assert isinstance(await run.write(lane, log, b"v"), Appended)
+        participants = run.leaders.participants
+        prepare = [Prepare(lane, participants.seal(lane, (A, B))) for lane in LANES]
+        ends = [participants._writer.led[log].state.written_through(first) for log in (A, B)]
+        monkeypatch.setattr(Journal, "flush", noted)
+        assert (await participants.prepare_together(prepare)).refused == {}
+        assert asked == ends
+        for log, end in zip((A, B), ends, strict=True):
+            assert participants._writer.led[log].journal.durable >= end
+
+
+async def test_lanes_prepared_together_are_refused_by_the_log_that_lacks_one(open_run) -> None:
+    """With the first lane's reason; what the others hold is no matter then."""
+    async with open_run() as run:
+        await run.start(A, B)
+        for lane in LANES:
+            await run.begin(lane, A, B)
+            assert isinstance(await run.write(lane, A, b"v"), Appended)
+        prepare = [Prepare(lane, EXPECTED) for lane in LANES]
+        refused = (await run.leaders.participants.prepare_together(prepare)).refused
+        assert list(refused) == [B]
+        assert str(LANES[0]) in refused[B]
 
 
 async def test_lanes_placed_together_have_one_apply_number_and_the_next_commit_another(open_run) -> None:
@@ -156,6 +196,32 @@ async def test_lanes_in_topics_of_both_modes_become_visible_together(open_run, m
         assert values == {A: [b"7.0", b"8.0"], B: [b"7.0", b"8.0"]}
 
 
+async def test_lanes_applied_together_wait_for_what_is_there_when_they_ask(open_run, monkeypatch) -> None:
+    """Once for each log, whatever others write to a log of marker mode meanwhile."""
+    waits: list[tuple[LogId, Offset]] = []
+    async with open_run() as run:
+        await run.leaders.lead((A,), MARKERS)
+        await run.start(B)
+        for lane in LANES:
+            await write(run, lane, A, B)
+        place(run, messages(A, B))
+        writer = run.leaders.participants._writer
+        visible = writer.visible
+
+        async def noted(log: LogId, offset: Offset) -> None:
+            waits.append((log, offset))
+            await run.plain(A, b"of somebody else")
+            await visible(log, offset)
+
+        monkeypatch.setattr(writer, "visible", noted)
+        applied = await run.leaders.participants.applied_together(messages(A, B))
+        assert waits == [(A, 4), (B, 2)]
+        assert [it.placements for it in applied] == [
+            (Placement(A, Offset(0), 1), Placement(B, Offset(0), 1)),
+            (Placement(A, Offset(1), 1), Placement(B, Offset(1), 1)),
+        ]
+
+
 async def test_placing_together_that_fails_half_way_is_seen_by_nobody(open_run, arm) -> None:
     """A journal fails between two lanes: nothing of it is copied in this run, and writes are refused from then on."""
     async with open_run() as run:
@@ -195,7 +261,8 @@ def read_after_every_group(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[di
         seen.append(read_all(run.data_logs, (A, B)))
         return copied
 
-    monkeypatch.setattr(copier.copier, "chunk_length", lambda weights, _: len(list(itertools.islice(weights, 1))))
+    take = Backlog.take
+    monkeypatch.setattr(Backlog, "take", lambda self, is_durable, bytes_max: take(self, is_durable, bytes_max=0))
     monkeypatch.setattr(copier.copier, "apply", apply_and_read)
     return seen
 

@@ -232,8 +232,8 @@ def test_loss_of_what_fsync_had_promised_refuses_the_start(new_node: NewNode) ->
 def test_idle_ids_and_producers_are_forgotten_by_the_settings(new_node: NewNode) -> None:
     """Small expirations on a real node: the id is gone, its partition does not know it any more, and a kill tells."""
     node = new_node(
-        FAIRLOG_TRANSACTIONS_TRANSACTIONAL_ID_EXPIRATION_MS="1100",
-        FAIRLOG_TRANSACTIONS_MAX_TIMEOUT_MS="1000",
+        FAIRLOG_TRANSACTIONS_TRANSACTIONAL_ID_EXPIRATION_MS="4100",
+        FAIRLOG_TRANSACTIONS_MAX_TIMEOUT_MS="4000",  # time enough for a commit, on any machine
         FAIRLOG_TRANSACTIONS_CHECK_INTERVAL_MS="50",
         FAIRLOG_TRANSACTIONS_PRODUCER_ID_EXPIRATION_MS="500",
     )

@@ -130,10 +130,11 @@ async def test_topic_creation_cancelled_makes_the_topic_whole_or_not_at_all(open
         with Store(run) as store:
             await store.start()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(store.create, "first")
-                nursery.start_soon(store.create, "second")
-                await trio.testing.wait_all_tasks_blocked()
-                nursery.cancel_scope.cancel()
+                with run.data_logs.write():  # without which neither comes to its end
+                    nursery.start_soon(store.create, "first")
+                    nursery.start_soon(store.create, "second")
+                    await trio.testing.wait_all_tasks_blocked()
+                    nursery.cancel_scope.cancel()
             (topic,) = store.store.topics()
             await fill(run, topic)
             assert store.kept() == (names(topic.logs()), names(topic.logs()))

@@ -17,7 +17,8 @@ from tests.clients.raw_client import RawClient
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 60
+TIMEOUT_S = 240
+"""Patience: it takes some ten seconds."""
 
 
 def tour(before: str = "", *, keep: bool = False) -> subprocess.CompletedProcess[str]:

@@ -6,14 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from datalog.environment import LmdbDataLogs
 from journal import failpoints
-
-# A shared machine stalls now and then; a promise about time is not what these properties make.
-settings.register_profile("retention", deadline=None)
-settings.load_profile("retention")
 
 
 @pytest.fixture
