@@ -13,10 +13,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import debian
 import environment
+import failures
 from peers import kafka_artifacts
 
 WORKERS_PER_CORE = 1.5
@@ -36,8 +38,14 @@ def main() -> None:
     workers = max(1, int((os.cpu_count() or 1) * WORKERS_PER_CORE))
     if len(sys.argv) > 1:
         sys.exit(_pytest(python, workers, sys.argv[1:]))
-    failed = _pytest(python, workers, ["--ignore", SPARK])
-    sys.exit(_pytest(python, SPARK_WORKERS, [SPARK]) or failed)
+    with tempfile.TemporaryDirectory(prefix="fairlog-test-") as directory:
+        reports = [Path(directory, part) for part in ("node.xml", "spark.xml")]
+        codes = [
+            _pytest(python, workers, ["--ignore", SPARK, f"--junitxml={reports[0]}"]),
+            _pytest(python, SPARK_WORKERS, [SPARK, f"--junitxml={reports[1]}"]),
+        ]
+        print(failures.tell(reports), end="")
+    sys.exit(codes[0] or codes[1])
 
 
 def _have_connector() -> None:

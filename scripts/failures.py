@@ -1,0 +1,35 @@
+"""What failed in a run of several parts, said once more at its end: `tell(reports)`.
+
+The parts of a run (scripts/test.py) print one behind the other, and clients of the tests write to the same terminal:
+what the first part found stands thousands of lines above the end. So each part writes a report in JUnit's format
+beside (pytest's `--junitxml`), and the last lines of the run are the failures of all of them. Standard library only.
+"""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterable
+from pathlib import Path
+
+LINES = 40
+"""Of each failure, the last so many lines: the assertion, and what led to it."""
+
+
+def tell(reports: Iterable[Path]) -> str:
+    """The failures and errors that the reports hold, one behind the other; no text at all if there are none.
+
+    A part that was ended from outside has written no report: that is said in its place.
+    """
+    told: list[str] = []
+    for report in reports:
+        if not report.is_file():
+            told.append(f"{report.stem}: was cut short and has written no report\n")
+            continue
+        for case in ElementTree.parse(report).getroot().iter("testcase"):
+            told += [_failure(case, found) for found in (*case.findall("failure"), *case.findall("error"))]
+    return "\n".join(told)
+
+
+def _failure(case: ElementTree.Element, found: ElementTree.Element) -> str:
+    lines = (found.text or found.get("message", "")).splitlines()[-LINES:]
+    return "\n".join([f"{found.tag}: {case.get('classname')}::{case.get('name')}", *lines, ""])
