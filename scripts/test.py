@@ -2,10 +2,12 @@
 
 The first run makes .venv and installs what requirements-test.lock says; later runs start at once. Tests of real nodes
 and clients wait more than they compute, so several processes run them, a file at a time: `-n 0` has one do it all, as
-a debugger wants. Spark's tests come behind the others, by fewer processes, since each has a JVM. The console is tested
-in Chromium, the wire also with kcat, and the data source with Spark and its Java 17, beside the Kafka connector's jars
-from Maven: on CI (the variable CI is set) they are installed if they are missing; elsewhere those tests are skipped
-without them, and say what is missing.
+a debugger wants. Spark's tests come behind the others, by fewer processes, since each has a JVM. What failed in either
+part is said once more at the end. Files are in memory, if there is room (scratch.py).
+
+The console is tested in Chromium, the wire also with kcat, and the data source with Spark and its Java 17, beside the
+Kafka connector's jars from Maven: on CI (the variable CI is set) they are installed if they are missing; elsewhere
+those tests are skipped without them, and say what is missing.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import debian
 import environment
 import failures
+import scratch
 from peers import kafka_artifacts
 
 WORKERS_PER_CORE = 1.5
@@ -35,17 +38,22 @@ def main() -> None:
         _have_connector()
     os.chdir(environment.ROOT)
     sys.stdout.flush()
-    workers = max(1, int((os.cpu_count() or 1) * WORKERS_PER_CORE))
-    if len(sys.argv) > 1:
-        sys.exit(_pytest(python, workers, sys.argv[1:]))
-    with tempfile.TemporaryDirectory(prefix="fairlog-test-") as directory:
-        reports = [Path(directory, part) for part in ("node.xml", "spark.xml")]
-        codes = [
-            _pytest(python, workers, ["--ignore", SPARK, f"--junitxml={reports[0]}"]),
-            _pytest(python, SPARK_WORKERS, [SPARK, f"--junitxml={reports[1]}"]),
-        ]
-        print(failures.tell(reports), end="")
-    sys.exit(codes[0] or codes[1])
+    with scratch.directory() as files:
+        workers = max(1, int((os.cpu_count() or 1) * WORKERS_PER_CORE))
+        chosen = sys.argv[1:]
+        if code := _pytest(python, files, workers, chosen) if chosen else _all(python, files, workers):
+            sys.exit(code)
+
+
+def _all(python: Path, files: Path, workers: int) -> int:
+    """Both parts, and what failed; the exit code of the first that is not green."""
+    reports = [files / "node.xml", files / "spark.xml"]
+    codes = [
+        _pytest(python, files, workers, ["--ignore", SPARK, f"--junitxml={reports[0]}"]),
+        _pytest(python, files, SPARK_WORKERS, [SPARK, f"--junitxml={reports[1]}"]),
+    ]
+    print(failures.tell(reports), end="", flush=True)
+    return codes[0] or codes[1]
 
 
 def _have_connector() -> None:
@@ -56,10 +64,11 @@ def _have_connector() -> None:
         sys.exit(str(error))
 
 
-def _pytest(python: Path, workers: int, arguments: list[str]) -> int:
-    """Pytest's exit code."""
+def _pytest(python: Path, files: Path, workers: int, arguments: Sequence[str]) -> int:
+    """Pytest's exit code. All files of the tests, and of Spark, are made in `files`."""
     spread = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
-    return subprocess.run([str(python), "-m", "pytest", *spread, *arguments], check=False).returncode
+    environ = os.environ | {"TMPDIR": str(files), "SPARK_LOCAL_DIRS": str(files)}
+    return subprocess.run([str(python), "-m", "pytest", *spread, *arguments], env=environ, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -10,14 +10,18 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+from selenium.common.exceptions import (
+    NoSuchElementException,
+    SessionNotCreatedException,
+    StaleElementReferenceException,
+)
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -29,6 +33,7 @@ from scripts.node_process import NodeProcess
 
 WAIT_S = 60.0
 """Patience: a browser beside other work."""
+STARTS = 3
 TOKEN = "the-token-of-these-tests"
 
 T = TypeVar("T")
@@ -108,6 +113,16 @@ class Console:
         return [entry["message"] for entry in entries if entry["source"] != "network"]
 
 
+def started(options: ChromeOptions, driver: str) -> Chrome:
+    """The browser. Its driver gives it a minute to start, which one that comes from a cold disk may need for its files
+    alone: the second time they are in memory.
+    """
+    for _ in range(STARTS - 1):
+        with suppress(SessionNotCreatedException):
+            return Chrome(options, Service(driver))
+    return Chrome(options, Service(driver))
+
+
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     found = browsers.find()
@@ -121,7 +136,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     for flag in browsers.FLAGS:
         options.add_argument(flag)
     options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('browser')}")
-    driver = Chrome(options, Service(found.driver))
+    driver = started(options, found.driver)
     driver.set_page_load_timeout(WAIT_S)
     yield driver
     driver.quit()

@@ -1,0 +1,32 @@
+"""Where the tests keep their files: `with scratch.directory() as path`.
+
+In memory (/dev/shm), if there is room. No test is about the speed of a disk, but each has clients that lose patience
+after half a minute, and a disk that machines share may take longer for one sync. What a loss of power leaves of a
+node's files does not hang on the file system either: the tests that cut it write down what was synced, and forget the
+rest themselves. Elsewhere the system's directory for temporary files serves. Standard library only.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+MEMORY = Path("/dev/shm")
+ROOM = 8 << 30
+"""Bytes that are to be free there: twice what a whole run leaves."""
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    """A new directory, which goes at the end. If the program exits before, it stays, to be looked at, and is named."""
+    in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM
+    made = Path(tempfile.mkdtemp(prefix="fairlog-tests-", dir=MEMORY if in_memory else None))
+    try:
+        yield made
+    except SystemExit:
+        print(f"what is left of the tests is in {made}", flush=True)
+        raise
+    shutil.rmtree(made, ignore_errors=True)
