@@ -222,7 +222,7 @@ class Clients:
         producer.commit_transaction(WAIT_S)
 
     def hang(
-        self, transactional_id: str, topic: str, values: list[str], partitions: int = 1, *, timeout_ms: int = 20_000
+        self, transactional_id: str, topic: str, values: list[str], partitions: int = 1, *, timeout_ms: int = 32_000
     ) -> Producer:
         """Write, and then say nothing any more. It looks hung after a quarter of its time-out, and is to be aborted by
         hand before the rest of it has passed."""
