@@ -30,6 +30,9 @@ WORKERS_PER_CORE = 1.5
 SPARK = "tests/spark"
 SPARK_WORKERS = 2
 
+GREEN, RED = 0, 1
+"""Pytest's exit codes when it has run the tests."""
+
 
 def main() -> None:
     python = environment.ensure("test")
@@ -65,10 +68,20 @@ def _have_connector() -> None:
 
 
 def _pytest(python: Path, files: Path, workers: int, arguments: Sequence[str]) -> int:
-    """Pytest's exit code. All files of the tests, and of Spark, are made in `files`."""
+    """Pytest's exit code. All files of the tests, and of Spark, are made in `files`.
+
+    What is said beside pytest goes to a file there: clients that outlive their test complain for long of a node that
+    was stopped. It is shown if pytest has come to no verdict, since then it may be the reason.
+    """
     spread = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
     environ = os.environ | {"TMPDIR": str(files), "SPARK_LOCAL_DIRS": str(files)}
-    return subprocess.run([str(python), "-m", "pytest", *spread, *arguments], env=environ, check=False).returncode
+    aside = files / "stderr"
+    with aside.open("wb") as stderr:
+        command = [str(python), "-m", "pytest", *spread, *arguments]
+        code = subprocess.run(command, env=environ, stderr=stderr, check=False).returncode
+    if code not in (GREEN, RED):
+        print(aside.read_text(encoding="utf-8", errors="replace"), flush=True)
+    return code
 
 
 if __name__ == "__main__":
