@@ -48,7 +48,6 @@ _LEADER_EPOCH = struct.Struct(">i")
 _LEADER_EPOCH_AT = 12
 MAGIC = 2
 
-_ATTRIBUTES_LOW_AT = 22
 _COMPRESSION_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
@@ -249,23 +248,31 @@ def stamped(batch: Buffer, timestamp_ms: int) -> bytearray:
 
 
 def leader_epoch_of(batch: Buffer) -> LeaderEpoch:
-    """The leader epoch of a batch that has been checked before."""
-    return LeaderEpoch(_LEADER_EPOCH.unpack_from(batch, _LEADER_EPOCH_AT)[0])
+    """The leader epoch of a stored batch. Raises BadBatch if that is too short for a batch."""
+    return LeaderEpoch(_header_field(_LEADER_EPOCH, batch, _LEADER_EPOCH_AT))
 
 
 def base_offset_of(batch: Buffer) -> Offset:
-    """The base offset of a batch that has been checked before."""
-    return Offset(_BASE_OFFSET.unpack_from(batch)[0])
+    """The base offset of a stored batch. Raises BadBatch if that is too short for a batch."""
+    return Offset(_header_field(_BASE_OFFSET, batch, 0))
 
 
 def is_transactional(batch: Buffer) -> bool:
-    """Whether a batch that has been checked before was produced inside a transaction, or ends one."""
-    return bool(batch[_ATTRIBUTES_LOW_AT] & _TRANSACTIONAL)
+    """Whether a stored batch was produced inside a transaction, or ends one. Raises BadBatch if it is too short."""
+    return bool(_header_field(_ATTRIBUTES, batch, _CRC_STARTS_AT) & _TRANSACTIONAL)
 
 
 def max_timestamp_of(batch: Buffer) -> int:
-    """The max timestamp (ms) of a batch that has been checked before: eight bytes, for scans of a data log."""
-    return cast(int, _MAX_TIMESTAMP.unpack_from(batch, _MAX_TIMESTAMP_AT)[0])
+    """The max timestamp (ms) of a stored batch: eight bytes, for scans of a data log. Raises BadBatch if too short."""
+    return _header_field(_MAX_TIMESTAMP, batch, _MAX_TIMESTAMP_AT)
+
+
+def _header_field(field: struct.Struct, batch: Buffer, at: int) -> int:
+    try:
+        return cast(int, field.unpack_from(batch, at)[0])
+    except struct.error as error:
+        message = f"{len(batch)} bytes, a header has {HEADER_BYTES}"
+        raise BadBatch(BadBatchReason.TOO_SHORT, message) from error
 
 
 def with_other_records(header: BatchHeader, records: Buffer, *, record_count: int, max_timestamp_ms: int) -> bytearray:

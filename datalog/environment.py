@@ -59,6 +59,7 @@ from datalog.lmdb_file import check_length
 from datalog.new_file import make_file
 from datalog.offset_entries import CommittedOffset, OffsetKey, decode_offset_entry
 from datalog.reindexing import Headers, reindexing
+from datalog.stored import parse_log_untrusted
 from datalog.writer import LmdbWriter
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, Offset, ProducerId, StorageFailure
 
@@ -201,8 +202,7 @@ class LmdbDataLogs:
 
     def logs(self) -> list[LogId]:
         with self._reading("listing the logs") as txn:
-            names = [bytes(key) for key, _ in reader.items_with_prefix(txn, self._tables.logs, b"")]
-        return [LogId.parse(name.decode()) for name in names]
+            return [_log_named(key) for key, _ in reader.items_with_prefix(txn, self._tables.logs, b"")]
 
     def cut_within(self, starts: Mapping[LogId, Offset], *, records_max: int) -> dict[LogId, Offset]:
         for log in starts:
@@ -250,8 +250,8 @@ class LmdbDataLogs:
     def producers(self, log: LogId) -> list[tuple[ProducerId, bytes]]:
         with self._reading("reading producers") as txn:
             prefix = layout.encode_number(self._record(txn, log).number)
-            items = list(reader.items_with_prefix(txn, self._tables.producers, prefix))
-        return [(layout.decode_producer_key(key), state) for key, state in items]
+            items = reader.items_with_prefix(txn, self._tables.producers, prefix)
+            return [(layout.decode_producer_key(key), state) for key, state in items]
 
     def offsets(self, log: LogId, group: str | None = None) -> list[tuple[OffsetKey, CommittedOffset]]:
         with self._reading("reading committed offsets") as txn:
@@ -394,7 +394,7 @@ def _open_databases(directory: Path, env: lmdb.Environment, txn: Transaction) ->
     if version != layout.VERSION:
         txn.put(layout.FORMAT_KEY, layout.encode_format(), db=tables.meta)
     with txn.cursor(db=tables.logs) as cursor:
-        logs = [LogId.parse(bytes(key).decode()) for key, _ in cursor]
+        logs = [_log_named(bytes(key)) for key, _ in cursor]
     batches: dict[LogId, Database] = {}
     for log in logs:
         if log.kind == LogKind.TOPIC.value:
@@ -405,6 +405,14 @@ def _open_databases(directory: Path, env: lmdb.Environment, txn: Transaction) ->
     for name in names - set(layout.TABLES) - {str(log).encode() for log in batches}:
         txn.drop(env.open_db(name, txn=txn, create=False), delete=True)
     return tables, batches
+
+
+def _log_named(name: bytes) -> LogId:
+    """The log that stands in the table of logs under this key. Raises DamagedValue if none is called so."""
+    log = parse_log_untrusted(name)
+    if log is None:
+        raise layout.DamagedValue(f"{name!r} is the name of no log")
+    return log
 
 
 def _delete_staged(txn: Transaction, tables: Tables, batches: Mapping[LogId, Database]) -> None:

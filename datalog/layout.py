@@ -23,6 +23,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 from datalog.cuts import Cut
 from datalog.interface import AbortedTransaction, OpenInLog
@@ -155,10 +156,7 @@ def encode_log_record(record: LogRecord) -> bytes:
 
 def decode_log_record(data: bytes | memoryview) -> LogRecord:
     """Also of a record of an older version. Raises DamagedValue if it is none."""
-    try:
-        number, flags, *fields = _LOG_RECORDS.get(len(data), _LOG_RECORD).unpack(data)
-    except struct.error as error:
-        raise DamagedValue(f"a log record has {_LOG_RECORD.size} bytes, this one {len(data)}") from error
+    number, flags, *fields = _unpacked(_LOG_RECORDS.get(len(data), _LOG_RECORD), data, "a log record")
     record = LogRecord(number, *fields, index_behind=bool(flags & _INDEX_BEHIND))
     if min(record.log_start, record.next_offset, record.max_timestamp_at) < 0:  # keys are made of these
         raise DamagedValue(
@@ -174,10 +172,7 @@ def encode_format(version: int = VERSION) -> bytes:
 
 def decode_format(data: bytes | memoryview) -> int:
     """The version. Raises DamagedValue if the magic is another's."""
-    try:
-        magic, version = _FORMAT.unpack(data)
-    except struct.error as error:
-        raise DamagedValue(f"a format record has {_FORMAT.size} bytes, this one {len(data)}") from error
+    magic, version = _unpacked(_FORMAT, data, "a format record")
     if magic != MAGIC:
         raise DamagedValue(f"its magic is {magic!r}, not {MAGIC!r}")
     return version
@@ -189,7 +184,8 @@ def encode_number(number: int) -> bytes:
 
 
 def decode_number(data: bytes | memoryview) -> int:
-    return _NUMBER.unpack(data)[0]
+    """Raises DamagedValue."""
+    return _unpacked(_NUMBER, data, "a log's number")[0]
 
 
 def batch_key(last_offset: int) -> bytes:
@@ -198,7 +194,8 @@ def batch_key(last_offset: int) -> bytes:
 
 
 def decode_batch_key(key: bytes | memoryview) -> Offset:
-    return Offset(_OFFSET.unpack(key)[0])
+    """The last offset of a batch; of an entry that names an offset, that. Raises DamagedValue."""
+    return Offset(_unpacked(_OFFSET, key, "an offset")[0])
 
 
 def time_key(number: int, timestamp_ms: int) -> bytes:
@@ -206,8 +203,8 @@ def time_key(number: int, timestamp_ms: int) -> bytes:
 
 
 def decode_time_key(key: bytes | memoryview) -> int:
-    """The timestamp in ms."""
-    return _TIME_KEY.unpack(key)[1] - _TIMESTAMP_BIAS
+    """The timestamp in ms. Raises DamagedValue."""
+    return _unpacked(_TIME_KEY, key, "a key of the time index")[1] - _TIMESTAMP_BIAS
 
 
 def end_key(number: int, offset: int) -> bytes:
@@ -219,7 +216,8 @@ def end_key(number: int, offset: int) -> bytes:
 
 
 def decode_end_key(key: bytes | memoryview) -> Offset:
-    return Offset(_END_KEY.unpack(key)[1])
+    """Raises DamagedValue."""
+    return Offset(_unpacked(_END_KEY, key, "a key that names an offset")[1])
 
 
 def encode_cleaning(ended_ms: int, tombstones: int) -> bytes:
@@ -228,10 +226,8 @@ def encode_cleaning(ended_ms: int, tombstones: int) -> bytes:
 
 def decode_cleaning(data: bytes | memoryview) -> tuple[int, int]:
     """When it ended, in ms, and how many tombstones it kept. Raises DamagedValue."""
-    try:
-        return _CLEANING.unpack(data)
-    except struct.error as error:
-        raise DamagedValue(f"a cleaning has {_CLEANING.size} bytes, this one {len(data)}") from error
+    ended_ms, tombstones = _unpacked(_CLEANING, data, "a cleaning")
+    return ended_ms, tombstones
 
 
 def encode_open(transaction: OpenInLog) -> bytes:
@@ -246,11 +242,8 @@ def encode_open(transaction: OpenInLog) -> bytes:
 
 def decode_open(key: bytes | memoryview, data: bytes | memoryview) -> OpenInLog:
     """Raises DamagedValue."""
-    try:
-        producer_id = decode_producer_key(key)
-        epoch, number, leader_epoch, first_offset, records = _OPEN.unpack(data)
-    except struct.error as error:
-        raise DamagedValue(f"an open transaction has {_OPEN.size} bytes, not {len(data)}: {error}") from error
+    producer_id = decode_producer_key(key)
+    epoch, number, leader_epoch, first_offset, records = _unpacked(_OPEN, data, "an open transaction")
     return OpenInLog(TxId(producer_id, epoch, number), leader_epoch, first_offset, records)
 
 
@@ -260,13 +253,8 @@ def encode_aborted(aborted: AbortedTransaction) -> bytes:
 
 def decode_aborted(key: bytes | memoryview, data: bytes | memoryview) -> AbortedTransaction:
     """Raises DamagedValue."""
-    try:
-        marker = decode_end_key(key)
-        producer_id, first_offset, last_stable_offset = _ABORTED.unpack(data)
-    except struct.error as error:
-        raise DamagedValue(
-            f"an aborted transaction has {_ABORTED.size} bytes, this one {len(data)}: {error}"
-        ) from error
+    marker = decode_end_key(key)
+    producer_id, first_offset, last_stable_offset = _unpacked(_ABORTED, data, "an aborted transaction")
     return AbortedTransaction(producer_id, first_offset, marker, last_stable_offset)
 
 
@@ -281,10 +269,8 @@ def encode_cut(end: int) -> bytes:
 
 def decode_cut(key: bytes | memoryview, data: bytes | memoryview) -> Cut:
     """Raises DamagedValue."""
-    try:
-        return Cut(_CUT_KEY.unpack(key)[1], Offset(_OFFSET.unpack(data)[0]))
-    except struct.error as error:
-        raise DamagedValue(f"a row of the cut index has {_OFFSET.size} bytes, this one {len(data)}: {error}") from error
+    _, cut = _unpacked(_CUT_KEY, key, "a key of the cut index")
+    return Cut(cut, Offset(_unpacked(_OFFSET, data, "a row of the cut index")[0]))
 
 
 def producer_key(number: int, producer_id: ProducerId) -> bytes:
@@ -292,7 +278,8 @@ def producer_key(number: int, producer_id: ProducerId) -> bytes:
 
 
 def decode_producer_key(key: bytes | memoryview) -> ProducerId:
-    return ProducerId(_PRODUCER_KEY.unpack(key)[1])
+    """Raises DamagedValue."""
+    return ProducerId(_unpacked(_PRODUCER_KEY, key, "a producer's key")[1])
 
 
 def offset_key(number: int, key: OffsetKey) -> bytes:
@@ -303,6 +290,14 @@ def offset_key(number: int, key: OffsetKey) -> bytes:
 def offset_group_prefix(number: int, group: str) -> bytes:
     """What the keys of all of a group's offsets begin with."""
     return _GROUP_PREFIX.pack(number, _digest(group))
+
+
+def _unpacked(fixed: struct.Struct, data: bytes | memoryview, what: str) -> tuple[Any, ...]:
+    """The fields of a key or a value. Raises DamagedValue if it has another length."""
+    try:
+        return fixed.unpack(data)
+    except struct.error as error:
+        raise DamagedValue(f"{what} has {fixed.size} bytes, this one {len(data)}") from error
 
 
 def _digest(text: str) -> bytes:

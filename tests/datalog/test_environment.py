@@ -128,6 +128,15 @@ def test_open_with_a_negative_offset_in_a_log_record_is_corrupt(tmp_path: Path, 
         LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
 
 
+@pytest.mark.parametrize("name", [b"orders", b"t-orders-0", b"x-orders-0", b"\xff", str(ORDERS).encode() + b"0x"])
+def test_open_with_a_record_of_a_log_that_cannot_be_is_corrupt(tmp_path: Path, name: bytes) -> None:
+    """Regression: a key of the table of logs that names none was taken for a fault of the node."""
+    open_with_orders(tmp_path).close()
+    put_raw(tmp_path, layout.LOGS, name, layout.encode_log_record(layout.LogRecord(9)))
+    with pytest.raises(CorruptStorage, match=r"data\.mdb.*is the name of no log"):
+        LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
+
+
 def test_open_after_drop_frees_the_name(open_lmdb: OpenLogs, tmp_path: Path) -> None:
     """A dropped log's empty database is removed when the environment is next opened, and only that one."""
     logs = open_lmdb()

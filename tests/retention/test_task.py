@@ -414,6 +414,33 @@ async def test_damaged_log_is_left_alone_and_the_others_are_cleaned(tmp_path: Pa
         assert len(await stored(run, B)) == 2
 
 
+def _let_the_first_key_grow(directory: Path, log: LogId) -> None:
+    with lmdb.open(str(directory), map_size=MAP_BYTES, max_dbs=20) as env, env.begin(write=True) as txn:
+        database = env.open_db(str(log).encode(), txn=txn)
+        key, value = next(iter(txn.cursor(db=database)))
+        txn.delete(key, db=database)
+        txn.put(key + b"!", value, db=database)
+
+
+async def test_log_with_a_damaged_key_is_left_alone_and_others_lose_what_is_too_old(tmp_path: Path) -> None:
+    """Regression: a key of another length was taken for a fault of the node, which ended, at each of its starts."""
+    old = {"retention.ms": "1000"}
+    async with retention_over(tmp_path, old) as (run, _):
+        for log in (A, B):
+            await write(run, log, [(b"a", b"1")])
+    _let_the_first_key_grow(tmp_path / "datalog", A)
+    async with retention_over(tmp_path, old) as (run, retention):
+        run.clock.ms += 1001
+        with structlog.testing.capture_logs() as lines:
+            await retention.delete_expired()
+            await retention.delete_expired()
+        assert [(line["event"], line.get("log")) for line in lines if line["log_level"] == "warning"] == [
+            ("log left as it is", str(A))
+        ]
+        assert "an offset has 8 bytes, this one 9" in str(lines)
+        assert (run.leaders.log_start(A), run.leaders.log_start(B)) == (0, 1)
+
+
 async def test_transaction_too_large_for_the_buffer_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
