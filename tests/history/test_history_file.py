@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -100,3 +102,17 @@ def test_check_command_answers_by_its_exit_status(tmp_path: Path, capsys: pytest
     assert main(["check", str(phantom)]) == 2
     assert "not a history of version 1" in capsys.readouterr().err
     assert main(["check", str(tmp_path / "missing")]) == 2
+
+
+def test_check_command_needs_a_file_alone() -> None:
+    """Neither what is installed can be imported here, nor the node: the checker is Python, and knows a history."""
+    node = ("fairlog", "fairlog_types", "coordinator", "copier", "datalog", "journal")
+    program = (
+        f"import sys\nsys.modules.update(dict.fromkeys({node}))\n"
+        f"from tests.history.__main__ import main\nsys.exit(main(['check', {str(GOLDEN)!r}]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no violation" in done.stdout
