@@ -10,7 +10,6 @@ ended, `due`: whether offsets are dense can be told from each row alone. The edg
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
@@ -285,7 +284,7 @@ def _read_windows(file: LmdbFile, logs: Sequence[int]) -> Iterator[Row]:
             for one in window.applied:
                 place = (one.epoch, one.number, one.apply_number, one.base_offset, one.record_count)
                 yield (*known.values(), *place, forgets, None)
-    except (CorruptStorage, DamagedPage, struct.error) as error:
+    except (CorruptStorage, DamagedPage, layout.DamagedValue) as error:
         known["damage"] = f"the producers' windows cannot be read from here on: {error}"
         yield tuple(known.get(name) for name in WINDOWS)
 

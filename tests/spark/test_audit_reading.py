@@ -61,6 +61,21 @@ def test_group_journal_that_cannot_be_read_is_a_row_of_its_own(directory: Path, 
     assert str(row[DAMAGE]).startswith(f"journals/group/{segment.parent.name}: ")
 
 
+def test_window_under_a_damaged_key_is_a_row_that_says_so(directory: Path, tmp_path: Path) -> None:
+    """Keys, as values, may be anything: the audit goes on, and tells of it."""
+    planted = Planted(Path(shutil.copytree(directory, tmp_path / "data")))
+    with planted.writing() as (txn, database):
+        producers = database(layout.PRODUCERS)
+        key, value = next((bytes(key), bytes(value)) for key, value in txn.cursor(db=producers))
+        txn.delete(key, db=producers)
+        txn.put(key[:7], value, db=producers)
+    audited = survey_directory(planted.directory, has_journals=True)
+    file = mapped_lmdb(planted.directory / "datalog" / "data.mdb", transaction=audited.transaction)
+    assert file is not None
+    (row,) = reading._read_windows(file, [layout.decode_number(key[: layout.LOG_NUMBER_BYTES])])
+    assert "a producer's key has 12 bytes, this one 7" in str(row[-1])
+
+
 @pytest.mark.parametrize("ended", ["closed", "open"])
 def test_what_is_gone_as_a_whole_is_missed(directory: Path, tmp_path: Path, ended: str) -> None:
     """No row tells of it. A topic that a crash has met while it was made may lack a log."""
