@@ -1,12 +1,12 @@
 """What every implementation of `datalog.interface.DataLogs` does: suites to inherit, and here what all of them rest on.
 
-    class TestMine(RemovalBehaviour, SearchBehaviour, TransactionsBehaviour):
+    class TestMine(RemovalBehaviour, SearchBehaviour, TransactionsBehaviour, StagingBehaviour):
         @pytest.fixture
         def open_logs(self) -> Callable[[], DataLogs]: ...
 
 `open_logs()` opens the same storage each time it is called, after closing what it opened before. Here stand the words
 of the suites, the logs that they begin with, and what is promised of creating, appending, reading and dropping;
-`removal_behaviour`, `search_behaviour` and `transactions_behaviour` go on from it.
+`removal_behaviour`, `search_behaviour`, `transactions_behaviour` and `staging_behaviour` go on from it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 
 from datalog.environment import LmdbDataLogs
 
-for suite in ("behaviour", "removal_behaviour", "search_behaviour", "transactions_behaviour"):
+for suite in ("behaviour", "removal_behaviour", "search_behaviour", "transactions_behaviour", "staging_behaviour"):
     pytest.register_assert_rewrite(f"tests.datalog.{suite}")
 
 OpenLmdb = Callable[[], LmdbDataLogs]
