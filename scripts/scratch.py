@@ -24,6 +24,7 @@ def directory() -> Iterator[Path]:
     """A new directory, which goes at the end. If the program exits before, it stays, to be looked at, and is named."""
     in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM
     made = Path(tempfile.mkdtemp(prefix="fairlog-tests-", dir=MEMORY if in_memory else None))
+    made.chmod(0o711)  # some tests read as another user
     try:
         yield made
     except SystemExit:
