@@ -55,14 +55,25 @@ FULL_POLL_S = 0.01
 """How long a full queue is given to drain before the next try."""
 
 
+MORE_TIME = (
+    "if the batch took longer than the option kafka.transaction.timeout.ms allows (15 minutes, and no more than "
+    "the node's transactions.max_timeout_ms), give it more time, or less to do"
+)
+
 ADVICE = {
     "another-query": "the option transactionalId names the sink",
-    "lane-aborted": (
-        "if the batch took longer than the option kafka.transaction.timeout.ms allows (15 minutes, and no more than "
-        "the node's transactions.max_timeout_ms), give it more time, or less to do"
-    ),
+    "lane-aborted": MORE_TIME,
+    "unknown-lane": MORE_TIME,
 }
 """What a user of the sink can do about a refusal, where the node's sentence cannot know it."""
+
+FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
+"""What a lane's producer hears when the lane has ended. The client speaks of a newer instance, which there is not."""
+
+TAKEN_BACK = (
+    f"; the node has taken the task's lane back: {MORE_TIME}; otherwise the node was restarted, or a later run of the "
+    "query has taken over"
+)
 
 TOO_LARGE = "; the option kafka.message.max.bytes, and the topic's max.message.bytes, say how large one may be"
 
@@ -218,7 +229,7 @@ class _Lane:
                 raise error.__cause__ from None
             raise
         if self._failures:
-            raise _Undelivered(f"a record was not delivered: {self._failures[0].str()}")
+            raise _Undelivered(f"a record was not delivered: {_said(self._failures[0])}")
         return left
 
 
@@ -231,5 +242,9 @@ def said(error: Exception) -> str:
     if isinstance(error, NativeError) and error.kind in ADVICE:
         return f"{error}; {ADVICE[error.kind]}"
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
-        return error.args[0].str()
+        return _said(error.args[0])
     return str(error)
+
+
+def _said(error: KafkaError) -> str:
+    return f"{error.str()}{TAKEN_BACK if error.code() in FENCED else ''}"

@@ -237,8 +237,9 @@ class Sink:
             elif it.records:
                 return SinkRefused(
                     SinkRefusal.UNKNOWN_LANE,
-                    f"nobody has joined batch {message.batch} of sink {self.name!r} as partition {it.partition}, "
-                    f"attempt {it.attempt}, of run {message.run!r}, or the node was restarted since: write it again",
+                    f"batch {message.batch} of sink {self.name!r} has no lane of partition {it.partition}, attempt "
+                    f"{it.attempt}, of run {message.run!r}: it has timed out, the node was restarted since, or nobody "
+                    "has joined it; write the batch again",
                 )
         return found
 

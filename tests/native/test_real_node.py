@@ -40,6 +40,8 @@ class Job:
     run: str = "run-1"
     query: str = "query-1"
     topic: str = TOPIC
+    timeout_ms: int = 60_000
+    """Of a lane's transaction."""
     producers: list[Producer] = field(default_factory=list[Producer])
 
     def of(self, batch: int) -> dict[str, str | int]:
@@ -54,7 +56,7 @@ class Job:
             name = native.join(**self.of(batch), partition=partition, attempt=attempt)
         if name is None:
             return None
-        producer = producer_of(self.node, name)
+        producer = producer_of(self.node, name, self.timeout_ms)
         self.producers.append(producer)
         producer.init_transactions(WAIT_S)
         producer.begin_transaction()
@@ -68,8 +70,9 @@ class Job:
             return native.commit(**self.of(batch), winners=winners, offsets=offsets)
 
 
-def producer_of(node: NodeProcess, name: str) -> Producer:
-    return Producer({"bootstrap.servers": node.address, "transactional.id": name, "linger.ms": 0, "log_level": 0})
+def producer_of(node: NodeProcess, name: str, timeout_ms: int = 60_000) -> Producer:
+    named = {"transactional.id": name, "transaction.timeout.ms": timeout_ms}
+    return Producer({"bootstrap.servers": node.address, "linger.ms": 0, "log_level": 0} | named)
 
 
 @pytest.fixture(scope="module")
@@ -285,6 +288,29 @@ def test_run_that_was_replaced_is_fenced(new_job):
         zombie.flush(WAIT_S)
     assert not new.commit(0, (0, 0, 1)).already
     assert read(old.node, old.sink, 1) == [f"{old.sink} new"]
+
+
+def test_lanes_of_a_run_that_has_died_are_reclaimed_by_their_time_out(new_job):
+    """Nobody says that it is dead. Its writer is fenced, its driver refused; the next run's records are seen once."""
+    dead = new_job()
+    dead.write(0, 0, f"{dead.sink} committed")
+    dead.commit(0, (0, 0, 1))
+    dead.timeout_ms = 1000
+    writer = dead.write(1, 0, f"{dead.sink} dead")
+    deadline = time.monotonic() + WAIT_S
+    while sink_of(dead).open_lanes:
+        assert time.monotonic() < deadline, f"{sink_of(dead)} after {WAIT_S:.0f} s"
+        time.sleep(0.02)
+    with pytest.raises(NativeError) as refused:
+        dead.commit(1, (0, 0, 1))
+    assert (refused.value.kind, "it has timed out" in refused.value.sentence) == ("unknown-lane", True)
+    writer.produce(TOPIC, f"{dead.sink} late".encode(), partition=0)
+    with pytest.raises(KafkaException, match="fenced"):
+        writer.flush(WAIT_S)
+    new = Job(dead.node, dead.sink, "run-2")
+    new.write(1, 0, f"{dead.sink} new")
+    assert not new.commit(1, (0, 0, 1)).already
+    assert read(dead.node, dead.sink, 2) == [f"{dead.sink} committed", f"{dead.sink} new"]
 
 
 def test_lane_cannot_commit_by_itself(new_job):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.slow
 
 BATCH = BatchIdentity("totals", "query", "run-1", 0)
 VALUES = Columns(TOPIC, key=False, partition=False, headers=False)
+TIMED_OUT_S = 60.0
 
 
 class Task:
@@ -49,7 +51,12 @@ def node(fresh_node: Callable[..., NodeProcess]) -> NodeProcess:
 @pytest.fixture
 def write(node: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LaneWritten]:
     def write_as(
-        numbers: Iterator[range] | list[range], *, partition: int = 0, attempt: int = 0, batch: BatchIdentity = BATCH
+        numbers: Iterator[range] | list[range],
+        *,
+        partition: int = 0,
+        attempt: int = 0,
+        batch: BatchIdentity = BATCH,
+        **settings: str,
     ) -> LaneWritten:
         class Context:
             @staticmethod
@@ -58,7 +65,7 @@ def write(node: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> Callable[..., L
 
         monkeypatch.setattr(writing, "TaskContext", Context)
         batches = (pa.record_batch({"value": pa.array([str(each) for each in some])}) for some in numbers)
-        return write_lane(batch, SinkOptions(node.address), VALUES, batches)
+        return write_lane(batch, SinkOptions(node.address, producer=settings), VALUES, batches)
 
     return write_as
 
@@ -169,6 +176,47 @@ def test_run_that_was_replaced_can_neither_write_nor_commit(
     with pytest.raises(SinkError, match="old-run"):
         write([range(100)], attempt=2)
     commit(node, write([range(100)], attempt=10, batch=newer))
+    assert numbers(node.address, least=100) == list(range(100))
+
+
+def wait_for_time_out(node: NodeProcess) -> None:
+    """Of the only lane of a sink that has no batch yet, which is forgotten with it."""
+    deadline = time.monotonic() + TIMED_OUT_S
+    with Native.connect(node.address) as native:
+        while native.sinks():
+            assert time.monotonic() < deadline, f"{native.sinks()} after {TIMED_OUT_S:.0f} s"
+            time.sleep(0.02)
+
+
+TOLD = r"batch 0 of the sink 'totals'.*kafka\.transaction\.timeout\.ms"
+TIMING_OUT = {"transaction.timeout.ms": "1000"}
+
+
+def test_lane_that_times_out_while_it_is_written_says_how_long_it_may_take(
+    node: NodeProcess, write: Callable[..., LaneWritten]
+) -> None:
+    """Its producer hears of a newer instance, which is no help to who has one query and no other."""
+
+    def rows() -> Iterator[range]:
+        yield range(50)
+        wait_for_time_out(node)
+        yield range(50, 100)
+
+    with pytest.raises(SinkError, match=TOLD):
+        write(rows(), **TIMING_OUT)
+    commit(node, write([range(100)], attempt=1))
+    assert numbers(node.address, least=100) == list(range(100))
+
+
+def test_lane_that_times_out_before_it_is_committed_says_how_long_it_may_take(
+    node: NodeProcess, write: Callable[..., LaneWritten]
+) -> None:
+    """The node has let go of it, and would not know it from one that never was."""
+    lane = write([range(100)], **TIMING_OUT)
+    wait_for_time_out(node)
+    with pytest.raises(SinkError, match=TOLD):
+        commit(node, lane)
+    commit(node, write([range(100)], attempt=1))
     assert numbers(node.address, least=100) == list(range(100))
 
 

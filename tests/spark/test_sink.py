@@ -171,9 +171,10 @@ def test_commit_that_is_refused_says_the_nodes_sentence(node: RecordingNode) -> 
         stream_writer().commit(LANES, 7)
 
 
-def test_commit_of_a_lane_that_was_aborted_says_how_long_a_batch_may_take(node: RecordingNode) -> None:
+@pytest.mark.parametrize("kind", ["lane-aborted", "unknown-lane"])
+def test_commit_of_a_lane_that_is_gone_says_how_long_a_batch_may_take(node: RecordingNode, kind: str) -> None:
     """A batch that takes longer than that would time out in each replay, for ever."""
-    node.refuse["commit"] = NativeError("lane-aborted", "it was aborted, or has timed out")
+    node.refuse["commit"] = NativeError(kind, "it was aborted, or has timed out")
     with pytest.raises(SinkError, match=r"kafka\.transaction\.timeout\.ms.*transactions\.max_timeout_ms"):
         stream_writer().commit(LANES, 7)
 
