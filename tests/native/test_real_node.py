@@ -458,6 +458,30 @@ def test_node_killed_after_the_commit_remembers_the_batch(fresh_node):
     assert described(fresh_node, "group") == {1: 5}
 
 
+def test_run_that_was_replaced_and_comes_back_after_a_restart_of_the_node_publishes_nothing_twice(fresh_node):
+    """The node has forgotten which of two runs was replaced: whichever writes last stays, and no batch comes twice."""
+    old, new = Job(fresh_node, "sink"), Job(fresh_node, "sink", "run-2")
+    old.write(0, 0, "sink 0 old")
+    new.write(0, 0, "sink 0 new")
+    new.commit(0, (0, 0, 1))
+    fresh_node.kill()
+    fresh_node.start()
+    with pytest.raises(NativeError, match="unknown-lane"):
+        old.commit(1, (0, 0, 1))  # of a batch that it has not written since
+    new.write(1, 0, "sink 1 new")
+    assert old.write(0, 0, "sink 0 zombie") is None
+    assert old.commit(0, (0, 0, 1)).already
+    old.write(1, 0, "sink 1 zombie")
+    with pytest.raises(NativeError) as refused:
+        new.commit(1, (0, 0, 1))
+    assert refused.value.kind == "old-run"
+    assert not old.commit(1, (0, 0, 1)).already
+    with pytest.raises(NativeError) as refused:
+        new.write(2, 0, "sink 2 new")
+    assert refused.value.kind == "old-run"
+    assert read(fresh_node, "sink", 2) == ["sink 0 new", "sink 1 zombie"]
+
+
 def test_node_killed_while_batches_are_committed_loses_and_doubles_none(fresh_node):
     """A driver that asks until it is answered, over three kills at moments as they come: each batch is there once."""
     job = Job(fresh_node, "sink")
