@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import io
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fairlog.cli.pipeline_output import Lines, line
+from fairlog.cli.pipeline_output import COLUMNS, Lines, line, shown_progress
 
 pytest.importorskip("pyspark")
 
@@ -102,6 +105,21 @@ def test_lines_of_progress_come_once_for_each_batch(capsys: pytest.CaptureFixtur
         "a: batch 1",
         "b: batch 0",
     ]
+
+
+def test_progress_on_a_terminal_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row for each step; what is not known yet is a dash."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "100")
+    with shown_progress() as show:
+        show([StepProgress("hours", batch=3, rows_in=12_000, rows_out=7, behind=0), StepProgress("days")])
+    shown = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", terminal.getvalue())
+    rows = [row.split() for row in shown.splitlines()]
+    assert " ".join(COLUMNS).split() in rows
+    assert ["hours", "3", "12,000", "0", "7", "0", "0", "0"] in rows
+    assert ["days", "-", "0", "0", "0", "0", "-", "0"] in rows
 
 
 def test_spark_that_does_not_start_is_said_with_javas_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
