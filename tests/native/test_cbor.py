@@ -124,3 +124,19 @@ def test_deep_nesting_is_refused_where_it_becomes_too_deep():
     """A million brackets cost eight steps."""
     with pytest.raises(Malformed, match=f"byte {DEPTH_MAX}: nested"):
         read_untrusted(b"\x81" * 1_000_000)
+
+
+@pytest.mark.parametrize(("partitions", "limited"), [(33_000, False), (14_000, True)])
+def test_cut_of_as_many_partitions_as_the_page_says_fits_and_hardly_more(partitions: int, limited: bool) -> None:
+    """docs/spark.md says how many a query can read, without a limit and with one; also of the longest name."""
+
+    def cut(count: int) -> bytes:
+        places = [["t" * 249, number] for number in range(count)]
+        starts = [[*place, 1 << 62] for place in places]
+        asked = {"partitions": places} | ({"starts": starts, "limit": 1 << 62} if limited else {})
+        return cbor2.dumps([1 << 62, "cut", asked])
+
+    assert len(cut(partitions)) <= FRAME_BYTES_MAX
+    read_untrusted(cut(partitions))
+    with pytest.raises(Malformed, match=f"more than {ITEMS_MAX} items"):
+        read_untrusted(cut(partitions * 103 // 100))
