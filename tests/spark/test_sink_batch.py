@@ -114,7 +114,11 @@ def test_what_cannot_be_written_is_refused_with_a_sentence(
     assert not numbers(node.address, topic=topic)
 
 
-def test_overwrite_is_refused(spark: SparkSession, node: NodeProcess, topic: str) -> None:
-    data = spark.range(1).selectExpr("cast(id as string) as value").write.format("fairlog").mode("overwrite")
-    with pytest.raises(Exception, match="use append"):
+@pytest.mark.parametrize(("mode", "said"), [("overwrite", "use append"), (None, '"Append"'), ("ignore", '"Append"')])
+def test_mode_that_is_not_append_is_refused(
+    spark: SparkSession, node: NodeProcess, topic: str, mode: str | None, said: str
+) -> None:
+    """By Spark itself, also where none is said."""
+    data = spark.range(1).selectExpr("cast(id as string) as value").write.format("fairlog").mode(mode)
+    with pytest.raises(Exception, match=said):
         data.options(**{"kafka.bootstrap.servers": node.address, "topic": topic}).save()
