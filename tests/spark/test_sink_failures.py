@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pyspark_fairlog.native import Native
 from scripts.node_process import NodeProcess
 from tests.spark.counting import (
+    POLL_S,
     Driver,
     Query,
     assert_counted,
@@ -49,6 +52,19 @@ def point(tmp_path: Path) -> Path:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "checkpoint"
+
+
+def open_lanes(node: NodeProcess) -> tuple[str, ...]:
+    """Of all sinks."""
+    with Native.connect(node.address) as native:
+        return tuple(lane for sink in native.sinks() for lane in sink.open_lanes)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + REACHED_S
+    while not true():
+        assert time.monotonic() < deadline, f"not in {REACHED_S:.0f} s"
+        time.sleep(POLL_S)
 
 
 POINTS = ("mid-write", "written", "before-commit", "after-commit")
@@ -182,6 +198,55 @@ def test_node_restarted_between_batches_is_waited_for(
     finally:
         query.stop()
     assert_whole(node.address, batches=5)
+
+
+def test_batch_that_takes_longer_than_its_time_out_is_refused_with_what_to_do(
+    spark: SparkSession, node: NodeProcess, checkpoint: Path, point: Path
+) -> None:
+    """The node takes its lane back, and nothing of it is seen; with more time its replay is there once."""
+    hold = {"hold": f"written 0 {point}", "kafka.transaction.timeout.ms": "1000"}
+    query = start(spark, node.address, checkpoint, **hold)
+    try:
+        wait_for(point / "reached", REACHED_S)
+        wait_until(lambda: not open_lanes(node))
+        (point / "go").touch()
+        with pytest.raises(Exception, match=r"batch 0 of the sink.*not committed.*kafka\.transaction\.timeout\.ms"):
+            query.awaitTermination(REACHED_S)
+    finally:
+        query.stop()
+    assert numbers(node.address) == []
+    run(spark, node.address, checkpoint, through=2)
+    assert_whole(node.address, batches=3)
+
+
+def test_query_that_is_started_again_in_mid_batch_takes_over(
+    spark: SparkSession, node: NodeProcess, checkpoint: Path, point: Path
+) -> None:
+    """Spark stops the run that is there, whose lanes nobody commits: the new one writes the batch."""
+    first = start(spark, node.address, checkpoint, hold=f"mid-write 2 {point}")
+    try:
+        wait_for(point / "reached", REACHED_S)
+        assert open_lanes(node)
+        run(spark, node.address, checkpoint, through=4)
+        assert not first.isActive
+    finally:
+        first.stop()
+    assert_whole(node.address, batches=5)
+
+
+def test_second_query_on_a_sink_is_refused_by_name_and_the_first_goes_on(
+    spark: SparkSession, node: NodeProcess, tmp_path: Path
+) -> None:
+    """Side by side, each with a checkpoint of its own; what the first one writes meanwhile is whole."""
+    first = start(spark, node.address, tmp_path / "first", transactionalId="totals")
+    try:
+        wait_for_batch(first, 0)
+        with pytest.raises(Exception, match=r"sink 'totals' belongs to query.*transactionalId"):
+            run(spark, node.address, tmp_path / "second", through=0, transactionalId="totals")
+        wait_for_batch(first, first.lastProgress["batchId"] + 2)
+    finally:
+        first.stop()
+    assert_whole(node.address, batches=3)
 
 
 def test_deleted_checkpoint_is_refused_and_skips_nothing(
