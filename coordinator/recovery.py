@@ -334,7 +334,7 @@ def _fold_sink(found: Replay, record: SinkRecord) -> None:
     if record.batch > before.fence.batch:
         found.sinks[record.sink] = replace(
             before,
-            fence=Fence(record.batch, record.placements),
+            fence=Fence(record.batch, record.placements, record.planned_ms),
             prepared=tuple(it for it in before.prepared if it.batch > record.batch),
             used_ms=max(before.used_ms, record.timestamp_ms),
         )
@@ -374,9 +374,11 @@ def _fold_group_committed(found: Replay, record: GroupCommittedRecord) -> None:
             found.producers[transactional_id] = copied_in_group(producer, part.txid, part.placements)
     if record.batch > state.fence.batch:
         places = joined_places(place for part in record.parts for place in part.placements)
+        planned_ms = next((it.planned_ms for it in state.prepared if _same(it, record)), None)
         others = tuple(it for it in state.prepared if not _same(it, record))
         used_ms = max(state.used_ms, record.timestamp_ms)
-        found.sinks[record.sink] = replace(state, fence=Fence(record.batch, places), prepared=others, used_ms=used_ms)
+        fence = Fence(record.batch, places, planned_ms)
+        found.sinks[record.sink] = replace(state, fence=fence, prepared=others, used_ms=used_ms)
 
 
 def _fold_group_aborted(found: Replay, record: GroupAbortedRecord) -> None:

@@ -148,6 +148,8 @@ class SinkRecord:
     placements: tuple[Placement, ...]
     """Of that batch."""
     timestamp_ms: int
+    planned_ms: int | None = None
+    """When that batch was planned, as its driver has said; None: it has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,8 @@ class GroupPrepareCommitRecord:
     batch: int
     parts: tuple[PreparedPart, ...]
     timestamp_ms: int
+    planned_ms: int | None = None
+    """As in `SinkRecord`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,16 +261,16 @@ def encode_group(record: GroupRecord) -> tuple[int, list[object], bytes]:
 
 def _encode_of_sink(record: SinkRecords) -> tuple[int, list[object], bytes]:
     match record:
-        case SinkRecord(sink, query, batch, placements, timestamp_ms):
-            return _listing(SINK, [sink, query, batch, timestamp_ms], _of_places(placements))
+        case SinkRecord(sink, query, batch, placements, timestamp_ms, planned_ms):
+            return _listing(SINK, [sink, query, batch, timestamp_ms, *_known(planned_ms)], _of_places(placements))
         case SinkForgottenRecord(sink):
             return SINK_FORGOTTEN, [sink], b""
-        case GroupPrepareCommitRecord(sink, query, batch, prepared, timestamp_ms):
+        case GroupPrepareCommitRecord(sink, query, batch, prepared, timestamp_ms, planned_ms):
             parts = [
                 [it.slot, *it.txid, [[*_of_log(log), *expectation] for log, expectation in it.participants.items()]]
                 for it in prepared
             ]
-            fields: list[object] = [sink, query, batch, timestamp_ms]
+            fields: list[object] = [sink, query, batch, timestamp_ms, *_known(planned_ms)]
             return _listing(GROUP_PREPARE_COMMIT, fields, parts, _entries(record))
         case GroupCommittedRecord(sink, batch, committed, timestamp_ms):
             parts = [[it.slot, *it.txid, _of_places(it.placements)] for it in committed]
@@ -338,6 +342,11 @@ _UTF8_BYTES_MAX = 4
 
 def _fields(txid: TxId, transactional_id: str, timestamp_ms: int) -> list[object]:
     return [txid.producer_id, txid.epoch, txid.number, transactional_id, timestamp_ms]
+
+
+def _known(planned_ms: int | None) -> list[object]:
+    """The field that is there only if it is known."""
+    return [] if planned_ms is None else [planned_ms]
 
 
 def _of_log(log: LogId) -> list[object]:
@@ -419,13 +428,14 @@ def _decode_of_sink(kind: int, reader: _Fields, payload: bytes | bytearray) -> S
     if kind == GROUP_ABORTED:
         reader.done()
         return GroupAbortedRecord(sink, batch, timestamp_ms)
+    planned_ms = reader.number() if kind in (SINK, GROUP_PREPARE_COMMIT) and reader.left > 1 else None
     listed = reader.listed(payload)
     reader.done()
     if kind == SINK:
-        return SinkRecord(sink, query, batch, _places(listed), timestamp_ms)
+        return SinkRecord(sink, query, batch, _places(listed), timestamp_ms, planned_ms)
     if kind == GROUP_PREPARE_COMMIT:
         prepared = tuple(PreparedPart(entry.number(), entry.txid(), _participants(entry.last())) for entry in listed)
-        return GroupPrepareCommitRecord(sink, query, batch, prepared, timestamp_ms)
+        return GroupPrepareCommitRecord(sink, query, batch, prepared, timestamp_ms, planned_ms)
     committed = tuple(CommittedPart(entry.number(), entry.txid(), _places(entry.last())) for entry in listed)
     return GroupCommittedRecord(sink, batch, committed, timestamp_ms)
 
@@ -455,6 +465,11 @@ class _Fields:
     def __init__(self, fields: Sequence[object]) -> None:
         self._fields = fields
         self._next = 0
+
+    @property
+    def left(self) -> int:
+        """So many fields have not been read."""
+        return len(self._fields) - self._next
 
     def _take(self) -> object:
         if self._next == len(self._fields):

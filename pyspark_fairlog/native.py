@@ -123,7 +123,7 @@ class Committed:
     already: bool
     """It was so before it was asked for."""
     placements: tuple[Placement, ...]
-    """Sorted; () if the sink has committed a later batch since, and the node has forgotten this one's."""
+    """Sorted, without those in topics that are gone; () also if they are too many for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,13 +244,15 @@ class Native:
         batch: int,
         winners: Sequence[tuple[int, int, int]],
         offsets: Offsets | None = None,
+        planned_ms: int | None = None,
     ) -> Committed:
         """Commit the batch: what the `winners` (partition, attempt, records) have written, and nothing else of it.
 
-        `offsets` of a consumer group go into the same commit. When this returns, the batch survives any crash.
-        Raises NativeError (without effect, but for the kind "effect-unknown") and ConnectionError (effect unknown);
-        asked again, a batch that was committed is answered as such. The answer comes when the records can be read: for
-        a large batch it may come later than `answer_s`, and the commit goes on.
+        `offsets` of a consumer group go into the same commit. `planned_ms` is when the batch was planned, in ms since
+        1970: a batch that is committed, and was planned at another time, is refused ("set-back"). When this returns,
+        the batch survives any crash. Raises NativeError (without effect, but for the kind "effect-unknown") and
+        ConnectionError (effect unknown); asked again, a batch that was committed is answered as such. The answer comes
+        when the records can be read: for a large batch it may come later than `answer_s`, and the commit goes on.
         """
         asked: dict[str, object] = {
             "sink": sink,
@@ -261,6 +263,8 @@ class Native:
         }
         if offsets is not None:
             asked["offsets"] = {"group": offsets.group, "partitions": [list(each) for each in offsets.partitions]}
+        if planned_ms is not None:
+            asked["planned_ms"] = planned_ms
         answer = self._ask("commit", asked)
         return Committed(_get(answer, "already", bool), _placements(answer))
 

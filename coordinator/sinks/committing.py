@@ -198,7 +198,7 @@ class Committing:
         parts = self._seal(winners)
         if isinstance(parts, SinkRefused):
             return parts, sink.end(ending)
-        group = Group(sink.name, sink.query, message.batch, parts, turns.now_ms())
+        group = Group(sink.name, sink.query, message.batch, parts, turns.now_ms(), message.planned_ms)
         sink.preparing = group
         await turns.append(entry, group.record())
         prepared_s = trio.current_time()

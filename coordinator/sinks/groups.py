@@ -46,6 +46,8 @@ class Group:
     batch: int
     parts: tuple[Part, ...]
     timestamp_ms: int
+    planned_ms: int | None = None
+    """As in `CommitBatch`."""
 
     @property
     def order_group(self) -> str:
@@ -74,7 +76,7 @@ class Group:
             )
             for part in self.parts
         )
-        return GroupPrepareCommitRecord(self.sink, self.query, self.batch, parts, self.timestamp_ms)
+        return GroupPrepareCommitRecord(self.sink, self.query, self.batch, parts, self.timestamp_ms, self.planned_ms)
 
     @classmethod
     def of_record(cls, record: GroupPrepareCommitRecord) -> Group:
@@ -83,7 +85,7 @@ class Group:
         for part in record.parts:
             expected = {log: Expected(it.leader_epoch, it.records) for log, it in part.participants.items()}
             parts.append(Part(part.slot, Decided(part.txid, expected, record.timestamp_ms)))
-        return cls(record.sink, record.query, record.batch, tuple(parts), record.timestamp_ms)
+        return cls(record.sink, record.query, record.batch, tuple(parts), record.timestamp_ms, record.planned_ms)
 
     def committed_record(self, places: Mapping[TxId, tuple[Placement, ...]], now_ms: int) -> GroupCommittedRecord:
         """GROUP_COMMITTED."""
@@ -98,6 +100,8 @@ class Fence:
     batch: int = NO_BATCH
     placements: tuple[Placement, ...] = ()
     """Sorted; what lies in one log without a hole is one."""
+    planned_ms: int | None = None
+    """As in `CommitBatch`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,8 @@ class SinkState:
 
     def record(self) -> SinkRecord:
         """SINK."""
-        return SinkRecord(self.sink, self.query, self.fence.batch, self.fence.placements, self.used_ms)
+        fence = self.fence
+        return SinkRecord(self.sink, self.query, fence.batch, fence.placements, self.used_ms, fence.planned_ms)
 
 
 def joined_places(places: Iterable[Placement]) -> tuple[Placement, ...]:

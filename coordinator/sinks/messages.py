@@ -52,6 +52,9 @@ class CommitBatch:
     run: str
     batch: int
     winners: tuple[Winner, ...]
+    planned_ms: int | None = None
+    """When the engine has planned what the batch reads, in milliseconds since 1970: the name of the plan, which is the
+    same in each replay. None: not known."""
 
 
 class SinkRefusal(Enum):
@@ -64,6 +67,7 @@ class SinkRefusal(Enum):
     WRONG_COUNT = "a lane does not hold as many records as are told; the batch must be written again"
     LANE_ABORTED = "records of a lane are gone; the batch must be written again"
     COMMITTED = "the batch is committed already"
+    SET_BACK = "the sink has had this batch otherwise, or later ones: the query's checkpoint is an older copy"
     TOO_MANY_LANES = "the sink has as many lanes open as it may; the batch needs fewer partitions"
     UNKNOWN_SINK = "there is no such sink"
     IN_USE = "the sink is being written to or decided; ask again"
@@ -88,8 +92,7 @@ class BatchCommitted:
 
     batch: int
     placements: tuple[Placement, ...]
-    """Where its records are, sorted; those that lie in one log without a hole are one. Empty if the sink has gone on
-    since, and the places are forgotten."""
+    """Where its records are, sorted; those that lie in one log without a hole are one."""
     already: bool
     """It was committed by an earlier request."""
 

@@ -75,9 +75,11 @@ class Sinks:
             refused = sink.refusal(lane.query, lane.run)
             if refused is not None:
                 return refused
+            repeated = sink.repeated(lane.batch)
+            if isinstance(repeated, SinkRefused):
+                return repeated
             entry.touch(self._turns.now_ms())
-            committed = sink.committed(lane.batch)
-            if committed is None:
+            if repeated is None:
                 if self._turns.is_refusing(entry):
                     return cannot_write(entry, lane.batch)
                 await self._take_over(entry, lane.query, lane.run)
@@ -85,7 +87,7 @@ class Sinks:
         finally:
             self._leave(entry)
         if await self._committing.until_visible(entry, lane.batch):
-            return committed
+            return repeated
         return not_copied(entry, lane.batch)
 
     async def commit(self, message: CommitBatch) -> BatchCommitted | SinkRefused:
@@ -115,9 +117,9 @@ class Sinks:
         refused = sink.refusal(message.query, message.run)
         if refused is not None:
             return refused
-        committed = sink.committed(message.batch)
-        if committed is not None:
-            return committed
+        repeated = sink.repeated(message.batch, message.planned_ms)
+        if repeated is not None:
+            return repeated
         if self._turns.is_refusing(entry):
             return cannot_write(entry, message.batch)
         if not sink.has_room:
@@ -141,7 +143,7 @@ class Sinks:
             refused = entry.sink.refusal(query, run)
             if refused is not None:
                 return refused
-            if entry.sink.committed(batch) is not None:
+            if batch <= entry.sink.fence.batch:
                 return SinkRefused(SinkRefusal.COMMITTED, f"batch {batch} of sink {sink!r} is committed, and stays so")
             if self._turns.is_refusing(entry):
                 return cannot_write(entry)

@@ -1,7 +1,7 @@
 """One sink: who may speak for it, which lanes are open, which batch is its last, and what is being committed. Pure.
 
     join   another query? an older run? ─▶ refused      a new run ─▶ it takes over: the old run's lanes are dropped
-           the batch is not behind the fence? ─▶ "committed"         else ─▶ a lane in a free slot
+           the fence's batch? ─▶ "committed"       one before it? ─▶ refused       else ─▶ a lane in a free slot
     commit the same checks; then all lanes of the batch end: the winners in the group, the others are dropped
 
 The *fence* is the last batch that is decided, with its places. It moves at the decision, and only forwards. What is
@@ -9,6 +9,10 @@ decided is under way until it is visible; it is durable as GROUP_PREPARE_COMMIT 
 down (SINK, GROUP_COMMITTED) is that of the batches which are visible, in their order. Who joins or commits a batch
 that is decided is answered when it is visible, and its places are told to nobody before: until its APPLYs are on disk,
 a loss of power may have it placed elsewhere.
+
+An engine that is started again goes back by one batch at most, and repeats it as it was planned. So a batch before the
+fence's comes from a checkpoint that was set back, or from a zombie, and so does the fence's own with another plan. It
+is refused: other records are in it by now, which would be taken for those that the sink has.
 
 Lanes, runs and slots live in memory only. A lane is open from its join until its batch is committed or aborted, its
 run is replaced, or its transaction times out (its producer's epoch is another one then). Only the connection to which
@@ -22,6 +26,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from coordinator import events as ev
 from coordinator.answers import Granted, Refusal
@@ -121,7 +126,7 @@ class Sink:
         if not self.under_way:
             return self.visible
         last = self.under_way[-1]
-        return Fence(last.group.batch, last.placements)
+        return Fence(last.group.batch, last.placements, last.group.planned_ms)
 
     @property
     def lanes(self) -> Sequence[OpenLane]:
@@ -172,12 +177,25 @@ class Sink:
         self.query, self.run = query, run
         return self.end(self.lanes)
 
-    def committed(self, batch: int) -> BatchCommitted | None:
-        """The answer if the batch is decided; it is given when the batch is visible, too."""
+    def repeated(self, batch: int, planned_ms: int | None = None) -> BatchCommitted | SinkRefused | None:
+        """The answer if the batch is not behind the fence; "committed" is given when the batch is visible, too."""
         fence = self.fence
         if batch > fence.batch:
             return None
-        return BatchCommitted(batch, fence.placements if batch == fence.batch else (), already=True)
+        if batch < fence.batch:
+            return SinkRefused(
+                SinkRefusal.SET_BACK,
+                f"sink {self.name!r} has batch {fence.batch}, and this is batch {batch}: a query that is started again "
+                "goes back by one batch at most, so its checkpoint is an older copy, or another run has gone on since",
+            )
+        if planned_ms is not None and fence.planned_ms is not None and planned_ms != fence.planned_ms:
+            return SinkRefused(
+                SinkRefusal.SET_BACK,
+                f"batch {batch} of sink {self.name!r} is committed as it was planned at {_utc(fence.planned_ms)}, and "
+                f"this one was planned at {_utc(planned_ms)}, so other records may be in it: the query's checkpoint is "
+                "an older copy",
+            )
+        return BatchCommitted(batch, fence.placements, already=True)
 
     def is_visible(self, batch: int) -> bool:
         """Whether all that is decided up to this batch can be read. From then on its places stay as they are."""
@@ -252,7 +270,8 @@ class Sink:
 
     def record_visible(self, places: tuple[Placement, ...]) -> None:
         """The oldest group under way is recorded as visible, there."""
-        self.visible = Fence(self.under_way.popleft().group.batch, places)
+        group = self.under_way.popleft().group
+        self.visible = Fence(group.batch, places, group.planned_ms)
 
 
 def admit(lane: OpenLane | None, producer: Producer, event: ev.Event) -> Refusal | None:
@@ -306,7 +325,11 @@ def check_lane(lane: Lane) -> SinkRefused | None:
 
 def check_commit(message: CommitBatch) -> SinkRefused | None:
     """Why this cannot be a commit of anything."""
-    refused = _check_names(message.sink, message.query, message.run) or _check_number("batch", message.batch)
+    refused = (
+        _check_names(message.sink, message.query, message.run)
+        or _check_number("batch", message.batch)
+        or _check_number("time of the plan", message.planned_ms or 0)
+    )
     if refused is not None:
         return refused
     partitions: set[int] = set()
@@ -349,6 +372,14 @@ def _check_number(what: str, number: int, *, least: int = 0) -> SinkRefused | No
     if least <= number <= _NUMBER_MAX:
         return None
     return _bad(f"the {what} must be a number from {least} to {_NUMBER_MAX}, and not {number}")
+
+
+def _utc(time_ms: int) -> str:
+    """For people; what is no time of theirs stays a number."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms"
 
 
 def _bad(sentence: str) -> SinkRefused:

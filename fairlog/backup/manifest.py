@@ -101,6 +101,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
                 "query": fence.query,
                 "batch": fence.batch,
                 "used_ms": fence.timestamp_ms,
+                **({} if fence.planned_ms is None else {"planned_ms": fence.planned_ms}),
                 "placements": [
                     {"log": str(place.log), "base_offset": place.base_offset, "records": place.count}
                     for place in fence.placements
@@ -158,7 +159,8 @@ def _sinks(fields: Mapping[str, object]) -> tuple[SinkRecord, ...]:
         for entry in cast("list[object]", listed):
             place = _fields(entry, "a placement")
             placements.append(Placement(_log(place), Offset(_number(place, "base_offset")), _number(place, "records")))
-        fences.append(SinkRecord(name, query, batch, tuple(placements), _number(sink, "used_ms")))
+        planned_ms = _number(sink, "planned_ms") if "planned_ms" in sink else None
+        fences.append(SinkRecord(name, query, batch, tuple(placements), _number(sink, "used_ms"), planned_ms))
     return tuple(sorted(fences, key=lambda fence: fence.sink))
 
 

@@ -64,6 +64,7 @@ async def commit(call: Call) -> Result:
     rows = arguments.numbers("winners", (PARTITION_MAX, NUMBER_MAX, NUMBER_MAX))
     winners = [Winner(partition, attempt, records) for partition, attempt, records in rows]
     offsets = _offsets(arguments.fields("offsets")) if arguments.has("offsets") else None
+    planned_ms = arguments.number("planned_ms") if arguments.has("planned_ms") else None
     arguments.end()
     producer = None
     if offsets is not None:
@@ -71,7 +72,8 @@ async def commit(call: Call) -> Result:
         producer = await _write_offsets(call, lane, *offsets)
         if producer is not None:
             winners.append(Winner(OFFSETS_PARTITION, call.serial, 1))
-    outcome = await call.broker.coordinator.commit_batch(CommitBatch(sink, query, run, batch, tuple(winners)))
+    message = CommitBatch(sink, query, run, batch, tuple(winners), planned_ms)
+    outcome = await call.broker.coordinator.commit_batch(message)
     if isinstance(outcome, SinkRefused):
         if producer is not None and outcome.why.effect is Effect.NONE:
             await _give_up(call, producer)

@@ -63,6 +63,13 @@ def test_golden_manifest_reads_as_it_was_written() -> None:
     assert decode_manifest_untrusted(GOLDEN.read_bytes()) == MANIFEST
 
 
+def test_plan_of_a_sinks_batch_reads_back() -> None:
+    """A restored node tells a replay from a batch that was planned anew, too; one that is not known is left out."""
+    assert MANIFEST.sinks is not None
+    planned = replace(MANIFEST, sinks=tuple(replace(fence, planned_ms=1_763_632_700_001) for fence in MANIFEST.sinks))
+    assert decode_manifest_untrusted(encode_manifest(planned)) == planned
+
+
 def test_manifest_of_version_1_reads_and_knows_no_sinks() -> None:
     """Backups stay readable; what they never held is not taken for "no sinks"."""
     assert decode_manifest_untrusted(GOLDEN_1.read_bytes()) == replace(MANIFEST, sinks=None)

@@ -49,8 +49,15 @@ def lane(partition: int = 0, attempt: int = 0, *, batch: int = 0, run: str = "r1
     return Lane(sink, query, run, batch, partition, attempt)
 
 
-def commit(*winners: tuple[int, int, int], batch: int = 0, run: str = "r1", query: str = "q", sink: str = "s"):
-    return CommitBatch(sink, query, run, batch, tuple(Winner(*winner) for winner in winners))
+def commit(
+    *winners: tuple[int, int, int],
+    batch: int = 0,
+    run: str = "r1",
+    query: str = "q",
+    sink: str = "s",
+    planned_ms: int | None = None,
+):
+    return CommitBatch(sink, query, run, batch, tuple(Winner(*winner) for winner in winners), planned_ms)
 
 
 async def join(world: World, it: Lane, connection: int | None = None, timeout_ms: int = 60_000) -> Writer:

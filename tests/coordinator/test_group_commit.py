@@ -99,7 +99,7 @@ async def test_commit_waits_for_one_copy_however_many_lanes(running, logs, autoj
 
 
 async def test_commit_repeated_is_answered_with_the_same_places(running, logs, nursery, autojump_clock):
-    """Also while it is copied: when it is visible. A batch before that one is known to be committed, and no more."""
+    """Also while it is copied: when it is visible. A batch before that one is no repetition."""
     running.participants.copying = trio.Event()
     firsts = ask(nursery, running.coordinator.commit_batch(commit(*await write_batch(running, logs))))
     await settle()
@@ -115,7 +115,7 @@ async def test_commit_repeated_is_answered_with_the_same_places(running, logs, n
     assert again == [replace(first, already=True)]
     assert second.placements[0] == Placement(logs[0], Offset(3), 3)
     assert await running.coordinator.commit_batch(commit(batch=1)) == replace(second, already=True)
-    assert await running.coordinator.commit_batch(commit()) == BatchCommitted(0, (), already=True)
+    refused(await running.coordinator.commit_batch(commit()), SinkRefusal.SET_BACK)
     assert len(running.participants.together) == 2
 
 
@@ -171,8 +171,56 @@ async def test_join_of_a_committed_batch_is_told_so(running, logs, autojump_cloc
     """There is nothing to write."""
     answer = await running.coordinator.commit_batch(commit(*await write_batch(running, logs, batch=3), batch=3))
     assert await running.coordinator.join_batch(lane(batch=3)) == replace(answer, already=True)
-    assert await running.coordinator.join_batch(lane(batch=2)) == BatchCommitted(2, (), already=True)
     assert isinstance(await running.coordinator.join_batch(lane(batch=4)), LaneGranted)
+
+
+@pytest.mark.parametrize("run", ["r1", "r2"], ids=["the same run", "another one"])
+async def test_batch_before_the_last_one_is_refused_and_changes_nothing(running, logs, autojump_clock, run):
+    """It comes from a checkpoint that was set back: other records are in it than the sink has."""
+    for batch in (2, 3):
+        await running.coordinator.commit_batch(commit(*await write_batch(running, logs, batch), batch=batch))
+    last = await running.coordinator.commit_batch(commit(batch=3))
+    await join(running, lane(batch=4))
+    before = running.coordinator.sinks()
+    why = refused(await running.coordinator.join_batch(lane(batch=2, run=run)), SinkRefusal.SET_BACK)
+    assert "sink 's' has batch 3, and this is batch 2" in why
+    refused(await running.coordinator.commit_batch(commit(batch=2, run=run)), SinkRefusal.SET_BACK)
+    assert running.coordinator.sinks() == before
+    assert await running.coordinator.commit_batch(commit(batch=3, run=run)) == last
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+async def test_last_batch_is_refused_if_it_was_planned_anew(running, logs, nursery, autojump_clock, restarted):
+    """Each replay has the plan of the first time, as far as it is known to both sides."""
+    winners = await write_batch(running, logs)
+    first = await running.coordinator.commit_batch(commit(*winners, planned_ms=1_763_632_800_000))
+    await settle()
+    world = await recovered(running.restarted(), nursery) if restarted else running
+    again = replace(first, already=True)
+    assert await world.coordinator.commit_batch(commit(run="r2", planned_ms=1_763_632_800_000)) == again
+    assert await world.coordinator.commit_batch(commit(run="r2")) == again
+    why = refused(
+        await world.coordinator.commit_batch(commit(run="r3", planned_ms=1_763_632_860_500)), SinkRefusal.SET_BACK
+    )
+    assert "planned at 2025-11-20T10:00:00.000+00:00, and this one was planned at 2025-11-20T10:01:00.500" in why
+    assert await world.coordinator.commit_batch(commit(run="r2", planned_ms=1_763_632_800_000)) == again
+
+
+async def test_batch_whose_plan_was_not_told_is_repeated_with_any(running, logs, autojump_clock):
+    """An older driver, or a checkpoint that could not be read: nothing says that it is another one."""
+    first = await running.coordinator.commit_batch(commit(*await write_batch(running, logs)))
+    assert await running.coordinator.commit_batch(commit(planned_ms=7)) == replace(first, already=True)
+
+
+async def test_plan_on_its_way_is_known_and_outlives_a_crash(running, logs, nursery, autojump_clock):
+    """As the batch does: it is decided, and not visible yet."""
+    running.participants.copying = trio.Event()
+    ask(nursery, running.coordinator.commit_batch(commit(*await write_batch(running, logs), planned_ms=7)))
+    await settle()
+    refused(await running.coordinator.commit_batch(commit(planned_ms=8)), SinkRefusal.SET_BACK)
+    after = await recovered(running.imaged(), nursery)
+    refused(await after.coordinator.commit_batch(commit(planned_ms=8)), SinkRefusal.SET_BACK)
+    assert (await after.coordinator.commit_batch(commit(planned_ms=7))).already
 
 
 async def test_slots_are_used_again(running, logs, autojump_clock):
@@ -538,7 +586,7 @@ async def test_snapshot_in_the_middle_of_a_commit_keeps_it_in_doubt(running, log
     winners = await write_batch(running, logs)
     running.journal.flush_s = 2.0
     running.participants.copying = trio.Event()
-    nursery.start_soon(running.coordinator.commit_batch, commit(*winners))
+    nursery.start_soon(running.coordinator.commit_batch, commit(*winners, planned_ms=7))
     for stage in ("prepared", "decided", "visible"):
         await trio.sleep(1.5)
         if stage == "visible":
@@ -553,6 +601,7 @@ async def test_snapshot_in_the_middle_of_a_commit_keeps_it_in_doubt(running, log
         await image.coordinator.recover(tail_kept=True)
         assert image.coordinator.sinks()[0].batch == 0
         assert len(image.participants.placings) == 2
+        refused(image.coordinator._sinks.entries()[0].sink.repeated(0, 8), SinkRefusal.SET_BACK)
 
 
 async def snapshot_of(image: World, running: World) -> list:

@@ -12,7 +12,7 @@ from coordinator.machine import TRANSACTIONAL_ID_BYTES_MAX
 from coordinator.sinks import sink as sink_module
 from coordinator.sinks.groups import Fence, Group, joined_places
 from coordinator.sinks.lane_ids import LANE_PREFIX, group_of, is_lane, lane_id, slot_and_sink
-from coordinator.sinks.messages import SinkRefusal, Winner
+from coordinator.sinks.messages import BatchCommitted, SinkRefusal, Winner
 from coordinator.sinks.sink import LANES_MAX, REPLACED_KEPT, SINK_BYTES_MAX, OpenLane, Sink, check_lane
 from fairlog_types import LogId, Offset, Placement
 
@@ -151,9 +151,12 @@ class SinkMachine(RuleBasedStateMachine):
     @invariant()
     def fence_holds(self) -> None:
         assert self.sink.fence.batch == self.decided
-        answer = self.sink.committed(self.decided)
-        assert self.decided < 0 or (answer is not None and answer.placements == self.sink.fence.placements)
-        assert self.sink.committed(self.decided + 1) is None
+        answer = self.sink.repeated(self.decided)
+        assert self.decided < 0 or (
+            isinstance(answer, BatchCommitted) and answer.placements == self.sink.fence.placements
+        )
+        assert self.sink.repeated(self.decided + 1) is None
+        refused(self.sink.repeated(self.decided - 1), SinkRefusal.SET_BACK)
         state = self.sink.state()
         assert [it.batch for it in state.prepared] == sorted(it.batch for it in state.prepared)
         assert all(it.batch > state.fence.batch for it in state.prepared)

@@ -122,6 +122,11 @@ GROUP_RECORDS_2: list[GroupRecord] = [
 SNAPSHOT_RECORDS_2: list[GroupRecord] = [
     SinkRecord(SINK_ID, QUERY, 7, (Placement(LOG, Offset(2), 5), Placement(OFFSETS, Offset(8), 1)), NOW_MS)
 ]
+PLANNED_MS = NOW_MS - 1_234
+GROUP_RECORDS_3: list[GroupRecord] = [replace(GROUP_PREPARED, planned_ms=PLANNED_MS)]
+SNAPSHOT_RECORDS_3: list[GroupRecord] = [
+    SinkRecord(SINK_ID, QUERY, 7, (Placement(LOG, Offset(2), 5), Placement(OFFSETS, Offset(8), 1)), NOW_MS, PLANNED_MS)
+]
 
 WINDOW = ProducerWindow(
     epoch=ProducerEpoch(3),
@@ -190,6 +195,7 @@ DUMPS = {
     "local-journal-frames-2.txt": partial(local_dump, LOCAL_RECORDS_2),
     "group-journal-frames-1.txt": partial(group_dump, GROUP_RECORDS, SNAPSHOT_RECORDS),
     "group-journal-frames-2.txt": partial(group_dump, GROUP_RECORDS_2, SNAPSHOT_RECORDS_2),
+    "group-journal-frames-3.txt": partial(group_dump, GROUP_RECORDS_3, SNAPSHOT_RECORDS_3),
     "producer-window-1.txt": partial(window_dump, WINDOW),
     "producer-window-2.txt": partial(window_dump, WINDOW_2),
 }

@@ -57,9 +57,11 @@ from journal.group_records import (
 from tests.journal.golden_frames import (
     GROUP_RECORDS,
     GROUP_RECORDS_2,
+    GROUP_RECORDS_3,
     SALT,
     SNAPSHOT_RECORDS,
     SNAPSHOT_RECORDS_2,
+    SNAPSHOT_RECORDS_3,
     golden_bytes,
 )
 
@@ -83,7 +85,7 @@ records: st.SearchStrategy[GroupRecord] = st.one_of(
     st.builds(CommittedRecord, txids, texts, st.lists(placements).map(tuple), int64),
     st.builds(PrepareAbortRecord, txids, texts, st.lists(logs).map(tuple), int64),
     st.builds(AbortedRecord, txids, texts, int64),
-    st.builds(SinkRecord, texts, texts, int64, st.lists(placements).map(tuple), int64),
+    st.builds(SinkRecord, texts, texts, int64, st.lists(placements).map(tuple), int64, st.none() | int64),
     st.builds(SinkForgottenRecord, texts),
     st.builds(
         GroupPrepareCommitRecord,
@@ -92,6 +94,7 @@ records: st.SearchStrategy[GroupRecord] = st.one_of(
         int64,
         st.lists(st.builds(PreparedPart, slots, txids, expectations), max_size=5).map(tuple),
         int64,
+        st.none() | int64,
     ),
     st.builds(
         GroupCommittedRecord,
@@ -120,9 +123,14 @@ def largest(count: int) -> list[GroupRecord]:
     # A part is an entry, too; with an odd count one part has none of its own.
     one_log_each += [{}] * (count % 2)
     return [
-        SinkRecord(LONGEST_SINK, LONGEST_QUERY, 2**63, places, 2**63),
+        SinkRecord(LONGEST_SINK, LONGEST_QUERY, 2**63, places, 2**63, 2**63),
         GroupPrepareCommitRecord(
-            LONGEST_SINK, LONGEST_QUERY, 2**63, tuple(PreparedPart(10_000, TXID, it) for it in one_log_each), 2**63
+            LONGEST_SINK,
+            LONGEST_QUERY,
+            2**63,
+            tuple(PreparedPart(10_000, TXID, it) for it in one_log_each),
+            2**63,
+            2**63,
         ),
         GroupCommittedRecord(LONGEST_SINK, 2**63, (CommittedPart(10_000, TXID, places[1:]),), 2**63),
         BeginRecord(TXID, LONGEST_ID, dict.fromkeys(listed, epoch), 2**63),
@@ -158,6 +166,9 @@ def test_encode_largest_record_fits_a_frame(count: int) -> None:
         (13, ["id"], b""),
         (SINK, ["sink", "query", 7, [], 5], b""),
         (SINK, ["sink", "query", 7, 5, [[0, b"short", 0, 7, 1]]], b""),
+        (SINK, ["sink", "query", 7, 5, 4, 3, []], b""),
+        (SINK, ["sink", "query", 7, 5, "4", []], b""),
+        (GROUP_COMMITTED, ["sink", 7, 5, 4, []], b""),
         (GROUP_PREPARE_COMMIT, ["sink", "query", 7, 5, [[0, 1, 2, 3]]], b""),
         (GROUP_PREPARE_COMMIT, ["sink", "query", 7, 5, [[0, 1, 2, 3, [[1, b"", 0, 7]]]]], b""),
         (GROUP_PREPARE_COMMIT, ["sink", "query", 7, 5, [[0, 1, 2, 3, [], 4]]], b""),
@@ -186,8 +197,12 @@ def test_decode_other_headers_are_corrupt(kind: int, header: list[object], paylo
 
 @pytest.mark.parametrize(
     ("version", "records", "snapshot"),
-    [(1, GROUP_RECORDS, SNAPSHOT_RECORDS), (2, GROUP_RECORDS_2, SNAPSHOT_RECORDS_2)],
-    ids=["1", "2"],
+    [
+        (1, GROUP_RECORDS, SNAPSHOT_RECORDS),
+        (2, GROUP_RECORDS_2, SNAPSHOT_RECORDS_2),
+        (3, GROUP_RECORDS_3, SNAPSHOT_RECORDS_3),
+    ],
+    ids=["1", "2", "3"],
 )
 def test_golden_group_frames_read_back(version: int, records: list[GroupRecord], snapshot: list[GroupRecord]) -> None:
     """The golden bytes of each version are frames, one behind the other, and hold the records, then a snapshot."""

@@ -49,22 +49,23 @@ def test_segment_header_cut_short_is_unreadable() -> None:
     assert decode_segment_header_untrusted(encode_segment_header(HEADER)[:-1]) is BadHeader.UNREADABLE
 
 
-@pytest.mark.parametrize("kind", JournalKind)
-def test_segment_of_version_1_is_read(kind: JournalKind) -> None:
-    """What is written is of version 2, of either kind of journal; an older segment reads as it did."""
+@pytest.mark.parametrize(("kind", "written"), [(JournalKind.LOCAL, 2), (JournalKind.GROUP, 3)], ids=["local", "group"])
+def test_segment_of_an_older_version_is_read(kind: JournalKind, written: int) -> None:
+    """What is written is of the newest version of its kind of journal; an older segment reads as it did."""
     from crc32c import crc32c
 
     header = replace(HEADER, kind=kind)
     body = bytearray(encode_segment_header(header)[:-4])
-    assert body[8] == 2
-    body[8] = 1
-    assert decode_segment_header_untrusted(body + crc32c(body).to_bytes(4, "little")) == header
+    assert body[8] == written
+    for version in range(1, written):
+        body[8] = version
+        assert decode_segment_header_untrusted(body + crc32c(body).to_bytes(4, "little")) == header
 
 
 @pytest.mark.parametrize(
     ("offset", "value", "reason"),
     [
-        (8, 3, BadHeader.VERSION),
+        (8, 4, BadHeader.VERSION),
         (10, 3, BadHeader.FIELDS),
         (11, 9, BadHeader.FIELDS),
         (16, 1, BadHeader.FIELDS),

@@ -25,7 +25,7 @@ BATCH = {"sink": "totals", "query": "q", "run": "r1", "batch": 0}
 REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("join", BATCH | {"partition": 0, "attempt": 0}),
     ("commit", BATCH | {"winners": [[0, 0, 5]], "offsets": {"group": "spark", "partitions": [["orders", 1, 17]]}}),
-    ("commit", BATCH | {"winners": [[0, 0, 5]]}),
+    ("commit", BATCH | {"winners": [[0, 0, 5]], "planned_ms": 1_763_632_800_000}),
     ("join", BATCH | {"partition": 0, "attempt": 1}),
     ("join", BATCH | {"query": "other", "partition": 0, "attempt": 0}),
     ("abort", BATCH | {"batch": 1}),

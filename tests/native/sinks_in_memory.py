@@ -45,7 +45,9 @@ class MemorySinks(MemoryCoordinator):
         if query != lane.query:
             return SinkRefused(SinkRefusal.ANOTHER_QUERY, f"the sink {lane.sink} belongs to the query {query}")
         fence = self._fences.get(lane.sink)
-        if fence is not None and lane.batch <= fence.batch:
+        if fence is not None and lane.batch < fence.batch:
+            return SinkRefused(SinkRefusal.SET_BACK, f"the sink {lane.sink} has batch {fence.batch}")
+        if fence is not None and lane.batch == fence.batch:
             return fence
         return LaneGranted(self._lanes.setdefault(lane, lane_id(lane.sink, len(self._lanes))))
 
@@ -57,8 +59,10 @@ class MemorySinks(MemoryCoordinator):
         if self.sink_refusal is not None:
             return self.sink_refusal
         fence = self._fences.get(message.sink)
-        if fence is not None and message.batch <= fence.batch:
-            return BatchCommitted(message.batch, fence.placements if fence.batch == message.batch else (), already=True)
+        if fence is not None and message.batch < fence.batch:
+            return SinkRefused(SinkRefusal.SET_BACK, f"the sink {message.sink} has batch {fence.batch}")
+        if fence is not None and message.batch == fence.batch:
+            return BatchCommitted(message.batch, fence.placements, already=True)
         placements: list[Placement] = []
         for number, winner in enumerate(message.winners):
             if (

@@ -50,6 +50,14 @@ async def test_commit_answers_where_the_records_are(talker, memory):
     )
 
 
+@pytest.mark.parametrize("planned", [{}, {"planned_ms": 1_763_632_800_000}], ids=["not told", "told"])
+async def test_commit_tells_the_coordinator_when_the_batch_was_planned(talker, memory, planned):
+    """If the client does."""
+    await talker.ask("commit", **COMMIT, **planned)
+    assert calls(memory, "commit")[-1][1].planned_ms == planned.get("planned_ms")
+    assert (await talker.ask("commit", **COMMIT, planned_ms=-1))[0] == "bad-request"
+
+
 async def test_commit_leaves_out_places_that_nobody_can_read(talker, memory):
     """The offsets' own, and those in a topic that was deleted since."""
     memory.coordinator.logs = [memory.log("orders", 0), memory.offsets.log_of("spark"), memory.log("totals", 0)]

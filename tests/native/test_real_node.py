@@ -210,6 +210,27 @@ def test_replay_is_answered_with_the_same_places(new_job):
     assert read(job.node, job.sink, 1) == [f"{job.sink} once"]
 
 
+def test_batch_that_was_planned_anew_is_refused_also_by_a_restarted_node(fresh_node: NodeProcess):
+    """It has other records under a number that the sink has had: its checkpoint is an older copy."""
+    job = Job(fresh_node, "planned")
+    job.write(0, 0, "once")
+    with job.connect() as native:
+        first = native.commit(**job.of(0), winners=[(0, 0, 1)], planned_ms=1_000)
+    fresh_node.kill()
+    fresh_node.start()
+    again = Job(fresh_node, "planned", "run-2")
+    with again.connect() as native:
+        with pytest.raises(NativeError, match=r"planned at 1970-01-01T00:00:01\.000.*planned at .*02\.000") as refused:
+            native.commit(**again.of(0), winners=[], planned_ms=2_000)
+        assert refused.value.kind == "set-back"
+        repeated = native.commit(**again.of(0), winners=[], planned_ms=1_000)
+    assert (repeated.already, repeated.placements) == (True, first.placements)
+    again.write(1, 0, "then")
+    again.commit(1, (0, 0, 1))
+    with pytest.raises(NativeError, match="sink 'planned' has batch 1, and this is batch 0"):
+        Job(fresh_node, "planned", "run-3").write(0, 0, "again")
+
+
 def test_batch_in_a_topic_of_marker_mode_is_read_by_who_reads_what_is_committed(new_job):
     """As any transaction there: others see it while it is written; an attempt that has lost stays, and counts not."""
     job = new_job()

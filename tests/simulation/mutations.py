@@ -568,7 +568,7 @@ MUTATIONS: tuple[Mutation, ...] = (
     Mutation(
         "fence-not-asked",
         "a batch that the sink has had may be committed again",
-        _patched(Sink, "committed", lambda *_: None),
+        _patched(Sink, "repeated", lambda *_: None),
     ),
     Mutation(
         "losers-not-dropped",
