@@ -1,11 +1,12 @@
-"""How far a micro-batch reads its topics: taken from the offset log of the query's checkpoint.
+"""When a micro-batch was planned, and how far it reads its topics: from the offset log of the query's checkpoint.
 
 A sink is not told the source's offsets, nor could it work them out from the rows: filters drop rows, and shuffles mix
 them. But Spark writes down how far each batch reads before it runs the batch, and reads it from there when the batch is
-replayed. So `<checkpoint>/offsets/<batch id>` is true in each replay:
+replayed. So `<checkpoint>/offsets/<batch id>` is true in each replay, and a batch of which it says something else was
+planned anew, from a checkpoint that was set back:
 
     v1
-    {"batchWatermarkMs":0,…}            the batch's metadata
+    {"batchTimestampMs":1763,…}         the batch's metadata; among them when Spark has planned it
     {"orders": {"0": 42, "1": 40}}      a line for each source, in the sources' own form; "-": nothing yet
 
 A source of topics writes {topic: {partition: next offset}}, Fairlog's and Spark's Kafka connector alike; what Fairlog's
@@ -30,20 +31,27 @@ Ends: TypeAlias = tuple[tuple[str, int, int], ...]
 
 VERSION = "v1"
 NOTHING_YET = "-"
+TIME_MS_MAX = 2**63 - 1
+"""A long of Java's."""
 
 
 class OffsetLogRefused(ValueError):
     """The checkpoint does not say how far the batch reads; the sentence says why."""
 
 
-def planned_ends(checkpoint: str, query: str, batch: int) -> Ends:
-    """How far this batch of the query reads its topics. Raises OffsetLogRefused.
+def read_plan(checkpoint: str, query: str, batch: int) -> str:
+    """The text of the offset log about this batch of the query. Raises OffsetLogRefused.
 
     `checkpoint` is the option checkpointLocation; that it is the query's is checked by the id in it.
     """
     if parse_query(_read(checkpoint, "metadata")) != query:
         raise OffsetLogRefused(f"the checkpoint {checkpoint} belongs to another query than {query}")
-    return parse_ends(_read(checkpoint, f"offsets/{batch}"))
+    return _read(checkpoint, f"offsets/{batch}")
+
+
+def is_local(checkpoint: str) -> bool:
+    """Whether it is read like any file, without asking a file system elsewhere."""
+    return _local_path(checkpoint) is not None
 
 
 def parse_query(text: str) -> str:
@@ -53,6 +61,15 @@ def parse_query(text: str) -> str:
             return query
         case _:
             raise OffsetLogRefused(f"a checkpoint's metadata holds no query id: {text[:200]!r}")
+
+
+def parse_planned_ms(text: str) -> int | None:
+    """When Spark has planned the batch, in ms since 1970; None if the file of the offset log does not say it."""
+    match [_json(line) for line in text.split("\n", 2)[1:2]]:
+        case [{"batchTimestampMs": int(planned_ms)}] if type(planned_ms) is int and 0 <= planned_ms <= TIME_MS_MAX:
+            return planned_ms
+        case _:
+            return None
 
 
 def parse_ends(text: str) -> Ends:

@@ -6,7 +6,8 @@
 Spark makes the writer anew for each micro-batch and again for its commit, in another process. So nothing is kept here:
 what a commit needs comes with the tasks' messages, and whether a batch was committed before is for the node to know. A
 commit that is repeated, after a lost answer or in a replay after a crash of the driver, is answered "already
-committed".
+committed". That it is the same batch, and was not planned anew from an older copy of the checkpoint, the node tells by
+when it was planned, which the checkpoint's offset log knows (`Plan`).
 
 A stream's sink has one name for its life, `transactionalId` or `spark-<query id>`. A batch write is a sink of its own
 with one batch, which is forgotten when it is committed: who runs it again writes again, as with any format. Inside of
@@ -18,13 +19,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyspark_fairlog.native import NOT_THERE, Native, NativeError, Offsets
-from pyspark_fairlog.offset_log import OffsetLogRefused, planned_ends
+from pyspark_fairlog.offset_log import OffsetLogRefused, is_local, parse_ends, parse_planned_ms, read_plan
 from pyspark_fairlog.persistence import PATIENCE_S, WORK_S, persistently
 from pyspark_fairlog.rows import columns
 from pyspark_fairlog.sink_options import SinkOptions, parse
@@ -70,7 +72,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         lanes = _lanes(messages)
         if lanes:
             assert lanes[0].identity.batch == batchId
-            commit_lanes(lanes, self._options, source_offsets(lanes[0].identity, self._options))
+            commit_lanes(lanes, self._options, plan_of(lanes[0].identity, self._options))
         # else: the data frame had no partition, not even an empty one; there is nothing to publish
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
@@ -105,9 +107,9 @@ class BatchWriter(DataSourceArrowWriter):
         lanes = _lanes(messages)
         if self._identity is None:
             if lanes:
-                commit_lanes(lanes, self._options, source_offsets(lanes[0].identity, self._options))
+                commit_lanes(lanes, self._options, plan_of(lanes[0].identity, self._options))
         elif any(lane.records for lane in lanes):
-            commit_lanes(lanes, self._options, None, unknown=LOOK_FIRST)
+            commit_lanes(lanes, self._options, Plan(), unknown=LOOK_FIRST)
             _forget(self._identity, self._options, PATIENCE_S)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -120,27 +122,42 @@ class BatchWriter(DataSourceArrowWriter):
             give_up(lanes[0].identity, self._options)
 
 
-def source_offsets(identity: BatchIdentity, options: SinkOptions) -> Offsets | None:
-    """Where the micro-batch's sources end, for the option commitGroup; None without it. Raises SinkError."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the checkpoint says of a micro-batch, as far as it is known."""
+
+    planned_ms: int | None = None
+    """When Spark has planned it."""
+    offsets: Offsets | None = None
+    """Where its sources end, for the option commitGroup; None without it."""
+
+
+def plan_of(identity: BatchIdentity, options: SinkOptions) -> Plan:
+    """The micro-batch's plan. Raises SinkError if it is not known, and commitGroup needs it.
+
+    Without that option only a checkpoint in the local file system is looked into: another one may take long to answer,
+    or never, and the commit waits.
+    """
     group, checkpoint = options.commit_group, options.checkpoint
-    if group is None or checkpoint is None:
-        return None
+    if checkpoint is None or (group is None and not is_local(checkpoint)):
+        return Plan()
     try:
-        ends = planned_ends(checkpoint, identity.query, identity.batch)
+        text = read_plan(checkpoint, identity.query, identity.batch)
+        ends = parse_ends(text) if group is not None else ()
     except OffsetLogRefused as error:
+        if group is None:
+            return Plan()
         raise SinkError(f"the offsets of {identity} for the group {group!r} are not known: {error}") from error
-    return Offsets(group, ends) if ends else None
+    return Plan(parse_planned_ms(text), Offsets(group, ends) if group is not None and ends else None)
 
 
-def commit_lanes(
-    lanes: Sequence[LaneWritten], options: SinkOptions, offsets: Offsets | None, *, unknown: str = ASK_AGAIN
-) -> None:
+def commit_lanes(lanes: Sequence[LaneWritten], options: SinkOptions, plan: Plan, *, unknown: str = ASK_AGAIN) -> None:
     """Have the node publish these lanes of one batch as one; done already is as good. Raises SinkError.
 
     Offsets in topics that are not there are left out: a topic may be deleted behind the plan of a batch, which stays
     as it is in each replay. `unknown` is what to do if it cannot be learned whether the batch is committed.
     """
-    identity = lanes[0].identity
+    identity, offsets = lanes[0].identity, plan.offsets
     assert all(lane.identity == identity for lane in lanes), "all messages are of one batch"
     winners = [(lane.partition, lane.attempt, lane.records) for lane in lanes if lane.records]
     try:
@@ -152,6 +169,7 @@ def commit_lanes(
                 batch=identity.batch,
                 winners=winners,
                 offsets=offsets,
+                planned_ms=plan.planned_ms,
             ),
             options.bootstrap,
             work_s=WORK_S,
@@ -161,7 +179,7 @@ def commit_lanes(
             there = _there(offsets, options)
             if there != offsets:
                 _log.warning("the group %r is committed without what is not there: %s", offsets.group, error)
-                return commit_lanes(lanes, options, there, unknown=unknown)
+                return commit_lanes(lanes, options, replace(plan, offsets=there), unknown=unknown)
         if isinstance(error, NativeError) and error.kind != EFFECT_UNKNOWN:
             raise SinkError(f"{identity} is not committed: {said(error)}") from error
         raise SinkError(

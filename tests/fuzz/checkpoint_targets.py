@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pyspark_fairlog.offset_log import OffsetLogRefused, parse_ends, parse_query
+from pyspark_fairlog.offset_log import OffsetLogRefused, parse_ends, parse_planned_ms, parse_query
 from pyspark_fairlog.options import OptionRefused
 from pyspark_fairlog.pipeline.parquet import OWNER, own
 from pyspark_fairlog.pipeline.plan import PlanError
@@ -53,6 +53,7 @@ def read_offset_log(data: bytes) -> None:
     for parse in (parse_ends, parse_query):
         with suppress(OffsetLogRefused):
             parse(text)
+    parse_planned_ms(text)
 
 
 def read_owner(data: bytes) -> None:

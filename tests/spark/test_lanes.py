@@ -15,7 +15,7 @@ from pyspark_fairlog import writing
 from pyspark_fairlog.native import Native
 from pyspark_fairlog.persistence import WORK_S
 from pyspark_fairlog.rows import Columns
-from pyspark_fairlog.sink import commit_lanes
+from pyspark_fairlog.sink import Plan, commit_lanes
 from pyspark_fairlog.sink_options import SinkOptions
 from pyspark_fairlog.writing import BatchIdentity, LaneWritten, SinkError, write_lane
 from scripts.node_process import NodeProcess
@@ -71,7 +71,7 @@ def write(node: NodeProcess, monkeypatch: pytest.MonkeyPatch) -> Callable[..., L
 
 
 def commit(node: NodeProcess, *lanes: LaneWritten) -> None:
-    commit_lanes(lanes, SinkOptions(node.address), None)
+    commit_lanes(lanes, SinkOptions(node.address), Plan())
 
 
 def open_lanes(node: NodeProcess) -> tuple[str, ...]:

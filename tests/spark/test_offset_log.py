@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_fairlog.offset_log import OffsetLogRefused, parse_ends, planned_ends
+from pyspark_fairlog.offset_log import OffsetLogRefused, is_local, parse_ends, parse_planned_ms, read_plan
 
 METADATA = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
 ORDERS = '{"orders":{"0":42,"1":40}}'
@@ -60,6 +60,27 @@ def test_log_that_is_not_understood_is_refused(text: str, said: str) -> None:
         parse_ends(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "planned_ms"),
+    [
+        (log(ORDERS), 1),
+        (log(), 1),
+        ("v1", None),
+        ("", None),
+        ("v1\n{}\n" + ORDERS, None),
+        ("v1\n[]\n" + METADATA, None),
+        ('v1\n{"batchTimestampMs":true}', None),
+        ('v1\n{"batchTimestampMs":"1"}', None),
+        ('v1\n{"batchTimestampMs":-1}', None),
+        ('v1\n{"batchTimestampMs":9223372036854775808}', None),
+        ('v1\n{"batchTimestampMs":' + "9" * 5000 + "}", None),
+    ],
+)
+def test_time_of_the_plan_is_in_the_second_line(text: str, planned_ms: int | None) -> None:
+    """None of what is no time is believed: a commit names it only if it is known."""
+    assert parse_planned_ms(text) == planned_ms
+
+
 def written(checkpoint: Path) -> Path:
     (checkpoint / "offsets").mkdir(parents=True)
     (checkpoint / "metadata").write_text('{"id":"q"}')
@@ -70,16 +91,17 @@ def written(checkpoint: Path) -> Path:
 @pytest.mark.parametrize("form", ["{}", "file:{}", "file://{}"])
 def test_checkpoint_is_read_by_path_and_by_uri(tmp_path: Path, form: str) -> None:
     checkpoint = form.format(written(tmp_path / "a checkpoint"))
-    assert planned_ends(checkpoint, "q", 7) == (("orders", 0, 42), ("orders", 1, 40))
+    assert is_local(checkpoint)
+    assert read_plan(checkpoint, "q", 7) == log(ORDERS)
 
 
 def test_checkpoint_of_another_query_is_refused(tmp_path: Path) -> None:
     """Of a restart under the same sink, say, with another checkpoint beside it."""
     with pytest.raises(OffsetLogRefused, match="another query"):
-        planned_ends(str(written(tmp_path / "c")), "other", 7)
+        read_plan(str(written(tmp_path / "c")), "other", 7)
 
 
 @pytest.mark.parametrize("checkpoint", ["{}/none", "file://{}/none", "gopher://{}/none"])
 def test_checkpoint_that_cannot_be_read_is_refused_by_name(tmp_path: Path, checkpoint: str) -> None:
     with pytest.raises(OffsetLogRefused, match="none"):
-        planned_ends(checkpoint.format(tmp_path), "q", 7)
+        read_plan(checkpoint.format(tmp_path), "q", 7)

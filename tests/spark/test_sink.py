@@ -97,6 +97,7 @@ def test_commit_names_the_lanes_that_have_rows(node: RecordingNode) -> None:
                 "batch": 7,
                 "winners": [(0, 11, 5), (2, 17, 3)],
                 "offsets": None,
+                "planned_ms": None,
             },
         )
     ]
@@ -154,6 +155,29 @@ def test_offsets_in_topics_that_were_deleted_are_left_out_of_the_commit(node: Re
     writer.commit(LANES, 7)
     assert node.asked[-1][1]["offsets"] is None
     assert node.asked[-1][1]["winners"] == [(0, 11, 5), (2, 17, 3)]
+
+
+@pytest.mark.parametrize("options", [{}, {"commitGroup": "readers"}], ids=["alone", "with a group"])
+def test_commit_tells_when_the_batch_was_planned(node: RecordingNode, tmp_path: Path, options: dict[str, str]) -> None:
+    """So that one planned anew is not taken for a replay; with and without sources that read topics."""
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "metadata").write_text('{"id":"query"}')
+    (tmp_path / "offsets" / "7").write_text('v1\n{"batchTimestampMs":1763632800000}\n{"orders":{"0":42}}')
+    stream_writer(checkpointLocation=str(tmp_path), **options).commit(LANES, 7)
+    assert node.asked[0][1]["planned_ms"] == 1_763_632_800_000
+
+
+@pytest.mark.parametrize("checkpoint", ["{}", "hdfs://nowhere/c"], ids=["not there", "of another file system"])
+def test_commit_does_without_a_plan_that_is_not_known(node: RecordingNode, tmp_path: Path, checkpoint: str) -> None:
+    """Nothing else needs the checkpoint; and one that is far away would be waited for in each commit."""
+    stream_writer(checkpointLocation=checkpoint.format(tmp_path / "none")).commit(LANES, 7)
+    assert node.asked[0][1]["planned_ms"] is None
+
+
+def test_commit_of_a_batch_that_was_planned_anew_says_what_to_do(node: RecordingNode) -> None:
+    node.refuse["commit"] = NativeError("set-back", "the checkpoint is an older copy")
+    with pytest.raises(SinkError, match=r"batch 7.*is not committed: .*an older copy.*set-back.*newest checkpoint"):
+        stream_writer().commit(LANES, 7)
 
 
 def test_commit_whose_offsets_are_not_known_is_refused(node: RecordingNode, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,37 @@ def test_group_of_a_batch_that_is_refused_stays_where_it_was(
         copy(spark, node, tmp_path / "second", commitGroup="readers", transactionalId="totals")
     assert committed(node, "readers")[0] == 1
     assert numbers(node.address, least=1) == [1]
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_checkpoint_that_was_set_back_is_refused_and_skips_nothing(
+    spark: SparkSession, node: NodeProcess, tmp_path: Path, batches: int
+) -> None:
+    """Its batches are planned anew, with what has come since, and are no replays; the newest checkpoint goes on."""
+    topics.make(node.address, "orders", 2)
+    current, older, newest = (tmp_path / name for name in ("current", "older", "newest"))
+
+    def write_ten(first: int) -> None:
+        topics.produce(node.address, "orders", [str(number).encode() for number in range(first, first + 10)])
+
+    write_ten(0)
+    copy(spark, node, current)
+    shutil.copytree(current, older)
+    for batch in range(1, 1 + batches):
+        write_ten(10 * batch)
+        copy(spark, node, current)
+    current.rename(newest)
+    older.rename(current)
+    there = 10 * (1 + batches)
+    write_ten(there)
+    for _ in range(2):  # what it has planned anew stands in the checkpoint from the first time on
+        with pytest.raises(Exception, match=r"checkpoint is an older copy.*set-back.*newest checkpoint"):
+            copy(spark, node, current)
+    assert numbers(node.address) == list(range(there))
+    shutil.rmtree(current)
+    newest.rename(current)
+    copy(spark, node, current)
+    assert numbers(node.address, least=there + 10) == list(range(there + 10))
 
 
 def test_write_inside_of_foreach_batch_counts_once_over_a_replay(
