@@ -217,7 +217,8 @@ async def test_plan_on_its_way_is_known_and_outlives_a_crash(running, logs, nurs
     running.participants.copying = trio.Event()
     ask(nursery, running.coordinator.commit_batch(commit(*await write_batch(running, logs), planned_ms=7)))
     await settle()
-    refused(await running.coordinator.commit_batch(commit(planned_ms=8)), SinkRefusal.SET_BACK)
+    with trio.fail_after(1):
+        refused(await running.coordinator.commit_batch(commit(planned_ms=8)), SinkRefusal.SET_BACK)
     after = await recovered(running.imaged(), nursery)
     refused(await after.coordinator.commit_batch(commit(planned_ms=8)), SinkRefusal.SET_BACK)
     assert (await after.coordinator.commit_batch(commit(planned_ms=7))).already
