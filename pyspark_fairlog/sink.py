@@ -47,6 +47,10 @@ UNKNOWN_SINK = "unknown-sink"
 """What the node says of a sink that nobody has joined."""
 
 ASK_AGAIN = "start the query again: it asks again, and nothing is lost or written twice"
+PASSED_BY = (
+    "Spark runs a query with a continuous trigger past a sink in Python, and would note its rows as written; "
+    "give it another trigger, and a new checkpoint"
+)
 LOOK_FIRST = "look whether its rows are in the topic before the job is run again: that would write them again"
 
 ABORT_S = 5.0
@@ -73,6 +77,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if lanes:
             assert lanes[0].identity.batch == batchId
             commit_lanes(lanes, self._options, plan_of(lanes[0].identity, self._options))
+        elif len(messages) > 1:
+            raise SinkError(f"batch {batchId} has nothing of any of its {len(messages)} tasks: {PASSED_BY}")
         # else: the data frame had no partition, not even an empty one; there is nothing to publish
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
@@ -217,7 +223,9 @@ def _forget(identity: BatchIdentity, options: SinkOptions, patience_s: float) ->
 
 
 def _lanes(messages: Sequence[WriterCommitMessage | None]) -> list[LaneWritten]:
-    """Of a task that has failed, and of a data frame without partitions, Spark has a None."""
+    """Of a task that has failed, and of a data frame without partitions, Spark has one None; of an epoch of its
+    continuous processing as many as there are partitions.
+    """
     return [message for message in messages if isinstance(message, LaneWritten)]
 
 

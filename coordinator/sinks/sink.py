@@ -26,7 +26,6 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from coordinator import events as ev
 from coordinator.answers import Granted, Refusal
@@ -191,9 +190,9 @@ class Sink:
         if planned_ms is not None and fence.planned_ms is not None and planned_ms != fence.planned_ms:
             return SinkRefused(
                 SinkRefusal.SET_BACK,
-                f"batch {batch} of sink {self.name!r} is committed as it was planned at {_utc(fence.planned_ms)}, and "
-                f"this one was planned at {_utc(planned_ms)}, so other records may be in it: the query's checkpoint is "
-                "an older copy",
+                f"batch {batch} of sink {self.name!r} is committed as it was planned at {fence.planned_ms}, and this "
+                f"one was planned at {planned_ms} (Unix times in ms), so other records may be in it: the query's "
+                "checkpoint is an older copy",
             )
         return BatchCommitted(batch, fence.placements, already=True)
 
@@ -372,14 +371,6 @@ def _check_number(what: str, number: int, *, least: int = 0) -> SinkRefused | No
     if least <= number <= _NUMBER_MAX:
         return None
     return _bad(f"the {what} must be a number from {least} to {_NUMBER_MAX}, and not {number}")
-
-
-def _utc(time_ms: int) -> str:
-    """For people; what is no time of theirs stays a number."""
-    try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (OverflowError, ValueError, OSError):
-        return f"{time_ms} ms"
 
 
 def _bad(sentence: str) -> SinkRefused:

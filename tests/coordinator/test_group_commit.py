@@ -202,7 +202,7 @@ async def test_last_batch_is_refused_if_it_was_planned_anew(running, logs, nurse
     why = refused(
         await world.coordinator.commit_batch(commit(run="r3", planned_ms=1_763_632_860_500)), SinkRefusal.SET_BACK
     )
-    assert "planned at 2025-11-20T10:00:00.000+00:00, and this one was planned at 2025-11-20T10:01:00.500" in why
+    assert "planned at 1763632800000, and this one was planned at 1763632860500" in why
     assert await world.coordinator.commit_batch(commit(run="r2", planned_ms=1_763_632_800_000)) == again
 
 

@@ -220,7 +220,7 @@ def test_batch_that_was_planned_anew_is_refused_also_by_a_restarted_node(fresh_n
     fresh_node.start()
     again = Job(fresh_node, "planned", "run-2")
     with again.connect() as native:
-        with pytest.raises(NativeError, match=r"planned at 1970-01-01T00:00:01\.000.*planned at .*02\.000") as refused:
+        with pytest.raises(NativeError, match=r"planned at 1000, .* planned at 2000 ") as refused:
             native.commit(**again.of(0), winners=[], planned_ms=2_000)
         assert refused.value.kind == "set-back"
         repeated = native.commit(**again.of(0), winners=[], planned_ms=1_000)

@@ -124,6 +124,13 @@ def test_commit_without_any_message_asks_for_nothing(node: RecordingNode) -> Non
     assert not node.asked
 
 
+def test_commit_of_tasks_that_have_all_written_nothing_down_is_refused(node: RecordingNode) -> None:
+    """Not even an empty lane: Spark has not called `write`."""
+    with pytest.raises(SinkError, match=r"batch 7 has nothing of any of its 2 tasks: .*continuous trigger"):
+        stream_writer().commit([None, None], 7)
+    assert not node.asked
+
+
 def test_commit_takes_the_planned_offsets_along(node: RecordingNode, tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     (tmp_path / "metadata").write_text('{"id":"query"}')
