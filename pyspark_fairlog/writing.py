@@ -66,10 +66,8 @@ ADVICE = {
         "start the query from its newest checkpoint; if there is none, it has to begin as a new query, with a new "
         "checkpoint and another transactionalId"
     ),
-    "lane-aborted": (
-        "if the batch took longer than the option kafka.transaction.timeout.ms allows (15 minutes, and no more than "
-        "the node's transactions.max_timeout_ms), give it more time, or less to do"
-    ),
+    "lane-aborted": MORE_TIME,
+    "unknown-lane": MORE_TIME,
 }
 """What a user of the sink can do about a refusal, where the node's sentence cannot know it."""
 
