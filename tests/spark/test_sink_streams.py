@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from scripts.node_process import NodeProcess
 from tests.spark import topics
-from tests.spark.counting import PARTS, ROWS, TOPIC, assert_counted, create_topic, numbers, wait_for_batch
+from tests.spark.counting import PARTS, ROWS, RUN_S, TOPIC, assert_counted, create_topic, numbers, wait_for_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -113,6 +114,34 @@ def test_checkpoint_that_was_set_back_is_refused_and_skips_nothing(
     newest.rename(current)
     copy(spark, node, current)
     assert numbers(node.address, least=there + 10) == list(range(there + 10))
+
+
+def test_continuous_trigger_comes_to_a_stand_and_skips_nothing(
+    spark: SparkSession, node: NodeProcess, tmp_path: Path
+) -> None:
+    """Spark would note the epochs of a source that has it as done, and never calls `write` of a sink in Python."""
+    ticks = spark.readStream.format("rate").options(rowsPerSecond="10", numPartitions="2").load()
+    query = (
+        ticks.selectExpr("CAST(value AS STRING) AS value")
+        .writeStream.format("fairlog")
+        .options(**{"kafka.bootstrap.servers": node.address, "topic": TOPIC})
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(continuous="1 second")
+        .start()
+    )
+    deadline = time.monotonic() + RUN_S
+    try:
+        while len(numbered(tmp_path / "checkpoint" / "offsets")) < 3:
+            assert time.monotonic() < deadline, "no epochs go by"
+            assert not query.awaitTermination(1), query.exception()
+        assert not numbered(tmp_path / "checkpoint" / "commits")
+    finally:
+        query.stop()
+
+
+def numbered(directory: Path) -> list[int]:
+    """What a log of a checkpoint has."""
+    return sorted(int(entry.name) for entry in directory.glob("[0-9]*"))
 
 
 def test_write_inside_of_foreach_batch_counts_once_over_a_replay(
