@@ -279,6 +279,8 @@ class MemoryDataLogs:
         self.reads = 0
         self.ahead = False
         """While set, the data logs already hold what the leaders have not announced."""
+        self.damaged = False
+        """While set, what is read of a batch is too short to be one."""
 
     def read(self, requests: Sequence[ReadRequest], *, bytes_max: int) -> list[ReadAnswer]:
         self.reads += 1
@@ -303,7 +305,7 @@ class MemoryDataLogs:
                 size = sum(map(len, taken)) + len(batch)
                 if size > min(left, request.bytes_max) and not (left == bytes_max and not taken):
                     break
-                taken.append(batch)
+                taken.append(batch[:7] if self.damaged else batch)
             left -= sum(map(len, taken))
             aborted = tuple(self._leaders.aborted.get(request.log, ())) if request.committed_only and taken else ()
             answers.append(ReadResult(request.log, taken, end, start, stable, aborted))

@@ -10,7 +10,7 @@ from fairlog.kafka.answer_budget import AnswerBudget, AnswerRoom
 from fairlog.kafka.api import Context
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import api_01_fetch
-from fairlog_types import Offset
+from fairlog_types import CorruptStorage, Offset
 
 FETCH, PRODUCE = 1, 0
 ALL_VERSIONS = pytest.mark.parametrize("version", range(api_01_fetch.SERVED.min, api_01_fetch.SERVED.max + 1))
@@ -288,6 +288,15 @@ async def test_offset_out_of_range_is_answered_at_once(ask, memory, fill, offset
     fill()
     answer = lines(await ask(FETCH, 12, **request(memory, {0: offset}, max_wait_ms=60_000)))[0]
     assert (answer.error_code, answer.high_watermark) == (ErrorCode.OFFSET_OUT_OF_RANGE, 2)
+
+
+async def test_batch_that_is_damaged_is_said_to_be_damage(ask, memory, fill):
+    """Which ends the node, as whoever meets it: no client can help it."""
+    memory.topics.create_now("t")
+    fill(batches=2)
+    memory.data_logs.damaged = True
+    with pytest.raises(CorruptStorage, match="the batch at or behind offset 0 is none: .* 7 bytes"):
+        await ask(FETCH, 12, **request(memory, {0: 0}))
 
 
 async def test_offset_read_ahead_of_the_announcement_is_in_range(ask, memory, fill):

@@ -35,7 +35,7 @@ from uuid import UUID
 
 import trio
 
-from datalog.batch import parse_stored_header
+from datalog.batch import BadBatch, parse_stored_header
 from datalog.interface import AbortedTransaction, LogMissing, OffsetOutOfRange, ReadAnswer, ReadRequest
 from fairlog.broker import Broker
 from fairlog.kafka.answer_budget import AnswerRoom
@@ -43,7 +43,7 @@ from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
-from fairlog_types import LogId, Offset
+from fairlog_types import CorruptStorage, LogId, Offset
 
 SERVED = Versions(4, 16)
 FLEXIBLE_FROM = 12
@@ -274,7 +274,7 @@ def _is_behind(broker: Broker, partition: _Partition) -> bool:
 
 
 def _take(partition: _Partition, answer: ReadAnswer, *, room: int, first: bool) -> int:
-    """Put what was read into the line; answers the bytes taken."""
+    """Put what was read into the line; answers the bytes taken. Raises CorruptStorage if no batch was read."""
     if isinstance(answer, LogMissing):
         partition.error, partition.full = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True
         return 0
@@ -291,7 +291,11 @@ def _take(partition: _Partition, answer: ReadAnswer, *, room: int, first: bool) 
     partition.batches += answer.batches
     partition.aborted.update(dict.fromkeys(answer.aborted))
     partition.bytes_left -= size
-    partition.position = parse_stored_header(answer.batches[-1]).last_offset + 1
+    try:
+        partition.position = parse_stored_header(answer.batches[-1]).last_offset + 1
+    except BadBatch as error:
+        damage = f"data log {partition.log}: the batch at or behind offset {partition.position} is none: {error}"
+        raise CorruptStorage(damage) from error
     partition.full = partition.bytes_left <= 0 or partition.position < partition.readable_end
     return size
 
