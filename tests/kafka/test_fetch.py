@@ -295,7 +295,7 @@ async def test_batch_that_is_damaged_is_said_to_be_damage(ask, memory, fill):
     memory.topics.create_now("t")
     fill(batches=2)
     memory.data_logs.damaged = True
-    with pytest.raises(CorruptStorage, match="the batch at or behind offset 0 is none: .* 7 bytes"):
+    with pytest.raises(CorruptStorage, match=r"the batch at or behind offset 0 is none: .* 7 bytes"):
         await ask(FETCH, 12, **request(memory, {0: 0}))
 
 
