@@ -8,6 +8,7 @@ rest themselves. Elsewhere the system's directory for temporary files serves. St
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -22,8 +23,7 @@ ROOM = 8 << 30
 @contextmanager
 def directory() -> Iterator[Path]:
     """A new directory, which goes at the end. If the program exits before, it stays, to be looked at, and is named."""
-    in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM
-    made = Path(tempfile.mkdtemp(prefix="fairlog-tests-", dir=MEMORY if in_memory else None))
+    made = Path(tempfile.mkdtemp(prefix="fairlog-tests-", dir=MEMORY if _serves() else None))
     made.chmod(0o711)  # some tests read as another user
     try:
         yield made
@@ -31,3 +31,11 @@ def directory() -> Iterator[Path]:
         print(f"what is left of the tests is in {made}", flush=True)
         raise
     shutil.rmtree(made, ignore_errors=True)
+
+
+def _serves() -> bool:
+    """Is there memory, with room, and may the tests run what they have compiled there?"""
+    if not MEMORY.is_dir():
+        return False
+    system = os.statvfs(MEMORY)
+    return system.f_bavail * system.f_frsize >= ROOM and not system.f_flag & os.ST_NOEXEC
