@@ -373,7 +373,7 @@ def test_topic_deleted_inside_a_transaction_does_not_hold_it_up(
         admin.delete_topics([doomed])[doomed].result(timeout=WAIT_S)
         started = time.monotonic()
         producer.commit()
-        assert time.monotonic() - started < WAIT_S, "the client asked until it was given up"
+        assert time.monotonic() - started < WAIT_S / 3
         producer.begin()
         producer.send(other, 0, b"next")
         producer.commit()
@@ -402,7 +402,7 @@ def test_topic_deleted_before_a_transaction_ends_it_at_once(
             producer.send(topic, 0, b"lost")
         with pytest.raises(ClientError):
             producer.flush()
-        assert time.monotonic() - started < WAIT_S, "the client asked until it was given up"
+        assert time.monotonic() - started < WAIT_S / 3
         if client is not AIOKAFKA:
             producer.abort()
             producer.begin()

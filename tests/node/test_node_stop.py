@@ -72,7 +72,7 @@ def test_stop_does_not_outlast_the_grace(new_node: NewNode) -> None:
         began = time.monotonic()
         node.terminate()
         assert node.wait_end(PATIENCE_S) == 0, "it waits for a client that does not read"
-        assert 6 <= time.monotonic() - began < 8 + PATIENCE_S / 2
+        assert 6 <= time.monotonic() - began < 10
     # By the node's own clock not even the last quarter was over: behind that it says that files are left open.
     assert "stopped without closing" not in node.log_tail()
     assert (node.data_dir / "last-run").read_text().endswith(" closed\n")

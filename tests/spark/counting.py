@@ -33,7 +33,7 @@ STATE = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
 }
 """With this format a batch's state is known by which attempt saved it: what a replay does not save is missed."""
-RUN_S = 600.0
+RUN_S = 240.0
 VISIBLE_S = 30.0
 POLL_S = 0.05
 
