@@ -39,11 +39,6 @@ def main(arguments: list[str] | None = None) -> int:
     for command in (checking, running):
         command.add_argument("--json", action="store_true", help="the verdict as JSON")
         command.add_argument("--examples", type=int, default=EXAMPLES, help="of each anomaly show so many")
-        command.add_argument(
-            "--latency-ratio",
-            type=float,
-            help="records beside an open transaction may take so many times as long to be seen as others",
-        )
     options = parser.parse_args(arguments)
     if options.command == "run":
         # They need a node and real clients; checking needs neither.
@@ -74,7 +69,7 @@ def _compare(files: Sequence[Path]) -> int:
 def _check(options: argparse.Namespace) -> int:
     try:
         with options.file.open(encoding="utf-8") as lines:
-            verdict = check(read_history(lines), latency_ratio_max=options.latency_ratio, examples=options.examples)
+            verdict = check(read_history(lines), examples=options.examples)
     except (BadHistory, OSError, UnicodeDecodeError) as error:
         print(f"{options.file}: {error}", file=sys.stderr)  # noqa: T201
         return 2

@@ -89,16 +89,13 @@ G_SINGLE = AnomalyKind(
     "G-single", "a reading of several partitions at once saw a part of what was committed: one rw edge", ADYA, JOURNAL
 )
 G2 = AnomalyKind("G2", "readings at once saw commits in different orders: several rw edges", ADYA, JOURNAL)
-DELAYED = AnomalyKind(
-    "delayed-by-open",
-    "commits beside an open transaction were seen later than the caller's bound allows",
-    OURS,
-    JOURNAL,
+HELD = AnomalyKind(
+    "held-by-open", "beside a transaction that stays open, commits are seen only when that one has ended", OURS, JOURNAL
 )
 
 KINDS = (
     ABORTED_READ, PLAIN_ABORTED_READ, PRECOMMITTED_READ, EARLY_READ, PLAIN_EARLY_READ, PHANTOM,
     LOST_WRITE, TORN_TRANSACTION, DUPLICATE, INCONSISTENT_OFFSET,
     POLL_SKIP, NONMONOTONIC_POLL, NONMONOTONIC_SEND, CONSUMED_TWICE, CONSUMED_NEVER,
-    OFFSET_GAP, INTERLEAVED, GROUP_ORDER, G0, G1C, G_SINGLE, G2, DELAYED,
+    OFFSET_GAP, INTERLEAVED, GROUP_ORDER, G0, G1C, G_SINGLE, G2, HELD,
 )  # fmt: skip

@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tests.history import cycles, latency, order_checks, record_checks
+from tests.history import cycles, held, latency, order_checks, record_checks
 from tests.history.anomalies import KINDS, Anomaly, AnomalyKind
+from tests.history.held import AllBeside
 from tests.history.latency import AllDelays
 from tests.history.operations import History, Kind, Mode
 from tests.history.versions import versions_of
@@ -43,6 +44,8 @@ class Verdict:
     found: Mapping[AnomalyKind, Found]
     """By kind, in the catalogue's order; only what was found."""
     delays: AllDelays
+    beside: AllBeside
+    """What was judged beside transactions that were left open."""
     has_finals: bool
     """Whether partitions were read to their ends; if not, lost writes have not been looked for."""
 
@@ -56,14 +59,13 @@ class Verdict:
         return not self.violations
 
 
-def check(history: History, *, latency_ratio_max: float | None = None, examples: int = EXAMPLES) -> Verdict:
+def check(history: History, *, examples: int = EXAMPLES) -> Verdict:
     """Look for every anomaly of the catalogue; of each kind keep the first `examples`.
 
-    With `latency_ratio_max`, records beside an open transaction may take so many times as long to be seen as others.
     Raises BadHistory if a value was sent twice.
     """
     versions = versions_of(history)
-    found_delays = latency.delays(versions)
+    beside = held.beside_open(versions)
     everything: Iterable[Anomaly] = itertools.chain(
         versions.conflicts,
         record_checks.reads(versions),
@@ -73,7 +75,7 @@ def check(history: History, *, latency_ratio_max: float | None = None, examples:
         order_checks.sending(versions),
         order_checks.transactions(versions),
         cycles.cycles(versions),
-        latency.delayed(found_delays, latency_ratio_max),
+        held.held(beside),
     )
     counts: Counter[AnomalyKind] = Counter()
     kept: dict[AnomalyKind, list[Anomaly]] = {}
@@ -88,6 +90,7 @@ def check(history: History, *, latency_ratio_max: float | None = None, examples:
         records_sent=sum(1 for each in history.operations for _send in each.sends()),
         records_read=sum(len(poll.records) for each in history.operations for poll in each.polls()),
         found={kind: Found(counts[kind], tuple(kept.get(kind, ()))) for kind in KINDS if counts[kind]},
-        delays=found_delays,
+        delays=latency.delays(versions),
+        beside=beside,
         has_finals=any(each.kind is Kind.FINAL for each in history.operations),
     )

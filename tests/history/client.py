@@ -13,8 +13,8 @@ import signal
 from pathlib import Path
 
 from tests.history.consuming import tail, take_cuts
-from tests.history.layout import Role, transactional_id
-from tests.history.producing import write_plain, write_transactions
+from tests.history.layout import BESIDE, Role, transactional_id
+from tests.history.producing import leave_open, write_plain, write_transactions
 from tests.history.recorder import Recorder
 from tests.history.transforming import transform
 
@@ -47,6 +47,9 @@ def main() -> None:
         match options.role:
             case Role.WRITER:
                 write_transactions(options.address, name, recorder, rng, going)
+            case Role.HOLDER:
+                with Recorder(options.part, f"{process}{BESIDE}") as beside:
+                    leave_open(options.address, name, recorder, beside, rng, going)
             case Role.PLAIN:
                 write_plain(options.address, recorder, rng, going)
             case Role.TRANSFORMER:

@@ -28,6 +28,10 @@ def _lines(verdicts: Sequence[Verdict]) -> Iterator[Sequence[str]]:
     where = "median: alone, beside an open transaction"
     yield [f"a commit is seen after its answer, {where}", *(_delays(v.delays.transactions) for v in verdicts)]
     yield [f"a plain record is, {where}", *(_delays(v.delays.plain) for v in verdicts)]
+    yield [
+        "held by an open transaction, in pairs of it and a partition: commits, plain records",
+        *(_beside(v) for v in verdicts),
+    ]
     yield ["violations", *(str(sum(found.count for found in v.violations.values())) for v in verdicts)]
     kinds = dict.fromkeys(kind for verdict in verdicts for kind in verdict.found)
     for kind in kinds:
@@ -51,6 +55,11 @@ def _transactions(verdict: Verdict) -> str:
 
 def _delays(delays: Delays) -> str:
     return ", ".join("–" if each is None else f"{each / 1000:,.1f} ms" for each in (delays.alone_us, delays.beside_us))
+
+
+def _beside(verdict: Verdict) -> str:
+    both = (verdict.beside.transactions, verdict.beside.plain)
+    return ", ".join(f"{len(each.held)} of {len(each.pairs)}" if each.judged else "–" for each in both)
 
 
 def _count(verdict: Verdict, name: str) -> str:

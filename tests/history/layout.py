@@ -14,11 +14,15 @@ PARTITIONS = tuple((topic, index) for topic, count in TOPICS.items() for index i
 TRANSFORMERS = "transformers"
 """The transformers' consumer group."""
 
+BESIDE = "-beside"
+"""Ends the name under which a holder's plain records stand in the history, beside its open transaction."""
+
 
 class Role(Enum):
     """What a client does all its life."""
 
     WRITER = "writer"
+    HOLDER = "holder"
     PLAIN = "plain"
     TRANSFORMER = "transformer"
     READER = "reader"
@@ -36,6 +40,7 @@ SLOTS = (
     Role.READER,
     Role.PLAIN_READER,
     Role.CUTTER,
+    Role.HOLDER,
 )
 """The clients of a workload. A slot's client is followed by the next one when it ends, however it does."""
 

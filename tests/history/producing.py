@@ -1,4 +1,4 @@
-"""The workload's producers: writers of transactions, and one of plain records. Real clients (confluent-kafka).
+"""The workload's producers: of transactions, of plain records, and of both. Real clients (confluent-kafka).
 
 A client does what its documentation says: it repeats what may be repeated, aborts when it is told to, and ends when it
 cannot go on; then the next one of its slot takes over. What is written down, and when, decides what the checker may
@@ -24,6 +24,10 @@ ABORTED_SHARE = 0.2
 HUNG_SHARE = 0.05
 HUNG_S = 1.0
 """Some transactions are left open for up to so long: nobody may have to wait for them in journal mode."""
+OPEN_SENDS = 25
+"""Others are left open until so many plain records have been sent and answered meanwhile (tests/history/held.py)."""
+REST_S = 1.0
+"""At most so long until the next one of these: with markers nobody reads on as long as one is open."""
 PAUSE_S = 0.02
 
 CLIENT: dict[str, Any] = {
@@ -140,20 +144,55 @@ def _produce(producer: TransactionalProducer, planned: list[list[Any]], rng: ran
 
 def write_plain(address: str, recorder: Recorder, rng: random.Random, going: Callable[[], bool]) -> None:
     """Records outside transactions, a few at a time, into all partitions, most of them into IN."""
-    producer = Producer(
-        PRODUCER
-        | {
-            "bootstrap.servers": address,
-            "enable.idempotence": True,
-            "message.timeout.ms": int(ANSWER_S * 1000),
-        }
-    )
+    producer = _plain_producer(address)
     inputs = [each for each in PARTITIONS if each[0] == IN]
     while going():
         chosen = [rng.choice(inputs if rng.random() < 0.8 else PARTITIONS) for _ in range(rng.randint(1, 4))]
         if not send_plain(producer, recorder, chosen):
             return
         time.sleep(rng.uniform(0, 2 * PAUSE_S))
+
+
+def _plain_producer(address: str, patience_s: float = ANSWER_S) -> Producer:
+    return Producer(
+        PRODUCER
+        | {
+            "bootstrap.servers": address,
+            "enable.idempotence": True,
+            "message.timeout.ms": int(patience_s * 1000),
+        }
+    )
+
+
+def leave_open(
+    address: str,
+    transactional_id: str,
+    recorder: Recorder,
+    beside: Recorder,
+    rng: random.Random,
+    going: Callable[[], bool],
+) -> None:
+    """Transactions over all of OUT, left open while plain records go into IN, where no transaction is.
+
+    So however slow the machine is, the broker does that much while one is open. If it does not answer, the transaction
+    ends before it times out. The plain records are `beside`'s: a process does one operation at a time.
+    """
+    producer = TransactionalProducer(address, transactional_id, recorder)
+    plain = _plain_producer(address, TRANSACTION_MS / 2000)
+    inputs = [each for each in PARTITIONS if each[0] == IN]
+    while going():
+        planned = [["send", place(*each), recorder.new_value()] for each in PARTITIONS if each[0] == OUT]
+        op = recorder.invoke("txn", group=transactional_id, micro=planned)
+        producer.begin()
+        for _send, partition, value in planned:
+            producer.send(OUT, int(partition.rpartition("/")[2]), value)
+        producer.producer.flush(ANSWER_S)
+        for _ in range(OPEN_SENDS):
+            if not going() or not send_plain(plain, beside, [rng.choice(inputs)]):
+                break
+            time.sleep(2 * PAUSE_S)
+        producer.commit(op, planned, [])
+        time.sleep(rng.uniform(0, REST_S))
 
 
 def send_plain(producer: Producer, recorder: Recorder, partitions: list[tuple[str, int]]) -> bool:

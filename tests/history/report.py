@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tests.history.anomalies import KINDS, AnomalyKind
 from tests.history.checker import Found, Verdict
+from tests.history.held import PAIRS_MIN, Beside
 from tests.history.latency import Delays
 
 
@@ -26,6 +27,9 @@ def _text_lines(verdict: Verdict) -> Iterator[str]:
     yield f"  records {verdict.records_sent:>8} sent, {verdict.records_read} read by all consumers together"
     yield f"  from the answer until it is seen: a commit {_delays(verdict.delays.transactions)}"
     yield f"  a plain record {_delays(verdict.delays.plain)}"
+    beside = verdict.beside
+    yield f"  beside transactions that were left open: {_beside('records of transactions', beside.transactions)}"
+    yield f"  {_beside('plain records', beside.plain)}"
     if not verdict.has_finals:
         yield "  no reading to the end: lost writes were not looked for"
     for kind, found in verdict.found.items():
@@ -44,6 +48,11 @@ def _delays(delays: Delays) -> str:
     ]
     ratio = "" if delays.ratio is None else f": {delays.ratio:.1f} times as long"
     return f"{parts[0]}, {parts[1]}{ratio}"
+
+
+def _beside(what: str, beside: Beside) -> str:
+    of_pairs = f"{len(beside.held)} of {len(beside.pairs)} pairs held ({beside.late} of {beside.records} {what} late)"
+    return of_pairs if beside.judged else f"{of_pairs}: not judged, that takes {PAIRS_MIN}"
 
 
 def _kind_lines(kind: AnomalyKind, found: Found, *, violation: bool) -> Iterator[str]:
@@ -80,6 +89,16 @@ def as_json(verdict: Verdict) -> str:
                         "ratio": delays.ratio,
                     }
                     for what, delays in (("transactions", verdict.delays.transactions), ("plain", verdict.delays.plain))
+                },
+                "beside_open": {
+                    what: {
+                        "judged": beside.judged,
+                        "pairs": len(beside.pairs),
+                        "pairs_held": len(beside.held),
+                        "records": beside.records,
+                        "records_late": beside.late,
+                    }
+                    for what, beside in (("transactions", verdict.beside.transactions), ("plain", verdict.beside.plain))
                 },
                 "anomalies": {
                     kind.name: {

@@ -14,6 +14,7 @@ import pytest
 from tests.history import anomalies
 from tests.history.anomalies import AnomalyKind
 from tests.history.checker import Verdict, check
+from tests.history.held import ANSWERS, PAIRS_MIN
 from tests.history.history_file import event_line, head_line, read_history
 from tests.history.operations import Mode
 from tests.history.report import as_json, as_text
@@ -109,6 +110,38 @@ SOUND: dict[str, list[Events]] = {
         txn("x", poll(P, "2", at=1), consumer_group="g"),
     ],
 }
+
+
+def left_open(number: int, *, seen: bool, sends: int = ANSWERS, cut: bool = True, plain: bool = False) -> list[Events]:
+    """A transaction "hung", and a record "w" beside it: seen while that is open, or only behind it.
+
+    Meanwhile plain records are sent to Q, and a cut is taken. Each is a second after the one of the number before.
+    """
+    at, here, there = number * 1_000_000, 2 * number, sends * number
+    hung, mine = f"hung {number}", f"w {number}"
+    elsewhere = [f"q {there + index}" for index in range(sends)]
+    operations = [
+        txn("hung", send(P, hung, here), at=(at, at + 900_000, at + 900_010)),
+        op("w", "send", send(P, mine, here + 1), at=(at + 100, None, at + 120))
+        if plain
+        else txn("w", send(P, mine, here + 1), at=(at + 100, at + 110, at + 120)),
+    ]
+    for index, value in enumerate(elsewhere):
+        start = at + 200 + index * 10
+        operations.append(op("q", "send", send(Q, value, there + index), at=(start, None, start + 5)))
+    if cut:
+        ends = {P: here, Q: there + sends}
+        operations.append(op("c", "poll", at=(at + 800_000, None, at + 800_010), ends=ends))
+    seen_us = at + (500_000 if seen else 950_000)
+    found = poll(P, mine, at=here + 1)
+    operations.append(op("r", "assign", positions={P: here + 1}, at=(seen_us, None, seen_us)))
+    operations.append(op("r", "poll", found, at=(seen_us + 1, None, seen_us + 2)))
+    return operations
+
+
+def all_left_open(count: int, **how: Any) -> list[Events]:
+    return [each for number in range(count) for each in left_open(number, **how)]
+
 
 TWO_READS = [op("r", "poll", poll(P, "1")), op("s", "poll", poll(P, "2"))]
 
@@ -308,6 +341,12 @@ PLANTED: dict[str, tuple[AnomalyKind, tuple[int, ...], list[Events]]] = {
             op("s", "poll", ends={P: 0, Q: 1}),
         ],
     ),
+    "transactions wait for the end of an open one": (anomalies.HELD, (2, 3), all_left_open(PAIRS_MIN, seen=False)),
+    "plain records wait for the end of an open transaction": (
+        anomalies.HELD,
+        (2, 3),
+        all_left_open(PAIRS_MIN, seen=False, plain=True),
+    ),
 }
 
 
@@ -332,7 +371,7 @@ def test_checker_planted_anomaly_is_found_with_its_lines(name: str) -> None:
 
 def test_checker_planted_histories_cover_the_catalogue() -> None:
     """No anomaly is without its history."""
-    assert {kind for kind, _lines, _operations in PLANTED.values()} | {anomalies.DELAYED} == set(anomalies.KINDS)
+    assert {kind for kind, _lines, _operations in PLANTED.values()} == set(anomalies.KINDS)
 
 
 @pytest.mark.parametrize("name", PLANTED)
@@ -359,18 +398,15 @@ def _visible_after(beside_us: int, alone_us: int) -> list[Events]:
     return operations
 
 
-def test_checker_delay_beside_an_open_transaction_is_held_to_the_callers_bound() -> None:
-    """Medians are compared, and the bound is the caller's; without one nothing is judged."""
-    slow = _visible_after(beside_us=50_000, alone_us=5_000)
-    assert judge(*slow).valid
-    assert judge(*_visible_after(5_000, 5_000), latency_ratio_max=2.0).valid
-    verdict = judge(*_visible_after(50_000, 5_000), latency_ratio_max=2.0)
-    assert list(verdict.violations) == [anomalies.DELAYED]
+def test_checker_delays_are_shown_and_not_judged() -> None:
+    """Medians and their ratio are in the report, however long things take."""
+    verdict = judge(*_visible_after(50_000, 5_000))
+    assert verdict.valid, as_text(verdict)
     assert verdict.delays.transactions.ratio == pytest.approx(10.0)
     assert "10.0 times as long" in as_text(verdict)
 
 
-def test_checker_delay_of_transactions_is_not_held_against_that_of_plain_records() -> None:
+def test_checker_delay_of_transactions_is_not_compared_with_that_of_plain_records() -> None:
     """A commit is seen later than a plain record, whatever else is open: only like is compared with like."""
     slow = _visible_after(beside_us=50_000, alone_us=50_000)
     quick: list[Events] = []
@@ -378,17 +414,66 @@ def test_checker_delay_of_transactions_is_not_held_against_that_of_plain_records
         at, value = 4_000_000 + number * 10_000, f"plain {number}"
         quick.append(op("p", "send", send(Q, value, number), at=(at, None, at + 20)))
         quick.append(op("r", "poll", poll(Q, value, at=number), at=(at, None, at + 20 + 5_000)))
-    verdict = judge(*slow, *quick, latency_ratio_max=2.0)
-    assert verdict.valid, as_text(verdict)
+    verdict = judge(*slow, *quick)
     assert verdict.delays.transactions.ratio == pytest.approx(1.0)
     assert (verdict.delays.plain.alone_us, verdict.delays.plain.alone_count) == (5_000, 60)
 
 
-def test_checker_few_records_beside_an_open_transaction_say_nothing() -> None:
+def test_checker_few_records_beside_an_open_transaction_have_no_ratio() -> None:
     """Medians of less than twenty records are shown, and not compared."""
-    verdict = judge(*_visible_after(50_000, 5_000)[:-20], latency_ratio_max=2.0)
-    assert verdict.valid
-    assert verdict.delays.transactions.ratio is None
+    assert judge(*_visible_after(50_000, 5_000)[:-20]).delays.transactions.ratio is None
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_checker_records_seen_beside_open_transactions_are_not_held(plain: bool) -> None:
+    """They are judged, and nothing is found; and the report says how many were."""
+    verdict = judge(*all_left_open(PAIRS_MIN, seen=True, plain=plain))
+    beside = verdict.beside.plain if plain else verdict.beside.transactions
+    assert not verdict.found, as_text(verdict)
+    assert (len(beside.pairs), beside.records, beside.late) == (PAIRS_MIN, PAIRS_MIN, 0)
+    assert f"0 of {PAIRS_MIN} pairs held" in as_text(verdict)
+
+
+@pytest.mark.parametrize("stopped", [{"sends": ANSWERS - 1}, {"cut": False}], ids=["the broker", "its readers"])
+def test_checker_record_late_on_a_machine_that_stood_still_is_not_judged(stopped: dict[str, Any]) -> None:
+    """Behind the end of the open transaction everything is seen; but nothing else went on before, or nobody looked."""
+    verdict = judge(*all_left_open(PAIRS_MIN, seen=False, **stopped))
+    assert not verdict.found, as_text(verdict)
+    assert not verdict.beside.transactions.pairs
+    assert "not judged" in as_text(verdict)
+
+
+def test_checker_few_transactions_that_hold_others_are_counted_and_say_nothing() -> None:
+    """Of fewer pairs than are judged all are held; of enough of them only half are: neither is a pattern."""
+    few = judge(*all_left_open(PAIRS_MIN - 1, seen=False))
+    assert few.valid
+    assert f"{PAIRS_MIN - 1} of {PAIRS_MIN - 1} pairs held" in as_text(few)
+    assert f"not judged, that takes {PAIRS_MIN}" in as_text(few)
+    half = [each for number in range(2 * PAIRS_MIN) for each in left_open(number, seen=number % 2 == 0)]
+    assert judge(*half).valid
+    more = [*half, *left_open(2 * PAIRS_MIN, seen=False)]
+    assert list(judge(*more).violations) == [anomalies.HELD]
+
+
+def test_checker_one_stop_of_the_copy_is_not_many_transactions_that_hold_others() -> None:
+    """A hundred records that are late beside one transaction are one pair."""
+    first, *others = (left_open(number, seen=number > 0) for number in range(PAIRS_MIN))
+    for number in range(100):
+        first.append(txn(f"w{number}", send(P, f"late {number}"), at=(105, 110, 120)))
+    verdict = judge(*first, *(each for operations in others for each in operations))
+    assert not verdict.found, as_text(verdict)
+    assert (verdict.beside.transactions.late, len(verdict.beside.transactions.held)) == (101, 1)
+
+
+def test_checker_transaction_that_was_not_committed_may_have_ended_at_any_time() -> None:
+    """A broker that is restarted aborts what is open: what is seen then was not held by it."""
+    operations = all_left_open(PAIRS_MIN, seen=False)
+    for events in operations:
+        if events[0]["process"] == "hung":
+            events[-1]["type"] = "fail"
+    verdict = judge(*operations)
+    assert not verdict.beside.transactions.pairs
+    assert anomalies.HELD not in verdict.found
 
 
 def test_report_examples_are_limited_and_the_count_is_not() -> None:

@@ -3,6 +3,9 @@
 The schedule's time stands still while a broker that was killed starts again: so one that takes long for that meets as
 many faults as another, and has as much time to work.
 
+Then nothing more is done to anybody until enough transactions have been left open, also on a slow machine, for the
+checker to say whether others wait for them (tests/history/held.py).
+
 At the end the clients come to rest, transactions that are still open are aborted by their next instances, a plain
 record is written to each partition (its answer waits until it is visible, and so all before it), and new consumers of
 both kinds read everything to the end. Then the parts of all processes are put together into one history.
@@ -13,6 +16,7 @@ What is done follows from the seed; what comes of it also depends on how process
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -30,7 +34,7 @@ from tests.clients.reading import Reader
 from tests.history.brokers import HOST, Broker, Peer, broker
 from tests.history.faults import JUMP_MAX_S, Fault, Planned, schedule
 from tests.history.history_file import head_line
-from tests.history.layout import PARTITIONS, SLOTS, TOPICS, Role, place, transactional_id
+from tests.history.layout import BESIDE, PARTITIONS, SLOTS, TOPICS, Role, place, transactional_id
 from tests.history.producing import PRODUCER, send_plain
 from tests.history.proxy import Proxy
 from tests.history.recorder import Recorder, joined
@@ -41,6 +45,10 @@ START_S = 120.0
 STOP_S = 15.0
 READ_S = 60.0
 """Patience, for what happens when all clients have come to rest."""
+LEFT_OPEN_MIN = 4
+"""So many transactions are left open until they are committed. Each is in three partitions."""
+LEFT_OPEN_S = 120.0
+"""Patience, for these; then the verdict says that there were too few."""
 RESPAWN_S = 0.2
 """A client that ends is followed after this, so that one that cannot live does not eat the machine."""
 
@@ -95,6 +103,7 @@ class Workload:
             with Recorder(parts / "faults", "faults") as self._recorder:
                 self._begin()
                 self._torture(seconds)
+                self._wait_for_the_holder()
                 self._rest()
                 self._read_all()
             self._node.stop()
@@ -195,6 +204,19 @@ class Workload:
                 self._clock.jump(JUMP_MAX_S * (2 * planned.choice - 1))
         return 0.0
 
+    def _wait_for_the_holder(self) -> None:
+        """Until enough transactions were left open, and committed."""
+        deadline = time.monotonic() + LEFT_OPEN_S
+        while self._left_open() < LEFT_OPEN_MIN and time.monotonic() < deadline:
+            if not self._node.running:
+                raise WorkloadFailed(f"the node ended by itself:\n{self._node.log_tail()}")
+            self._replace_the_dead()
+            time.sleep(RESPAWN_S)
+
+    def _left_open(self) -> int:
+        events = map(json.loads, joined((self.directory / "parts").glob(f"{Role.HOLDER.value}*")))
+        return sum(each["type"] == "ok" and not each["process"].endswith(BESIDE) for each in events)
+
     def _go_on(self, now_s: float) -> None:
         """Clients that have been stopped for long enough go on."""
         for due_s, client in self._due[:]:
@@ -221,7 +243,7 @@ class Workload:
             assert time.monotonic() < deadline, "the proxy still holds something back"
             time.sleep(TICK_S)
         for slot, role in enumerate(SLOTS):
-            if role in (Role.WRITER, Role.TRANSFORMER):
+            if role in (Role.WRITER, Role.TRANSFORMER, Role.HOLDER):
                 config = {"bootstrap.servers": self._node.address, "transactional.id": transactional_id(role, slot)}
                 Producer(PRODUCER | config).init_transactions(READ_S)
 

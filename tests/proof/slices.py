@@ -100,6 +100,7 @@ def history(seed: str, directory: Path) -> Counter[str]:
     _say(as_text(verdict))
     if not verdict.valid:
         raise PromiseBroken(", ".join(f"{found.count} × {kind.name}" for kind, found in verdict.violations.items()))
+    beside = verdict.beside
     return Counter(
         {
             Amount.OPERATIONS.value: sum(verdict.operations.values()),
@@ -107,6 +108,7 @@ def history(seed: str, directory: Path) -> Counter[str]:
             "SIGKILLs in histories": workload.counts[Fault.KILL_NODE],
             "records sent in histories": verdict.records_sent,
             "records read in histories": verdict.records_read,
+            "records judged beside open transactions": beside.transactions.records + beside.plain.records,
         }
     )
 
