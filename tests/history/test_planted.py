@@ -112,30 +112,31 @@ SOUND: dict[str, list[Events]] = {
 }
 
 
-def left_open(number: int, *, seen: bool, sends: int = ANSWERS, cut: bool = True, plain: bool = False) -> list[Events]:
-    """A transaction "hung", and a record "w" beside it: seen while that is open, or only behind it.
+def left_open(
+    number: int, *, seen: bool, sends: int = ANSWERS, cut: bool = True, plain: bool = False, behind: bool = True
+) -> list[Events]:
+    """A transaction "hung", and a record "w" beside it: seen while that is open, or only behind its end.
 
-    Meanwhile plain records are sent to Q, and a cut is taken. Each is a second after the one of the number before.
+    Meanwhile plain records are sent to Q, and a cut is taken, or somebody polls who is not told how far. In P the
+    record stands behind the transaction's, or before it. Each is a second after the one of the number before.
     """
-    at, here, there = number * 1_000_000, 2 * number, sends * number
-    hung, mine = f"hung {number}", f"w {number}"
-    elsewhere = [f"q {there + index}" for index in range(sends)]
+    at, there = number * 1_000_000, sends * number
+    here, of_hung = 2 * number + behind, 2 * number + (not behind)
+    mine = f"w {number}"
     operations = [
-        txn("hung", send(P, hung, here), at=(at, at + 900_000, at + 900_010)),
-        op("w", "send", send(P, mine, here + 1), at=(at + 100, None, at + 120))
+        txn("hung", send(P, f"hung {number}", of_hung), at=(at, at + 900_000, at + 900_010)),
+        op("w", "send", send(P, mine, here), at=(at + 100, None, at + 120))
         if plain
-        else txn("w", send(P, mine, here + 1), at=(at + 100, at + 110, at + 120)),
+        else txn("w", send(P, mine, here), at=(at + 100, at + 110, at + 120)),
     ]
-    for index, value in enumerate(elsewhere):
-        start = at + 200 + index * 10
-        operations.append(op("q", "send", send(Q, value, there + index), at=(start, None, start + 5)))
-    if cut:
-        ends = {P: here, Q: there + sends}
-        operations.append(op("c", "poll", at=(at + 800_000, None, at + 800_010), ends=ends))
+    for index in range(there, there + sends):
+        start = at + 200 + (index - there) * 10
+        operations.append(op("q", "send", send(Q, f"q {index}", index), at=(start, None, start + 5)))
+    ends = {P: 2 * number, Q: there + sends} if cut else {}
+    operations.append(op("c", "poll", at=(at + 800_000, None, at + 800_010), ends=ends))
     seen_us = at + (500_000 if seen else 950_000)
-    found = poll(P, mine, at=here + 1)
-    operations.append(op("r", "assign", positions={P: here + 1}, at=(seen_us, None, seen_us)))
-    operations.append(op("r", "poll", found, at=(seen_us + 1, None, seen_us + 2)))
+    operations.append(op("r", "assign", positions={P: here}, at=(seen_us, None, seen_us)))
+    operations.append(op("r", "poll", poll(P, mine, at=here), at=(seen_us + 1, None, seen_us + 2)))
     return operations
 
 
@@ -463,6 +464,20 @@ def test_checker_one_stop_of_the_copy_is_not_many_transactions_that_hold_others(
     verdict = judge(*first, *(each for operations in others for each in operations))
     assert not verdict.found, as_text(verdict)
     assert (verdict.beside.transactions.late, len(verdict.beside.transactions.held)) == (101, 1)
+
+
+def test_checker_pair_of_which_half_is_late_is_not_held() -> None:
+    """Beside each transaction one record is seen, and one is not."""
+    late = [txn(f"v{n}", send(P, f"v {n}"), at=(n * 1_000_000 + 105,) * 3) for n in range(PAIRS_MIN)]
+    beside = judge(*all_left_open(PAIRS_MIN, seen=True), *late).beside.transactions
+    assert (beside.records, beside.late, len(beside.held)) == (2 * PAIRS_MIN, PAIRS_MIN, 0)
+
+
+def test_checker_record_before_an_open_transactions_is_not_held_by_markers() -> None:
+    """There a transaction holds what stands behind it; in journal mode it stands nowhere while it is open."""
+    before = all_left_open(PAIRS_MIN, seen=False, behind=False)
+    assert not judge(*before, mode=Mode.MARKERS).beside.transactions.pairs
+    assert len(judge(*before).beside.transactions.held) == PAIRS_MIN
 
 
 def test_checker_transaction_that_was_not_committed_may_have_ended_at_any_time() -> None:
