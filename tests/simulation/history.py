@@ -146,6 +146,10 @@ class History:
                         return ends
         return ends
 
+    def has(self, batch: Batch) -> bool:
+        """Whether anybody has read it."""
+        return batch in self._place
+
     def end(self, log: LogId, index: int) -> Offset:
         """The offset behind so many batches."""
         return Offset(self._ends[log][index - 1] if index else 0)

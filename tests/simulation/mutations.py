@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
+from weakref import WeakKeyDictionary
 
 import trio
 
@@ -37,12 +38,13 @@ from coordinator.states import IdState
 from coordinator.turns import Turns
 from copier.backlog import Backlog
 from copier.copier import Copier
+from copier.plan import Group
 from copier.reclaim import Reclaimer
 from datalog.interface import Mark
 from datalog.writer import LmdbWriter
 from fairlog.leaders import LocalLeaders
 from fairlog.participants import LocalParticipants
-from fairlog_types import JournalPosition
+from fairlog_types import JournalPosition, LogId
 from journal import failpoints
 from journal.group_journal import GroupJournal
 from journal.journal import Journal
@@ -192,6 +194,23 @@ def _copies_what_is_not_durable() -> Iterator[None]:
 
 
 _REAL_TAKE = Backlog.take
+
+
+def _waits_for_open_transactions(self: Copier, group: Group, *, order: str | None = None) -> None:
+    """What marker mode's readers do: nothing becomes visible before what was open when it was decided has ended."""
+    waiting, open_from = _WAITING.setdefault(self, ([], {}))
+    waiting.append((group, order))
+    open_from.update({item.log: item.replay_from for item in group})
+    while waiting and all(open_from[item.log] >= item.end for item in waiting[0][0]):
+        first, its_order = waiting.pop(0)
+        _REAL_SUBMIT(self, first, order=its_order)
+
+
+_WAITING: WeakKeyDictionary[Copier, tuple[list[tuple[Group, str | None]], dict[LogId, JournalPosition]]] = (
+    WeakKeyDictionary()
+)
+"""By copier: what waits, and by log from where on transactions are open."""
+_REAL_SUBMIT = Copier.submit
 
 
 def _copies_log_by_log(groups: Any, *rest: Any) -> Any:
@@ -495,6 +514,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         _patched(copier.plan, "_plan_log", _mark_too_near),
     ),
     Mutation("copy-before-durable", "the copier does not wait for the journals", _copies_what_is_not_durable),
+    Mutation(
+        "open-transaction-waited-for",
+        "the copier waits for the end of the transactions that are open beside a decided one",
+        _patched(Copier, "submit", _waits_for_open_transactions),
+    ),
     Mutation(
         "copy-log-by-log",
         "a transaction's logs are copied in several write blocks",

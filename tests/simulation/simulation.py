@@ -5,7 +5,8 @@
 
 The event loop is trio's, on a clock that jumps when nothing is left to do, with its scheduler seeded. The node dies and
 starts again as the plan says; behind each recovery, before clients are served, everything is read from the
-beginning and held against the history. Then the disk is healed, the clients come to an end, and a last start is judged.
+beginning and held against the history. Then the disk is healed, the clients come to an end, and a last start is judged;
+on that, nobody waits for a transaction that is left open (`beside`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import trio.testing
 import coordinator.housekeeping
 from copier.reclaim import Reclaimer
 from fairlog_types import CorruptStorage, LogId, Offset
+from tests.simulation.beside import nobody_waits
 from tests.simulation.clients import Client, PlainProducer, Reader, TransactionalProducer
 from tests.simulation.history import History
 from tests.simulation.machine import Machine, Node
@@ -151,7 +153,7 @@ async def _run(world: World, plan: Plan) -> None:
             world.stopping.set()
             machine.heal()
             await _run_once(machine, history, Death("stop", VIRTUAL_S_MAX), running)
-            await _run_once(machine, history, Death("stop", 0.01), trio.Event())
+            await _run_once(machine, history, Death("stop", 0.01), trio.Event(), last=True)
             nursery.cancel_scope.cancel()
 
 
@@ -171,13 +173,15 @@ def _clients(world: World, plan: Plan, network: Network, history: History) -> li
     return clients
 
 
-async def _run_once(machine: Machine, history: History, death: Death, until: trio.Event) -> None:
+async def _run_once(machine: Machine, history: History, death: Death, until: trio.Event, *, last: bool = False) -> None:
     async def judge(node: Node) -> None:
         starts = dict.fromkeys(history.logs, 0)
         found = await node.read(dict.fromkeys(history.logs, Offset(0)))
         ends = history.view(f"start {node.number}", starts, found)
         history.settled(f"after start {node.number}", ends)
         history.fences(f"after start {node.number}", node.producers(history.logs) if node.tail_kept else None)
+        if last:
+            await nobody_waits(machine, node, history)
 
     await machine.run_node(death, until=until, after_recovery=judge)
 

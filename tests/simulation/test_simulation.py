@@ -92,7 +92,9 @@ def test_simulation_without_faults_finds_nothing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["leave-one-log-undecided", "reclaim-without-sync", "fence-not-written"])
+@pytest.mark.parametrize(
+    "name", ["leave-one-log-undecided", "reclaim-without-sync", "fence-not-written", "open-transaction-waited-for"]
+)
 def test_simulation_finds_a_planted_bug_and_makes_it_small(name: str) -> None:
     """A bug is found within a few seeds, and told in a transcript that ends with what it broke."""
     status, output = simulate("--mutation", name, "--runs", "60", "--seed", "planted", "--shrink-runs", "20")

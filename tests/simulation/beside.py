@@ -1,0 +1,104 @@
+"""What is done beside an open transaction, at the end of a run: nobody waits for it (invariant 8).
+
+A transaction is begun, writes to every log, and is left open. Beside it another one is committed, and a plain batch
+goes to each log. All of that has to be answered, and to be read, within `BESIDE_S` by the run's clock; the first
+transaction times out later, so whoever waits for its end is found. By then the node has died and recovered as often as
+the plan says, its disk is whole, and these clients call it without a network between: so nothing else takes so long.
+In the end the first one is committed, and is read as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
+from typing import TypeVar, cast
+
+import trio
+
+from fairlog_types import Offset
+from tests.simulation.clients import PlainProducer, TransactionalProducer
+from tests.simulation.history import Batch, History, Transaction
+from tests.simulation.machine import Machine, Node
+from tests.simulation.network import Network
+
+T = TypeVar("T")
+
+BESIDE_S = 10.0
+OPEN_MS = 20_000
+"""Until the open transaction times out: the longest that a run's node allows."""
+READ_EVERY_S = 0.005
+
+
+async def nobody_waits(machine: Machine, node: Node, history: History) -> None:
+    """For a transaction that is left open; else that is a violation. The node serves nobody else meanwhile."""
+    hung = _Writer(machine.world, _direct(machine, node), history, "hung", "hung")
+    other = _Writer(machine.world, _direct(machine, node), history, "beside", "beside")
+    plain = PlainProducer(machine.world, _direct(machine, node), history, "plain-beside")
+    hung.timeout_ms = OPEN_MS
+    left_open = await hung.write()
+    batches: list[Batch] = []
+    with trio.move_on_after(BESIDE_S):
+        committed = await other.write()
+        batches += chain.from_iterable(committed.batches.values())
+        await other.commit(committed)
+        for log in history.logs:
+            batch, data = plain.new_batch(log, None)
+            batches.append(batch)
+            await plain.send(batch, data, repeats=0)
+        await _read(node, history, batches)
+        await hung.commit(left_open)
+        await _read(node, history, list(chain.from_iterable(left_open.batches.values())))
+        return
+    missing = ", ".join(batch.name for batch in batches if not history.has(batch))
+    what = f"{missing}: not there" if missing else "not all is answered"
+    machine.world.violate(8, f"{what} after {BESIDE_S:.0f} s beside {left_open.name}, which is open")
+
+
+async def _read(node: Node, history: History, batches: Sequence[Batch]) -> None:
+    """Read everything until these are there."""
+    while not all(history.has(batch) for batch in batches):
+        found = await node.read(dict.fromkeys(history.logs, Offset(0)))
+        history.view("a reader beside it", dict.fromkeys(history.logs, 0), found)
+        await trio.sleep(READ_EVERY_S)
+
+
+class _Writer(TransactionalProducer):
+    """Transactions with a batch in each log, step by step, also when all others have come to an end."""
+
+    @property
+    def done(self) -> bool:
+        return False
+
+    async def write(self) -> Transaction:
+        """A transaction that is open."""
+        await self._init()
+        transaction = Transaction(f"{self.name}#1", self.transactional_id, (self.producer_id, self.epoch))
+        self.history.transactions.append(transaction)
+        await self._add(transaction, list(self.history.logs))
+        for log in self.history.logs:
+            await self._produce(transaction, log)
+        return transaction
+
+    async def commit(self, transaction: Transaction) -> None:
+        await self._end(transaction, commit=True)
+
+
+class _Direct:
+    """In place of the network, and of one connection: the node is called, and answers."""
+
+    def __init__(self, machine: Machine, node: Node) -> None:
+        self.machine = machine
+        self._node = node
+        self._ordinal = next(node.connections)
+
+    async def connect(self) -> _Direct:
+        await trio.lowlevel.checkpoint()
+        return self
+
+    async def ask(self, _what: str, request: Callable[[Node, int], Awaitable[T]]) -> T:
+        """Nothing is lost, and nothing is late."""
+        return await request(self._node, self._ordinal)
+
+
+def _direct(machine: Machine, node: Node) -> Network:
+    return cast("Network", _Direct(machine, node))
