@@ -10,7 +10,7 @@ from threading import Event, Lock
 
 import pytest
 
-from fairlog_types import LeaderEpoch
+from fairlog_types import JournalPosition, LeaderEpoch
 from journal.flush import Flusher, open_flusher
 from journal.journal import Journal, JournalKind, JournalSettings
 
@@ -47,6 +47,13 @@ class FakeSync:
 
     def let_go(self) -> None:
         self._go.set()
+
+    async def hold_at_roll(self, journal: Journal) -> JournalPosition:
+        """Begin a new segment, and let every sync wait but those of its room: its base, while it has no name yet."""
+        self.let_go()
+        await journal._room.make_spare()  # pyright: ignore[reportPrivateUsage]
+        self.hold()
+        return await journal.roll()
 
     def fail(self, error: int = errno.EIO, *, only: str = "") -> None:
         """Let every sync of a file whose name contains `only` fail from now on."""

@@ -402,9 +402,10 @@ async def test_journal_seals_the_full_segment_before_it_names_the_next(open_jour
     await append(journal, 1)
     await journal.flush(journal.end)
     del disk.synced[:]
-    base = await journal.roll()
+    base = await disk.hold_at_roll(journal)
     await append(journal, 2)
-    disk.hold()
+    while not disk.waiting:
+        await trio.testing.wait_all_tasks_blocked(0.01)
     assert sorted(path.name for path in (tmp_path / "j").glob("*.journal")) == [f"{0:020}.journal"]
     disk.let_go()
     await journal.flush(journal.end)

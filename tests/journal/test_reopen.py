@@ -209,8 +209,7 @@ async def test_reopen_adopts_a_segment_that_had_no_name_yet(open_journal, crash,
     """With fsync=never what was answered survives a kill, also in a segment that still waited for its name."""
     journal = await open_journal(fsync=Fsync.NEVER)
     await fill(journal, range(5))
-    await journal.roll()
-    disk.hold()
+    await disk.hold_at_roll(journal)
     await fill(journal, range(5, 10), sync=False)
     files = crash()
     disk.let_go()
@@ -228,8 +227,7 @@ async def test_reopen_deletes_a_nameless_segment_that_does_not_continue_the_jour
     journal = await open_journal()
     await fill(journal, range(5))
     torn = await fill(journal, range(5, 7), sync=False)
-    disk.hold()
-    roll_base = await journal_roll_while_held(journal, disk)
+    roll_base = await disk.hold_at_roll(journal)
     journal.append(5, [7])
     files = crash()
     disk.let_go()
@@ -247,7 +245,7 @@ async def test_reopen_with_a_nameless_segment_that_knew_the_hole_to_be_durable_i
     """A witness counts wherever it lies: durable frames are not cut, nor its segment deleted, though zeros follow."""
     journal = await open_journal()
     positions = await fill(journal, range(7))
-    await journal_roll_while_held(journal, disk)
+    await disk.hold_at_roll(journal)
     journal.append(5, [7])
     files = crash()
     disk.let_go()
@@ -320,11 +318,3 @@ async def test_journal_that_fails_tells_the_watcher_once(disk, tmp_path) -> None
         with pytest.raises(StorageFailure):
             await fill(journal, range(4, 6))
     assert watcher.failures == 1
-
-
-async def journal_roll_while_held(journal: Journal, disk) -> JournalPosition:
-    """Make the spare with the disk let go, then hold it again before the flush that would name it."""
-    disk.let_go()
-    await journal._room.make_spare()
-    disk.hold()
-    return await journal.roll()
