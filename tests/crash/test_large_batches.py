@@ -50,8 +50,7 @@ def test_large_batches_that_were_answered_survive_power_cuts(node: NodeProcess, 
     admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result()
     rng, answered, sent, lost_bytes = random.Random(1), set[int](), 0, 0
     for cut in itertools.count(1):
-        sent = produce_until_answered(node, sent, answered, ANSWERS_PER_LIFE)
-        node.kill()
+        sent = kill_amid_batches(node, sent, answered, ANSWERS_PER_LIFE)
         lost_bytes += lossy_disk.lose_unsynced(node.data_dir, tmp_path / "ledger", rng)
         node.start()
         found = numbers_found(node)
@@ -63,8 +62,11 @@ def test_large_batches_that_were_answered_survive_power_cuts(node: NodeProcess, 
     assert node.stop() == 0
 
 
-def produce_until_answered(node: NodeProcess, sent: int, answered: set[int], count: int) -> int:
-    """Send records numbered from `sent` on, several under way, until `count` are answered; the next number."""
+def kill_amid_batches(node: NodeProcess, sent: int, answered: set[int], count: int) -> int:
+    """Send records numbered from `sent` on; kill once `count` are answered, with several under way; the next number.
+
+    A producer that is given up first takes longer to end than a flush does: then all that it sent would be durable.
+    """
     wanted = len(answered) + count
 
     def note(error: object, message: Message) -> None:
@@ -88,6 +90,7 @@ def produce_until_answered(node: NodeProcess, sent: int, answered: set[int], cou
             producer.produce(TOPIC, value_of(sent), str(sent), partition=0)
             sent += 1
         producer.poll(0.01)
+    node.kill()
     producer.purge()
     return sent
 
