@@ -75,6 +75,8 @@ def _pytest(python: Path, files: Path, workers: int, arguments: Sequence[str]) -
     """
     spread = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
     environ = os.environ | {"TMPDIR": str(files), "SPARK_LOCAL_DIRS": str(files)}
+    # Whatever the caller has: a node is started more than a thousand times, and would compile its modules each time.
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
     aside = files / "stderr"
     with aside.open("wb") as stderr:
         command = [str(python), "-m", "pytest", *spread, *arguments]
