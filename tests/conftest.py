@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-LONGEST_FIRST = ("crash", "spark", "history", "simulation")
-"""Folders whose files take minutes. The others follow as they were collected."""
+LONGEST_FIRST = ("crash", "spark", "history", "simulation", "console", "limits", "node")
+"""Folders with files that take a minute or more. The others follow as they were collected."""
 
 _HERE = Path(__file__).parent
 
