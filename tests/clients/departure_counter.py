@@ -166,6 +166,9 @@ def kafka_python(address: str, slot: str) -> None:
     producer = _kafka_python_producer(address, slot)
     consumer.subscribe([INPUT], listener=listener)
     while True:
+        # kafka-python 3.0.12 may keep a batch that it finds ready to be sent and never sends: its sender spins, and
+        # what waits for it waits until the delivery time-out of two minutes, or without end.
+        signal.alarm(LIVENESS_S)
         polled = consumer.poll(timeout_ms=200)
         if listener.moved:
             listener.moved = False
