@@ -49,7 +49,11 @@ UNKNOWN_SINK = "unknown-sink"
 ASK_AGAIN = "start the query again: it asks again, and nothing is lost or written twice"
 PASSED_BY = (
     "Spark runs a query with a continuous trigger past a sink in Python, and would note its rows as written; "
-    "give it another trigger, and a new checkpoint"
+    "give it the trigger processingTime or availableNow"
+)
+DELETE = (
+    "delete from its checkpoint's directory `offsets` the newest files whose second line is empty, each with its .crc; "
+    "if none is left there, it begins anew, at its startingOffsets"
 )
 LOOK_FIRST = "look whether its rows are in the topic before the job is run again: that would write them again"
 
@@ -60,7 +64,11 @@ _log = logging.getLogger(__name__)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of `writeStream`. Raises OptionRefused and RowsRefused when it is made."""
+    """The writer of `writeStream`. Raises OptionRefused and RowsRefused when it is made.
+
+    Behind a continuous trigger Spark makes it, and asks for the commit of each epoch, but never calls `write`. Nobody
+    says which trigger it is: an epoch is known by its messages, and is never noted as done.
+    """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:  # noqa: ARG002
         # `overwrite` is the output mode complete: as with the connector, each batch appends the whole result.
@@ -74,12 +82,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """In the driver: publish what the tasks wrote, and the source's offsets with it. Raises SinkError."""
         lanes = _lanes(messages)
-        if lanes:
-            assert lanes[0].identity.batch == batchId
-            commit_lanes(lanes, self._options, plan_of(lanes[0].identity, self._options))
-        elif len(messages) > 1:
-            raise SinkError(f"batch {batchId} has nothing of any of its {len(messages)} tasks: {PASSED_BY}")
-        # else: the data frame had no partition, not even an empty one; there is nothing to publish
+        silent = len(messages) - len(lanes)
+        if silent or not lanes:
+            heard = f"batch {batchId} has nothing of {silent} of its {len(messages)} tasks"
+            raise SinkError(f"{heard}: {PASSED_BY}, and first {DELETE}")
+        assert lanes[0].identity.batch == batchId
+        commit_lanes(lanes, self._options, plan_of(lanes[0].identity, self._options))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """In the driver: give up what the tasks wrote. Never raises: Spark has an error to tell already."""
@@ -223,8 +231,8 @@ def _forget(identity: BatchIdentity, options: SinkOptions, patience_s: float) ->
 
 
 def _lanes(messages: Sequence[WriterCommitMessage | None]) -> list[LaneWritten]:
-    """Of a task that has failed, and of a data frame without partitions, Spark has one None; of an epoch of its
-    continuous processing as many as there are partitions.
+    """Of a task that has failed Spark has a None, which an abort may meet. Tasks without rows have a lane, too, and a
+    data frame without partitions has one task; but of an epoch of continuous processing each partition has a None.
     """
     return [message for message in messages if isinstance(message, LaneWritten)]
 

@@ -86,7 +86,7 @@ def batch_lanes(writer: BatchWriter, records: int) -> list[LaneWritten]:
 
 def test_commit_names_the_lanes_that_have_rows(node: RecordingNode) -> None:
     """A task without rows has joined nothing."""
-    stream_writer().commit([LANES[0], None, *LANES[1:]], 7)
+    stream_writer().commit(LANES, 7)
     assert node.asked == [
         (
             "commit",
@@ -117,17 +117,22 @@ def test_commit_of_a_batch_without_rows_still_moves_the_fence(node: RecordingNod
     assert [(operation, told["winners"]) for operation, told in node.asked] == [("commit", [])]
 
 
-def test_commit_without_any_message_asks_for_nothing(node: RecordingNode) -> None:
-    """Of a data frame without partitions Spark says nothing, not even which query it is."""
-    stream_writer().commit([None], 7)
+def test_abort_without_any_message_asks_for_nothing(node: RecordingNode) -> None:
+    """Of tasks that have failed Spark says nothing, not even which query it is."""
     stream_writer().abort([None], 7)
     assert not node.asked
 
 
-def test_commit_of_tasks_that_have_all_written_nothing_down_is_refused(node: RecordingNode) -> None:
-    """Not even an empty lane: Spark has not called `write`."""
-    with pytest.raises(SinkError, match=r"batch 7 has nothing of any of its 2 tasks: .*continuous trigger"):
-        stream_writer().commit([None, None], 7)
+@pytest.mark.parametrize(
+    ("messages", "silent"), [([], 0), ([None], 1), ([None, None], 2), ([LANES[0], None, LANES[2]], 1)]
+)
+def test_commit_with_a_task_that_has_not_even_an_empty_lane_is_refused(
+    node: RecordingNode, messages: list[LaneWritten | None], silent: int
+) -> None:
+    """Spark has not called `write`, so its rows are nowhere."""
+    said = rf"batch 7 has nothing of {silent} of its {len(messages)} tasks: .*continuous trigger"
+    with pytest.raises(SinkError, match=rf"{said}.* first delete .*`offsets`"):
+        stream_writer().commit(messages, 7)
     assert not node.asked
 
 

@@ -116,27 +116,64 @@ def test_checkpoint_that_was_set_back_is_refused_and_skips_nothing(
     assert numbers(node.address, least=there + 10) == list(range(there + 10))
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
 def test_continuous_trigger_comes_to_a_stand_and_skips_nothing(
-    spark: SparkSession, node: NodeProcess, tmp_path: Path
+    spark: SparkSession, node: NodeProcess, tmp_path: Path, partitions: int
 ) -> None:
     """Spark would note the epochs of a source that has it as done, and never calls `write` of a sink in Python."""
-    ticks = spark.readStream.format("rate").options(rowsPerSecond="10", numPartitions="2").load()
+    checkpoint = tmp_path / "checkpoint"
+    ticks = spark.readStream.format("rate").options(rowsPerSecond="10", numPartitions=str(partitions)).load()
     query = (
         ticks.selectExpr("CAST(value AS STRING) AS value")
         .writeStream.format("fairlog")
         .options(**{"kafka.bootstrap.servers": node.address, "topic": TOPIC})
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .option("checkpointLocation", str(checkpoint))
         .trigger(continuous="1 second")
         .start()
     )
     deadline = time.monotonic() + RUN_S
     try:
-        while len(numbered(tmp_path / "checkpoint" / "offsets")) < 3:
+        while len(numbered(checkpoint / "offsets")) < 3:
             assert time.monotonic() < deadline, "no epochs go by"
             assert not query.awaitTermination(1), query.exception()
-        assert not numbered(tmp_path / "checkpoint" / "commits")
+        assert not numbered(checkpoint / "commits")
     finally:
         query.stop()
+    for epoch in numbered(checkpoint / "offsets"):  # by which it is told from a micro-batch's plan
+        assert not (checkpoint / "offsets" / f"{epoch}").read_text().split("\n")[1]
+
+
+def test_checkpoint_without_its_epochs_is_gone_on_with(spark: SparkSession, node: NodeProcess, tmp_path: Path) -> None:
+    """With them, Spark does nothing. Without, nothing is skipped or doubled, nor of an unfinished micro-batch."""
+    topics.make(node.address, "orders", 2)
+    topics.make(node.address, "elsewhere", 1)
+    checkpoint = tmp_path / "checkpoint"
+    for batch in range(4):  # the sink has the first two; of the others, only the ends are left
+        topics.produce(node.address, "orders", [str(number).encode() for number in range(10 * batch, 10 * batch + 10)])
+        copy(spark, node, checkpoint, **{"topic": "elsewhere", "transactionalId": "elsewhere"} if batch > 1 else {})
+    for batch in (1, 2, 3):  # the driver was killed before Spark had noted that the second is done
+        forget(checkpoint / "commits", batch)
+    for epoch in (2, 3):
+        blank(checkpoint / "offsets", epoch)
+    with pytest.raises(Exception, match="Batch 3 metadata not found"):
+        copy(spark, node, checkpoint)
+    for epoch in (2, 3):
+        forget(checkpoint / "offsets", epoch)
+    copy(spark, node, checkpoint)
+    assert numbers(node.address, least=40) == list(range(40))
+
+
+def forget(log: Path, batch: int) -> None:
+    """Delete a batch from a log of a checkpoint."""
+    (log / f"{batch}").unlink()
+    (log / f".{batch}.crc").unlink(missing_ok=True)
+
+
+def blank(offsets: Path, batch: int) -> None:
+    """Make a batch what continuous processing writes of an epoch."""
+    version, _when, *sources = (offsets / f"{batch}").read_text().split("\n")
+    (offsets / f"{batch}").write_text("\n".join([version, "", *sources]))
+    (offsets / f".{batch}.crc").unlink()
 
 
 def numbered(directory: Path) -> list[int]:
