@@ -6,7 +6,7 @@ record's own operation, and is the last of those to end. It is judged if, betwee
 asked for (of a plain record: at which it was sent) and that at which the other's commit was,
 
     `ANSWERS` other commits or plain records were asked for, in whatever partition, and answered, and
-    then a cut was taken (docs/history-checker.md): a reader was told of the partition's end.
+    then a cut was taken (docs/history-checker.md): a reader was told of the ends of all partitions.
 
 By then the broker has done what others asked for later. If no consumer of committed records has the record when the
 other's commit is asked for, it was *late*. Only transactions that were committed count as open: a broker that is
@@ -98,7 +98,7 @@ def beside_open(versions: Versions) -> AllBeside:
         can_be_seen_us = progress.after(operation.commit_us)
         for send in operation.sends():
             other = open_in[send.partition].last_to_end(operation.start_us) if send.partition in open_in else None
-            if other is None or other.commit_us is None or other.commit_us < can_be_seen_us:
+            if other is None or other.commit_us is None or other.commit_us <= can_be_seen_us:
                 continue
             if versions.history.mode is Mode.MARKERS and not _stands_behind(versions, send, other):
                 continue

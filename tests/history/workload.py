@@ -3,7 +3,7 @@
 The schedule's time stands still while a broker that was killed starts again: so one that takes long for that meets as
 many faults as another, and has as much time to work.
 
-Then nothing more is done to anybody until enough transactions have been left open, also on a slow machine, for the
+Then no more is planned until enough transactions have been left open, also on a slow machine, for the
 checker to say whether others wait for them (tests/history/held.py).
 
 At the end the clients come to rest, transactions that are still open are aborted by their next instances, a plain

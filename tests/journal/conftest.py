@@ -49,7 +49,7 @@ class FakeSync:
         self._go.set()
 
     async def hold_at_roll(self, journal: Journal) -> JournalPosition:
-        """Begin a new segment, and let every sync wait but those of its room: its base, while it has no name yet."""
+        """Begin a new segment, and answer its base; once its room is made every sync waits, so it has no name yet."""
         self.let_go()
         await journal._room.make_spare()  # pyright: ignore[reportPrivateUsage]
         self.hold()

@@ -404,8 +404,9 @@ async def test_journal_seals_the_full_segment_before_it_names_the_next(open_jour
     del disk.synced[:]
     base = await disk.hold_at_roll(journal)
     await append(journal, 2)
-    while not disk.waiting:
-        await trio.testing.wait_all_tasks_blocked(0.01)
+    with trio.fail_after(10):
+        while not disk.waiting:
+            await trio.testing.wait_all_tasks_blocked(0.01)
     assert sorted(path.name for path in (tmp_path / "j").glob("*.journal")) == [f"{0:020}.journal"]
     disk.let_go()
     await journal.flush(journal.end)

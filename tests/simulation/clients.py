@@ -31,7 +31,7 @@ T = TypeVar("T")
 REPEATS = 6
 
 
-class _StartOver(Exception):
+class StartOver(Exception):
     """The producer does not know where it stands: it asks for a new epoch."""
 
 
@@ -172,10 +172,10 @@ class TransactionalProducer(Producer):
             try:
                 await self._init()
                 while not self.done:
-                    with suppress(_NextTransaction):
+                    with suppress(NextTransaction):
                         await self._transaction()
                     await self.pause()
-            except (_StartOver, Unanswered):
+            except (StartOver, Unanswered):
                 await trio.sleep(0.01 * self.rng.random())
 
     async def _init(self) -> None:
@@ -217,7 +217,7 @@ class TransactionalProducer(Producer):
         if choice < 0.04:
             await trio.sleep(self.timeout_ms / 1000 * 1.2 + 0.1)  # it hangs, and times out
         elif choice < 0.08:
-            raise _StartOver  # the client dies
+            raise StartOver  # the client dies
         await self._end(transaction, commit=choice < 0.85)
 
     def _order(self, logs: list[LogId]) -> list[LogId]:
@@ -249,7 +249,7 @@ class TransactionalProducer(Producer):
                 await trio.sleep(0.01)
                 continue
             await self._give_up(transaction, must_abort=answer is Refusal.MUST_ABORT)
-        raise _StartOver
+        raise StartOver
 
     async def _produce(self, transaction: Transaction, log: LogId) -> None:
         batch, data = self.new_batch(log, transaction)
@@ -262,8 +262,8 @@ class TransactionalProducer(Producer):
         """The transaction cannot go on: abort it, and go on in the same epoch, or ask for a new one."""
         if must_abort and self.rng.random() < 0.6:
             await self._end(transaction, commit=False)
-            raise _NextTransaction
-        raise _StartOver
+            raise NextTransaction
+        raise StartOver
 
     async def _end(self, transaction: Transaction, *, commit: bool) -> None:
         producer_id, epoch = ProducerId(self.producer_id), ProducerEpoch(self.epoch)
@@ -294,10 +294,10 @@ class TransactionalProducer(Producer):
             if answer is Refusal.MUST_ABORT and commit:
                 await self._give_up(transaction, must_abort=True)
             break
-        raise _StartOver
+        raise StartOver
 
 
-class _NextTransaction(Exception):
+class NextTransaction(Exception):
     """The abort is done: the next transaction may begin in the same epoch."""
 
 

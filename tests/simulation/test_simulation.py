@@ -89,6 +89,7 @@ def test_simulation_without_faults_finds_nothing() -> None:
     status, output = simulate("--runs", "2", "--seed", "calm", "--no-faults")
     assert status == 0, output
     assert "power cut" not in output
+    assert "2 open transactions that nobody waited for" in output
 
 
 @pytest.mark.slow
