@@ -17,6 +17,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -184,8 +185,11 @@ class KafkaPythonMember(GroupMember):
         consumer.subscribe([self.topic], listener=Listener())
         try:
             while not self._closing.is_set():
-                for partition, records in consumer.poll(50).items():
-                    self.seen[partition.partition] += [record.value for record in records]
+                # kafka-python 3.0.12 tries again itself, but for one moment: where it asks for metadata after it was
+                # refused a connection, and is refused that one, too. An application polls again.
+                with suppress(kafka.errors.KafkaConnectionError):
+                    for partition, records in consumer.poll(50).items():
+                        self.seen[partition.partition] += [record.value for record in records]
         finally:
             consumer.close()
 
