@@ -76,6 +76,9 @@ def _defaults(master: str) -> Mapping[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
+    if "PYTHONPATH" in os.environ:
+        # Spark passes it on to executors for the sources that it has found by itself, and for none that is registered.
+        settings["spark.executorEnv.PYTHONPATH"] = os.environ["PYTHONPATH"]
     local = _LOCAL.fullmatch(master)
     if local:
         cores = os.cpu_count() or 1 if local[1] == "*" else int(local[1] or 1)

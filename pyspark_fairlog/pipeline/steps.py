@@ -2,7 +2,7 @@
 
 All steps are *planned* before the first one is started: Spark judges schemas and SQL then, and reads nothing. A step
 has a Spark session of its own, because a table is called like its topic, and two steps may read one topic with
-different schemas.
+different schemas; and the source is registered in it (`own_source.py`).
 
 What makes a step exactly once is the source, which reads between two cuts that Spark's checkpoint notes before the
 batch begins, and the sink, which commits all that a batch has written under the batch's id, once. Bad values that are
@@ -23,6 +23,7 @@ from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
 from pyspark_fairlog.pipeline import records
+from pyspark_fairlog.pipeline.own_source import OwnSource, session_of_step
 from pyspark_fairlog.pipeline.parquet import ParquetBatches, refuse_column_of_directories
 from pyspark_fairlog.pipeline.plan import Pipeline, PlanError, Step, ToParquet, ToTopic
 from pyspark_fairlog.pipeline.progress import OUT
@@ -81,7 +82,8 @@ def plan_steps(spark: SparkSession, pipeline: Pipeline) -> Sequence[PlannedStep]
     planned: list[PlannedStep] = []
     for step in pipeline.steps:
         try:
-            source = spark.newSession().readStream.format(FORMAT).options(**_source_options(pipeline, step)).load()
+            read = session_of_step(spark).readStream.format(OwnSource.name())
+            source = read.options(**_source_options(pipeline, step)).load()
             output = output_of(step, source, values)
         except PlanError as error:
             raise PlanError(f"step {step.name}: {error}") from error

@@ -18,6 +18,7 @@ from pyspark_fairlog.pipeline.ends import TopicEnds
 from pyspark_fairlog.pipeline.plan import Pipeline, PlanError, pipeline_of_file, pipeline_of_options
 from pyspark_fairlog.pipeline.progress import StepProgress
 from pyspark_fairlog.pipeline.running import StepFailed, run_pipeline
+from pyspark_fairlog.pipeline.steps import plan_steps
 from scripts.node_process import NodeProcess
 from tests.spark import topics
 
@@ -184,6 +185,20 @@ def test_steps_in_a_chain_work_off_all_that_is_there(bench: Bench) -> None:
         row for path in out.glob("batch=*/*.parquet") for row in pyarrow.parquet.ParquetFile(path).read().to_pylist()
     ]
     assert sorted((f"{row['minute']:%Y-%m-%dT%H:%M:%S.000000Z}", row["n"]) for row in rows) == over
+
+
+def test_steps_share_nothing_that_spark_changes_when_it_starts_a_query(bench: Bench) -> None:
+    """Two threads would change it at one moment. It is the map of variables that each source has for its processes."""
+    bench.topics("events", "minutes")
+    variables: list[Any] = []
+    for step in plan_steps(bench.spark, bench.plan_file(CHAIN.format(directory=bench.directory / "out"))):
+        relation = step.output._jdf.queryExecution().analyzed().collectLeaves().head()
+        sources = step.output.sparkSession._jsparkSession.sessionState().dataSourceManager()
+        variables.append(sources.lookupDataSource(relation.sourceName()).dataSourceCls().envVars())
+    first, second = variables
+    first["PUT_BY_THE_FIRST"] = "1"
+    assert "PUT_BY_THE_FIRST" in first
+    assert "PUT_BY_THE_FIRST" not in second
 
 
 def test_bad_value_ends_the_pipeline_with_a_sentence(bench: Bench) -> None:
