@@ -5,7 +5,8 @@ transaction, and the journal must still have what that one had copied. So a pass
 
 1. `urge` the changes of state that rest, so that the mark of an idle log moves on, too;
 2. take the committed marks;
-3. `data_logs.sync()`: from here on nothing takes these marks back;
+3. `data_logs.sync()`: from here on nothing takes these marks back (where their map is full and it needs a commit for
+   that, the pass is for nothing, and no failure);
 4. for each log, delete the journal segments that end at or before the mark's `replay_from`.
 
 `replay_from` lies before the first frame of every transaction that was open when the marked item was decided,
@@ -22,7 +23,7 @@ from typing import Protocol
 import trio
 
 from copier.copier import Copier
-from datalog.interface import DataLogs
+from datalog.interface import DataLogs, NoRoom
 from fairlog_types import JournalPosition, LogId, StorageFailure
 from journal.journal import NoFiles
 
@@ -83,7 +84,10 @@ class Reclaimer:
         if not moved:
             await trio.lowlevel.checkpoint()
             return
-        await trio.to_thread.run_sync(self._data_logs.sync)
+        try:
+            await trio.to_thread.run_sync(self._data_logs.sync)
+        except NoRoom:
+            return
         for log, before in moved.items():
             try:
                 if log in marks:

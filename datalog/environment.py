@@ -14,8 +14,8 @@ before they begin their own; so no reader holds a handle that its transaction do
 exists is for its record to say, which is read inside the transaction.
 
 Durability: `metasync=False`. A commit waits for its pages but not for the meta page: after a crash of the machine the
-file is whole, and at worst the last commit is undone (the journals have it). `sync()` waits for all. A crash
-of the process alone loses nothing.
+file is whole, and at worst the last commit is undone (the journals have it). `sync()` waits for all, also for what the
+process before this one has left. A crash of the process alone loses nothing.
 
 What was staged behind a log's end (`LmdbWriter.stage`) and not published is deleted by the transaction that opens the
 logs, before there are readers or writers.
@@ -30,6 +30,7 @@ import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import cast
 
 import lmdb
 
@@ -86,6 +87,7 @@ class LmdbDataLogs:
         tables: Tables,
         batches: dict[LogId, Database],
         unindexed: Unindexed,
+        found_at: int,
     ) -> None:
         self._directory = directory
         self._env = env
@@ -93,6 +95,8 @@ class LmdbDataLogs:
         self._batches = batches
         self._unindexed = unindexed
         """Changed by a write block, once it is committed."""
+        self._found_at = found_at
+        """LMDB's number of the last commit of the process before this one."""
         self._open_starts: dict[LogId, list[tuple[Offset, ProducerId]]] = {}
         self._write_lock = threading.Lock()  # beyond LMDB's own: it also covers `_failed` and the handles made known
         self._writing_thread: int | None = None
@@ -145,11 +149,13 @@ class LmdbDataLogs:
     @classmethod
     def over(cls, directory: Path, env: lmdb.Environment) -> LmdbDataLogs:
         """The data logs in an environment that is open, or in whatever stands in its place. Raises as `open`."""
-        with storage_errors(directory, "opening the logs"), env.begin(write=True, buffers=True) as txn:
-            tables, batches = _open_databases(directory, env, txn)
-            _delete_staged(txn, tables, batches)
-            unindexed = _find_unindexed(txn, tables, batches)
-        return cls(directory, env, tables, batches, unindexed)
+        with storage_errors(directory, "opening the logs"):
+            found_at = _last_commit(env)
+            with env.begin(write=True, buffers=True) as txn:
+                tables, batches = _open_databases(directory, env, txn)
+                _delete_staged(txn, tables, batches)
+                unindexed = _find_unindexed(txn, tables, batches)
+        return cls(directory, env, tables, batches, unindexed, found_at)
 
     def write(self, *, room_bytes: int = 0) -> AbstractContextManager[DataLogWriter]:
         return self._write(room_bytes)
@@ -159,8 +165,7 @@ class LmdbDataLogs:
         if self._writing_thread == threading.get_ident():
             raise AssertionError("a write block inside a write block would wait for itself")
         with self._write_lock:
-            if self._failed is not None:
-                raise StorageFailure(f"writes are refused since an earlier failure: {self._failed}") from self._failed
+            self._raise_if_failed()
             if room_bytes:
                 make_room(self._directory, self._env, room_bytes)
             self._writing_thread = threading.get_ident()
@@ -314,6 +319,15 @@ class LmdbDataLogs:
         return reindexing(log, headers=headers, entries=entries, write=self._write)
 
     def sync(self) -> None:
+        self._raise_if_failed()
+        if _last_commit(self._env) == self._found_at:
+            # A sync that failed in the process before may have lost the page that points to its last commit: we have
+            # it from the system's memory, from where no sync writes it again. A commit of ours points to all anew.
+            with self._write() as writer:
+                writer.point_anew()
+        self._sync()
+
+    def _sync(self) -> None:
         try:
             self._env.sync(True)
             # Another process that was killed while it read still stands in the reader table, and keeps every page that
@@ -327,7 +341,7 @@ class LmdbDataLogs:
             return
         try:
             if self._failed is None:
-                self.sync()
+                self._sync()
         finally:
             with self._readers_lock:
                 self._closed = True
@@ -372,10 +386,19 @@ class LmdbDataLogs:
         except lmdb.Error as error:
             raise self._fail(error, "committing") from error
 
+    def _raise_if_failed(self) -> None:
+        if self._failed is not None:
+            raise StorageFailure(f"writes are refused since an earlier failure: {self._failed}") from self._failed
+
     def _fail(self, error: lmdb.Error, doing: str) -> StorageFailure | CorruptStorage:
         """After a failed write or fsync the kernel may have dropped pages: nothing more is written to this file."""
         self._failed = explain(error, self._directory, doing)
         return self._failed
+
+
+def _last_commit(env: lmdb.Environment) -> int:
+    """LMDB's number of it. A transaction that has changed nothing has none."""
+    return cast("dict[str, int]", env.info())["last_txnid"]
 
 
 def _open_databases(directory: Path, env: lmdb.Environment, txn: Transaction) -> tuple[Tables, dict[LogId, Database]]:

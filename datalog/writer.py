@@ -420,6 +420,10 @@ class LmdbWriter:
         record.index_behind = record.max_timestamp_at < record.log_start or not kept
         self._changed.add(log)
 
+    def point_anew(self) -> None:
+        """Let the block change something, so that its commit writes the page that points to all there is."""
+        self._txn.put(layout.FORMAT_KEY, layout.encode_format(), db=self._tables.meta)
+
     def finish(self) -> None:
         """Write back the records that changed. The last call before the commit."""
         for log in self._changed:

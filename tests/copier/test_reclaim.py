@@ -10,6 +10,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from copier.reclaim import Reclaimer
+from datalog.interface import NoRoom
 from fairlog_types import LogId, StorageFailure
 
 A, B = (LogId("t", "ab" * 16, partition) for partition in range(2))
@@ -111,6 +112,22 @@ async def test_failed_sync_stops_the_copier_and_deletes_nothing(
     assert node.failures == [node.copier.failed]
     assert "cannot sync" in str(node.copier.failed)
     assert node.journals[A].reclaimed == []
+
+
+async def test_pass_over_a_full_map_deletes_nothing_and_comes_again(make_node: Any, nursery: trio.Nursery) -> None:
+    """Retention is what helps then, and it makes no rounds once copying has stopped."""
+    node = make_node([A])
+    nursery.start_soon(node.copier.run)
+    node.copier.submit((node.plain(A, b"a"),))
+    await node.copier.drain()
+    node.data_logs.sync_failure = NoRoom("the map is full")
+    reclaimer = _reclaimer(node)
+    await reclaimer.reclaim()
+    assert node.copier.failed is None
+    assert node.journals[A].reclaimed == []
+    node.data_logs.sync_failure = None
+    await reclaimer.reclaim()
+    assert len(node.journals[A].reclaimed) == 1
 
 
 async def test_log_deleted_during_the_pass_is_no_failure(make_node: Any, nursery: trio.Nursery) -> None:

@@ -262,7 +262,8 @@ class CutsMachine(RuleBasedStateMachine):
         if how == "stop":
             self.logs.close()
         else:
-            self.env = self.env.after_kill() if how == "kill" else self.env.after_power_cut(Random(seed))
+            after = self.env.after_end if how == "kill" else self.env.after_power_cut
+            self.env = after(Random(seed))
         (content,) = [content for state, content in self.known if state is self.env.state][-1:]
         self.logs = open_memory_logs(NOWHERE, self.env)
         self.memory = Memory()

@@ -45,6 +45,12 @@ def entries_in(directory: Path, table: bytes) -> int:
         return txn.stat(env.open_db(table, txn=txn, create=False))["entries"]
 
 
+def last_commit(directory: Path) -> int:
+    """LMDB's number of it."""
+    with lmdb.open(str(directory), map_size=MAP_BYTES, max_dbs=10) as env:
+        return env.info()["last_txnid"]
+
+
 def fill(logs: LmdbDataLogs, count: int, record_bytes: int) -> None:
     """Append so many batches to ORDERS, one write block each."""
     for _ in range(count):
@@ -203,12 +209,31 @@ def test_commit_refused_by_the_disk_closes_writing_until_reopened(tmp_path: Path
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     with pytest.raises(StorageFailure, match="earlier failure"):
         fill(logs, count=1, record_bytes=1)
+    with pytest.raises(StorageFailure, match="earlier failure"):
+        logs.sync()
     assert read_one(logs, ORDERS, 0) == before
     logs.close()
     logs = LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
     assert read_one(logs, ORDERS, 0) == before
     fill(logs, count=1, record_bytes=1)
     logs.close()
+
+
+@pytest.mark.parametrize(("use", "commits"), [("", 0), ("s", 1), ("ss", 1), ("w", 1), ("ws", 1), ("sws", 2)])
+def test_sync_makes_sure_of_what_an_earlier_process_has_left_by_a_commit(
+    tmp_path: Path, use: str, commits: int
+) -> None:
+    """If a sync of that process failed, nothing else brings its last commit to the disk. One is enough."""
+    open_with_orders(tmp_path).close()
+    before = last_commit(tmp_path)
+    logs = LmdbDataLogs.open(tmp_path, map_bytes=MAP_BYTES)
+    for step in use:
+        if step == "s":
+            logs.sync()
+        else:
+            fill(logs, count=1, record_bytes=1)
+    logs.close()
+    assert last_commit(tmp_path) - before == commits
 
 
 def test_write_too_many_logs_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

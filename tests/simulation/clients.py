@@ -19,10 +19,10 @@ import trio
 from coordinator.answers import Effect, Granted, Refusal
 from coordinator.sinks.messages import BatchCommitted, LaneGranted, SinkRefused
 from fairlog.broker import Appended, DuplicateOf, RefusedAppend
-from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId
+from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, StorageFailure
 from tests.datalog.batches import keyed_batch
 from tests.simulation.history import Batch, History, Transaction, log_name
-from tests.simulation.machine import Node
+from tests.simulation.machine import EffectUnknown, Node
 from tests.simulation.network import Connection, Network, Unanswered
 from tests.simulation.world import World
 
@@ -317,10 +317,17 @@ class Reader(Client):
 
     async def _read(self, indexes: dict[LogId, int], offsets: dict[LogId, Offset]) -> None:
         asked = dict(offsets)
+
+        async def read(node: Node, _: int) -> dict[LogId, list[bytes]]:
+            try:
+                return await node.read(asked)
+            except StorageFailure as failure:
+                raise EffectUnknown(str(failure)) from failure
+
         if self._connection is None:
             self._connection = await self.network.connect()
         try:
-            found = await self._connection.ask(f"{self.name}: read", lambda node, _: node.read(asked))
+            found = await self._connection.ask(f"{self.name}: read", read)
         except Unanswered:
             self._connection = None
             raise

@@ -204,8 +204,9 @@ class Machine:
         self.calls = SystemCalls(world, disk, slow_sync_s=plan.slow_sync_s)
         self.calls.maybe_pause = self.workers.maybe_pause
         self.calls.may_delete = self._may_delete
-        self.env = MemoryEnvironment(at_commit=self._at_commit)
+        self.env = MemoryEnvironment(at_commit=self._at_commit, fails=self._commit_fails)
         self._rng = world.stream("machine")
+        self._rng_of_commits = world.stream("commits of the data logs")
         self._life: trio.CancelScope | None = None
         self._died = ""
         self._after = disk, self.env
@@ -234,7 +235,7 @@ class Machine:
             self._died = f"power cut {where}: {lost}{undone}"
             self.durable.boot += 1
         else:
-            image, env = self.calls.disk, self.env.after_kill()
+            image, env = self.calls.disk, self.env.after_end(self._rng_of_commits)
             self._died = f"killed {where}"
         self._after = image, env
 
@@ -242,7 +243,17 @@ class Machine:
         self.workers.maybe_pause()
         if self.world.crashed:
             raise Crashed
+        if self.env.has_failed:
+            self.world.violate(12, "the data logs' file is written to after it has failed")
         self._failpoints.reached("datalog.commit")
+
+    def _commit_fails(self, part: str) -> bool:
+        probability = self.calls.faults.commit_error
+        if not probability or self._rng_of_commits.random() >= probability:
+            return False
+        self.world.note("data logs", f"commit fails: {part}")
+        self.world.count("failed commits of the data logs")
+        return True
 
     def arm(self, death: Death) -> None:
         """How and where the next death comes; if its place is not reached, it comes when its time is up."""
@@ -280,7 +291,7 @@ class Machine:
 
     def heal(self) -> None:
         """From now on the disk and the network do what they should."""
-        self.calls.faults.write_error = self.calls.faults.sync_error = 0.0
+        self.calls.faults.write_error = self.calls.faults.sync_error = self.calls.faults.commit_error = 0.0
         self.calls.faults.full = False
 
     # --- one run of the node ---
@@ -316,6 +327,7 @@ class Machine:
             world.crashed = False
         else:
             self.calls.restart(self.calls.disk)
+            self.env = self.env.after_end(self._rng_of_commits)
 
     async def _live(
         self,

@@ -4,8 +4,16 @@ The data logs run on it as they do on LMDB: their own writer and reader, their o
 engine alone: sorted tables, one writer, readers that see the last commit as of when they began.
 
 Fault model, as `metasync=False` promises it: a power cut leaves a whole state, never a torn one. It is that of the last
-commit, or of the one before if nothing was synced since. A commit that was under way may be there or not. One
-that has failed may be there, too.
+commit, or of the one before if nothing was synced since. A commit that was under way may be there or not.
+
+A commit writes its pages, syncs the file, and writes the page that points to them, which the next sync takes along.
+Each of the three may fail (EIO), and so may a sync by itself:
+
+    the pages       nothing has happened
+    the sync        the last commit's pointer may be lost: it is in the cache, clean, so a process that is started on
+                    the same machine finds it, and no sync writes it any more. What is written next goes to the other
+                    of LMDB's two pointers
+    the pointer     it may be there or not, and LMDB lets this process do nothing any more, not even read
 """
 
 from __future__ import annotations
@@ -16,6 +24,8 @@ from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Any
+
+import lmdb
 
 from datalog.environment import LmdbDataLogs
 
@@ -36,15 +46,30 @@ State = dict[bytes, Table]
 class MemoryEnvironment:
     """What `LmdbDataLogs` needs of `lmdb.Environment`."""
 
-    def __init__(self, state: State | None = None, *, at_commit: Callable[[], None] = lambda: None) -> None:
-        """`at_commit` is called before and after each commit and sync: it may raise."""
+    def __init__(
+        self,
+        state: State | None = None,
+        *,
+        at_commit: Callable[[], None] = lambda: None,
+        fails: Callable[[str], bool] = lambda _part: False,
+    ) -> None:
+        """`at_commit` is called before and after each commit and sync: it may raise. `fails` is asked at each part."""
         self.state: State = state if state is not None else {}
         self._before: State = self.state
         """The state that a power cut may go back to."""
+        self._stranded = False
+        """The pointer to `state` may be lost, and no sync writes it."""
+        self._perhaps: State | None = None
+        """The state of a commit whose pointer failed."""
         self._at_commit = at_commit
+        self._fails = fails
+        self.has_failed = False
+        self._commits = 0
 
     def begin(self, *, write: bool = False, buffers: bool = True) -> MemoryTransaction:
         assert buffers
+        if self._perhaps is not None:
+            raise lmdb.PanicError("mdb_txn_begin: MDB_PANIC: Update of meta page failed or environment had fatal error")
         return MemoryTransaction(self, write=write)
 
     def open_db(self, name: bytes, *, txn: MemoryTransaction, create: bool = True) -> bytes:
@@ -56,32 +81,57 @@ class MemoryEnvironment:
     def commit(self, state: State) -> None:
         """The file first, which waits for what the last commit has left in memory; then the page that points to it."""
         self._at_commit()
-        self._before, self.state = self.state, state
+        self._try("pages")
+        self._sync()
+        try:
+            self._try("pointer")
+        except lmdb.Error:
+            self._perhaps = state
+            raise
+        self.state, self._stranded = state, False
+        self._commits += 1
         self._at_commit()
 
     def sync(self, force: bool) -> None:
         assert force
         self._at_commit()
-        self._before = self.state
+        self._sync()
+
+    def _sync(self) -> None:
+        try:
+            self._try("sync")
+        except lmdb.Error:
+            self._stranded = self._before is not self.state
+            raise
+        if not self._stranded:
+            self._before = self.state
+
+    def _try(self, part: str) -> None:
+        if self._fails(part):
+            self.has_failed = True
+            raise lmdb.Error(f"mdb_txn_commit: Input/output error ({part})")
 
     def survivors(self) -> list[State]:
         """The states that a power cut may leave."""
-        return [self.state] if self._before is self.state else [self.state, self._before]
+        states = [self.state] if self._before is self.state else [self.state, self._before]
+        return states if self._perhaps is None else [*states, self._perhaps]
 
     def after_power_cut(self, rng: Random) -> MemoryEnvironment:
-        return MemoryEnvironment(rng.choice(self.survivors()), at_commit=self._at_commit)
+        return MemoryEnvironment(rng.choice(self.survivors()), at_commit=self._at_commit, fails=self._fails)
 
-    def after_kill(self) -> MemoryEnvironment:
-        """The file's pages are in the system's memory; what a power cut may undo, it still may."""
-        env = MemoryEnvironment(self.state, at_commit=self._at_commit)
-        env._before = self._before
+    def after_end(self, rng: Random) -> MemoryEnvironment:
+        """The process is gone. The file's pages are in the system's memory; what a power cut may undo, it still may."""
+        env = MemoryEnvironment(self.state, at_commit=self._at_commit, fails=self._fails)
+        env._before, env._stranded = self._before, self._stranded
+        if self._perhaps is not None and rng.random() < 0.5:
+            env.state, env._stranded = self._perhaps, False
         return env
 
     def reader_check(self) -> int:
         return 0
 
     def info(self) -> dict[str, int]:
-        return {"last_pgno": 0, "map_size": 1 << 30}
+        return {"last_pgno": 0, "map_size": 1 << 30, "last_txnid": self._commits}
 
     def stat(self) -> dict[str, int]:
         return {"psize": 4096}
@@ -110,7 +160,8 @@ class MemoryTransaction:
             self.commit()
 
     def commit(self) -> None:
-        self._env.commit(self.state)
+        if self.state != self._env.state:  # LMDB writes nothing for one that has changed nothing
+            self._env.commit(self.state)
 
     def abort(self) -> None:
         self.state = {}

@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 from weakref import WeakKeyDictionary
 
+import lmdb
 import trio
 
 import coordinator.housekeeping
@@ -40,6 +41,7 @@ from copier.backlog import Backlog
 from copier.copier import Copier
 from copier.plan import Group
 from copier.reclaim import Reclaimer
+from datalog.environment import LmdbDataLogs
 from datalog.interface import Mark
 from datalog.writer import LmdbWriter
 from fairlog.leaders import LocalLeaders
@@ -256,6 +258,13 @@ async def _reclaims_without_sync(self: Reclaimer) -> None:
 
 
 _REAL_RECLAIM = Reclaimer.reclaim
+
+
+def _commit_is_tried_again(_self: LmdbDataLogs, txn: lmdb.Transaction) -> None:
+    try:
+        txn.commit()
+    except lmdb.Error:
+        txn.commit()
 
 
 # --- participants ---
@@ -548,6 +557,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         "reclaim-without-sync",
         "segments go before the data logs are synced",
         _patched(Reclaimer, "reclaim", _reclaims_without_sync),
+    ),
+    Mutation(
+        "failed-commit-tried-again",
+        "a commit of the data logs that has failed is tried again",
+        _patched(LmdbDataLogs, "_commit", _commit_is_tried_again),
     ),
     Mutation(
         "committed-before-copy",

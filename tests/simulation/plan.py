@@ -70,6 +70,8 @@ class Plan:
     """Sinks, each with a query that writes to it."""
     second_drivers: int = 0
     """So many of these queries run twice."""
+    commit_error: float = 0.0
+    """Of each part of a commit of the data logs."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -83,8 +85,9 @@ class Plan:
 def draw(seed: str, *, faults: bool = True) -> Plan:
     """The plan of a seed; without faults: no deaths but stops, a network and a disk that do what they should."""
     rng = Random(f"{seed}/plan")
-    # From a stream of their own: what seeds meant before there were sinks, they mean still, where there are none.
+    # From streams of their own: what seeds meant before there were sinks, they mean still, where there are none.
     of_sinks = Random(f"{seed}/sinks")
+    of_commits = Random(f"{seed}/commits")
     sinks = of_sinks.choice((0, 0, 1, 2))
     transactional = rng.randint(1, 4)
     failing = rng.random() < 0.25
@@ -108,6 +111,7 @@ def draw(seed: str, *, faults: bool = True) -> Plan:
         disk_full=rng.choice((0.0, 0.3)) if failing else 0.0,
         sinks=sinks,
         second_drivers=of_sinks.choice((0, 0, 1)) if sinks else 0,
+        commit_error=of_commits.choice((0.0, 0.0, 0.0, 0.0, 0.0, 0.003, 0.03)),
     )
     if sinks:
         deaths = tuple(_moved_to_a_batch(death, of_sinks) for death in plan.deaths)
@@ -122,6 +126,7 @@ def draw(seed: str, *, faults: bool = True) -> Plan:
         write_error=0.0,
         sync_error=0.0,
         disk_full=0.0,
+        commit_error=0.0,
     )
 
 

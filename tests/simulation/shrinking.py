@@ -58,7 +58,8 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
         for fewer in {least, value - 1}:
             if least <= fewer < value:
                 yield replace(plan, **{field: fewer})
-    for field in ("lost_requests", "late_requests", "write_error", "sync_error", "disk_full", "pause_probability"):
+    kinder = "lost_requests", "late_requests", "write_error", "sync_error", "commit_error", "disk_full"
+    for field in (*kinder, "pause_probability"):
         if getattr(plan, field):
             yield replace(plan, **{field: 0.0})
     if plan.ring:

@@ -192,6 +192,7 @@ async def _disturb(machine: Machine, plan: Plan) -> None:
     while not machine.world.stopping.is_set():
         faults = machine.calls.faults
         faults.write_error, faults.sync_error = plan.write_error, plan.sync_error
+        faults.commit_error = plan.commit_error
         faults.full = rng.random() < plan.disk_full
         await trio.sleep(0.05 * rng.random())
 

@@ -42,6 +42,8 @@ class DiskFaults:
 
     write_error: float = 0.0
     sync_error: float = 0.0
+    commit_error: float = 0.0
+    """Of each part of a commit of the data logs (`memory_lmdb`), which knows no calls."""
     full: bool = False
 
 

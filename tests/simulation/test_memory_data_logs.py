@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from datalog.interface import DataLogs
+from fairlog_types import StorageFailure
 from tests.datalog.behaviour import ORDERS, append, mark
 from tests.datalog.removal_behaviour import RemovalBehaviour
 from tests.datalog.search_behaviour import SearchBehaviour
@@ -43,3 +44,44 @@ def test_power_cut_takes_at_most_the_last_commit_and_none_behind_a_sync() -> Non
         after = open_memory_logs(NOWHERE, env.after_power_cut(Random(seed)))
         found.add(after.bounds(ORDERS).next_offset)
     assert found == {2, 3}
+
+
+def test_sync_that_failed_in_the_process_before_is_made_up_for() -> None:
+    """Its successor reads the last commit from the system's memory; what it calls synced survives a power cut."""
+    failing = False
+    env = MemoryEnvironment(fails=lambda part: failing and part == "sync")
+    logs = open_memory_logs(NOWHERE, env)
+    with logs.write() as writer:
+        writer.create(ORDERS)
+    with logs.write() as writer:
+        append(writer, ORDERS, 0, [0])
+    failing = True
+    with pytest.raises(StorageFailure):
+        logs.sync()
+    failing = False
+    with pytest.raises(StorageFailure, match="earlier failure"):
+        logs.sync()
+
+    next_env = env.after_end(Random(0))
+    after = open_memory_logs(NOWHERE, next_env)
+    assert after.bounds(ORDERS).next_offset == 1
+    after.sync()
+    for seed in range(10):
+        assert open_memory_logs(NOWHERE, next_env.after_power_cut(Random(seed))).bounds(ORDERS).next_offset == 1
+
+
+@pytest.mark.parametrize("part", ["pages", "sync", "pointer"])
+def test_commit_that_fails_is_the_last_one(part: str) -> None:
+    """Nothing more is written. A restart finds all before it, and it itself only if its pointer was on its way."""
+    failing = False
+    env = MemoryEnvironment(fails=lambda asked: failing and asked == part)
+    logs = open_memory_logs(NOWHERE, env)
+    with logs.write() as writer:
+        writer.create(ORDERS)
+    failing = True
+    for refused in ("Input/output error", "earlier failure"):
+        with pytest.raises(StorageFailure, match=refused), logs.write() as writer:
+            append(writer, ORDERS, 0, [0])
+    failing = False
+    found = {open_memory_logs(NOWHERE, env.after_end(Random(n))).bounds(ORDERS).next_offset for n in range(20)}
+    assert found == ({0, 1} if part == "pointer" else {0})
