@@ -118,9 +118,23 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The journal was replayed. `tail_kept`: nothing that was appended before the stop is missing."""
+    """The journal was replayed. `tail_kept`: nothing that was appended before the stop is missing.
+
+    `goes_on`: what is open may go on. Not in a lane, since its sink has forgotten who writes to it.
+    """
 
     tail_kept: bool
+    goes_on: bool
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The leaders' answer to `AskResume`; logs that no longer exist are in neither."""
+
+    leader_epochs: Mapping[LogId, LeaderEpoch]
+    lost: Mapping[LogId, str]
+    """Logs that do not know of the transaction, with the reason in words."""
     now_ms: int
 
 
@@ -162,6 +176,7 @@ Event = (
     | Forced
     | Idle
     | Restarted
+    | Resumed
     | Withdrawn
     | Grouped
     | Dropped
@@ -197,6 +212,13 @@ class AskBegin:
 
     message: Begin
     requested: tuple[LogId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskResume:
+    """Tell the leaders after a restart that the transaction is still open; `Resumed` is the next event."""
+
+    message: Begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +295,7 @@ Effect = (
     | Flush
     | AskProducerId
     | AskBegin
+    | AskResume
     | AskSeal
     | AskPrepare
     | EnterOrder

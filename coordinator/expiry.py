@@ -3,8 +3,8 @@
 An open transaction has the time-out that its client asked for, within the operator's bounds; then it is ended by force.
 An id that nobody asks for is forgotten much later, if nothing of it is open or being copied.
 
-Ages are durations: the wall clock may jump. How long the node was down is told by the wall clock of two runs, and
-bounded. Pure: ages and times come in (`housekeeping.py`, `restarting.py`), and what follows is an event of the machine
+Ages are durations: the wall clock may jump. How old they are when a run begins is told by the wall clock of two
+runs. Pure: ages and times come in (`housekeeping.py`, `restarting.py`), and what follows is an event of the machine
 (`machine.py`).
 """
 
@@ -48,3 +48,12 @@ def idle_before(producer: Producer, settings: CoordinatorSettings, now_ms: int) 
     """
     longest = settings.transactional_id_expiration_ms - settings.max_timeout_ms
     return min(max(now_ms - producer.used_ms, 0), longest)
+
+
+def open_before(producer: Producer, now_ms: int) -> int:
+    """How long the open transaction counts as open when a run begins, in milliseconds, by the wall clock of two runs.
+
+    The time while the node was down counts, as in Kafka: a transaction has one deadline, whoever leads it. 0 if nothing
+    is open, and if the clock was set back meanwhile.
+    """
+    return 0 if producer.transaction is None else max(now_ms - producer.transaction.started_ms, 0)

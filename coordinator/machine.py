@@ -12,8 +12,8 @@ What it keeps:
 
 * invariant 5: only `Prepared` makes a transaction committed, and it comes when PREPARE_COMMIT and all the
   data are durable. Once PREPARE_COMMIT is written, an error of the kind "no effect" is answered only after
-  PREPARE_ABORT is durable. A client whose transaction the coordinator aborted is told so before it can go
-  on (MUST_ABORT), lest it commit the second half of it.
+  PREPARE_ABORT is durable. What the coordinator has aborted stays aborted for every request of its epoch, until the
+  client itself says EndTxn(abort) or InitProducerId (MUST_ABORT): else it could commit the second half of it.
 * invariant 6: `EnterOrder` with PREPARE_COMMIT; `Apply` or `LeaveOrder` when it is decided (order.py).
 * invariant 9: a grant ends what is open, and is durable before it is answered.
 * invariant 10: the latest connection that added partitions or ended a transaction is remembered, and these
@@ -158,7 +158,7 @@ def _in_epoch(producer: Producer, epoch: ProducerEpoch, last_epoch: ProducerEpoc
         transaction=None,
         connection=NO_CONNECTION,
         granted_on=NO_CONNECTION,
-        told_on=NO_CONNECTION,
+        moved_on=False,
     )
 
 
@@ -210,28 +210,26 @@ def _add(producer: Producer, event: ev.Add) -> Step:
     known = () if producer.transaction is None else producer.transaction.logs
     new = tuple(log for log in dict.fromkeys(event.logs) if log not in known)
     if not new:
-        said = () if producer.moved_on else _behind_a_commit(after, event.now_ms)
+        said = () if producer.moved_on else _asked_in_vain(after, event.now_ms)
         return after, (*said, ev.AnswerWith(dict.fromkeys(event.logs)))
     return after, (ev.AskBegin(Begin(producer.txid, new), event.logs),)
 
 
-def _behind_a_commit(producer: Producer, now_ms: int) -> Sequence[ev.Effect]:
-    """BEGIN without logs, if partitions were asked for in vain: a restart, too, is to know of the next transaction.
+def _asked_in_vain(producer: Producer, now_ms: int) -> Sequence[ev.Effect]:
+    """BEGIN without logs, if no partition could be added: a restart, too, is to know that the client has moved on.
 
-    Else the abort of it would be taken for one of the commit before, and refused.
+    Else its EndTxn(abort) would be taken for one of the commit before, or of nothing at all, and refused.
     """
-    if producer.state is not IdState.EMPTY or producer.last is not Outcome.COMMITTED:
+    if producer.state is not IdState.EMPTY or producer.last is Outcome.ABORTED:
         return ()
     return (ev.Append(BeginRecord(producer.txid, producer.transactional_id, {}, now_ms)),)
 
 
 def _add_after_abort(producer: Producer, event: ev.Add) -> Step:
-    """Whoever has been told on this very connection has given the old transaction up: this is a new one."""
-    if event.connection == producer.told_on:
-        return _add(producer, event)
+    """A new transaction cannot be told from the rest of the aborted one: the client has to say that it aborts."""
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
-    return _touched(producer, event, told_on=event.connection), (ev.AnswerWith(Refusal.MUST_ABORT),)
+    return _touched(producer, event), (ev.AnswerWith(Refusal.MUST_ABORT),)
 
 
 def _add_while_preparing(producer: Producer, event: ev.Add) -> Step:
@@ -243,14 +241,9 @@ def _begun(producer: Producer, event: ev.LogsBegun) -> Step:
     logs = {**(before.logs if before else {}), **event.leader_epochs}
     answers = {log: None if log in logs else Refusal.UNKNOWN_LOG for log in event.requested}
     if not event.leader_epochs:
-        return producer, (*_behind_a_commit(producer, event.now_ms), ev.AnswerWith(answers))
+        return producer, (*_asked_in_vain(producer, event.now_ms), ev.AnswerWith(answers))
     started_ms = before.started_ms if before else event.now_ms
-    after = replace(
-        producer,
-        state=IdState.OPEN,
-        transaction=OpenTransaction(started_ms, logs),
-        told_on=NO_CONNECTION,
-    )
+    after = replace(producer, state=IdState.OPEN, transaction=OpenTransaction(started_ms, logs))
     record = BeginRecord(producer.txid, producer.transactional_id, event.leader_epochs, event.now_ms)
     return after, (ev.Append(record), ev.AnswerWith(answers))
 
@@ -259,20 +252,20 @@ def _begun(producer: Producer, event: ev.LogsBegun) -> Step:
 
 
 def _end_nothing(producer: Producer, event: ev.End) -> Step:
-    """Nothing is open: the same outcome again succeeds, and so does ending a transaction without partitions.
+    """Nothing is open: the same outcome again succeeds, since it is the repetition of the last EndTxn.
 
-    The opposite outcome is refused, since the client would believe it of its last transaction. Unless that was
-    committed and partitions were asked for since, in vain: then the client means the one after it
-    (docs/decisions/0015-retries-and-late-requests.md).
+    The opposite outcome is refused, since the client would believe it of its last transaction; and so is any outcome
+    where there was no transaction, as in Kafka. But an abort succeeds if partitions were asked for since, in vain:
+    then the client means the transaction that never began (docs/decisions/0015-retries-and-late-requests.md).
     """
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
-    if producer.last is Outcome.COMMITTED and producer.moved_on and not event.commit:
+    if producer.last is not Outcome.ABORTED and producer.moved_on and not event.commit:
         after = _touched(producer, event, number=producer.number + 1, last=Outcome.ABORTED)
         record = AbortedRecord(producer.txid, producer.transactional_id, event.now_ms)
         return after, (ev.Append(record), ev.AnswerWith(None))
     asked = Outcome.COMMITTED if event.commit else Outcome.ABORTED
-    answer = None if producer.last in (None, asked) else Refusal.WRONG_STATE
+    answer = None if producer.last is asked else Refusal.WRONG_STATE
     return _touched(producer, event), (ev.AnswerWith(answer),)
 
 
@@ -326,7 +319,7 @@ def _refused(producer: Producer, event: ev.Refused) -> Step:
     """
     assert producer.transaction is not None
     logs = tuple(producer.transaction.logs)
-    after = replace(_aborted(producer), told_on=producer.connection)
+    after = _aborted(producer)
     return after, (
         ev.Append(prepare_abort_record(producer, producer.txid, logs, event.now_ms)),
         ev.Append(producer_record(after, event.now_ms)),
@@ -346,7 +339,6 @@ def _aborted(producer: Producer) -> Producer:
         last=Outcome.ABORTED,
         transaction=None,
         granted_on=NO_CONNECTION,
-        told_on=NO_CONNECTION,
     )
 
 
@@ -391,7 +383,7 @@ def _commit_after_abort(producer: Producer, event: ev.End) -> Step:
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     answer = Refusal.OUTCOME_LOST if producer.last is Outcome.COMMITTED else Refusal.MUST_ABORT
-    return _touched(producer, event, told_on=event.connection), (ev.AnswerWith(answer),)
+    return _touched(producer, event), (ev.AnswerWith(answer),)
 
 
 def _abort_after_abort(producer: Producer, event: ev.End) -> Step:
@@ -404,7 +396,6 @@ def _abort_after_abort(producer: Producer, event: ev.End) -> Step:
         state=IdState.EMPTY,
         number=producer.number + 1,
         last=Outcome.ABORTED,
-        told_on=NO_CONNECTION,
     )
     return after, (
         ev.Append(AbortedRecord(producer.txid, producer.transactional_id, event.now_ms)),
@@ -481,7 +472,9 @@ def _expire(producer: Producer, _event: ev.Idle) -> Step:
 
 
 def _restarted(producer: Producer, event: ev.Restarted) -> Step:
-    """What was open is aborted. If BEGINs may be lost, every id may have had one open."""
+    """What was open goes on, if it may. If BEGINs may be lost, every id may have had one open, and must abort."""
+    if producer.transaction is not None and event.tail_kept and event.goes_on:
+        return producer, (ev.AskResume(Begin(producer.txid, tuple(producer.transaction.logs))),)
     after = producer
     if producer.transaction is not None:
         after = _aborted(after)
@@ -490,6 +483,22 @@ def _restarted(producer: Producer, event: ev.Restarted) -> Step:
     if after.state is IdState.EMPTY:
         return after, ()
     return after, _abort_open(producer, event.now_ms, ev.Append(producer_record(after, event.now_ms)))
+
+
+def _resumed(producer: Producer, event: ev.Resumed) -> Step:
+    """Open as it was before the restart. If a log has lost its part, though none could be lost, it is aborted.
+
+    A log that had begun it and is not in the journal was being added when the node died: it takes part from now on.
+    """
+    transaction = producer.transaction
+    assert transaction is not None
+    if event.lost:
+        after = _aborted(producer)
+        return after, _abort_open(producer, event.now_ms, ev.Append(producer_record(after, event.now_ms)))
+    added = {log: epoch for log, epoch in event.leader_epochs.items() if log not in transaction.logs}
+    record = BeginRecord(producer.txid, producer.transactional_id, added, event.now_ms)
+    after = replace(producer, transaction=replace(transaction, logs=event.leader_epochs))
+    return after, (ev.Append(record),) if added else ()
 
 
 def _withdrawn(producer: Producer, event: ev.Withdrawn) -> Step:
@@ -526,6 +535,7 @@ _KINDS: dict[type[ev.Event], EventKind] = {
     ev.Forced: EventKind.FORCED,
     ev.Idle: EventKind.IDLE,
     ev.Restarted: EventKind.RESTARTED,
+    ev.Resumed: EventKind.RESUMED,
     ev.Withdrawn: EventKind.WITHDRAWN,
     ev.Grouped: EventKind.GROUPED,
     ev.Dropped: EventKind.DROPPED,
@@ -561,6 +571,7 @@ _RULES: dict[tuple[IdState, EventKind], _Rule] = {
     (_S.OPEN, _E.TIMED_OUT): _end_by_force,
     (_S.OPEN, _E.FORCED): _force,
     (_S.OPEN, _E.RESTARTED): _restarted,
+    (_S.OPEN, _E.RESUMED): _resumed,
     (_S.OPEN, _E.GROUPED): _grouped,
     (_S.OPEN, _E.DROPPED): _end_by_force,
     (_S.PREPARING, _E.INIT): _wait_for_decision,
@@ -574,7 +585,6 @@ _RULES: dict[tuple[IdState, EventKind], _Rule] = {
     (_S.PREPARING, _E.FORCED): _force_nothing,
     (_S.MUST_ABORT, _E.INIT): _init,
     (_S.MUST_ABORT, _E.ADD): _add_after_abort,
-    (_S.MUST_ABORT, _E.BEGUN): _begun,
     (_S.MUST_ABORT, _E.END_COMMIT): _commit_after_abort,
     (_S.MUST_ABORT, _E.END_ABORT): _abort_after_abort,
     (_S.MUST_ABORT, _E.COPIED): _copied,

@@ -31,6 +31,16 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed:
+    """The answer to `Begin` said again after a restart. Logs that were deleted meanwhile are in neither."""
+
+    leader_epochs: Mapping[LogId, LeaderEpoch]
+    """Also of logs that hold records of the transaction and were not named: they were being added at the stop."""
+    lost: Mapping[LogId, str]
+    """Logs in which the transaction had begun and that do not know of it any more, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
 class Expected:
     """What a log must hold of the transaction in order to prepare."""
 
@@ -100,6 +110,13 @@ class Participants(Protocol):
 
     async def begin(self, message: Begin) -> Begun:
         """Fence and open. Raises StorageFailure if a fence cannot be written."""
+        ...
+
+    def resume(self, message: Begin) -> Resumed:
+        """After a restart that lost nothing: the transaction has begun in these logs before, and is open still.
+
+        Said before anything is served, of every transaction that goes on. What the logs hold of others is discarded.
+        """
         ...
 
     def seal(self, txid: TxId, logs: tuple[LogId, ...]) -> Mapping[LogId, Expected]:

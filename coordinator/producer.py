@@ -83,9 +83,7 @@ class Producer:
     granted_on: int = NO_CONNECTION
     """The connection that was granted `epoch`, as long as nothing has been done with it."""
     moved_on: bool = False
-    """Partitions were asked for since the last commit: its client knows of it, and is in the next transaction."""
-    told_on: int = NO_CONNECTION
-    """In MUST_ABORT: the connection that has been told."""
+    """Partitions were asked for since the last commit, or in this epoch: the client is in its next transaction."""
     used_ms: int = 0
     """The last request."""
 

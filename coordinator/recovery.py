@@ -6,12 +6,13 @@ placed. `snapshot_records` is the inverse of `replay`: records from which the sa
 
 | the last that the journal says of a transaction | what a restart does |
 |---|---|
-| BEGIN | aborts it; the id must abort (`Restarted`) |
+| BEGIN | it goes on; if anything that was appended may be missing, it is aborted, and the id must abort (`Restarted`) |
+| BEGIN without logs | nothing is open; the client has moved on from its last commit |
 | PREPARE_COMMIT | prepares it again: all can → placed; one cannot → aborted (`Withdrawn`) |
 | COMMITTED, ABORTED | nothing |
 | PREPARE_ABORT | says DISCARD again, then ABORTED; the id must abort, since the client may have no answer |
 | GROUP_PREPARE_COMMIT | prepares all its parts again: all can → placed together; one cannot → none is |
-| GROUP_COMMITTED, GROUP_ABORTED | nothing; which lanes were open is forgotten, and they are aborted |
+| GROUP_COMMITTED, GROUP_ABORTED | nothing; who writes to which lane is forgotten, and open lanes are aborted |
 
 A transaction whose PREPARE_COMMIT is durable was possibly answered, and then it *can* be prepared again: all
 its data were durable before the answer (invariant 5). One that cannot be prepared was never answered.
@@ -219,7 +220,7 @@ def _records_of_id(producer: Producer) -> Iterator[GroupRecord]:
         yield BeginRecord(producer.txid, transactional_id, transaction.logs, transaction.started_ms)
         if transaction.expected is not None:
             yield prepare_commit_record(transactional_id, Decided(producer.txid, transaction.expected, now_ms))
-    elif producer.moved_on and producer.state is IdState.EMPTY and producer.last is Outcome.COMMITTED:
+    elif producer.moved_on and producer.state is IdState.EMPTY and producer.last is not Outcome.ABORTED:
         yield BeginRecord(producer.txid, transactional_id, {}, now_ms)
 
 
@@ -239,6 +240,7 @@ def _fold_producer(found: Replay, record: ProducerRecord) -> None:
         timeout_ms=record.timeout_ms,
         number=record.next_number,
         last=before.last if same else None,
+        moved_on=same and before.moved_on,
         transaction=None,
         used_ms=record.timestamp_ms,
     )
@@ -247,6 +249,11 @@ def _fold_producer(found: Replay, record: ProducerRecord) -> None:
 def _fold_begin(found: Replay, record: BeginRecord) -> None:
     producer = found.producers.get(record.transactional_id)
     if producer is None or not _is_current(producer, record.txid) or record.txid.number < producer.number:
+        return
+    if not record.logs and producer.transaction is None:
+        used_ms = max(producer.used_ms, record.timestamp_ms)
+        number = record.txid.number
+        found.producers[record.transactional_id] = replace(producer, number=number, moved_on=True, used_ms=used_ms)
         return
     known = producer.transaction
     started_ms = known.started_ms if known else record.timestamp_ms
@@ -273,7 +280,8 @@ def _fold_prepare_commit(found: Replay, record: PrepareCommitRecord, sequence: i
     if _is_current(producer, record.txid):
         after = replace(after, last=Outcome.COMMITTED)
         if record.txid.number >= producer.number:
-            after = replace(after, state=IdState.EMPTY, number=record.txid.number + 1, transaction=None)
+            number = record.txid.number + 1
+            after = replace(after, state=IdState.EMPTY, number=number, moved_on=False, transaction=None)
     found.sequence[record.txid] = sequence
     found.producers[record.transactional_id] = after
 
@@ -355,7 +363,12 @@ def _fold_group_prepare_commit(found: Replay, record: GroupPrepareCommitRecord, 
         producer, txid = found.producers.get(transactional_id), part.decided.txid
         if producer is not None and _is_current(producer, txid) and txid.number >= producer.number:
             found.producers[transactional_id] = replace(
-                producer, state=IdState.EMPTY, number=txid.number + 1, last=Outcome.COMMITTED, transaction=None
+                producer,
+                state=IdState.EMPTY,
+                number=txid.number + 1,
+                last=Outcome.COMMITTED,
+                moved_on=False,
+                transaction=None,
             )
 
 

@@ -1,9 +1,10 @@
 """A restart: what the last run left undecided is decided, before anything is served.
 
-How it works. The journals are replayed (recovery.py says what they mean); what was open is aborted; what was half
-aborted is discarded again. Each transaction in doubt is prepared again, its PREPARE_COMMIT written and flushed a second
-time. Those that can be prepared are placed in the order that `recovery.place_order` finds, and are copied while
-the node serves; the others are withdrawn.
+How it works. The journals are replayed (recovery.py says what they mean). What was open goes on: the leaders, which
+have read its batches from their journals, are told so. If something that was appended may be missing, it is aborted.
+What was half aborted is discarded again. Each transaction in doubt is prepared again, its PREPARE_COMMIT written and
+flushed a second time. Those that can be prepared are placed in the order that `recovery.place_order` finds, and are
+copied while the node serves; the others are withdrawn.
 
 Withdrawn is only what a loss of power can have taken. Where nothing that was appended can be missing
 (`tail_kept`), a participant without a journal had one: its records were there before PREPARE_COMMIT. Then the start is
@@ -21,9 +22,10 @@ import trio
 
 from coordinator import events as ev
 from coordinator import recovery
-from coordinator.expiry import idle_before
+from coordinator.expiry import idle_before, open_before
 from coordinator.messages import DiscardTransaction, Prepare
 from coordinator.producer import Producer
+from coordinator.sinks.lane_ids import is_lane
 from coordinator.sinks.service import Sinks
 from coordinator.slots import Slot
 from coordinator.turns import Recorded, Turns, words
@@ -41,11 +43,13 @@ async def recover(turns: Turns, sinks: Sinks, *, tail_kept: bool) -> None:
     replays = [await trio.to_thread.run_sync(_replay, journal) for journal in turns.journals]
     for index, one in enumerate(replays):
         for producer in one.producers.values():
-            turns.adopt(producer, index, idle_before(producer, turns.settings, turns.now_ms()))
+            now_ms = turns.now_ms()
+            idle_ms = idle_before(producer, turns.settings, now_ms)
+            turns.adopt(producer, index, idle_ms=idle_ms, open_ms=open_before(producer, now_ms))
         for state in one.sinks.values():
             sinks.adopt(state, index)
-    for slot in list(turns.slots.values()):
-        await turns.carry_out(slot, ev.Restarted(tail_kept, turns.now_ms()))
+    for transactional_id, slot in list(turns.slots.items()):
+        await turns.carry_out(slot, ev.Restarted(tail_kept, not is_lane(transactional_id), turns.now_ms()))
     # Behind that: with ABORTED alone, a crash in between would let the next start forget that the id must abort.
     for index, one in enumerate(replays):
         for txid, record in one.half_aborted.items():

@@ -43,6 +43,7 @@ class EventKind(Enum):
     FORCED = "an operator aborts the open transaction"
     IDLE = "nothing was asked of the id for the expiration time"
     RESTARTED = "the group journal was replayed after a restart"
+    RESUMED = "the leaders were told that the transaction is still open"
     WITHDRAWN = "a transaction that the restart found undecided cannot be prepared again"
     GROUPED = "the group of lanes to which the transaction belongs is committed"
     DROPPED = "the lane is not to be committed: others have won, or its run was replaced"
@@ -72,8 +73,8 @@ TABLE: tuple[Row, ...] = (
     Row(_S.EMPTY, _E.ADD, _S.EMPTY, "the leaders are asked"),
     Row(_S.EMPTY, _E.BEGUN, _S.OPEN, "BEGIN"),
     Row(_S.EMPTY, _E.BEGUN, _S.EMPTY, "no leader could begin"),
-    Row(_S.EMPTY, _E.END_COMMIT, _S.EMPTY, "repeated, or nothing to commit; refused after an abort"),
-    Row(_S.EMPTY, _E.END_ABORT, _S.EMPTY, "repeated, or nothing to abort; refused right after a commit"),
+    Row(_S.EMPTY, _E.END_COMMIT, _S.EMPTY, "repeated; refused after an abort, and where nothing has begun"),
+    Row(_S.EMPTY, _E.END_ABORT, _S.EMPTY, "repeated, or partitions were asked for in vain; else refused"),
     Row(_S.EMPTY, _E.COPIED, _S.EMPTY, "COMMITTED"),
     Row(_S.EMPTY, _E.FORCED, _S.EMPTY, "nothing to abort"),
     Row(_S.EMPTY, _E.IDLE, _S.UNKNOWN, "EXPIRED"),
@@ -95,7 +96,10 @@ TABLE: tuple[Row, ...] = (
     Row(_S.OPEN, _E.FORCED, _S.EMPTY, "aborted, and the epoch is bumped: the client is fenced"),
     Row(_S.OPEN, _E.FORCED, _S.MUST_ABORT, "aborted without a fence"),
     Row(_S.OPEN, _E.FORCED, _S.OPEN, "refused: another one was meant"),
+    Row(_S.OPEN, _E.RESTARTED, _S.OPEN, "nothing is lost: the leaders are told"),
     Row(_S.OPEN, _E.RESTARTED, _S.MUST_ABORT, "aborted: its batches may be lost"),
+    Row(_S.OPEN, _E.RESUMED, _S.OPEN, "it goes on"),
+    Row(_S.OPEN, _E.RESUMED, _S.MUST_ABORT, "aborted: a leader has lost its part"),
     Row(_S.OPEN, _E.GROUPED, _S.EMPTY, "GROUP_PREPARE_COMMIT names it"),
     Row(_S.OPEN, _E.DROPPED, _S.EMPTY, "aborted, and the epoch is bumped: the lane is fenced"),
     Row(_S.OPEN, _E.DROPPED, _S.MUST_ABORT, "aborted without a fence: it has the last epoch"),
@@ -112,9 +116,7 @@ TABLE: tuple[Row, ...] = (
     #
     Row(_S.MUST_ABORT, _E.INIT, _S.EMPTY, "the epoch is bumped"),
     Row(_S.MUST_ABORT, _E.INIT, _S.MUST_ABORT, "refused, or waits for a producer id"),
-    Row(_S.MUST_ABORT, _E.ADD, _S.MUST_ABORT, "refused once for each connection; then the leaders are asked"),
-    Row(_S.MUST_ABORT, _E.BEGUN, _S.OPEN, "BEGIN"),
-    Row(_S.MUST_ABORT, _E.BEGUN, _S.MUST_ABORT, "no leader could begin"),
+    Row(_S.MUST_ABORT, _E.ADD, _S.MUST_ABORT, "refused"),
     Row(_S.MUST_ABORT, _E.END_COMMIT, _S.MUST_ABORT, "refused"),
     Row(_S.MUST_ABORT, _E.END_ABORT, _S.EMPTY, "the client knows"),
     Row(_S.MUST_ABORT, _E.END_ABORT, _S.MUST_ABORT, "refused"),

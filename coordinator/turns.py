@@ -43,7 +43,7 @@ from coordinator.order import CommitOrder
 from coordinator.producer import Decided, Producer
 from coordinator.settings import CoordinatorSettings
 from coordinator.sinks.lane_ids import group_of
-from coordinator.slots import Slot, ms_since, park, wake
+from coordinator.slots import Slot, ms_since, open_ms_of, park, wake
 from coordinator.states import EventKind, IdState
 from coordinator.watching import Copying, Ended, History, Step, Tally
 from fairlog_types import NO_PRODUCER_ID, JournalPosition, LogId, Placement, ProducerId, StorageFailure, TxId
@@ -137,11 +137,13 @@ class Turns:
             slot = Slot(Producer(transactional_id), journal)
         return slot
 
-    def adopt(self, producer: Producer, journal: int, idle_ms: int) -> None:
-        """Take over an id that a journal knows."""
+    def adopt(self, producer: Producer, journal: int, *, idle_ms: int, open_ms: int) -> None:
+        """Take over an id that a journal knows, unused for `idle_ms`, with a transaction that is open for `open_ms`."""
         slot = self.slots[producer.transactional_id] = Slot(Producer(producer.transactional_id), journal)
         slot.used_s -= idle_ms / 1000
         self.become(slot, producer)
+        if slot.opened_s is not None:
+            slot.opened_s -= open_ms / 1000
 
     def is_refusing(self, slot: Recorded) -> bool:
         """Whether nothing can be written for this id, or sink, until a restart."""
@@ -202,6 +204,8 @@ class Turns:
                         following = await _shielded(self._begin(effect))
                         if following is None:
                             return Refusal.STORAGE
+                    case ev.AskResume():
+                        following = self._resume(slot, effect)
                     case ev.AskSeal():
                         following = self._seal(effect)
                     case ev.EnterOrder(txid):
@@ -291,6 +295,23 @@ class Turns:
         except StorageFailure as failure:
             _log.error("no producer ids", failure=str(failure))
             return None
+
+    def _resume(self, slot: Slot, effect: ev.AskResume) -> ev.Resumed:
+        resumed = self.participants.resume(effect.message)
+        txid, transactional_id = str(effect.message.txid), slot.producer.transactional_id
+        if resumed.lost:
+            _log.warning(
+                "open transaction is lost", txid=txid, transactional_id=transactional_id, lost=words(resumed.lost)
+            )
+        else:
+            _log.info(
+                "open transaction goes on",
+                txid=txid,
+                transactional_id=transactional_id,
+                partitions=len(resumed.leader_epochs),
+                open_ms=open_ms_of(slot),
+            )
+        return ev.Resumed(resumed.leader_epochs, resumed.lost, self.now_ms())
 
     def _seal(self, effect: ev.AskSeal) -> ev.Sealed:
         expected = self.participants.seal(effect.txid, effect.logs)

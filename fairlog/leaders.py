@@ -275,6 +275,17 @@ class LocalLeaders:
             return RefusedAppend.STORAGE
         return None
 
+    def read_open(self, log: LogId) -> Mapping[TxId, Sequence[bytes]]:
+        """The payloads of all batches that the journal of `log` holds for open transactions. For a worker thread.
+
+        Raises CorruptStorage, StorageFailure. Only for logs that are led here.
+        """
+        leader = self._writer.led[log]
+        return {
+            txid: [bytes(leader.journal.read_payload(batch.position, batch.frame_bytes)) for batch in open_here.batches]
+            for txid, open_here in leader.state.open_transactions.items()
+        }
+
     # --- what is visible ----------------------------------------------------------------------
 
     def high_watermark(self, log: LogId) -> Offset | None:

@@ -22,9 +22,10 @@ from pathlib import Path
 import structlog
 import trio
 
-from datalog.interface import Bounds, DataLogs, Mark
+from datalog.batch import parse_batch_header_untrusted
+from datalog.interface import Bounds, DataLogs, Mark, ReadRequest, ReadResult
 from fairlog.transaction_modes import TransactionMode
-from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, Offset, ProducerId, StorageFailure
+from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, Offset, ProducerId, StorageFailure, TxId
 from journal.flush import Flusher
 from journal.journal import Fsync, Journal, JournalKind, JournalSettings
 from journal.local_journal import replay_local
@@ -122,6 +123,8 @@ class _Loaded:
     mark: Mark
     windows: dict[ProducerId, ProducerWindow]
     open_parts: list[OpenPart]
+    first_sequences: dict[TxId, int]
+    """Of the first batch of each open part, unless it has been deleted."""
     has_journal: bool
 
 
@@ -177,6 +180,7 @@ class LedLogStore:
             next_offset=mark.next_offset,
             windows=loaded.windows,
             open_parts=loaded.open_parts,
+            first_sequences=loaded.first_sequences,
         )
         placed: list[Placed] = []
         if journal.end > mark.replay_from:
@@ -240,8 +244,18 @@ class LedLogStore:
                 OpenPart(it.txid, it.leader_epoch, it.first_offset, it.records)
                 for it in self._data_logs.open_transactions(log)
             ]
-            loaded.append(_Loaded(bounds, mark, windows, open_parts, self._has_journal(log)))
+            sequences = {part.txid: self._sequence_at(log, part.first_offset, bounds) for part in open_parts}
+            known = {txid: sequence for txid, sequence in sequences.items() if sequence is not None}
+            loaded.append(_Loaded(bounds, mark, windows, open_parts, known, self._has_journal(log)))
         return loaded
+
+    def _sequence_at(self, log: LogId, offset: Offset, bounds: Bounds) -> int | None:
+        """The first sequence of the batch that begins at `offset`; None if it has been deleted."""
+        if offset < bounds.log_start:
+            return None
+        (answer,) = self._data_logs.read([ReadRequest(log, offset, 1)], bytes_max=1)
+        assert isinstance(answer, ReadResult), answer
+        return parse_batch_header_untrusted(answer.batches[0]).base_sequence
 
     def _has_journal(self, log: LogId) -> bool:
         try:

@@ -10,8 +10,10 @@ Not here: who may commit (`unless` asks), what is read (`fairlog.groups.committe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
+
+import trio
 
 from fairlog.broker import RefusedAppend
 from fairlog.leaders import LocalLeaders
@@ -96,6 +98,13 @@ class OffsetLeaders:
             return refused
         assert outcome is not None, "decided is either way"
         return outcome
+
+    async def pending(self, log: LogId) -> Mapping[TxId, Sequence[bytes]]:
+        """The lists of offset entries that open transactions hold in `log`, in order, as they were appended.
+
+        For the start, before anything is served. Raises CorruptStorage, StorageFailure.
+        """
+        return await trio.to_thread.run_sync(self._leaders.read_open, log)
 
     async def visible(self, log: LogId, offset: Offset) -> None:
         """Return once the log is visible up to `offset`. Raises StorageFailure if it never will be."""

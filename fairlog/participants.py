@@ -24,7 +24,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import structlog
 
-from coordinator.messages import Applied, ApplyCommit, Begin, Begun, DiscardTransaction, Expected, Prepare, Prepared
+from coordinator.messages import (
+    Applied,
+    ApplyCommit,
+    Begin,
+    Begun,
+    DiscardTransaction,
+    Expected,
+    Prepare,
+    Prepared,
+    Resumed,
+)
 from fairlog.broker import AbortRefusal, RefusedAppend
 from fairlog.led_logs import LedLog, LedLogStore
 from fairlog.led_writer import LedWriter
@@ -59,6 +69,8 @@ class LocalParticipants:
         self._tell_decided: Callable[[LogId, TxId, Offset | None], None] = _told_to_nobody
         self._open: dict[ProducerId, TxId] = {}
         """The transaction that each producer has open on this node: Produce names the producer only."""
+        self._found_open: dict[TxId, list[LogId]] = {}
+        """While the node recovers: what the journals have of transactions that are not decided."""
         self._next_apply_number = 0
 
     def tell_decided_offsets(self, decided: Callable[[LogId, TxId, Offset | None], None]) -> None:
@@ -66,18 +78,23 @@ class LocalParticipants:
         self._tell_decided = decided
 
     def recall(self, leader: LedLog) -> None:
-        """A log with a past is led: go on behind the apply numbers that it knows."""
+        """A log with a past is led: note what is open there, and go on after the apply numbers that it knows."""
+        for txid in leader.state.open_transactions:
+            self._found_open.setdefault(txid, []).append(leader.state.log)
         for window in leader.state.windows.values():
             for applied in window.applied:
                 self._next_apply_number = max(self._next_apply_number, applied.apply_number + 1)
 
     def discard_orphans(self) -> None:
-        """Abort what is open though the coordinators have said again what they had decided: it belongs to nobody."""
-        for log, leader in self._writer.led.items():
-            for txid in list(leader.state.open_transactions):
-                logger.info("orphan discarded", log=str(log), txid=str(txid))
-                self._discard_in(log, leader, txid)
-        self._open.clear()
+        """Abort what is open and was neither resumed nor decided by its coordinator: it belongs to no one."""
+        going_on = set(self._open.values())
+        for txid, logs in self._found_open.items():
+            for log in logs:
+                leader = self._writer.led.get(log)
+                if txid not in going_on and leader is not None and leader.state.held(txid) is not None:
+                    logger.info("orphan discarded", log=str(log), txid=str(txid))
+                    self._discard_in(log, leader, txid)
+        self._found_open.clear()
 
     def open_transaction(self, producer_id: ProducerId, epoch: ProducerEpoch) -> TxId | RefusedAppend:
         """The transaction that the producer has open on this node, or why there is none for it."""
@@ -116,6 +133,24 @@ class LocalParticipants:
         if epochs:
             self._open[message.txid.producer_id] = message.txid
         return Begun(epochs, refused)
+
+    def resume(self, message: Begin) -> Resumed:
+        """See `Participants.resume`. Its batches are known from the journals; from here on it takes more of them."""
+        txid = message.txid
+        epochs: dict[LogId, LeaderEpoch] = {}
+        lost: dict[LogId, str] = {}
+        for log in dict.fromkeys((*message.logs, *self._found_open.get(txid, ()))):
+            leader = self._writer.led.get(log)
+            if leader is None:
+                continue
+            answer = leader.state.resume(txid)
+            if isinstance(answer, str):
+                lost[log] = answer
+            else:
+                epochs[log] = answer
+        if not lost:
+            self._open[txid.producer_id] = txid
+        return Resumed(epochs, lost)
 
     def seal(self, txid: TxId, logs: tuple[LogId, ...]) -> Mapping[LogId, Expected]:
         """See `Participants.seal`."""

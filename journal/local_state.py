@@ -95,20 +95,18 @@ class OpenTransaction:
     first_offset: Offset | None = None
     """Of the first batch that was placed at once; None as long as there is none."""
     first_sequence: int | None = None
-    """Of the first batch that was folded; None as long as there is none."""
+    """Of the first batch; None as long as there is none, or if DeleteRecords has taken it (marker mode)."""
     records: int = 0
     written_through: JournalPosition = _START
     """The end of the last batch's frame, if that was folded in this run: with it on disk, all of them are."""
     sealed: bool = False
 
     def may_have_written(self, first_sequence: int) -> bool:
-        """Whether a batch that was appended, and begins so, may be of this transaction. False: it is of an earlier one.
+        """Whether a batch that was appended, and begins so, is of this transaction. False: it is of an earlier one.
 
-        Of a transaction that was read from the data log (marker mode, after a restart) nobody knows.
+        False also if the first batch was deleted: to refuse a repetition is safe, to take a new batch for one is not.
         """
-        if self.first_sequence is None:
-            return self.records > 0
-        return not is_before(first_sequence, self.first_sequence)
+        return self.first_sequence is not None and not is_before(first_sequence, self.first_sequence)
 
 
 class LocalState:
@@ -154,11 +152,12 @@ class LocalState:
         next_offset: Offset,
         windows: Mapping[ProducerId, ProducerWindow],
         open_parts: Iterable[OpenPart] = (),
+        first_sequences: Mapping[TxId, int] | None = None,
     ) -> None:
         """Start from what the data log holds; then fold the journal's frames from `replay_from` to its end.
 
         The first three are the data log's mark, `windows` what it keeps of the producers, `open_parts` the
-        transactions that are open in it.
+        transactions that are open in it, `first_sequences` those of their first batches, as far as they are there.
         """
         assert replay_from <= copied_through, (self.log, replay_from, copied_through)
         self.next_offset = next_offset
@@ -172,7 +171,10 @@ class LocalState:
         for part in open_parts:
             self._unstable.add(part.txid)
             self.open_transactions[part.txid] = OpenTransaction(
-                part.leader_epoch, first_offset=part.first_offset, records=part.records
+                part.leader_epoch,
+                first_offset=part.first_offset,
+                first_sequence=(first_sequences or {}).get(part.txid),
+                records=part.records,
             )
 
     # ------------------------------------------------------------------ decisions (nothing changes)
@@ -233,9 +235,10 @@ class LocalState:
     # ------------------------------------------------------------------ memory only
 
     def begin(self, txid: TxId) -> LeaderEpoch:
-        """Open the transaction; answer the leader epoch it was begun in. Idempotent; forgotten by a restart.
+        """Open the transaction; answer the leader epoch it was begun in. Idempotent.
 
-        Only after `check_begin` and, where needed, a Fence.
+        Only after `check_begin` and, where needed, a Fence. A restart remembers it if there are batches; else `resume`
+        says it again.
         """
         assert not self.needs_fence(txid.producer_id, txid.epoch), f"{self.log}: {txid} begins without its fence"
         assert self.check_begin(txid) is None, f"{self.log}: {txid} begins though it is fenced"
@@ -244,11 +247,25 @@ class LocalState:
             transaction = self.open_transactions[txid] = OpenTransaction(self.leader_epoch)
         return transaction.leader_epoch
 
+    def resume(self, txid: TxId) -> LeaderEpoch | str:
+        """After a restart: the transaction had begun here, and is still open. Answers as `begin`, or in words why not.
+
+        Its Fence is in the journal, or in the data log, and nothing that came after it is: the producer's window is of
+        this epoch, and does not know how the transaction ended.
+        """
+        window = self.windows.get(txid.producer_id)
+        if window is None or window.epoch != txid.epoch:
+            known = "no epoch of it" if window is None else f"epoch {window.epoch}"
+            return f"{self.log} knows {known}"
+        if window.find_applied(txid) is not None:
+            return f"{self.log} has applied it already"
+        return self.begin(txid)
+
     def seal(self, txid: TxId) -> Held | None:
         """Close the transaction for further batches and say what the log holds of it; None if it is not open.
 
         Of one that was aborted by hand, what it held: `holds` will not find that any more, so it is not committed.
-        Idempotent; forgotten by a restart, after which nothing is open to clients anyway.
+        Idempotent; forgotten by a restart, which finds the transaction open, or decided.
         """
         transaction = self.open_transactions.get(txid)
         if transaction is None:

@@ -42,7 +42,14 @@ from crc32c import crc32c
 from coordinator.answers import Description, Refusal
 from coordinator.states import IdState
 from datalog.interface import DataLogs
-from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey, encode_offset_entries
+from datalog.offset_entries import (
+    CommittedOffset,
+    MalformedEntries,
+    OffsetEntry,
+    OffsetKey,
+    decode_offset_entries,
+    encode_offset_entries,
+)
 from fairlog.broker import CommitRefusal, RefusedAppend
 from fairlog.cluster.interface import Topic
 from fairlog.groups.interface import GroupRefusal, Membership
@@ -56,7 +63,7 @@ from fairlog.groups.offset_values import (
     Sender,
     TransactionalProducer,
 )
-from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
+from fairlog_types import CorruptStorage, LogId, Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
 
 logger = structlog.get_logger("fairlog.offsets")
 
@@ -91,6 +98,8 @@ class OffsetsLeaders(Protocol):
         *,
         unless: Callable[[], R | None],
     ) -> TxId | RefusedAppend | R: ...
+
+    async def pending(self, log: LogId) -> Mapping[TxId, Sequence[bytes]]: ...
 
     async def visible(self, log: LogId, offset: Offset) -> None: ...
 
@@ -159,12 +168,26 @@ class CommittedOffsets:
         return [LogId.of_offsets(shard) for shard in range(self._log_count)]
 
     async def load(self) -> None:
-        """Learn which groups have offsets, once all that was decided before the start is copied.
+        """Learn which groups have offsets, once all that was decided before the start is copied, and what is pending.
 
         Raises StorageFailure, CorruptStorage.
         """
         for log in self.logs():
             self._index.load(await trio.to_thread.run_sync(self._data_logs.offset_groups, log))
+            for txid, payloads in (await self._leaders.pending(log)).items():
+                for payload in payloads:
+                    self._pend(log, txid, payload)
+
+    def _pend(self, log: LogId, txid: TxId, payload: bytes) -> None:
+        """A transaction that goes on after a restart has committed these offsets."""
+        try:
+            entries = decode_offset_entries(payload)
+        except MalformedEntries as error:
+            raise CorruptStorage(
+                f"the journal of {log} holds offsets of {txid} that cannot be read: {error}"
+            ) from error
+        for key in (entry.key for entry in entries):
+            self._index.pend(log, txid, key.group, [(key.topic, key.partition)])
 
     # --- committing ---------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ partitions have offsets in transactions that are still open::
     TxnOffsetCommit       ──▶ pend ──▶ open ──▶ decided(visible at) ▲
                                          └───▶ decided(None): gone without a trace
 
-It is right after a restart without being kept: what was open is aborted then, and what was decided is copied
-before anything is served. So `load` names groups and times, and nothing is pending.
+It is right after a restart without being kept: what was decided is copied before anything is served, and what is still
+open stands in the journals. So `load` names groups and times, and `pend` is called again for what is open.
 
 Keeps invariant 8 for offsets: a pending one changes nothing but the answer to those who asked for stable offsets.
 Pure; used on the event loop only.

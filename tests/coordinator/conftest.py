@@ -24,6 +24,7 @@ from coordinator.messages import (
     Expected,
     Prepare,
     Prepared,
+    Resumed,
 )
 from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
@@ -160,6 +161,14 @@ class MemoryParticipants:
             self.held.setdefault(message.txid, {}).setdefault(log, 0)
         refused = {log: "no such log" for log in message.logs if log not in self.logs}
         return Begun(dict.fromkeys(known, LEADER_EPOCH), refused)
+
+    def resume(self, message: Begin) -> Resumed:
+        self.sealed.discard(message.txid)  # a restart has forgotten that
+        held = self.held.get(message.txid, {})
+        named = [log for log in message.logs if log in self.logs]
+        unnamed = [log for log in held if held[log] and log not in named]
+        lost = {log: "no epoch is known" for log in named if log not in held}
+        return Resumed({log: LEADER_EPOCH for log in (*named, *unnamed) if log not in lost}, lost)
 
     def produce(self, txid: TxId, log: LogId, records: int) -> bool:
         """What a Produce does; False if the transaction is not open there."""

@@ -242,10 +242,26 @@ async def test_abort_of_an_empty_transaction_survives_a_kill(running, logs, auto
     assert await after.end(granted, commit=False) is None
 
 
-async def test_commit_without_partitions_succeeds_and_so_does_abort(running, autojump_clock):
-    """A client that began and wrote nothing may end as it likes."""
+@pytest.mark.parametrize("commit", [True, False])
+async def test_end_of_an_epoch_that_asked_for_nothing_is_refused(running, commit, autojump_clock):
+    """There is no transaction to end, and none whose end could be repeated: INVALID_TXN_STATE, as in Kafka."""
     granted = await running.init()
-    assert await running.end(granted) is None
+    assert await running.end(granted, commit) is Refusal.WRONG_STATE
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_abort_of_a_first_transaction_that_no_partition_was_added_to_succeeds(
+    running, restarts, nursery, autojump_clock
+):
+    """librdkafka aborts it; that it was asked for stands in the journal, so a restart knows what is meant."""
+    granted = await running.init()
+    await running.add(granted)
+    if restarts:
+        running = running.restarted()
+        await running.coordinator.recover(tail_kept=True)
+        await nursery.start(running.run)
+    assert await running.end(granted) is Refusal.WRONG_STATE
+    assert await running.end(granted, commit=False) is None
     assert await running.end(granted, commit=False) is None
 
 

@@ -5,6 +5,8 @@ used twice. Each client keeps what a client library would: it aborts after an ab
 when the answer was lost, and does not go on after a fatal one. What it was answered is written into the
 ledger, and the ledger is compared with what is visible.
 
+A client whose transaction is open goes on with it after a kill, as if nothing had been.
+
 Fault model: a *kill* keeps all that was appended, at any effect; a *loss of power* also takes any suffix of
 what was not flushed: of the group journal, of each transaction's records, and of each log's APPLYs.
 """
@@ -80,8 +82,6 @@ class Client:
     speaks_up: bool = True
     """Whether it says EndTxn(abort) for a transaction whose first AddPartitions was refused."""
     repeated: bool = False
-    in_vain: bool = False
-    """Nothing but a deleted log was asked for: the transaction that it must abort never began."""
 
 
 class Transactions(RuleBasedStateMachine):
@@ -152,6 +152,12 @@ class Transactions(RuleBasedStateMachine):
                         for log in begun:
                             self.held.setdefault(message.txid, {}).setdefault(log, [])
                         following = ev.LogsBegun(requested, dict.fromkeys(begun, EPOCH), 0)
+                    case ev.AskResume(message):
+                        held = self.held.setdefault(message.txid, {})
+                        logs = dict.fromkeys((*message.logs, *(log for log in held if held[log])), EPOCH)
+                        for log in logs:
+                            held.setdefault(log, [])
+                        following = ev.Resumed(logs, {}, 0)
                     case ev.AskSeal(txid, logs):
                         self.sealed.add(txid)
                         counts = {log: Expected(EPOCH, len(self.held[txid][log])) for log in logs}
@@ -261,7 +267,7 @@ class Transactions(RuleBasedStateMachine):
             if answer is PENDING:
                 return
             if client.state == "idle":
-                client.attempt, client.logs, client.in_vain = Attempt(), set(), False
+                client.attempt, client.logs = Attempt(), set()
                 self.ledger.append(client.attempt)
             if answer != {log: None}:
                 self.refused(client, answer)
@@ -285,7 +291,7 @@ class Transactions(RuleBasedStateMachine):
             return
         client.attempt, client.logs = Attempt(), set()
         if answer == {DELETED: Refusal.UNKNOWN_LOG}:
-            client.state, client.in_vain = "must abort", True
+            client.state = "must abort"
         else:
             self.refused(client, answer)
 
@@ -294,8 +300,9 @@ class Transactions(RuleBasedStateMachine):
 
     def refused(self, client, answer):
         if answer is Refusal.MUST_ABORT:
-            # Java aborts without a word if nothing of the transaction was ever acknowledged.
-            client.state = "must abort" if client.state != "idle" or client.speaks_up else "idle"
+            # Java aborts without a word if nothing of the transaction was ever acknowledged: it is told so that it asks
+            # for a new epoch, which the next instance stands for here.
+            client.state = "must abort" if client.state != "idle" or client.speaks_up else "dead"
         elif answer in (Refusal.FENCED, Refusal.UNKNOWN_PRODUCER_ID_MAPPING):
             self.fatal(client)
         else:
@@ -455,9 +462,6 @@ class Transactions(RuleBasedStateMachine):
         self.connections = 0
         for client in (*self.zombies, *self.clients.values()):
             client.connection = self.connect()
-            if client.in_vain and client.state in ("must abort", "ending"):
-                # A restart forgets that it has left its last commit behind, and refuses (decision 15).
-                self.fatal(client)
         self.recover(tail_kept=not power_lost)
 
     def lose_power(self, data):
@@ -481,7 +485,7 @@ class Transactions(RuleBasedStateMachine):
         doubtful = in_doubt([found])
         for name in NAMES:
             if self.producers[name].state is not IdState.UNKNOWN:
-                self.run(name, ev.Restarted(tail_kept, 0))
+                self.run(name, ev.Restarted(tail_kept, True, 0))
         self.records += [prepare_commit_record(one.transactional_id, one.decided) for one in doubtful]
         self.durable = len(self.records)
         survivors = []
@@ -499,9 +503,10 @@ class Transactions(RuleBasedStateMachine):
             )
             for one in survivors
         }
-        known = {one.decided.txid for one in survivors}
-        self.held = {txid: logs for txid, logs in self.held.items() if txid in known or txid in self.durably_held}
-        self.sealed.update(self.held)
+        going_on = {it.txid for it in self.producers.values() if it.state is IdState.OPEN}
+        known = {one.decided.txid for one in survivors} | going_on | self.durably_held
+        self.held = {txid: logs for txid, logs in self.held.items() if txid in known}
+        self.sealed = set(self.held) - going_on
         self.discarded.clear()
         for one in place_order(survivors, numbers):
             self.place(one.decided.apply())

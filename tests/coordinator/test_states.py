@@ -34,7 +34,7 @@ def producers(state: IdState) -> list[Producer]:
     return [
         dataclasses.replace(plain, decided=(decided[0],)),
         dataclasses.replace(plain, decided=tuple(decided), last=Outcome.COMMITTED),
-        dataclasses.replace(plain, decided=(decided[0],), last=Outcome.ABORTED, told_on=6, epoch=EPOCH),
+        dataclasses.replace(plain, decided=(decided[0],), last=Outcome.ABORTED),
         dataclasses.replace(plain, decided=(decided[0],), epoch=ProducerEpoch(EPOCH_MAX)),
     ]
 
@@ -75,7 +75,9 @@ def events(kind: EventKind, producer: Producer) -> list[ev.Event]:
         case EventKind.IDLE:
             return [ev.Idle()]
         case EventKind.RESTARTED:
-            return [ev.Restarted(kept, 0) for kept in (True, False)]
+            return [ev.Restarted(*case, 0) for case in itertools.product((True, False), repeat=2)]
+        case EventKind.RESUMED:
+            return [ev.Resumed({LOG: LeaderEpoch(1)}, {}, 0), ev.Resumed({}, {LOG: "no epoch is known"}, 0)]
         case EventKind.WITHDRAWN:
             return [ev.Withdrawn(TxId(PID, EPOCH, 0), 0)]
         case EventKind.GROUPED:

@@ -8,6 +8,8 @@ from structlog.testing import capture_logs
 from coordinator.answers import Refusal
 from coordinator.recovery import snapshot_records
 from coordinator.settings import CoordinatorSettings
+from coordinator.sinks.lane_ids import lane_id
+from coordinator.sinks.messages import Lane, LaneGranted
 from fairlog_types import StorageFailure
 from journal.group_records import BeginRecord, PrepareAbortRecord
 from tests.coordinator.transactions import settle, txid
@@ -121,10 +123,9 @@ async def test_grown_journal_is_replaced_by_a_snapshot_that_recovers_the_same(ru
     assert running.journal.snapshots == 1
     after = running.restarted()
     await after.coordinator.recover(tail_kept=True)
-    (description,) = after.coordinator.describe_all()
-    assert description.state == "MUST_ABORT"
-    assert description.being_copied == before[0].being_copied == (txid(0),)
-    assert after.participants.discarded == [txid(1)]
+    assert after.coordinator.describe_all() == before
+    assert before[0].being_copied == (txid(0),)
+    assert before[0].txid == txid(1)
 
 
 # ---------------------------------------------------------------------------------------------- restarts
@@ -147,17 +148,101 @@ async def test_restart_after_a_kill_lets_an_idle_producer_go_on(running, logs, n
     assert await after.transaction(granted, logs[0]) is None
 
 
-async def test_restart_aborts_what_was_open_and_refuses_its_second_half(running, logs, nursery, autojump_clock):
-    """Invariant 5: the client must not commit the rest of a transaction whose beginning is gone."""
+async def test_restart_that_lost_nothing_goes_on_with_what_was_open(running, logs, nursery, autojump_clock):
+    """The same epoch adds, produces and commits on a new connection: what it wrote before the restart is in it."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.produce(logs[0], 3)
+    after = await restart(running, nursery)
+    assert after.participants.discarded == []
+    assert await after.add(granted, logs[1], connection=0) == {logs[1]: None}
+    assert after.produce(logs[1], 2)
+    assert await after.end(granted, connection=0) is None
+    (prepared,) = after.participants.prepared
+    assert {log: it.records for log, it in prepared.expected.items()} == {logs[0]: 3, logs[1]: 2}
+    again = await restart(after, nursery)
+    assert await again.end(granted, connection=0) is None, "the repetition hears what the first one heard"
+
+
+async def test_restart_in_the_midst_of_a_commit_takes_its_repetition(running, logs, nursery, autojump_clock):
+    """EndTxn that came to nothing, since the node died before PREPARE_COMMIT, is carried out when it is said again."""
     granted = await running.init()
     await running.add(granted, logs[0])
     running.produce(logs[0])
+    running.participants.seal(txid(0), (logs[0],))
+    after = await restart(running, nursery)
+    assert after.produce(logs[0])
+    assert await after.end(granted) is None
+    assert after.participants.placings == [txid(0)]
+
+
+async def test_restart_takes_in_a_log_that_was_being_added(running, logs, nursery, autojump_clock):
+    """Its leader had begun and taken a batch, and BEGIN was not written yet: the batch is not left behind."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.participants.held[txid(0)][logs[1]] = 2
+    after = await restart(running, nursery)
+    twice = await restart(after, nursery)
+    assert await twice.end(granted) is None
+    assert twice.participants.prepared[-1].expected[logs[1]].records == 2
+
+
+async def test_restart_aborts_what_was_open_where_a_leader_has_lost_it(running, logs, nursery, autojump_clock):
+    """Something else than a crash has taken its journal: the rest must not be committed (invariant 5)."""
+    granted = await running.init()
+    await running.add(granted, logs[0], logs[1])
+    running.produce(logs[0])
+    del running.participants.held[txid(0)][logs[1]]
     after = await restart(running, nursery)
     assert after.participants.discarded == [txid(0)]
-    assert await after.add(granted, logs[1], connection=2) is Refusal.MUST_ABORT
-    assert await after.end(granted, connection=2) is Refusal.MUST_ABORT
+    assert await after.end(granted) is Refusal.MUST_ABORT
+    again = await restart(after, nursery)
+    assert await again.end(granted) is Refusal.MUST_ABORT
+
+
+async def test_restart_after_power_loss_aborts_what_was_open_and_refuses_its_second_half(
+    running, logs, nursery, autojump_clock
+):
+    """Invariant 5: the client must not commit the rest of a transaction whose beginning may be gone."""
+    granted = await running.init()
+    await running.add(granted, logs[0])
+    running.produce(logs[0])
+    after = await restart(running, nursery, power_lost=True)
+    for _ in range(2):
+        assert await after.add(granted, logs[1], connection=2) is Refusal.MUST_ABORT
+        assert await after.end(granted, connection=2) is Refusal.MUST_ABORT
     assert await after.end(granted, commit=False, connection=2) is None
     assert await after.transaction(granted, logs[0], connection=2) is None
+
+
+@pytest.mark.parametrize("down_s", [0, 30, 600])
+async def test_restart_does_not_start_the_clock_of_an_open_transaction_anew(
+    running, logs, nursery, down_s, autojump_clock
+):
+    """A transaction has one time-out from its beginning on, and the time while the node is down counts."""
+    granted = await running.init(timeout_ms=60_000)
+    await running.add(granted, logs[0])
+    await trio.sleep(25)
+    running.life.cancel()
+    await trio.sleep(down_s)
+    after = await restart(running, nursery)
+    await trio.sleep(max(0, 60 - 25 - down_s - 1))
+    assert after.coordinator.describe("t").state == "OPEN"
+    await trio.sleep(15)
+    assert after.participants.discarded == [txid(0)]
+    assert await after.end(granted) is Refusal.FENCED
+
+
+async def test_restart_aborts_the_open_transaction_of_a_lane(running, logs, nursery, autojump_clock):
+    """Its sink has forgotten who writes to it: a task that lost its lane must not find it open."""
+    name = lane_id("sink", 0)
+    lane = await running.coordinator.join_batch(Lane("sink", "query", "run", 0, 0, 0))
+    assert lane == LaneGranted(name)
+    granted = await running.init(name=name)
+    await running.add(granted, logs[0], name=name)
+    after = await restart(running, nursery)
+    assert after.coordinator.describe(name).state == "MUST_ABORT"
+    assert [it.producer_id for it in after.participants.discarded] == [granted.producer_id]
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["journal as written", "snapshot in between"])
@@ -181,28 +266,35 @@ async def test_restart_between_a_refused_beginning_and_its_abort_knows_what_is_m
     assert await after.transaction(granted, logs[0], connection=3) is None
 
 
-async def test_restart_does_not_trap_a_client_that_aborts_without_saying_so(running, logs, nursery, autojump_clock):
-    """Java aborts locally if its first AddPartitions failed: told once on a connection is enough."""
-    granted = await running.init()
-    await running.add(granted, logs[0])
-    after = await restart(running, nursery)
-    assert await after.add(granted, logs[0], connection=2) is Refusal.MUST_ABORT
-    assert await after.add(granted, logs[0], connection=3) is Refusal.MUST_ABORT
-    assert await after.transaction(granted, logs[0], connection=3) is None
+async def test_aborted_by_the_coordinator_stays_aborted_until_the_client_says_so(world, logs, nursery, autojump_clock):
+    """No request of the epoch begins anew, on whatever connection: its transaction would be the aborted one's rest."""
+    world.settings = CoordinatorSettings(fence_on_timeout=False)
+    world.start()
+    nursery.start_soon(world.run)
+    granted = await world.init(timeout_ms=1_000)
+    await world.add(granted, logs[0])
+    await trio.sleep(30)
+    for connection in (1, 1, 2, 2):
+        assert await world.add(granted, logs[1], connection=connection) is Refusal.MUST_ABORT
+        assert not world.produce(logs[1])
+        assert await world.end(granted, connection=connection) is Refusal.MUST_ABORT
+    named = (granted.producer_id, granted.epoch)
+    assert (await world.init(connection=3, known=named)).epoch == granted.epoch + 1
 
 
 async def test_restart_says_how_long_a_transaction_that_it_aborts_was_open(running, logs, nursery, autojump_clock):
     """From its beginning in the run before, as the journal has it; a clock that was set back makes it no riddle."""
     granted = await running.init()
     await running.add(granted, logs[0])
+    running.journal.durable = len(running.journal.records)
     await trio.sleep(30)
     with capture_logs() as lines:
-        await restart(running, nursery)
+        await restart(running, nursery, power_lost=True)
     assert [line["open_ms"] for line in lines if line["event"] == "transaction"] == [30_000]
     after = running.restarted()
     after.clock_step_ms = -(10**9)
     with capture_logs() as lines:
-        await after.coordinator.recover(tail_kept=True)
+        await after.coordinator.recover(tail_kept=False)
     assert [line["open_ms"] for line in lines if line["event"] == "transaction"] == [0]
 
 
@@ -223,7 +315,7 @@ async def test_second_restart_still_remembers_who_must_abort(running, logs, nurs
     """MUST_ABORT is in the journal."""
     granted = await running.init()
     await running.add(granted, logs[0])
-    once = await restart(running, nursery)
+    once = await restart(running, nursery, power_lost=True)
     twice = await restart(once, nursery)
     assert await twice.end(granted) is Refusal.MUST_ABORT
 

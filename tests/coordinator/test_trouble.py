@@ -84,15 +84,16 @@ async def test_repeated_commit_whose_abort_could_not_be_written_is_of_unknown_ef
 
 
 async def test_first_commit_of_an_open_transaction_on_a_failed_journal_has_no_effect(running, logs, autojump_clock):
-    """Nothing of it was prepared: a restart aborts it."""
+    """Nothing of it was prepared, and what a disk has failed to keep cannot be trusted: a restart aborts it."""
     granted = await running.init()
     await running.add(granted, logs[0])
     running.journal.failed = StorageFailure("fdatasync failed")
     assert await running.add(granted, logs[1]) is Refusal.STORAGE
     assert await running.end(granted) is Refusal.STORAGE
     after = running.restarted()
-    await after.coordinator.recover(tail_kept=True)
+    await after.coordinator.recover(tail_kept=False)
     assert after.participants.placings == []
+    assert await after.end(granted) is Refusal.MUST_ABORT
 
 
 async def test_commit_whose_placing_fails_is_committed_and_stops_all_placing(running, logs, autojump_clock):

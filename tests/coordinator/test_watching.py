@@ -118,7 +118,7 @@ async def test_transaction_that_a_restart_aborts_has_no_times_of_the_earlier_run
     granted = await running.init()
     await running.add(granted, logs[0])
     after = running.restarted()
-    await after.coordinator.recover(tail_kept=True)
+    await after.coordinator.recover(tail_kept=False)
     (ended,) = after.coordinator.ended()
     assert (ended.cause, steps_of(ended)) == ("restarted", [("ABORTED", 0.0)])
     statistics = after.coordinator.statistics()

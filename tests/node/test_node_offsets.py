@@ -15,7 +15,7 @@ from fairlog.cluster import records
 from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient
-from tests.node.nodes import TOPIC, TRANSACTION_ABORTABLE, Producer, assert_holds_answered, produce, read, read_when
+from tests.node.nodes import TOPIC, Producer, assert_holds_answered, produce, read, read_when
 
 pytestmark = pytest.mark.slow
 
@@ -82,8 +82,9 @@ def test_kill_at_any_point_of_a_commit_keeps_offset_and_output_together(new_node
     assert committed(node) == len(found) + 1
 
 
-def test_kill_with_offsets_pending_leaves_the_old_ones_stable(new_node: NewNode) -> None:
-    """The open transaction is aborted by the restart: nobody waits for its time-out, and its client must abort."""
+@pytest.mark.parametrize("commit", [True, False])
+def test_kill_with_offsets_pending_keeps_them_pending_until_the_client_decides(new_node: NewNode, commit: bool) -> None:
+    """The open transaction goes on: its offsets stay unstable, take more, and are committed or forgotten with it."""
     node = new_node()
     node.start()
     produce(node, b"plain")
@@ -92,17 +93,16 @@ def test_kill_with_offsets_pending_leaves_the_old_ones_stable(new_node: NewNode)
         producer = Producer(client)
         who = (producer.transactional_id, producer.producer_id, producer.epoch)
         assert client.add_offsets(*who, GROUP) == raw.NONE
-        assert client.commit_offset_in_transaction(*who, GROUP, TOPIC, 0, 9) == raw.NONE
+        assert client.commit_offset_in_transaction(*who, GROUP, TOPIC, 0, 8) == raw.NONE
         assert client.committed_offset(GROUP, TOPIC, 0) == (raw.UNSTABLE_OFFSET_COMMIT, -1)
-        assert client.committed_offset(GROUP, TOPIC, 0, stable=False) == (raw.NONE, 3)
     node.kill()
     node.start()
-    assert committed(node) == 3
     with RawClient(node.address) as client:
-        assert client.commit_offset_in_transaction(*who, GROUP, TOPIC, 0, 9) == TRANSACTION_ABORTABLE
-        assert client.add_offsets(*who, GROUP) == TRANSACTION_ABORTABLE
-        assert client.end(*who, commit=False) == raw.NONE
-    assert committed(node) == 3
+        assert client.committed_offset(GROUP, TOPIC, 0) == (raw.UNSTABLE_OFFSET_COMMIT, -1)
+        assert client.committed_offset(GROUP, TOPIC, 0, stable=False) == (raw.NONE, 3)
+        assert client.commit_offset_in_transaction(*who, GROUP, TOPIC, 0, 9) == raw.NONE
+        assert client.end(*who, commit=commit) == raw.NONE
+    assert committed(node) == (9 if commit else 3)
 
 
 def test_timeout_of_a_transaction_ends_the_wait_for_stable_offsets(new_node: NewNode) -> None:

@@ -41,7 +41,7 @@ def fill(node: NodeProcess) -> None:
 
 @pytest.fixture(scope="session")
 def killed_and_stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The same node's directory as a kill leaves it, and as a good end does, which has aborted what hung."""
+    """The same node's directory as a kill leaves it, and as a good end does: what hung is open in both."""
     return kill_and_stop(tmp_path_factory.mktemp("node"), fill, FAIRLOG_TOPICS_TRANSACTIONS="markers")
 
 
@@ -58,10 +58,9 @@ def test_directory_with_markers_is_found_whole(
     """Every marker, and what the lists say of the transactions, was looked at."""
     code, out, _ = fairlog("verify", killed_and_stopped[end == "stopped"], "--all")
     assert code == 0, out
-    open_there, aborted = (2, 4) if end == "killed" else (0, 6)
-    assert re.search(rf"aborted transactions listed +{aborted}\b", out), out
+    assert re.search(r"aborted transactions listed +4\b", out), out
     assert re.search(r"parts of transactions found whole +2\b", out), out
-    assert bool(re.search(rf"open transactions found where they are listed +{open_there}\b", out)) == bool(open_there)
+    assert re.search(r"open transactions found where they are listed +2\b", out), out
 
 
 @pytest.mark.parametrize("start", [2, 5, 6, 9, 10])
