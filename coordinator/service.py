@@ -149,6 +149,18 @@ class Coordinator:
         assert answer is None or isinstance(answer, Refusal)
         return answer
 
+    async def abort_by_marker(self, txid: TxId) -> Refusal | None:
+        """An administrator's abort marker ends this transaction, wherever it is open. None: it is not open now.
+
+        As `abort_open`, but the producer's epoch stays, as with Kafka's markers: it has to say that it aborts.
+        """
+        owner = self.owner_of(txid.producer_id)
+        if owner is None:
+            return None
+        answer = await self._request(owner, ev.Forced(fence=False, now_ms=self._now_ms(), txid=txid))
+        assert answer is None or isinstance(answer, Refusal)
+        return None if answer is Refusal.WRONG_STATE else answer
+
     async def join_batch(self, lane: Lane) -> LaneGranted | BatchCommitted | SinkRefused:
         """Join a batch that is still to be committed: the answer names the transactional id to write under.
 

@@ -46,7 +46,7 @@ from fairlog.groups.offset_values import (
     Sender,
     TransactionalProducer,
 )
-from fairlog_types import JournalPosition, LogId, Offset, ProducerEpoch, ProducerId
+from fairlog_types import JournalPosition, LogId, Offset, ProducerEpoch, ProducerId, TxId
 
 Buffer = bytes | bytearray | memoryview
 
@@ -89,14 +89,13 @@ class DuplicateOf:
 
 
 class AbortRefusal(Enum):
-    """Why an abort marker is not written by hand. None of these leaves a trace in the log."""
+    """Why a partition's open transaction is not aborted by an administrator's marker. Nothing is changed then."""
 
     UNKNOWN_LOG = "this node does not lead the partition (any more)"
     NO_MARKERS = "the topic is of journal mode: nobody waits for its open transactions, and there are no markers"
     INVALID_PRODUCER_EPOCH = "the partition knows a later epoch of the producer, or has a transaction of another open"
     COORDINATOR_FENCED = "a coordinator of a later epoch has written a marker for this producer"
     BEING_DECIDED = "the transaction is being committed"
-    STORAGE = "the journal takes no more: the disk is full or has failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +184,10 @@ class Leaders(Protocol):
 
     def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]: ...
 
-    async def abort_by_hand(
+    def open_for_abort(
         self, log: LogId, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int
-    ) -> AbortRefusal | None:
-        """Write the abort marker of what the producer has open in the partition, as an administrator wants it.
-
-        Done already if nothing is open. The transaction's commit is refused from then on, as its records here will not
-        be read. The marker is in the journal then, and its flush under way; cancelled: it is, or not.
-        """
+    ) -> TxId | AbortRefusal | None:
+        """The transaction that an administrator's abort marker means here; None if the producer has nothing open."""
         ...
 
     async def delete_before(self, log: LogId, offset: Offset) -> Offset | None:
@@ -258,6 +253,8 @@ class Coordinator(Protocol):
     async def end(
         self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool, connection: int
     ) -> Refusal | None: ...
+
+    async def abort_by_marker(self, txid: TxId) -> Refusal | None: ...
 
     async def join_batch(self, lane: Lane) -> LaneGranted | BatchCommitted | SinkRefused: ...
 

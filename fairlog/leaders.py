@@ -424,11 +424,11 @@ class LocalLeaders:
             for producer_id, window in sorted(state.windows.items())
         ]
 
-    async def abort_by_hand(
+    def open_for_abort(
         self, log: LogId, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int
-    ) -> AbortRefusal | None:
+    ) -> TxId | AbortRefusal | None:
         """See `fairlog.broker.Leaders`."""
-        return await self.participants.abort_by_hand(log, producer_id, producer_epoch, coordinator_epoch)
+        return self.participants.open_for_abort(log, producer_id, producer_epoch, coordinator_epoch)
 
     # --- in the background, and when the disk fails ---------------------------------------------
 

@@ -14,8 +14,8 @@ step and as one group (`place_together`): what several of them have written to o
 they belong together, their common apply number tells; also after a crash that has destroyed some of the decisions, for
 the rest is placed again under the same number.
 
-In a log of marker mode an administrator may abort a transaction without its coordinator (`abort_by_hand`). The log
-remembers that, so the transaction cannot be committed any more: nowhere, as all its logs have to prepare.
+In a log of marker mode an administrator may ask for the abort of what a producer has open (`open_for_abort`). It is
+aborted by its coordinator, as a whole.
 """
 
 from __future__ import annotations
@@ -335,38 +335,28 @@ class LocalParticipants:
 
     # --- what an administrator says -----------------------------------------------------------
 
-    async def abort_by_hand(
+    def open_for_abort(
         self, log: LogId, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int
-    ) -> AbortRefusal | None:
-        """See `fairlog.broker.Leaders.abort_by_hand`."""
-        try:
-            leader = await self._writer.leader_with_room(log, 0)
-            if leader is None:
-                return AbortRefusal.UNKNOWN_LOG
-            if not leader.mode.has_markers:
-                return AbortRefusal.NO_MARKERS
-            state = leader.state
-            window, txid = state.windows.get(producer_id), state.open_of(producer_id)
-            if window is not None and producer_epoch < window.epoch:
-                return AbortRefusal.INVALID_PRODUCER_EPOCH
-            if txid is not None and producer_epoch != txid.epoch:
-                # A larger one was never granted here: its marker would fence the rightful producer out of the log.
-                return AbortRefusal.INVALID_PRODUCER_EPOCH
-            if window is not None and coordinator_epoch < window.coordinator_epoch:
-                return AbortRefusal.COORDINATOR_FENCED
-            if txid is None:
-                return None
-            if state.open_transactions[txid].sealed:
-                return AbortRefusal.BEING_DECIDED
-            held = state.held(txid)
-            assert held is not None, f"{log}: {txid} is open and holds nothing"
-            record = leader.mode.abort(state, txid, coordinator_epoch=coordinator_epoch, now_ms=self._writer.now_ms())
-            self._writer.write(leader, record)
-            state.note_aborted_by_hand(txid, held)
-        except StorageFailure:
-            return AbortRefusal.STORAGE
-        logger.warning("transaction aborted by hand", log=str(log), txid=str(txid), coordinator_epoch=coordinator_epoch)
-        return None
+    ) -> TxId | AbortRefusal | None:
+        """See `fairlog.broker.Leaders.open_for_abort`."""
+        leader = self._writer.led.get(log)
+        if leader is None:
+            return AbortRefusal.UNKNOWN_LOG
+        if not leader.mode.has_markers:
+            return AbortRefusal.NO_MARKERS
+        state = leader.state
+        window, txid = state.windows.get(producer_id), state.open_of(producer_id)
+        if window is not None and producer_epoch < window.epoch:
+            return AbortRefusal.INVALID_PRODUCER_EPOCH
+        if txid is None:
+            return None
+        if producer_epoch != txid.epoch:
+            return AbortRefusal.INVALID_PRODUCER_EPOCH
+        if window is not None and coordinator_epoch < window.coordinator_epoch:
+            return AbortRefusal.COORDINATOR_FENCED
+        if state.open_transactions[txid].sealed:
+            return AbortRefusal.BEING_DECIDED
+        return txid
 
 
 def _told_to_nobody(log: LogId, txid: TxId, visible_at: Offset | None) -> None:

@@ -30,7 +30,6 @@ _REFUSALS: Mapping[BatchRefusal, RefusedAppend] = {
     BatchRefusal.UNKNOWN_PRODUCER: RefusedAppend.UNKNOWN_PRODUCER,
     BatchRefusal.OUT_OF_ORDER: RefusedAppend.OUT_OF_ORDER,
     BatchRefusal.NOT_OPEN: RefusedAppend.NOT_IN_TRANSACTION,
-    BatchRefusal.ABORTED: RefusedAppend.MUST_ABORT,
     BatchRefusal.SEALED: RefusedAppend.NOT_IN_TRANSACTION,
 }
 

@@ -113,7 +113,6 @@ class LocalState:
     """What the leader of `log` knows from its journal. Not thread-safe; every method is one step."""
 
     __slots__ = (
-        "_aborted_by_hand",
         "_copied_through",
         "_pins",
         "_unstable",
@@ -141,8 +140,6 @@ class LocalState:
         when the first batch is folded: so the oldest is the first one, without a search."""
         self._unstable: set[TxId] = set()
         """The open transactions whose batches are placed."""
-        self._aborted_by_hand: dict[ProducerId, tuple[TxId, Held]] = {}
-        """What each producer's transaction held when it was aborted here without its coordinator."""
 
     def restore(
         self,
@@ -167,7 +164,6 @@ class LocalState:
         self._copied_through = copied_through
         self._pins = {}
         self._unstable = set()
-        self._aborted_by_hand = {}
         for part in open_parts:
             self._unstable.add(part.txid)
             self.open_transactions[part.txid] = OpenTransaction(
@@ -197,7 +193,7 @@ class LocalState:
         transaction is sealed or decided by now: "no effect" would be untrue. But not one of an *earlier* transaction,
         while this one takes batches: librdkafka gives sequences of records that it purged at an abort to new ones,
         though the old ones may have arrived, and a new record must not pass for an old one. Otherwise the transaction
-        must have begun here and take batches still (NOT_OPEN, ABORTED, SEALED), and the sequence must fit.
+        must have begun here and take batches still (NOT_OPEN, SEALED), and the sequence must fit.
         """
         if self._is_fenced(txid):
             return Refused(BatchRefusal.FENCED)
@@ -211,17 +207,14 @@ class LocalState:
                 return check
             return Refused(BatchRefusal.OUT_OF_ORDER)
         if transaction is None:
-            by_hand = self._lost_by_hand(txid) is not None
-            return Refused(BatchRefusal.ABORTED if by_hand else BatchRefusal.NOT_OPEN)
+            return Refused(BatchRefusal.NOT_OPEN)
         if transaction.sealed:
             return Refused(BatchRefusal.SEALED)
         return check
 
     def check_begin(self, txid: TxId) -> Refused | None:
-        """May the transaction begin here? Refused if its epoch is FENCED, or it was ABORTED here by hand."""
-        if self._is_fenced(txid):
-            return Refused(BatchRefusal.FENCED)
-        return None if self._lost_by_hand(txid) is None else Refused(BatchRefusal.ABORTED)
+        """May the transaction begin here? Refused if its epoch is FENCED."""
+        return Refused(BatchRefusal.FENCED) if self._is_fenced(txid) else None
 
     def _is_fenced(self, txid: TxId) -> bool:
         window = self.windows.get(txid.producer_id)
@@ -264,26 +257,13 @@ class LocalState:
     def seal(self, txid: TxId) -> Held | None:
         """Close the transaction for further batches and say what the log holds of it; None if it is not open.
 
-        Of one that was aborted by hand, what it held: `holds` will not find that any more, so it is not committed.
         Idempotent; forgotten by a restart, which finds the transaction open, or decided.
         """
         transaction = self.open_transactions.get(txid)
         if transaction is None:
-            return self._lost_by_hand(txid)
+            return None
         transaction.sealed = True
         return Held(transaction.leader_epoch, transaction.records)
-
-    def note_aborted_by_hand(self, txid: TxId, held: Held) -> None:
-        """Somebody else than its coordinator has aborted the transaction here, where it held `held`.
-
-        After its Marker. Remembered until the producer's next transaction, or a restart, which aborts the rest.
-        """
-        assert txid not in self.open_transactions, f"{self.log}: {txid} is aborted by hand, but it is open"
-        self._aborted_by_hand[txid.producer_id] = txid, held
-
-    def _lost_by_hand(self, txid: TxId) -> Held | None:
-        lost = self._aborted_by_hand.get(txid.producer_id)
-        return lost[1] if lost is not None and lost[0] == txid else None
 
     # ------------------------------------------------------------------ questions
 

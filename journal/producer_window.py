@@ -56,7 +56,6 @@ class BatchRefusal(Enum):
     UNKNOWN_PRODUCER = "the producer is unknown in this partition, and its batch is not its first"
     OUT_OF_ORDER = "the batch does not follow the producer's last one"
     NOT_OPEN = "the transaction is not open in this partition"
-    ABORTED = "the transaction was aborted in this partition by hand"
     SEALED = "the transaction is being committed and takes no more batches"
 
 

@@ -127,9 +127,8 @@ ABORT_REFUSALS: dict[AbortRefusal, ErrorCode] = {
     AbortRefusal.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     AbortRefusal.COORDINATOR_FENCED: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     AbortRefusal.BEING_DECIDED: ErrorCode.CONCURRENT_TRANSACTIONS,
-    AbortRefusal.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,
 }
-"""What a leader's refusal of an abort marker is answered with; all are without effect."""
+"""What an abort marker that a partition does not take is answered with; all are without effect."""
 
 BAD_BATCHES: dict[BadBatchReason, ErrorCode] = {
     BadBatchReason.TOO_SHORT: ErrorCode.CORRUPT_MESSAGE,

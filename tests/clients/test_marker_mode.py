@@ -315,17 +315,21 @@ def test_abort_marker_by_hand_frees_the_readers_and_the_rest_cannot_be_committed
 
 
 def test_abort_marker_by_hand_survives_a_kill(fresh_node: Callable[..., NodeProcess]) -> None:
-    """Answered means done: after the restart the transaction is not there, and nothing of it is read."""
+    """Answered means done: the transaction stays aborted over the restart, in every partition."""
     node = fresh_node()
     with RawClient(node.address) as wire:
-        wire.metadata("t", create=True)
+        for topic in ("t", "u"):
+            wire.metadata(topic, create=True)
         hung = RawTransaction(wire, "hung", "t")
+        mine = hung.transactional_id, hung.producer_id, hung.epoch
         hung.write(b"hung")
         assert wire.write_marker("t", 0, hung.producer_id, hung.epoch) == raw.NONE
+        assert wire.add_partitions(*mine, "u", [0]) == {0: raw.TRANSACTION_ABORTABLE}
     node.kill()
     node.start()
     with RawClient(node.address) as wire:
-        assert hung.end(commit=True, by=wire) != raw.NONE
+        assert wire.add_partitions(*mine, "u", [0]) == {0: raw.TRANSACTION_ABORTABLE}
+        assert hung.end(commit=True, by=wire) == raw.TRANSACTION_ABORTABLE
         assert wire.produce("t", 0, batch([b"after"]))[0] == raw.NONE
     assert_topic_holds(node.address, "t", {0: [b"after"]}, mode=Mode.MARKERS, aborted={0: [b"hung"]})
 

@@ -382,22 +382,6 @@ def test_check_transactional_repetition_of_an_open_batch_has_its_offset(marking:
     assert marking.state.check_transactional(TXID, 2, 3) == DuplicateOf(Offset(2), remembered=True)
 
 
-def test_transaction_aborted_by_hand_answers_its_coordinator_as_lost(marking: Leader) -> None:
-    """It takes no batches, begins no more, and says at the seal what it no longer holds: so it cannot commit."""
-    held = marking.state.held(TXID)
-    assert held is not None
-    marking.write(marker(6, committed=False))
-    marking.state.note_aborted_by_hand(TXID, held)
-    assert marking.state.check_transactional(TXID, 5, 1) == Refused(BatchRefusal.ABORTED)
-    assert marking.state.check_begin(TXID) == Refused(BatchRefusal.ABORTED)
-    assert marking.state.seal(TXID) == (LEADER_EPOCH, 5)
-    assert marking.state.holds(TXID, LEADER_EPOCH, 5) is not None
-    after = TxId(PRODUCER, EPOCH, 1)
-    assert marking.state.check_begin(after) is None
-    marking.state.begin(after)
-    assert marking.state.check_transactional(after, 5, 1) == ACCEPT
-
-
 @pytest.mark.parametrize(
     ("record", "says"),
     [

@@ -280,10 +280,8 @@ class LocalStateMachine(RuleBasedStateMachine):
                 expected = Refused(BatchRefusal.SEALED)
         if isinstance(expected, DuplicateOf) and transaction is not None and not transaction.sealed:
             own = self.state.open_transactions[txid].first_sequence
-            # A restart does not read the first batch of one that was copied at once: then nobody knows.
-            forgotten = own is None and self.markers and bool(transaction.batches)
-            assert forgotten or own == transaction.first_sequence
-            if not forgotten and (own is None or first < own):
+            assert own == transaction.first_sequence
+            if own is None or first < own:
                 expected = Refused(BatchRefusal.OUT_OF_ORDER)  # a new record under the number of an older one
         check = self.state.check_transactional(txid, first, count)
         assert check == expected
@@ -381,23 +379,6 @@ class LocalStateMachine(RuleBasedStateMachine):
         assert self.state.applied(txid) is None
         self.known(txid.producer_id, txid.epoch)
 
-    @precondition(lambda self: self.transactions and self.markers)
-    @rule(data=st.data())
-    def abort_by_hand(self, data: st.DataObject) -> None:
-        """A transaction that was aborted without its coordinator takes no more batches, and can not be committed."""
-        txid = data.draw(st.sampled_from(list(self.transactions)))
-        held = self.state.held(txid)
-        assert held is not None
-        self.discard_one(txid)
-        self.state.note_aborted_by_hand(txid, held)
-        assert self.state.seal(txid) == held
-        if held.records:
-            assert self.state.holds(txid, held.leader_epoch, held.records) is not None
-        refusal = BatchRefusal.FENCED if txid.epoch < self.producers[txid.producer_id].epoch else BatchRefusal.ABORTED
-        next_sequence = self.producers[txid.producer_id].next_sequence
-        assert self.state.check_transactional(txid, next_sequence, 1) == Refused(refusal)
-        assert self.state.check_begin(txid) == Refused(refusal)
-
     @rule(producer_id=PRODUCERS, bump=st.sampled_from([0, 0, 1]))
     def fence(self, producer_id: ProducerId, bump: int) -> None:
         """From a fence on, older epochs are refused."""
@@ -456,12 +437,22 @@ class LocalStateMachine(RuleBasedStateMachine):
             next_offset=next_offset,
             windows=windows,
             open_parts=reversed(parts.values()),
+            first_sequences=self.first_sequences(),
         )
         placed: list[Placed] = []
         for frame in self.frames:
             if frame.position >= mark[1]:
                 placed += replay_local([frame], state, now_ms=clock_of(frame.end))
         return state, placed
+
+    def first_sequences(self) -> dict[TxId, int]:
+        """Of the first batch of each transaction: what the data log's batch says at an open part's first offset."""
+        firsts: dict[TxId, int] = {}
+        for frame in self.frames:
+            record = decode_local(frame.kind, frame.header)
+            if isinstance(record, OpenBatch):
+                firsts.setdefault(record.txid, record.first_sequence)
+        return firsts
 
     def check_restored(self, copied: int) -> LocalState:
         state, placed = self.restored(copied)

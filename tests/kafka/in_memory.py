@@ -53,6 +53,7 @@ from fairlog_types import (
     ProducerEpoch,
     ProducerId,
     StorageFailure,
+    TxId,
 )
 
 LEADER_EPOCH = LeaderEpoch(3)
@@ -160,7 +161,8 @@ class MemoryLeaders:
         self.producers: dict[LogId, list[ActiveProducer]] = {}
         self.marker_logs: set[LogId] = set()
         """The logs of marker mode: what is appended in a transaction is there at once, and waited for on disk."""
-        self.abort_refusal: AbortRefusal | None = AbortRefusal.NO_MARKERS
+        self.open_for: TxId | AbortRefusal | None = AbortRefusal.NO_MARKERS
+        """What an abort marker finds, in whatever log."""
         self.aborts: list[tuple[LogId, int, int, int]] = []
         """Abort markers asked for: log, producer id and epoch, coordinator epoch."""
         self.visible_before_hold: dict[LogId, Offset] = {}
@@ -221,12 +223,11 @@ class MemoryLeaders:
     async def durable(self, log: LogId, through: JournalPosition) -> None:
         await self.visible(log, Offset(through))
 
-    async def abort_by_hand(
+    def open_for_abort(
         self, log: LogId, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int
-    ) -> AbortRefusal | None:
-        await trio.lowlevel.checkpoint()
+    ) -> TxId | AbortRefusal | None:
         self.aborts.append((log, producer_id, producer_epoch, coordinator_epoch))
-        return self.abort_refusal
+        return self.open_for
 
     def high_watermark(self, log: LogId) -> Offset | None:
         if log not in self.logs:
@@ -378,6 +379,9 @@ class MemoryCoordinator:
         self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool, connection: int
     ) -> Refusal | None:
         return await self._called("end", transactional_id, producer_id, epoch, commit, connection)
+
+    async def abort_by_marker(self, txid: TxId) -> Refusal | None:
+        return await self._called("abort by marker", txid)
 
     def describe(self, transactional_id: str) -> Description | None:
         return self.descriptions.get(transactional_id)

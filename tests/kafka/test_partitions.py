@@ -9,6 +9,7 @@ from kafka.protocol.consumer import FetchRequest, OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
+from coordinator.answers import Refusal
 from datalog.batch import patch
 from fairlog.broker import AbortRefusal, ActiveProducer
 from fairlog.cluster.interface import InvalidPartitions
@@ -21,7 +22,7 @@ from fairlog.kafka.handlers import (
     api_37_create_partitions,
     api_60_describe_cluster,
 )
-from fairlog_types import LeaderEpoch, Offset, ProducerEpoch, ProducerId, StorageFailure
+from fairlog_types import LeaderEpoch, Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
 
 FETCH, METADATA, DELETE_RECORDS, EPOCHS, MARKERS, CREATE_PARTITIONS, CLUSTER = 1, 3, 21, 23, 27, 37, 60
 
@@ -356,31 +357,57 @@ async def test_marker_decides_nothing_in_journal_mode_and_is_told_what_is_so(ask
 
 
 @versions(api_27_write_txn_markers)
-async def test_abort_marker_is_written_in_marker_mode(ask, memory, version):
-    """The partition's leader gets all that the marker says."""
+async def test_abort_marker_in_marker_mode_aborts_the_transaction_by_its_coordinator(ask, memory, version):
+    """The partition is asked with all that the marker says; what it finds open is aborted as a whole."""
     memory.topics.create_now("t", partitions=2)
-    memory.leaders.abort_refusal = None
+    memory.leaders.open_for = txid = TxId(ProducerId(5), ProducerEpoch(2), 7)
     answer = await ask(MARKERS, version, **markers((5, 2, False, {"t": [1]})))
     assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.NONE
     assert memory.leaders.aborts == [(memory.log("t", 1), 5, 2, 3)]
+    assert memory.coordinator.calls == [("abort by marker", txid)]
+
+
+async def test_abort_marker_in_marker_mode_where_nothing_is_open_changes_nothing(ask, memory):
+    """What it wants is so already."""
+    memory.topics.create_now("t")
+    memory.leaders.open_for = None
+    answer = await ask(MARKERS, 1, **markers((5, 2, False, {"t": [0]})))
+    assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.NONE
+    assert memory.coordinator.calls == []
 
 
 @pytest.mark.parametrize("refusal", [each for each in AbortRefusal if each is not AbortRefusal.NO_MARKERS])
-async def test_abort_marker_refused_is_told_why(ask, memory, refusal):
+async def test_abort_marker_refused_by_the_partition_is_told_why(ask, memory, refusal):
     """Every refusal has a code of its own."""
     memory.topics.create_now("t")
-    memory.leaders.abort_refusal = refusal
+    memory.leaders.open_for = refusal
     answer = await ask(MARKERS, 1, **markers((5, 2, False, {"t": [0]})))
     assert answer.markers[0].topics[0].partitions[0].error_code == ABORT_REFUSALS[refusal] != ErrorCode.NONE
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error"),
+    [
+        (Refusal.CONCURRENT, ErrorCode.CONCURRENT_TRANSACTIONS),
+        (Refusal.STORAGE, ErrorCode.KAFKA_STORAGE_ERROR),
+    ],
+)
+async def test_abort_marker_refused_by_the_coordinator_is_told_why(ask, memory, refusal, error):
+    """It is just being committed, or the disk has failed."""
+    memory.topics.create_now("t")
+    memory.leaders.open_for = TxId(ProducerId(5), ProducerEpoch(2), 7)
+    memory.coordinator.refusal = refusal
+    answer = await ask(MARKERS, 1, **markers((5, 2, False, {"t": [0]})))
+    assert answer.markers[0].topics[0].partitions[0].error_code == error
 
 
 async def test_commit_marker_is_refused_in_marker_mode_too(ask, memory):
     """A transaction is committed by its coordinator, or not at all; nothing reaches the partition."""
     memory.topics.create_now("t")
-    memory.leaders.abort_refusal = None
+    memory.leaders.open_for = TxId(ProducerId(5), ProducerEpoch(2), 7)
     answer = await ask(MARKERS, 1, **markers((5, 2, True, {"t": [0]})))
     assert answer.markers[0].topics[0].partitions[0].error_code == ErrorCode.INVALID_TXN_STATE
-    assert memory.leaders.aborts == []
+    assert memory.coordinator.calls == []
 
 
 # --- DescribeCluster -------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from coordinator.messages import Begin, Expected, Prepare
+from coordinator.messages import Expected, Prepare
 from datalog.control_batch import decode_control_batch
 from datalog.interface import AbortedTransaction, OpenInLog, ReadRequest, ReadResult
 from fairlog.broker import AbortRefusal, ActiveProducer, Appended, DuplicateOf, RefusedAppend
@@ -285,53 +285,14 @@ async def test_records_deleted_from_under_an_open_transaction_leave_the_rest_to_
         assert aborted_from(run, Offset(2)) == [AbortedTransaction(T0.producer_id, Offset(0), Offset(3), Offset(4))]
 
 
-# --- a transaction's end by hand ----------------------------------------------------------------------
+# --- an administrator's abort -------------------------------------------------------------------------
 
 
-async def abort(run: Run, log: LogId, *, producer_id: int = 7, epoch: int = 0, coordinator_epoch: int = 0):
-    return await run.leaders.abort_by_hand(log, ProducerId(producer_id), ProducerEpoch(epoch), coordinator_epoch)
+def asked(run: Run, log: LogId, *, producer_id: int = 7, epoch: int = 0, coordinator_epoch: int = 0):
+    return run.leaders.open_for_abort(log, ProducerId(producer_id), ProducerEpoch(epoch), coordinator_epoch)
 
 
-async def test_abort_by_hand_ends_what_hangs_and_forbids_its_commit(open_run) -> None:
-    """Readers go on; the producer's next batch is refused, and its commit is, in all logs (invariant 5)."""
-    async with open_run() as run:
-        await run.start(A, B, mode=MARKERS)
-        await write(run)
-        assert await abort(run, A, coordinator_epoch=5) is None
-        assert await abort(run, A, coordinator_epoch=5) is None
-        await run.leaders.drain()
-        assert run.leaders.last_stable_offset(A) == 2
-        assert await markers(run, A) == [(1, False, 5)]
-        assert await run.write(T0, A, b"more", sequence=1) is RefusedAppend.MUST_ABORT
-        begun = await run.leaders.participants.begin(Begin(T0, (A, B)))
-        assert list(begun.refused) == [A]
-        expected = run.leaders.participants.seal(T0, (A, B))
-        assert expected == EXPECTED
-        assert list((await run.leaders.participants.prepare(Prepare(T0, expected))).refused) == [A]
-        run.discard(T0, A, B)
-        await run.leaders.drain()
-        assert await run.committed(A, B) == {A: [], B: []}
-        assert await markers(run, A) == [(1, False, 5)]
-        await run.begin(transaction(7, 1), A)
-        await written(run, transaction(7, 1), A, b"next", sequence=1)
-        await commit(run, transaction(7, 1), A)
-
-
-async def test_abort_by_hand_of_a_transaction_that_was_prepared_before_a_crash_is_not_committed_behind_it(
-    open_run, tmp_path: Path
-) -> None:
-    """The memory of it is lost in the crash, but the marker is not: the log does not hold what is expected."""
-    async with open_run() as run:
-        await run.start(A, B, mode=MARKERS)
-        await write(run)
-        await abort(run, A)
-        crashed = run.crash(tmp_path / "crashed")
-    async with open_run(crashed) as again:
-        await again.leaders.lead((A, B), MARKERS)
-        assert list((await again.leaders.participants.prepare(Prepare(T0, EXPECTED))).refused) == [A]
-
-
-async def test_abort_by_hand_that_may_not_be_is_refused_and_leaves_no_trace(open_run) -> None:
+async def test_open_for_abort_names_what_hangs_and_refuses_what_may_not_be(open_run) -> None:
     """Another epoch, an older coordinator, a transaction that is being decided, a log without markers, no log."""
     async with open_run() as run:
         await run.leaders.lead([A], MARKERS)
@@ -339,44 +300,30 @@ async def test_abort_by_hand_that_may_not_be_is_refused_and_leaves_no_trace(open
         await run.serve()
         await run.begin(T0, A)
         await written(run, T0, A, b"v")
+        assert asked(run, A, coordinator_epoch=5) == T0
         await commit(run, T0, A)
         await run.begin(transaction(7, 1), A)
         await written(run, transaction(7, 1), A, b"w", sequence=1)
         for epoch in (-1, 1):
-            assert await abort(run, A, epoch=epoch, coordinator_epoch=1) is AbortRefusal.INVALID_PRODUCER_EPOCH
-        assert await abort(run, A, coordinator_epoch=0) is AbortRefusal.COORDINATOR_FENCED
-        assert await abort(run, B) is AbortRefusal.NO_MARKERS
-        assert await abort(run, C) is AbortRefusal.UNKNOWN_LOG
-        assert await abort(run, A, producer_id=99) is None
+            assert asked(run, A, epoch=epoch, coordinator_epoch=1) is AbortRefusal.INVALID_PRODUCER_EPOCH
+        assert asked(run, A, coordinator_epoch=0) is AbortRefusal.COORDINATOR_FENCED
+        assert asked(run, B) is AbortRefusal.NO_MARKERS
+        assert asked(run, C) is AbortRefusal.UNKNOWN_LOG
+        assert asked(run, A, producer_id=99) is None
         run.leaders.participants.seal(transaction(7, 1), (A,))
-        assert await abort(run, A, coordinator_epoch=1) is AbortRefusal.BEING_DECIDED
-        run.place(transaction(7, 1), A)
-        await run.leaders.drain()
-        assert await run.committed(A) == {A: [(0, b"v"), (2, b"w")]}
+        assert asked(run, A, coordinator_epoch=1) is AbortRefusal.BEING_DECIDED
 
 
-async def test_abort_by_hand_from_before_is_refused_though_nothing_is_open(open_run) -> None:
-    """An epoch or a coordinator that the log has seen the end of is told so, as by Kafka; the present one is not."""
+async def test_open_for_abort_of_an_epoch_of_before_is_refused_though_nothing_is_open(open_run) -> None:
+    """An epoch that the log has seen the end of is told so, as by Kafka; in the present one nothing is to be ended."""
     async with open_run() as run:
         await run.start(A, mode=MARKERS)
         await run.begin(T0, A)
         await written(run, T0, A, b"v")
         await commit(run, T0, A)
-        assert await abort(run, A, epoch=-1, coordinator_epoch=1) is AbortRefusal.INVALID_PRODUCER_EPOCH
-        assert await abort(run, A, coordinator_epoch=0) is AbortRefusal.COORDINATOR_FENCED
-        assert await abort(run, A, coordinator_epoch=1) is None
-        await run.leaders.drain()
-        assert await markers(run, A) == [(1, True, 1)]
-
-
-async def test_abort_by_hand_on_a_failed_disk_is_refused(open_run) -> None:
-    """A node that takes no writes writes no markers."""
-    async with open_run() as run:
-        await run.start(A, mode=MARKERS)
-        await run.begin(T0, A)
-        await written(run, T0, A, b"v")
-        run.leaders.refuse_writes("the disk has failed")
-        assert await abort(run, A) is AbortRefusal.STORAGE
+        assert asked(run, A, epoch=-1, coordinator_epoch=1) is AbortRefusal.INVALID_PRODUCER_EPOCH
+        assert asked(run, A, coordinator_epoch=0) is None
+        assert asked(run, A, coordinator_epoch=1) is None
 
 
 async def test_describe_producers_tells_where_a_transaction_began_and_who_ended_the_last_one(open_run) -> None:

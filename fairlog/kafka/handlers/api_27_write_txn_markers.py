@@ -3,9 +3,9 @@
 Behaviour
 - A partition learns of a decision from this node's coordinator, which writes markers itself. Over the network nothing
   is ever *committed*: INVALID_TXN_STATE, in both modes (decisions 25 and 32).
-- Marker mode, *abort* of what a producer has open: an abort marker ends it in this partition, which readers of
-  committed records then pass. The transaction as a whole can only be aborted from then on. What is being committed is
-  CONCURRENT_TRANSACTIONS.
+- Marker mode, *abort* of what a producer has open: its coordinator aborts the transaction, in all partitions, since
+  a part of it cannot be committed (Kafka ends it in this partition alone). Readers of committed records then pass it.
+  The producer is not fenced, and has to abort as well. What is being committed is CONCURRENT_TRANSACTIONS.
 - Journal mode, *abort* of what is open: INVALID_TXN_STATE. Nobody waits for it there; a transaction is decided as a
   whole: `fairlog txn abort`, or InitProducerId with its transactional id, ends one.
 - *abort* of what is not open: no error, and nothing is written. There is nothing to end.
@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 import trio
 
-from fairlog.broker import AbortRefusal, ActiveProducer, Leaders
+from fairlog.broker import AbortRefusal, ActiveProducer, Broker, Leaders
 from fairlog.kafka.api import Answer, Api, Context, Versions
-from fairlog.kafka.errors import ABORT_REFUSALS, ErrorCode
+from fairlog.kafka.errors import ABORT_REFUSALS, ErrorCode, code_of_refusal
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
 from fairlog_types import LogId, ProducerEpoch, ProducerId
@@ -71,8 +71,8 @@ def decode(reader: Reader, version: int) -> WriteTxnMarkersRequest:  # noqa: ARG
 
 
 async def handle(context: Context, request: WriteTxnMarkersRequest) -> Answer:
-    cluster, leaders = context.broker.cluster, context.broker.leaders
-    producers = _Producers(leaders)
+    cluster = context.broker.cluster
+    producers = _Producers(context.broker.leaders)
     writer = context.writer()
     writer.array_length(len(request.markers))
     for marker in request.markers:
@@ -85,7 +85,7 @@ async def handle(context: Context, request: WriteTxnMarkersRequest) -> Answer:
                 log = log_of(cluster.topic(name), index)
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 if log is not None:
-                    code = await _abort(leaders, producers, log, marker)
+                    code = await _abort(context.broker, producers, log, marker)
                 writer.int32(index)
                 writer.int16(code)
                 writer.end_of_fields()
@@ -113,12 +113,16 @@ class _Producers:
         return self._by_log[log]
 
 
-async def _abort(leaders: Leaders, producers: _Producers, log: LogId, marker: Marker) -> ErrorCode:
-    if not marker.commit:
-        refusal = await leaders.abort_by_hand(log, marker.producer_id, marker.producer_epoch, marker.coordinator_epoch)
-        if refusal is not AbortRefusal.NO_MARKERS:
-            return ErrorCode.NONE if refusal is None else ABORT_REFUSALS[refusal]
-    return _as_it_is(producers, log, marker)
+async def _abort(broker: Broker, producers: _Producers, log: LogId, marker: Marker) -> ErrorCode:
+    if marker.commit:
+        return _as_it_is(producers, log, marker)
+    found = broker.leaders.open_for_abort(log, marker.producer_id, marker.producer_epoch, marker.coordinator_epoch)
+    if found is AbortRefusal.NO_MARKERS:
+        return _as_it_is(producers, log, marker)
+    if isinstance(found, AbortRefusal):
+        return ABORT_REFUSALS[found]
+    refusal = None if found is None else await broker.coordinator.abort_by_marker(found)
+    return ErrorCode.NONE if refusal is None else code_of_refusal(refusal, knows_producer_fenced=False)
 
 
 def _as_it_is(producers: _Producers, log: LogId, marker: Marker) -> ErrorCode:
