@@ -8,7 +8,8 @@ a power loss, or where the system has no boot id, it may be gone.
 It may be gone as well where a write or a flush has failed, though the boot id is the same: Linux marks the lost pages
 clean, and may drop them. And it is gone in part where a journal's torn tail has to be cut. The journals say so
 (`journal.flush.TailWatcher`), and it is noted as `lost`: at a failure, so that the next start knows; before a cut, so
-that a crash behind it hides nothing.
+that a crash behind it hides nothing. Only a kill in the middle of a write leaves a torn tail and takes nothing else:
+the last frame is there in part, under the same boot id, and nobody was answered for it.
 
 The coordinator wants to know (decision 4): only with a tail that was kept can it tell which
 transactional ids had a transaction open.
@@ -35,16 +36,25 @@ _NO_BOOT_ID = "unknown"
 class LastRun:
     """The note in one data directory, and what is added to it. Blocking; for any thread. A `TailWatcher`."""
 
-    def __init__(self, directory: Path, *, tail_kept: bool) -> None:
+    def __init__(self, directory: Path, *, tail_kept: bool, killed: bool) -> None:
         self._directory = directory
         self._tail_kept = tail_kept
+        self._killed = killed
         self._failed = False
         self._lock = threading.Lock()
 
     @classmethod
     def read(cls, directory: Path) -> LastRun:
         """Read what the last run has left. Raises OSError if the file is there and cannot be read."""
-        return cls(directory, tail_kept=_noted_as_kept(directory))
+        try:
+            boot_id, ended = (directory / _FILE).read_text(encoding="ascii").split()
+        except FileNotFoundError:
+            return cls(directory, tail_kept=not (directory / "journals").exists(), killed=False)
+        except ValueError:
+            # Not what we write: then nothing is known, and that is the safe answer.
+            return cls(directory, tail_kept=False, killed=False)
+        killed = ended == "open" and boot_id == _boot_id() and boot_id != _NO_BOOT_ID
+        return cls(directory, tail_kept=killed or ended == "closed", killed=killed)
 
     @property
     def tail_kept(self) -> bool:
@@ -55,10 +65,10 @@ class LastRun:
         """
         return self._tail_kept
 
-    def tail_cut(self) -> None:
-        """Note that a tail is about to be cut. Raises OSError."""
+    def tail_cut(self, interrupted: bool) -> None:
+        """Note that a tail is about to be cut, unless a kill has left it so (`interrupted`). Raises OSError."""
         with self._lock:
-            if self._tail_kept:
+            if self._tail_kept and not (interrupted and self._killed):
                 self._write("lost")
                 self._tail_kept = False
 
@@ -87,16 +97,6 @@ class LastRun:
 
     def _write(self, ended: str) -> None:
         _write(self._directory, f"{_boot_id()} {ended}\n")
-
-
-def _noted_as_kept(directory: Path) -> bool:
-    try:
-        boot_id, ended = (directory / _FILE).read_text(encoding="ascii").split()
-    except FileNotFoundError:
-        return not (directory / "journals").exists()
-    except ValueError:
-        return False  # not what we write: then nothing is known, and that is the safe answer
-    return ended == "closed" or (ended == "open" and boot_id == _boot_id() and boot_id != _NO_BOOT_ID)
 
 
 def _boot_id() -> str:

@@ -75,8 +75,11 @@ class Flushable(Protocol):
 class TailWatcher(Protocol):
     """Who wants to know that what was appended may be gone. Both are called in a thread, and may block."""
 
-    def tail_cut(self) -> None:
-        """A journal's torn tail is about to be cut. Raises OSError: then it is not, and the journal is not opened."""
+    def tail_cut(self, interrupted: bool) -> None:
+        """A journal's torn tail is about to be cut. Raises OSError: then it is not, and the journal is not opened.
+
+        `interrupted`: nothing is torn but the last write, as by a kill in the middle of it.
+        """
         ...
 
     def failed(self) -> None:
@@ -140,10 +143,10 @@ class Flusher:
 
         self._queue.put(run)
 
-    def tail_cut(self) -> None:
+    def tail_cut(self, interrupted: bool) -> None:
         """Tell the watcher, before it is done. In the thread that opens the journal. Raises OSError."""
         if self._watcher is not None:
-            self._watcher.tail_cut()
+            self._watcher.tail_cut(interrupted)
 
     def failed(self) -> None:
         """Have the watcher told that a journal has failed."""

@@ -26,16 +26,21 @@ from enum import Enum
 from fairlog_types import JournalPosition
 from journal.frame import (
     ALIGNMENT,
+    HEADER_BYTES,
     BadFrame,
     Buffer,
     Frame,
     check_frame_untrusted,
+    claimed_frame_bytes,
     decode_frame_untrusted,
     padded,
 )
 from journal.segment import SEGMENT_HEADER_BYTES, file_offset
 
 _ZEROS = bytes(64 * 1024)
+
+PAGE_BYTES = 4096
+"""Of the page cache, at least."""
 
 
 class Head(Enum):
@@ -155,6 +160,9 @@ class Tail:
     """The furthest position that one of them knew to be durable; 0 without any."""
     closed: bool
     """Whether the unbroken row ends with a CLOSE frame."""
+    interrupted: bool = False
+    """Whether all that follows the row is the beginning of one frame, up to a page's end. A write during which the
+    process was killed looks so; nothing that was appended before it is missing then."""
 
 
 def content_bytes(buffer: Buffer) -> int:
@@ -197,7 +205,22 @@ def scan_tail(buffer: Buffer, *, base: JournalPosition, salt: int, close_kind: i
         witness = max(witness, frame.durable)
     rest = Rest.GARBAGE if not later else Rest.WITNESSED if witness > position else Rest.UNWITNESSED
     content_end = JournalPosition(base + content - SEGMENT_HEADER_BYTES)
-    return Tail(position, witnessed, rest, bad, content_end, later, witness, kind == close_kind)
+    interrupted = rest is Rest.GARBAGE and _is_interrupted_write(view, position, content, base=base)
+    return Tail(position, witnessed, rest, bad, content_end, later, witness, kind == close_kind, interrupted)
+
+
+def _is_interrupted_write(
+    buffer: memoryview, position: JournalPosition, content: int, *, base: JournalPosition
+) -> bool:
+    """Whether the frame that was begun at `position` breaks off at a page's end, before its own.
+
+    A frame is written by one call, and a call that a kill interrupts has written whole pages of the file. Damage, and
+    what a loss of power leaves, may look so as well; who knows that neither has happened can tell.
+    """
+    start = file_offset(position, base)
+    claim = claimed_frame_bytes(buffer, position, offset=start)
+    broken_off_at = -(-content // PAGE_BYTES) * PAGE_BYTES
+    return broken_off_at < start + (HEADER_BYTES if claim is None else claim)
 
 
 def heard(tail: Tail, witness: Witness) -> Tail:

@@ -81,11 +81,17 @@ class Reopened:
 
 
 def reopen(
-    directory: Path, *, kind: JournalKind, fsync: Fsync, sync: Sync, on_cut: Callable[[], None] = lambda: None
+    directory: Path,
+    *,
+    kind: JournalKind,
+    fsync: Fsync,
+    sync: Sync,
+    on_cut: Callable[[bool], None] = lambda _interrupted: None,
 ) -> Reopened:
     """Recover the journal in `directory`, which need not exist. All that it holds afterwards is on disk.
 
-    `on_cut` is called before anything that was appended is cut or deleted, so that a crash in between cannot hide it.
+    `on_cut` is called before anything is cut or deleted, so that a crash in between cannot hide it. It is told whether
+    that looks like one interrupted write, and nothing else.
     Raises CorruptStorage, naming file and byte, if something that was durable is damaged or missing; OSError if the
     disk refuses.
     """
@@ -116,7 +122,7 @@ def reopen(
         )
         reopened = replace(adopted, recovered=adopted.recovered or reopened.recovered)
     if hear_spares(spares, kind).frames:
-        on_cut()
+        on_cut(False)
     for path in spares:
         path.unlink()
     return reopened
@@ -134,7 +140,7 @@ def _reopen_last(
     kind: JournalKind,
     fsync: Fsync,
     sync: Sync,
-    on_cut: Callable[[], None],
+    on_cut: Callable[[bool], None],
 ) -> Reopened:
     judged = judge_last(segment, witness)
     content, tail, row = judged.content, judged.tail, judged.row
@@ -149,7 +155,7 @@ def _reopen_last(
             sync(fd)
             sync_directory(segment.path.parent)
         case Verdict.CUT:
-            on_cut()
+            on_cut(tail.interrupted)
             cut = tail.content_end - tail.hole
             write_zeros(fd, file_offset(tail.hole, segment.base), cut)
             recovered = Recovered(segment.path, tail.hole, cut, tail.later_frames, row.why)

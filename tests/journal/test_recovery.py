@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fairlog_types import JournalPosition, LeaderEpoch
 from journal.frame import CLOSE, Frame, decode_frame_untrusted, encode_frame
 from journal.recovery import (
+    PAGE_BYTES,
     SEALED_TABLE,
     TAIL_TABLE,
     Head,
@@ -160,6 +161,40 @@ def test_scan_of_a_torn_last_frame_finds_garbage() -> None:
     image.zero(torn + 60, image.end)
     tail = image.scan()
     assert (tail.hole, tail.rest, tail.later_frames) == (torn, Rest.GARBAGE, 0)
+
+
+@given(small=st.integers(1, 5000), large=st.integers(5000, 11_000), data=st.data())
+def test_scan_of_a_write_that_was_interrupted_at_a_page_knows_it(small: int, large: int, data: st.DataObject) -> None:
+    """A kill leaves whole pages of the last frame, at whichever page it came, and zeros after them."""
+    image = Image(32 * 1024)
+    image.append(b"x" * small)
+    hole = image.append(b"y" * large)
+    start, end = file_offset(hole, BASE), file_offset(image.end, BASE)
+    pages = range(-(-(start + 1) // PAGE_BYTES), -(-end // PAGE_BYTES))
+    cut = data.draw(st.sampled_from(pages)) * PAGE_BYTES
+    image.data[cut:] = bytes(len(image.data) - cut)
+    tail = image.scan()
+    assert (tail.hole, tail.rest, tail.interrupted) == (hole, Rest.GARBAGE, True)
+
+
+@pytest.mark.parametrize("payload_bytes", [100, 6000])
+def test_scan_of_damage_within_the_last_frame_is_no_interrupted_write(payload_bytes: int) -> None:
+    """All of its pages are there, so something else has happened to it."""
+    image = Image(16 * 1024)
+    image.append()
+    hole = image.append(b"y" * payload_bytes)
+    image.damage(hole + 50)
+    tail = image.scan()
+    assert (tail.hole, tail.rest, tail.interrupted) == (hole, Rest.GARBAGE, False)
+
+
+def test_scan_of_garbage_behind_the_last_frame_is_no_interrupted_write() -> None:
+    """What does not begin like a frame was not written by a journal."""
+    image = Image(16 * 1024)
+    image.append()
+    start = file_offset(image.end, BASE)
+    image.data[start : start + 100] = b"\xa5" * 100
+    assert not image.scan().interrupted
 
 
 def test_scan_of_a_hole_before_unsynced_frames_finds_no_witness() -> None:

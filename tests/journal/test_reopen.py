@@ -268,9 +268,11 @@ class Watcher:
     def __init__(self, file: Path | None = None) -> None:
         self.file = file
         self.seen: list[bytes] = []
+        self.interrupted: list[bool] = []
         self.failures = 0
 
-    def tail_cut(self) -> None:
+    def tail_cut(self, interrupted: bool) -> None:
+        self.interrupted.append(interrupted)
         self.seen.append(self.file.read_bytes() if self.file else b"")
 
     def failed(self) -> None:
@@ -291,6 +293,26 @@ async def test_reopen_tells_of_a_torn_tail_before_it_is_cut(open_journal, crash,
     assert watcher.seen == [before]
     reopen_now(segment.parent, watcher)
     assert watcher.seen == [before]
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+async def test_reopen_says_whether_the_tail_looks_like_an_interrupted_write(
+    open_journal, crash, interrupted: bool
+) -> None:
+    """A kill in the middle of an append takes that frame only; damage may have taken what was answered."""
+    journal = await open_journal()
+    await fill(journal, range(5))
+    await journal.make_room(10_000)
+    position = journal.append(5, [5], [b"y" * 10_000])
+    segment = crash() / segment_name(JournalPosition(0))
+    page = -(-(SEGMENT_HEADER_BYTES + position + 1) // 4096) * 4096
+    if interrupted:
+        overwrite(segment, page - SEGMENT_HEADER_BYTES, bytes(12_000))
+    else:
+        overwrite(segment, position + 40, b"torn")
+    watcher = Watcher()
+    reopen_now(segment.parent, watcher)
+    assert watcher.interrupted == [interrupted]
 
 
 def reopen_now(directory: Path, watcher: Watcher) -> bytes:

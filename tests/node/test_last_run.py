@@ -102,11 +102,30 @@ def test_tail_that_was_cut_at_the_start_is_not_kept_until_the_run_has_begun(boot
     LastRun.read(data).begin()
     run = LastRun.read(data)
     assert run.tail_kept
-    run.tail_cut()
+    run.tail_cut(interrupted=False)
     assert not run.tail_kept
     assert not LastRun.read(data).tail_kept
     run.begin()
     assert LastRun.read(data).tail_kept
+
+
+def test_tail_of_a_write_that_a_kill_interrupted_is_kept(boot: Path, data: Path) -> None:
+    """Nobody was answered for the frame that is there in part; all before it is there."""
+    LastRun.read(data).begin()
+    run = LastRun.read(data)
+    run.tail_cut(interrupted=True)
+    assert run.tail_kept
+    assert LastRun.read(data).tail_kept
+
+
+def test_tail_that_looks_interrupted_behind_an_orderly_end_is_not_kept(boot: Path, data: Path) -> None:
+    """Such a run has interrupted nothing: something else has damaged the journal."""
+    LastRun.read(data).begin()
+    LastRun.read(data).end()
+    run = LastRun.read(data)
+    run.tail_cut(interrupted=True)
+    assert not run.tail_kept
+    assert not LastRun.read(data).tail_kept
 
 
 def test_failed_write_that_cannot_be_noted_is_logged(boot: Path, data: Path) -> None:

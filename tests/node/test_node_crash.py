@@ -121,6 +121,30 @@ def test_flipped_byte_in_a_group_journal_refuses_the_start(new_node: NewNode) ->
     assert refusal(node).startswith(f"{path}: byte {SEGMENT_HEADER_BYTES} ")
 
 
+def test_kill_in_the_middle_of_a_write_keeps_what_is_open(new_node: NewNode) -> None:
+    """The frame that is there in part was answered to nobody: it is cut, and the open transaction goes on."""
+    node = new_node()
+    node.start()
+    produce(node, b"plain")
+    with RawClient(node.address) as client:
+        producer = Producer(client)
+        producer.begin()
+        producer.send(b"answered")
+        producer.send(b"x" * 20_000)
+    node.kill()
+    (path,) = segments(journal(node))
+    last_page = file_offset(tail(path).hole, JournalPosition(0)) // 4096 * 4096
+    overwrite(path, last_page, bytes(4096))
+    node.start()
+    assert "journal.tail_cut" in node.log_tail(500)
+    with RawClient(node.address) as client:
+        producer.on(client)
+        producer.sequence -= 1
+        producer.send(b"again")
+        assert producer.end(commit=True) == raw.NONE
+    assert read_when(node, 3) == [b"plain", b"answered", b"again"]
+
+
 # --- who must abort --------------------------------------------------------------------------------
 
 

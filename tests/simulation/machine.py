@@ -89,8 +89,9 @@ class LastRun:
         else:
             self.tail_kept = self.durable.starts <= 1
 
-    def tail_cut(self) -> None:
-        if self.tail_kept:
+    def tail_cut(self, interrupted: bool) -> None:
+        killed = self.durable.note is not None and self.durable.note[1] == "open"
+        if self.tail_kept and not (interrupted and killed):
             self._write("lost")
             self.tail_kept = False
 
