@@ -31,6 +31,15 @@ import trio
 from datalog.lmdb_file import check_length
 from datalog.new_file import make_file
 from fairlog.cluster import records
+from fairlog.cluster.features import (
+    FEATURES,
+    Feature,
+    FeatureLevels,
+    FeatureUpdate,
+    first_epoch,
+    unsupported,
+    updated_untrusted,
+)
 from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted, folded_name
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, StorageFailure
@@ -61,6 +70,8 @@ class EmbeddedStore:
         offsets_log_count: int,
         topics: Sequence[records.TopicRecord],
         group_journals_begun: bool,
+        chosen_levels: Mapping[str, int],
+        features: Mapping[str, Feature],
     ) -> None:
         self._environment = environment
         self._directory = directory
@@ -74,16 +85,24 @@ class EmbeddedStore:
         self._by_folded_name = {folded_name(name): name for name in self._by_name}
         self._deleting = {record.topic.topic_id: record.topic for record in topics if record.deleting}
         self._generation = 0
+        self._features = FeatureLevels(features, chosen_levels, first_epoch(starts))
         self._changing = trio.Lock()
         self._failed: StorageFailure | None = None
 
     @classmethod
-    def open(cls, directory: Path, *, node_id: int, group_journal_count: int) -> EmbeddedStore:
+    def open(
+        cls,
+        directory: Path,
+        *,
+        node_id: int,
+        group_journal_count: int,
+        features: Mapping[str, Feature] = FEATURES,
+    ) -> EmbeddedStore:
         """Open the store in `directory`, making both at the very first start; counts this start, durably.
 
-        `group_journal_count` matters at the very first start only. Blocks on the disk: call it in a worker
-        thread. Raises StoreMismatch if the directory is another node's or a newer program's, CorruptStorage
-        if its content is not what was written, StorageFailure if the disk refuses.
+        `group_journal_count` matters at the very first start only. `features` are those that this program supports.
+        Blocks on the disk: call it in a worker thread. Raises StoreMismatch if the directory is another node's or a
+        newer program's, CorruptStorage if its content is not what was written, StorageFailure if the disk refuses.
         """
         try:
             make_file(directory, _open_environment)
@@ -97,14 +116,14 @@ class EmbeddedStore:
             raise StorageFailure(f"cannot open the cluster store in {directory}: {error}") from error
         try:
             with environment.begin(write=True) as transaction:
-                content = _start(transaction, directory, node_id, group_journal_count)
+                content = _start(transaction, directory, node_id, group_journal_count, features)
         except (lmdb.Error, OSError) as error:
             environment.close()
             raise StorageFailure(f"cannot write the cluster store in {directory}: {error}") from error
         except BaseException:
             environment.close()
             raise
-        return cls(environment, directory, *content)
+        return cls(environment, directory, *content, features)
 
     def close(self) -> None:
         """Close the environment. Everything that returned is durable already."""
@@ -141,6 +160,10 @@ class EmbeddedStore:
             count = records.encode_count(self._node.group_journal_count)
             await self._write({records.GROUP_JOURNALS_BEGUN_KEY: count})
             self._group_journals_begun = True
+
+    @property
+    def features(self) -> FeatureLevels:
+        return self._features
 
     @property
     def generation(self) -> int:
@@ -217,6 +240,19 @@ class EmbeddedStore:
             self._next_producer_id = first + count
             return range(first, first + count)
 
+    async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
+        async with self._changing:
+            before = self._features
+            chosen = updated_untrusted(before, updates)
+            changed = {name: level for name, level in chosen.items() if before.chosen.get(name) != level}
+            if validate_only or not changed:
+                return
+            await self._write(
+                {records.feature_key(name): records.encode_count(level) for name, level in changed.items()}
+            )
+            self._features = FeatureLevels(before.supported, chosen, before.epoch + 1)
+            self._generation += 1
+
     def _known(self, name: str) -> Topic:
         topic = self._by_name.get(name)
         if topic is None:
@@ -268,11 +304,17 @@ def _topic_value(topic: Topic, *, deleting: bool = False) -> bytes:
     return records.encode_topic(records.TopicRecord(topic, deleting))
 
 
-_Content = tuple[records.NodeRecord, int, int, int, list[records.TopicRecord], bool]
-"""Node, starts, next producer id, offsets logs, topics, and whether the group journals are begun."""
+_Content = tuple[records.NodeRecord, int, int, int, list[records.TopicRecord], bool, dict[str, int]]
+"""Node, starts, next producer id, offsets logs, topics, whether the group journals are begun, levels of features."""
 
 
-def _start(transaction: lmdb.Transaction, directory: Path, node_id: int, group_journal_count: int) -> _Content:
+def _start(
+    transaction: lmdb.Transaction,
+    directory: Path,
+    node_id: int,
+    group_journal_count: int,
+    features: Mapping[str, Feature],
+) -> _Content:
     """Count a start, and bring a store of an older format up to this one; in the same transaction."""
     content = {bytes(key): bytes(value) for key, value in transaction.cursor()}
     added: dict[bytes, bytes] = {}
@@ -291,14 +333,19 @@ def _start(transaction: lmdb.Transaction, directory: Path, node_id: int, group_j
         }
     for key, value in added.items():
         transaction.put(key, value)
-    node, starts, next_producer_id, offsets_logs, topics, begun = _read({**content, **added}, directory)
+    node, starts, next_producer_id, offsets_logs, topics, begun, levels = _read({**content, **added}, directory)
     if node.node_id != node_id:
         raise StoreMismatch(
             f"the data in {directory.parent} is that of node {node.node_id}, but node_id is {node_id}: "
             "set node_id to what it was, or give another data directory"
         )
+    if (problem := unsupported(features, levels)) is not None:
+        raise StoreMismatch(
+            f"in the cluster store in {directory}, {problem} Run the version of Fairlog that set it, and take it down"
+            " there first (UpdateFeatures)"
+        )
     transaction.put(records.STARTS_KEY, records.encode_count(starts + 1))
-    return node, starts + 1, next_producer_id, offsets_logs, topics, begun
+    return node, starts + 1, next_producer_id, offsets_logs, topics, begun, levels
 
 
 def _version_of(content: Mapping[bytes, bytes], directory: Path) -> int:
@@ -332,6 +379,7 @@ def _read(content: Mapping[bytes, bytes], directory: Path) -> _Content:
                 if key.startswith(records.TOPIC_PREFIX)
             ],
             records.GROUP_JOURNALS_BEGUN_KEY in content,
+            records.decode_features(content),
         )
     except KeyError as error:
         raise _lacks(directory, error) from error

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
+from fairlog.cluster.features import FeatureLevels, FeatureUpdate
 from fairlog_types import LeaderEpoch, LogId
 
 
@@ -89,6 +90,11 @@ class ClusterStore(Protocol):
         ...
 
     @property
+    def features(self) -> FeatureLevels:
+        """The features of the protocol, and the levels that the cluster has agreed on."""
+        ...
+
+    @property
     def generation(self) -> int:
         """Grows with every change that a reader could see. Not kept over a restart."""
         ...
@@ -141,6 +147,13 @@ class ClusterStore(Protocol):
 
     async def forget_topic(self, topic_id: UUID) -> None:
         """Phase two: nothing of the topic is on disk any more. Idempotent. Raises StorageFailure."""
+        ...
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
+        """Set the levels of features: all, or none. With `validate_only` they are checked and nothing is changed.
+
+        Raises InvalidFeatureUpdate (of `fairlog.cluster.features`), StorageFailure.
+        """
         ...
 
     async def allot_producer_ids(self, count: int) -> range:

@@ -8,6 +8,7 @@ A value that does not read back as what was written is `CorruptStorage`, never a
 from __future__ import annotations
 
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeGuard, cast
 from uuid import UUID
@@ -32,6 +33,7 @@ OFFSETS_LOGS_KEY = b"offsets-logs"
 GROUP_JOURNALS_BEGUN_KEY = b"group-journals-begun"
 """Not there before all of them are on disk."""
 TOPIC_PREFIX = b"topic/"
+FEATURE_PREFIX = b"feature/"
 
 _LIVE, _DELETING = 0, 1
 
@@ -85,6 +87,21 @@ def decode_count(value: bytes, name: str, *, least: int = 0) -> int:
             return count
         case other:
             raise CorruptStorage(f"the record {name!r} reads {shown(other)}, not a count")
+
+
+def feature_key(name: str) -> bytes:
+    """Of the record that holds a feature's level, as a count."""
+    return FEATURE_PREFIX + name.encode()
+
+
+def decode_features(content: Mapping[bytes, bytes]) -> dict[str, int]:
+    """The levels that were set, by the features' names. Raises CorruptStorage."""
+    levels: dict[str, int] = {}
+    for key, value in content.items():
+        if key.startswith(FEATURE_PREFIX):
+            name = key.removeprefix(FEATURE_PREFIX).decode(errors="replace")
+            levels[name] = decode_count(value, f"feature/{name}")
+    return levels
 
 
 def topic_key(topic_id: UUID) -> bytes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from fairlog.cluster.embedded import EmbeddedStore
+from fairlog.cluster.features import FEATURES, Feature
 
 
 @pytest.fixture
@@ -15,10 +16,14 @@ def open_store(tmp_path: Path) -> Iterator[Callable[..., EmbeddedStore]]:
     """Opens (again) the store of one directory; the store that was open before is dropped without a close."""
     opened: list[EmbeddedStore] = []
 
-    def reopen(node_id: int = 1, group_journal_count: int = 16) -> EmbeddedStore:
+    def reopen(
+        node_id: int = 1, group_journal_count: int = 16, features: Mapping[str, Feature] = FEATURES
+    ) -> EmbeddedStore:
         while opened:
             opened.pop().close()
-        store = EmbeddedStore.open(tmp_path / "cluster", node_id=node_id, group_journal_count=group_journal_count)
+        store = EmbeddedStore.open(
+            tmp_path / "cluster", node_id=node_id, group_journal_count=group_journal_count, features=features
+        )
         opened.append(store)
         return store
 

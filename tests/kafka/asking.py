@@ -50,6 +50,7 @@ REQUESTS: dict[int, Any] = {
     32: (admin.DescribeConfigsRequest, admin.DescribeConfigsResponse),
     33: (admin.AlterConfigsRequest, admin.AlterConfigsResponse),
     37: (admin.CreatePartitionsRequest, admin.CreatePartitionsResponse),
+    57: (admin.UpdateFeaturesRequest, admin.UpdateFeaturesResponse),
     44: (admin.IncrementalAlterConfigsRequest, admin.IncrementalAlterConfigsResponse),
     60: (admin.DescribeClusterRequest, admin.DescribeClusterResponse),
     42: (admin.DeleteGroupsRequest, admin.DeleteGroupsResponse),

@@ -160,6 +160,15 @@ def example_fields(key: int) -> dict[str, Any]:
             ],
             "validate_only": False,
         },
+        57: {
+            "timeout_ms": 1000,
+            "feature_updates": [
+                admin.UpdateFeaturesRequest.FeatureUpdateKey(
+                    feature="f", max_version_level=1, allow_downgrade=True, upgrade_type=2
+                )
+            ],
+            "validate_only": False,
+        },
         60: {"include_cluster_authorized_operations": True, "endpoint_type": 1},
         42: {"groups_names": ["g"]},
         28: {

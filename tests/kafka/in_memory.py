@@ -37,6 +37,7 @@ from fairlog.broker import (
     LogCut,
     RefusedAppend,
 )
+from fairlog.cluster.features import FEATURES, FeatureLevels, FeatureUpdate, updated_untrusted
 from fairlog.cluster.interface import Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
 from fairlog.config import Address, Settings
@@ -68,6 +69,8 @@ class MemoryCluster:
     def __init__(self) -> None:
         self.generation = 0
         self.by_name: dict[str, Topic] = {}
+        self.features = FeatureLevels(FEATURES, {}, 1 << 24)
+        self.failure: StorageFailure | None = None
 
     def topics(self) -> Sequence[Topic]:
         return [self.by_name[name] for name in sorted(self.by_name)]
@@ -77,6 +80,14 @@ class MemoryCluster:
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         return next((topic for topic in self.by_name.values() if topic.topic_id == topic_id), None)
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> None:
+        await trio.lowlevel.checkpoint()
+        chosen = updated_untrusted(self.features, updates)
+        if self.failure is not None:
+            raise self.failure
+        if not validate_only:
+            self.features = replace(self.features, chosen=chosen, epoch=self.features.epoch + 1)
 
 
 class MemoryTopics:
