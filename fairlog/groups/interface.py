@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from fairlog.groups.states import GroupState
+from fairlog.groups.states import GroupState, GroupType
 
 GROUP_ID_BYTES_MAX = 1_024
 """In UTF-8. Kafka has no limit but a string's, 32 KiB; an id stands in every offset that is committed for it."""
@@ -74,6 +74,7 @@ class GroupOverview:
     state: GroupState
     protocol_type: str
     """As in `GroupDescription`."""
+    group_type: GroupType = GroupType.CLASSIC
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,7 +187,7 @@ async def test_groups_are_described(ask, memory, version):
     assert [(group.group_id, group.error_code, group.group_state) for group in answer.groups] == [
         ("g", 0, "Stable"),
         ("kept", 0, "Empty"),
-        ("nobody", 0, "Dead"),
+        ("nobody", ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else 0, "Dead"),
     ]
     stable = answer.groups[0]
     assert (stable.protocol_type, stable.protocol_data) == ("consumer", "range")
@@ -209,6 +209,11 @@ async def test_groups_are_listed(ask, memory, version):
         assert [group.group_state for group in answer.groups] == ["Stable", "Empty"]
         answer = await ask(LIST, version, states_filter=["eMPTY", "Bogus"])
         assert [group.group_id for group in answer.groups] == ["kept"]
+    if version >= 5:
+        assert [group.group_type for group in answer.groups] == ["classic"]
+        for types, listed in ((["CLASSIC", "Bogus"], ["g", "kept"]), (["consumer"], [])):
+            answer = await ask(LIST, version, states_filter=[], types_filter=types)
+            assert [group.group_id for group in answer.groups] == listed
 
 
 async def test_groups_in_a_long_list_let_others_run(ask, memory, autojump_clock):

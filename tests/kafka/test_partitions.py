@@ -419,6 +419,7 @@ async def test_cluster_is_its_one_broker(ask, version):
     answer = await ask(CLUSTER, version, include_cluster_authorized_operations=True)
     assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, "fairlog-memory-cluster", 7)
     assert [(b.broker_id, b.host, b.port, b.rack) for b in answer.brokers] == [(7, "broker.example", 9092, None)]
+    assert [bool(b.is_fenced) for b in answer.brokers] == [False]
 
 
 @pytest.mark.parametrize(

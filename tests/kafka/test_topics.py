@@ -242,8 +242,12 @@ async def test_offset_by_time_of_what_cannot_be_read_yet_is_none(ask, three_batc
         (7, query(-1, partition=-1), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (7, query(-1, leader_epoch=2), ErrorCode.FENCED_LEADER_EPOCH),
         (7, query(-1, leader_epoch=4), ErrorCode.UNKNOWN_LEADER_EPOCH),
-        (7, query(-4), ErrorCode.INVALID_REQUEST),
-        (6, query(-3), ErrorCode.INVALID_REQUEST),
+        (11, query(-7), ErrorCode.UNSUPPORTED_VERSION),
+        (10, query(-6), ErrorCode.UNSUPPORTED_VERSION),
+        (8, query(-5), ErrorCode.UNSUPPORTED_VERSION),
+        (7, query(-4), ErrorCode.UNSUPPORTED_VERSION),
+        (6, query(-3), ErrorCode.UNSUPPORTED_VERSION),
+        (7, query(-4, topic="none"), ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
 async def test_offsets_that_cannot_be_listed_have_their_error(ask, three_batches, version, asked, error):
@@ -263,11 +267,23 @@ async def test_offsets_of_a_partition_named_twice_are_refused(ask, three_batches
     assert told == [("t", ErrorCode.INVALID_REQUEST), ("t", ErrorCode.INVALID_REQUEST), ("u", 0)]
 
 
-@pytest.mark.parametrize(("timestamp", "deferred"), [(-1, False), (-2, False), (-3, True), (1500, True)])
+@pytest.mark.parametrize(
+    ("timestamp", "deferred"),
+    [(-1, False), (-2, False), (-4, False), (-5, False), (-6, False), (-3, True), (1500, True)],
+)
 async def test_offsets_that_have_to_be_searched_are_deferred(ask, three_batches, timestamp, deferred):
     """So that the connection is read from meanwhile, and a client that hangs up ends the search."""
-    started = await ask.start(LIST_OFFSETS, 7, **query(timestamp))
+    started = await ask.start(LIST_OFFSETS, 11, **query(timestamp))
     assert isinstance(started.answer, Deferred) == deferred
+
+
+@pytest.mark.parametrize(("version", "timestamp", "found"), [(8, -4, 2), (9, -5, -1), (11, -4, 2), (11, -6, -1)])
+async def test_offsets_of_remote_storage_are_those_of_a_log_without(ask, three_batches, version, timestamp, found):
+    """All that there is is local, and nothing waits to be uploaded; clients ask for these to learn that."""
+    answer = await ask(LIST_OFFSETS, version, **query(timestamp))
+    ((told,),) = [topic.partitions for topic in answer.topics]
+    assert (told.error_code, told.timestamp, told.offset) == (0, -1, found)
+    assert told.leader_epoch == (3 if found >= 0 else -1)
 
 
 async def test_offset_of_the_largest_timestamp(ask, three_batches):

@@ -49,7 +49,7 @@ async def test_coordinator_is_this_node(ask, version, key_type):
         assert [t.key for t in told] == ["k", "l"]
 
 
-@pytest.mark.parametrize("version", [1, 4])
+@pytest.mark.parametrize("version", [1, 4, 6])
 async def test_coordinator_of_an_unknown_key_type_is_refused(ask, version):
     """Share groups, for instance, are not served."""
     answer = await ask(FIND, version, key="k", key_type=2, coordinator_keys=["k"])

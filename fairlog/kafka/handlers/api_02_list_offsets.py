@@ -4,14 +4,18 @@ Behaviour
 - latest (-1) is the end of what the isolation level can read: the high watermark, or the last stable offset. They
   differ only while a transaction is open in a topic of the marker mode. earliest (-2) is the log start offset; max
   timestamp (-3, from version 7) is the first record that has it.
+- Nothing is tiered: earliest local (-4, from version 8) is the log start offset; latest tiered (-5, from 9) and
+  earliest pending upload (-6, from 11) have no offset (-1), as in Kafka without remote storage. The time-out (from 10)
+  is for reading remote storage, and is not looked at.
 - A timestamp (ms, 0 or more) finds the first record that is not older, to the record; -1 if there is none. A record
   that the isolation level cannot read yet counts as none, as in Kafka. Markers and aborted records are found, too.
+- Another negative timestamp, or one that the version does not have, is UNSUPPORTED_VERSION, as in Kafka.
 - A partition that is named more than once is INVALID_REQUEST, as in Kafka.
 - Searching costs a turn in a worker thread each, so it is deferred: whoever hangs up is noticed between two.
 
 Version notes
 - 2 adds the isolation level and the throttle time; 4 the leader epoch, which is checked; 6 is flexible; 7
-  adds -3.
+  adds -3; 8 adds -4; 9 adds -5; 10 the time-out; 11 adds -6.
 """
 
 from __future__ import annotations
@@ -30,13 +34,19 @@ from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
 from fairlog_types import LogId
 
-SERVED = Versions(1, 7)
+SERVED = Versions(1, 11)
 FLEXIBLE_FROM = 6
 
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
-_MAX_TIMESTAMP_FROM = 7
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+"""The versions from which on these can be asked for."""
+_KNOWN_AT_ONCE = frozenset((LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD))
+_TIMEOUT_FROM = 10
 _READ_COMMITTED = 1
 
 
@@ -78,13 +88,15 @@ def decode(reader: Reader, version: int) -> ListOffsetsRequest:
     reader.int32()  # replica id
     isolation_level = reader.int8() if version >= 2 else 0
     request = ListOffsetsRequest(isolation_level == _READ_COMMITTED, reader.array(topic))
+    if version >= _TIMEOUT_FROM:
+        reader.int32()  # time-out
     reader.end_of_fields()
     return request
 
 
 async def handle(context: Context, request: ListOffsetsRequest) -> Reply:
     finish = functools.partial(_finish, context, request)
-    if any(query.timestamp not in (LATEST, EARLIEST) for _, queries in request.topics for query in queries):
+    if any(query.timestamp not in _KNOWN_AT_ONCE for _, queries in request.topics for query in queries):
         return Deferred(finish, keeps_request=True)
     return await finish()
 
@@ -107,6 +119,8 @@ async def _finish(context: Context, request: ListOffsetsRequest) -> Answer:
 
 async def _answer(context: Context, request: ListOffsetsRequest, log: LogId | None, query: OffsetQuery) -> _Line:
     broker, epoch = context.broker, context.broker.cluster.leader_epoch
+    if query.timestamp < EARLIEST and context.version < _SINCE.get(query.timestamp, context.version + 1):
+        return _Line(query.index, ErrorCode.UNSUPPORTED_VERSION)
     readable_end = broker.leaders.last_stable_offset if request.committed_only else broker.leaders.high_watermark
     end = None if log is None else readable_end(log)
     if log is None or end is None:
@@ -117,13 +131,12 @@ async def _answer(context: Context, request: ListOffsetsRequest, log: LogId | No
         return _Line(query.index, ErrorCode.UNKNOWN_LEADER_EPOCH)
     if query.timestamp == LATEST:
         return _Line(query.index, ErrorCode.NONE, -1, end, epoch)
-    if query.timestamp == EARLIEST:
+    if query.timestamp in (EARLIEST, EARLIEST_LOCAL):
         return _Line(query.index, ErrorCode.NONE, -1, broker.leaders.log_start(log), epoch)
-    by_maximum = query.timestamp == MAX_TIMESTAMP and context.version >= _MAX_TIMESTAMP_FROM
-    if query.timestamp < 0 and not by_maximum:
-        return _Line(query.index, ErrorCode.INVALID_REQUEST)
+    if query.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return _Line(query.index, ErrorCode.NONE)
     try:
-        if by_maximum:
+        if query.timestamp == MAX_TIMESTAMP:
             found = await trio.to_thread.run_sync(broker.data_logs.max_timestamp, log)
         else:
             found = await trio.to_thread.run_sync(broker.data_logs.offset_for_timestamp, log, query.timestamp)

@@ -1,11 +1,13 @@
 """FindCoordinator: who coordinates a group or a transactional id. Always this node.
 
 Behaviour
-- Key types 0 (group) and 1 (transactional id) are known; any other is INVALID_REQUEST.
+- Key types 0 (group) and 1 (transactional id) are known; any other is INVALID_REQUEST. So is that of share groups (2),
+  as in a Kafka without a share coordinator.
 
 Version notes
 - 0 has groups only; 1 adds the key type, the throttle time and an error message; 3 is flexible; 4 asks for
-  many keys at once.
+  many keys at once. 5 is for clients that know TRANSACTION_ABORTABLE, 6 for those that know share groups; neither
+  changes anything here.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader
 
-SERVED = Versions(0, 4)
+SERVED = Versions(0, 6)
 FLEXIBLE_FROM = 3
 _MANY_KEYS_FROM = 4
 

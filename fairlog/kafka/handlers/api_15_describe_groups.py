@@ -1,13 +1,15 @@
 """DescribeGroups: the state of groups, and their members.
 
 Behaviour
-- A group that has offsets and no members is Empty. One that is unknown is Dead, without an error, as in Kafka.
+- A group that has offsets and no members is Empty. One that is unknown is Dead; from version 6 on with
+  GROUP_ID_NOT_FOUND, before without an error, as in Kafka.
 - Metadata is shown once the members have agreed on a strategy, assignments while the group is stable.
 - A group that is named more than once is answered once. Other clients run between one and the next.
 - Authorized operations are not computed: there is nobody to be authorized yet.
 
 Version notes
-- 1 adds the throttle time; 3 asks for authorized operations; 4 shows static members; 5 is flexible.
+- 1 adds the throttle time; 3 asks for authorized operations; 4 shows static members; 5 is flexible; 6 tells an unknown
+  group by an error.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader
 
-SERVED = Versions(0, 5)
+SERVED = Versions(0, 6)
 FLEXIBLE_FROM = 5
+_NOT_FOUND_FROM = 6
 
 _NOT_COMPUTED = -(1 << 31)
 
@@ -54,8 +57,10 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> Answer:
         writer.byte_string(entry.assignment)
         writer.end_of_fields()
 
-    def group(entry: GroupDescription) -> None:
-        writer.int16(ErrorCode.NONE)
+    def group(entry: GroupDescription, error: ErrorCode, message: str | None) -> None:
+        writer.int16(error)
+        if version >= _NOT_FOUND_FROM:
+            writer.message(message)
         writer.string(entry.group_id)
         writer.string(entry.state.value)
         writer.string(entry.protocol_type)
@@ -71,7 +76,10 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> Answer:
     writer.array_length(len(asked))
     for group_id in asked:
         described = context.broker.groups.describe(group_id)
-        group(described or GroupDescription(group_id, GroupState.DEAD, "", "", ()))
+        error, message = ErrorCode.NONE, None
+        if described is None and version >= _NOT_FOUND_FROM:
+            error, message = ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id}"
+        group(described or GroupDescription(group_id, GroupState.DEAD, "", "", ()), error, message)
         await trio.lowlevel.checkpoint()
     writer.end_of_fields()
     return writer.parts()

@@ -2,11 +2,11 @@
 
 Behaviour
 - Groups with members, those that had some lately, and those that have offsets; the latter two are Empty.
-- The filter of states is compared without regard to case; a state that does not exist matches nothing.
+- The filters of states and types are compared without regard to case; a word that does not exist matches nothing.
 - Other clients run while a long list is written.
 
 Version notes
-- 1 adds the throttle time; 3 is flexible; 4 adds the filter and the state.
+- 1 adds the throttle time; 3 is flexible; 4 adds the filter of states and the state; 5 those of types.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader
 
-SERVED = Versions(0, 4)
+SERVED = Versions(0, 5)
 FLEXIBLE_FROM = 3
 _STATES_FROM = 4
+_TYPES_FROM = 5
 
 _GROUPS_PER_TURN = 1_000
 """Written before others run; they take about a millisecond."""
@@ -31,12 +32,15 @@ _GROUPS_PER_TURN = 1_000
 class ListGroupsRequest:
     states: frozenset[str]
     """In lower case. Empty: all."""
+    types: frozenset[str]
+    """Likewise."""
 
 
 def decode(reader: Reader, version: int) -> ListGroupsRequest:
     states = reader.array(reader.string) if version >= _STATES_FROM else ()
+    types = reader.array(reader.string) if version >= _TYPES_FROM else ()
     reader.end_of_fields()
-    return ListGroupsRequest(frozenset(state.lower() for state in states))
+    return ListGroupsRequest(frozenset(map(str.lower, states)), frozenset(map(str.lower, types)))
 
 
 async def handle(context: Context, request: ListGroupsRequest) -> Answer:
@@ -44,7 +48,8 @@ async def handle(context: Context, request: ListGroupsRequest) -> Answer:
     passing = [
         overview
         for overview in context.broker.groups.overviews()
-        if not request.states or overview.state.value.lower() in request.states
+        if (not request.states or overview.state.value.lower() in request.states)
+        and (not request.types or overview.group_type.value.lower() in request.types)
     ]
     if version >= 1:
         writer.int32(0)  # throttle time
@@ -55,6 +60,8 @@ async def handle(context: Context, request: ListGroupsRequest) -> Answer:
         writer.string(overview.protocol_type)
         if version >= _STATES_FROM:
             writer.string(overview.state.value)
+        if version >= _TYPES_FROM:
+            writer.string(overview.group_type.value)
         writer.end_of_fields()
         if index % _GROUPS_PER_TURN == 0:
             await trio.lowlevel.checkpoint()

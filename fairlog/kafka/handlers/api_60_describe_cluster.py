@@ -5,7 +5,7 @@ Behaviour
 - Asked for the endpoints of controllers (from version 1 on) a broker answers MISMATCHED_ENDPOINT_TYPE, as in Kafka.
 
 Version notes
-- 0 is flexible; 1 adds the type of the endpoints.
+- 0 is flexible; 1 adds the type of the endpoints; 2 tells brokers that are fenced: this one never is, if it answers.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader
 
-SERVED = Versions(0, 1)
+SERVED = Versions(0, 2)
 FLEXIBLE_FROM = 0
+_FENCED_FROM = 2
 
 _BROKERS, _CONTROLLERS = 1, 2
 _NO_OPERATIONS = -(2**31)
@@ -31,6 +32,8 @@ class DescribeClusterRequest:
 def decode(reader: Reader, version: int) -> DescribeClusterRequest:
     reader.boolean()  # include authorized operations
     request = DescribeClusterRequest(reader.int8() if version >= 1 else _BROKERS)
+    if version >= _FENCED_FROM:
+        reader.boolean()  # include fenced brokers
     reader.end_of_fields()
     return request
 
@@ -44,6 +47,8 @@ async def handle(context: Context, request: DescribeClusterRequest) -> Answer:
         writer.string(broker.advertised.host)
         writer.int32(broker.advertised.port)
         writer.nullable_string(None)  # rack
+        if context.version >= _FENCED_FROM:
+            writer.boolean(False)
         writer.end_of_fields()
 
     writer.int32(0)  # throttle time
