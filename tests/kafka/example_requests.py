@@ -94,6 +94,10 @@ def example_fields(key: int) -> dict[str, Any]:
     ask_many = consumer.OffsetFetchRequest.OffsetFetchRequestGroup
     forget = consumer.OffsetDeleteRequest.OffsetDeleteRequestTopic
     committed = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
+    moved = admin.AlterPartitionReassignmentsRequest.ReassignableTopic
+    moving = admin.ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics
+    elected, quorum = admin.ElectLeadersRequest.TopicPartitions, admin.DescribeQuorumRequest.TopicData
+    paged = admin.DescribeTopicPartitionsRequest
     return {
         0: {
             "transactional_id": None,
@@ -159,6 +163,20 @@ def example_fields(key: int) -> dict[str, Any]:
                 one(**topic_t, configs=[one.AlterableConfig(name="flush.ms", config_operation=0, value="1")])
             ],
             "validate_only": False,
+        },
+        43: {"election_type": 0, "topic_partitions": [elected(topic="t", partitions=[0])], "timeout_ms": 1000},
+        45: {
+            "timeout_ms": 1000,
+            "allow_replication_factor_change": True,
+            "topics": [moved(name="t", partitions=[moved.ReassignablePartition(partition_index=0, replicas=[7])])],
+        },
+        46: {"timeout_ms": 1000, "topics": [moving(name="t", partition_indexes=[0])]},
+        55: {"topics": [quorum(topic_name="__cluster_metadata", partitions=[quorum.PartitionData(partition_index=0)])]},
+        74: {"resource_types": [2, 4]},
+        75: {
+            "topics": [paged.TopicRequest(name="t")],
+            "response_partition_limit": 10,
+            "cursor": paged.Cursor(topic_name="t", partition_index=0),
         },
         57: {
             "timeout_ms": 1000,

@@ -34,13 +34,19 @@ from fairlog.kafka.handlers import (
     api_33_alter_configs,
     api_37_create_partitions,
     api_42_delete_groups,
+    api_43_elect_leaders,
     api_44_incremental_alter_configs,
+    api_45_alter_partition_reassignments,
+    api_46_list_partition_reassignments,
     api_47_offset_delete,
+    api_55_describe_quorum,
     api_57_update_features,
     api_60_describe_cluster,
     api_61_describe_producers,
     api_65_describe_transactions,
     api_66_list_transactions,
+    api_74_list_config_resources,
+    api_75_describe_topic_partitions,
 )
 
 ALL: tuple[Api[Any], ...] = (
@@ -72,12 +78,18 @@ ALL: tuple[Api[Any], ...] = (
     api_33_alter_configs.API,
     api_37_create_partitions.API,
     api_42_delete_groups.API,
+    api_43_elect_leaders.API,
     api_44_incremental_alter_configs.API,
+    api_45_alter_partition_reassignments.API,
+    api_46_list_partition_reassignments.API,
     api_47_offset_delete.API,
+    api_55_describe_quorum.API,
     api_57_update_features.API,
     api_60_describe_cluster.API,
     api_61_describe_producers.API,
     api_65_describe_transactions.API,
     api_66_list_transactions.API,
+    api_74_list_config_resources.API,
+    api_75_describe_topic_partitions.API,
 )
 """Every API that the node serves."""

@@ -1,0 +1,104 @@
+"""AlterPartitionReassignments: which brokers shall hold the replicas of a partition.
+
+Behaviour
+- There is one broker, so the only assignment that can be had is the one that a partition has. Asked for that, the
+  answer is that it is so; every other is INVALID_REPLICA_ASSIGNMENT, with a sentence that says why.
+- Nothing is ever on its way to another broker, so there is nothing to cancel: NO_REASSIGNMENT_IN_PROGRESS.
+- Nothing is clamped here, whatever `topics.replication_factor_policy` says: who moves replicas means what he says.
+- Other clients run between one partition and the next.
+
+Version notes
+- 0 is flexible; 1 lets a client forbid that the number of replicas changes (it cannot), and says so again in the
+  answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import trio
+
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.topic_lookup import log_of
+from fairlog.kafka.wire import Reader
+from fairlog_types import LogId
+
+SERVED = Versions(0, 1)
+FLEXIBLE_FROM = 0
+_FACTOR_FROM = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    index: int
+    replicas: tuple[int, ...] | None
+    """None: cancel the one that is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionReassignmentsRequest:
+    may_change_factor: bool
+    topics: tuple[tuple[str, tuple[Reassignment, ...]], ...]
+
+
+def decode(reader: Reader, version: int) -> AlterPartitionReassignmentsRequest:
+    def partition() -> Reassignment:
+        entry = Reassignment(reader.int32(), reader.nullable_array(reader.int32))
+        reader.end_of_fields()
+        return entry
+
+    def topic() -> tuple[str, tuple[Reassignment, ...]]:
+        entry = reader.string(), reader.array(partition)
+        reader.end_of_fields()
+        return entry
+
+    reader.int32()  # time-out
+    may_change_factor = reader.boolean() if version >= _FACTOR_FROM else True
+    request = AlterPartitionReassignmentsRequest(may_change_factor, reader.array(topic))
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: AlterPartitionReassignmentsRequest) -> Answer:
+    broker, writer = context.broker, context.writer()
+    writer.int32(0)  # throttle time
+    if context.version >= _FACTOR_FROM:
+        writer.boolean(request.may_change_factor)
+    writer.int16(ErrorCode.NONE)
+    writer.nullable_string(None)  # error message
+    writer.array_length(len(request.topics))
+    for name, partitions in request.topics:
+        topic = broker.cluster.topic(name)
+        writer.string(name)
+        writer.array_length(len(partitions))
+        for wanted in partitions:
+            error, message = _outcome(log_of(topic, wanted.index), wanted, broker.node_id)
+            writer.int32(wanted.index)
+            writer.int16(error)
+            writer.message(message)
+            writer.end_of_fields()
+            await trio.lowlevel.checkpoint()
+        writer.end_of_fields()
+        await trio.lowlevel.checkpoint()
+    writer.end_of_fields()
+    return writer.parts()
+
+
+def _outcome(log: LogId | None, wanted: Reassignment, node_id: int) -> tuple[ErrorCode, str | None]:
+    replicas = wanted.replicas
+    if log is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
+    if replicas is None:
+        return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment of the partition is under way"
+    if not replicas:
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the assignment names no broker"
+    others = sorted({broker_id for broker_id in replicas if broker_id != node_id})
+    if others:
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"there is no broker {others[0]}, only {node_id}"
+    if len(replicas) > 1:
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"the assignment names broker {node_id} more than once"
+    return ErrorCode.NONE, None
+
+
+API = Api(45, "AlterPartitionReassignments", SERVED, FLEXIBLE_FROM, decode, handle)

@@ -1,0 +1,107 @@
+"""DescribeQuorum: who keeps the cluster's metadata, and how far each of them has come (KIP-595).
+
+Behaviour
+- There is no quorum: the node agrees with itself (`fairlog.cluster`). That is told as a quorum of one voter, itself,
+  which leads: in the epoch that its start has (decision 14), and with as many changes as it has made since then for
+  high watermark and end of the log. It has caught up at any time (decision 42).
+- The only partition is 0 of `__cluster_metadata`, as in Kafka. If the request names another, all that it names are
+  UNKNOWN_TOPIC_OR_PARTITION. That topic cannot be read.
+- Other clients run between one partition and the next.
+- The node has no listener for controllers, so it is told without endpoints, and has no directory id.
+
+Version notes
+- 0 is flexible; 1 adds when a voter last fetched and had caught up (KIP-836); 2 error messages, the voters' nodes and
+  directory ids (KIP-853).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import trio
+
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.wire import Reader
+
+SERVED = Versions(0, 2)
+FLEXIBLE_FROM = 0
+_TIMES_FROM = 1
+_NODES_FROM = 2
+
+METADATA_TOPIC = "__cluster_metadata"
+_NOT_FETCHED_MS = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeQuorumRequest:
+    topics: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+def decode(reader: Reader, version: int) -> DescribeQuorumRequest:  # noqa: ARG001 (all versions look alike)
+    def partition() -> int:
+        index = reader.int32()
+        reader.end_of_fields()
+        return index
+
+    def topic() -> tuple[str, tuple[int, ...]]:
+        entry = reader.string(), reader.array(partition)
+        reader.end_of_fields()
+        return entry
+
+    request = DescribeQuorumRequest(reader.array(topic))
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: DescribeQuorumRequest) -> Answer:
+    version, writer, broker = context.version, context.writer(), context.broker
+    changes, now_ms = broker.cluster.generation, time.time_ns() // 1_000_000
+    known = request.topics == ((METADATA_TOPIC, (0,)),)
+
+    def voter(_: None) -> None:
+        writer.int32(broker.node_id)
+        if version >= _NODES_FROM:
+            writer.uuid(None)  # directory
+        writer.int64(changes)
+        if version >= _TIMES_FROM:
+            writer.int64(_NOT_FETCHED_MS)
+            writer.int64(now_ms)
+        writer.end_of_fields()
+
+    async def partition(index: int) -> None:
+        writer.int32(index)
+        writer.int16(ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if version >= _NODES_FROM:
+            writer.nullable_string(None if known else f"there is no quorum but that of {METADATA_TOPIC}, partition 0")
+        writer.int32(broker.node_id if known else -1)
+        writer.int32(broker.cluster.leader_epoch if known else -1)
+        writer.int64(changes if known else -1)
+        writer.array([None] if known else [], voter)
+        writer.array_length(0)  # observers
+        writer.end_of_fields()
+        await trio.lowlevel.checkpoint()
+
+    def node(_: None) -> None:
+        writer.int32(broker.node_id)
+        writer.array_length(0)  # listeners
+        writer.end_of_fields()
+
+    writer.int16(ErrorCode.NONE)
+    if version >= _NODES_FROM:
+        writer.nullable_string(None)  # error message
+    writer.array_length(len(request.topics))
+    for name, partitions in request.topics:
+        writer.string(name)
+        writer.array_length(len(partitions))
+        for index in partitions:
+            await partition(index)
+        writer.end_of_fields()
+    if version >= _NODES_FROM:
+        writer.array([None] if known else [], node)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+API = Api(55, "DescribeQuorum", SERVED, FLEXIBLE_FROM, decode, handle)

@@ -1,0 +1,74 @@
+"""ListConfigResources: the names of all resources that have configs.
+
+Behaviour
+- Topics, and this node as a broker. Of broker loggers, client metrics and groups there are none with configs of their
+  own, so nothing is listed of them.
+- No types stand for all. A type that does not exist refuses the request, UNSUPPORTED_VERSION, as in Kafka.
+- Other clients run while a long list is written.
+
+Version notes
+- 0 was ListClientMetricsResources, and lists client metrics alone (KIP-1000); 1 adds the types (KIP-1142).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import trio
+
+from fairlog.broker import Broker
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.config_resources import ResourceType
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.wire import Reader
+
+SERVED = Versions(0, 1)
+FLEXIBLE_FROM = 0
+_TYPES_FROM = 1
+
+_BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 8, 16, 32
+_TYPES = frozenset((ResourceType.TOPIC, ResourceType.BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP))
+
+_RESOURCES_PER_TURN = 1_000
+"""Written before others run; they take about a millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListConfigResourcesRequest:
+    types: frozenset[int]
+
+
+def decode(reader: Reader, version: int) -> ListConfigResourcesRequest:
+    types = reader.array(reader.int8) if version >= _TYPES_FROM else (_CLIENT_METRICS,)
+    reader.end_of_fields()
+    return ListConfigResourcesRequest(frozenset(types) or _TYPES)
+
+
+async def handle(context: Context, request: ListConfigResourcesRequest) -> Answer:
+    writer = context.writer()
+    known = request.types <= _TYPES
+    found = _resources(context.broker, request.types) if known else []
+    writer.int32(0)  # throttle time
+    writer.int16(ErrorCode.NONE if known else ErrorCode.UNSUPPORTED_VERSION)
+    writer.array_length(len(found))
+    for index, (kind, name) in enumerate(found, 1):
+        writer.string(name)
+        if context.version >= _TYPES_FROM:
+            writer.int8(kind)
+        writer.end_of_fields()
+        if index % _RESOURCES_PER_TURN == 0:
+            await trio.lowlevel.checkpoint()
+    writer.end_of_fields()
+    return writer.parts()
+
+
+def _resources(broker: Broker, types: frozenset[int]) -> list[tuple[int, str]]:
+    found: list[tuple[int, str]] = []
+    if ResourceType.BROKER in types:
+        found.append((ResourceType.BROKER, str(broker.node_id)))
+    if ResourceType.TOPIC in types:
+        found += [(ResourceType.TOPIC, topic.name) for topic in broker.cluster.topics()]
+    return found
+
+
+API = Api(74, "ListConfigResources", SERVED, FLEXIBLE_FROM, decode, handle)

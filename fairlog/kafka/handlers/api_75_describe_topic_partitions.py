@@ -1,0 +1,167 @@
+"""DescribeTopicPartitions: topics and their partitions, page by page (KIP-966).
+
+Behaviour
+- What Metadata tells of topics, in the order of their names, up to `PARTITIONS_MAX` partitions or fewer if the client
+  says so. If there is more, the answer carries a cursor: the topic and the partition that the next request is to begin
+  with. A topic never has a page without partitions, so a page may end in the middle of a topic.
+- No names stand for all topics. Topics that do not exist have an error and count for nothing; none is created.
+- A list of names without the cursor's topic, and a cursor below partition 0, are INVALID_REQUEST for each topic named,
+  as in Kafka. A cursor behind a topic's last partition answers the topic without partitions.
+- Eligible leader replicas, current and former, are empty lists: the leader is the only replica. Authorized operations
+  are never computed.
+- A topic that is named more than once is answered once. Other clients run between one topic and the next.
+
+Version notes
+- 0 is the only one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from fairlog.cluster.interface import ClusterStore, InvalidTopic, Topic
+from fairlog.cluster.topic_rules import check_topic_untrusted
+from fairlog.kafka.api import Answer, Api, Context, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.wire import Reader, Writer
+
+SERVED = Versions(0, 0)
+FLEXIBLE_FROM = 0
+
+PARTITIONS_MAX = 2_000
+"""Of one answer: Kafka's max.request.partition.size.limit."""
+
+_NO_OPERATIONS = -(2**31)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTopicPartitionsRequest:
+    topics: tuple[str, ...]
+    """Empty: all."""
+    partitions_max: int
+    cursor: Cursor | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    error: ErrorCode
+    name: str
+    topic: Topic | None = None
+    partitions: range = range(0)
+
+
+def decode(reader: Reader, version: int) -> DescribeTopicPartitionsRequest:  # noqa: ARG001 (there is one version)
+    def topic() -> str:
+        name = reader.string()
+        reader.end_of_fields()
+        return name
+
+    def cursor() -> Cursor | None:
+        if reader.int8() < 0:
+            return None
+        entry = Cursor(reader.string(), reader.int32())
+        reader.end_of_fields()
+        return entry
+
+    request = DescribeTopicPartitionsRequest(reader.array(topic), reader.int32(), cursor())
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: DescribeTopicPartitionsRequest) -> Answer:
+    cursor = request.cursor
+    if cursor is not None and (cursor.partition < 0 or (request.topics and cursor.topic not in request.topics)):
+        lines = [_Line(ErrorCode.INVALID_REQUEST, name) for name in dict.fromkeys(request.topics)]
+        return await _encode(context, lines, None)
+    lines, following = await _page(context.broker.cluster, request)
+    return await _encode(context, lines, following)
+
+
+async def _page(
+    cluster: ClusterStore, request: DescribeTopicPartitionsRequest
+) -> tuple[Sequence[_Line], Cursor | None]:
+    cursor = request.cursor or Cursor("", 0)
+    room = max(1, min(request.partitions_max, PARTITIONS_MAX))
+    lines: list[_Line] = []
+    names: Iterable[str] = sorted(set(request.topics)) or [topic.name for topic in cluster.topics()]
+    for name in names:
+        if name < cursor.topic:
+            continue
+        if not room:
+            return lines, Cursor(name, 0)
+        topic = cluster.topic(name)
+        await trio.lowlevel.checkpoint()
+        if topic is None:
+            if request.topics:
+                lines.append(_Line(_error_of(name), name))
+            continue
+        first = cursor.partition if name == cursor.topic else 0
+        partitions = range(first, min(topic.partitions, first + room))
+        lines.append(_Line(ErrorCode.NONE, name, topic, partitions))
+        if partitions and partitions.stop < topic.partitions:
+            return lines, Cursor(name, partitions.stop)
+        room -= len(partitions)
+    return lines, None
+
+
+def _error_of(name: str) -> ErrorCode:
+    """Why there is no topic of this name."""
+    try:
+        check_topic_untrusted(name, 1)
+    except InvalidTopic:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def _encode(context: Context, lines: Sequence[_Line], following: Cursor | None) -> Answer:
+    writer, broker = context.writer(), context.broker
+    node_id, leader_epoch = broker.node_id, broker.cluster.leader_epoch
+
+    def partition(index: int) -> None:
+        writer.int16(ErrorCode.NONE)
+        writer.int32(index)
+        writer.int32(node_id)
+        writer.int32(leader_epoch)
+        writer.int32_array([node_id])  # replicas
+        writer.int32_array([node_id])  # in-sync replicas
+        writer.int32_array(())  # eligible leader replicas
+        writer.int32_array(())  # the last that were known
+        writer.int32_array(())  # offline replicas
+        writer.end_of_fields()
+
+    writer.int32(0)  # throttle time
+    writer.array_length(len(lines))
+    for line in lines:
+        writer.int16(line.error)
+        writer.nullable_string(line.name)
+        writer.uuid(None if line.topic is None else line.topic.topic_id)
+        writer.boolean(False)  # internal
+        writer.array(line.partitions, partition)
+        writer.int32(_NO_OPERATIONS)
+        writer.end_of_fields()
+        await trio.lowlevel.checkpoint()
+    _write_cursor(writer, following)
+    writer.end_of_fields()
+    return writer.parts()
+
+
+def _write_cursor(writer: Writer, cursor: Cursor | None) -> None:
+    if cursor is None:
+        writer.int8(-1)
+        return
+    writer.int8(1)
+    writer.string(cursor.topic)
+    writer.int32(cursor.partition)
+    writer.end_of_fields()
+
+
+API = Api(75, "DescribeTopicPartitions", SERVED, FLEXIBLE_FROM, decode, handle)
