@@ -182,6 +182,10 @@ class Leaders(Protocol):
         """
         ...
 
+    def journal_bytes(self, log: LogId) -> int | None:
+        """What the log's journal holds, in bytes, without the room ahead of its end; None if it is not led here."""
+        ...
+
     def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]: ...
 
     def open_for_abort(
@@ -354,3 +358,8 @@ class Broker:
     @property
     def node_id(self) -> int:
         return self.cluster.node_id
+
+    @property
+    def log_dir(self) -> str:
+        """Where everything is kept, as an absolute path."""
+        return str(self.settings.data_dir.absolute())

@@ -303,6 +303,11 @@ class LocalLeaders:
         """The first offset that can be read. Only for logs that are led here."""
         return self._writer.led[log].log_start
 
+    def journal_bytes(self, log: LogId) -> int | None:
+        """See `fairlog.broker.Leaders`."""
+        leader = self._writer.led.get(log)
+        return None if leader is None else leader.journal.end - leader.journal.start
+
     def cut(self, logs: Iterable[LogId]) -> Mapping[LogId, LogCut]:
         """See `fairlog.broker.Leaders`. The copier tells of all logs of a chunk in one step, so this is a cut."""
         found: dict[LogId, LogCut] = {}

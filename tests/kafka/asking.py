@@ -50,6 +50,8 @@ REQUESTS: dict[int, Any] = {
     32: (admin.DescribeConfigsRequest, admin.DescribeConfigsResponse),
     33: (admin.AlterConfigsRequest, admin.AlterConfigsResponse),
     37: (admin.CreatePartitionsRequest, admin.CreatePartitionsResponse),
+    34: (admin.AlterReplicaLogDirsRequest, admin.AlterReplicaLogDirsResponse),
+    35: (admin.DescribeLogDirsRequest, admin.DescribeLogDirsResponse),
     43: (admin.ElectLeadersRequest, admin.ElectLeadersResponse),
     45: (admin.AlterPartitionReassignmentsRequest, admin.AlterPartitionReassignmentsResponse),
     46: (admin.ListPartitionReassignmentsRequest, admin.ListPartitionReassignmentsResponse),

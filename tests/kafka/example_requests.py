@@ -98,6 +98,7 @@ def example_fields(key: int) -> dict[str, Any]:
     moving = admin.ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics
     elected, quorum = admin.ElectLeadersRequest.TopicPartitions, admin.DescribeQuorumRequest.TopicData
     paged = admin.DescribeTopicPartitionsRequest
+    laid, weighed = admin.AlterReplicaLogDirsRequest.AlterReplicaLogDir, admin.DescribeLogDirsRequest
     return {
         0: {
             "transactional_id": None,
@@ -164,6 +165,8 @@ def example_fields(key: int) -> dict[str, Any]:
             ],
             "validate_only": False,
         },
+        34: {"dirs": [laid(path="/data", topics=[laid.AlterReplicaLogDirTopic(name="t", partitions=[0])])]},
+        35: {"topics": [weighed.DescribableLogDirTopic(topic="t", partitions=[0])]},
         43: {"election_type": 0, "topic_partitions": [elected(topic="t", partitions=[0])], "timeout_ms": 1000},
         45: {
             "timeout_ms": 1000,

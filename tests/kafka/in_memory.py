@@ -17,6 +17,7 @@ from coordinator.answers import Description, Granted, Refusal
 from datalog.batch import BatchHeader, parse_batch_header_untrusted, patch
 from datalog.interface import (
     AbortedTransaction,
+    Bounds,
     EpochEnd,
     LogMissing,
     OffsetOutOfRange,
@@ -267,6 +268,10 @@ class MemoryLeaders:
         await trio.lowlevel.checkpoint()
         return self.cut(starts)
 
+    def journal_bytes(self, log: LogId) -> int | None:
+        """A hundred for each batch."""
+        return None if log not in self.logs else 100 * len(self.logs[log])
+
     def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]:
         return self.producers.get(log, [])
 
@@ -322,6 +327,13 @@ class MemoryDataLogs:
             aborted = tuple(self._leaders.aborted.get(request.log, ())) if request.committed_only and taken else ()
             answers.append(ReadResult(request.log, taken, end, start, stable, aborted))
         return answers
+
+    def bounds(self, log: LogId) -> Bounds:
+        if log not in self._leaders.logs:
+            raise UnknownLog(log)
+        end = self._leaders.end(log)
+        size_bytes = sum(map(len, self._leaders.logs[log]))
+        return Bounds(self._leaders.log_start(log), end, size_bytes, end)
 
     def offset_for_timestamp(self, log: LogId, timestamp_ms: int) -> TimestampOffset | None:
         headers = map(parse_batch_header_untrusted, self._leaders.logs[log])

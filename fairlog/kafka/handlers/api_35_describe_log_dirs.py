@@ -1,0 +1,162 @@
+"""DescribeLogDirs: where partitions lie, how large they are, and what room there is.
+
+Behaviour
+- There is one directory, `data_dir`, told by its absolute path, with the bytes of its file system: all, and those that
+  are free for this process. If that cannot be found out, the directory has KAFKA_STORAGE_ERROR, and no partitions.
+- A partition's size is that of its batches in the data log, as they came, and of the frames that its journal still
+  holds; so a batch counts twice until its part of the journal is removed. What LMDB adds, and room that is made ahead
+  of a journal's end, belongs to no partition.
+- Partitions that do not exist are left out, as in Kafka; so are the logs of committed offsets, which are no topic.
+- There are no replicas that lag, and none that are on their way to another directory.
+- Sizes and room are found out in worker threads, some partitions at a time, and the answer is deferred.
+
+Version notes
+- 1 is the first that Kafka 4 serves; 2 is flexible; 3 adds an error for the whole answer; 4 the file system's bytes; 5
+  whether a directory is cordoned (it never is).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+
+from datalog.interface import DataLogs, UnknownLog
+from fairlog.broker import Broker
+from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
+from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.topic_lookup import log_of
+from fairlog.kafka.wire import Reader
+from fairlog_types import LogId
+
+SERVED = Versions(1, 5)
+FLEXIBLE_FROM = 2
+_ERROR_FROM = 3
+_ROOM_FROM = 4
+_CORDONED_FROM = 5
+
+_LOGS_PER_TURN = 1_000
+"""Looked at, or written, before others run: some milliseconds of a worker thread, and about one of the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeLogDirsRequest:
+    topics: tuple[tuple[str, tuple[int, ...]], ...] | None
+    """None: all partitions of all topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Of the file system, in bytes."""
+
+    total: int
+    usable: int
+
+
+def decode(reader: Reader, version: int) -> DescribeLogDirsRequest:  # noqa: ARG001 (all versions look alike)
+    def topic() -> tuple[str, tuple[int, ...]]:
+        entry = reader.string(), reader.array(reader.int32)
+        reader.end_of_fields()
+        return entry
+
+    request = DescribeLogDirsRequest(reader.nullable_array(topic))
+    reader.end_of_fields()
+    return request
+
+
+async def handle(context: Context, request: DescribeLogDirsRequest) -> Reply:
+    return Deferred(functools.partial(_finish, context, request), keeps_request=True)
+
+
+async def _finish(context: Context, request: DescribeLogDirsRequest) -> Answer:
+    broker, version, writer = context.broker, context.version, context.writer()
+    room = await trio.to_thread.run_sync(_room_in, broker.log_dir)
+    found = {} if room is None else await _sizes(broker, request)
+    writer.int32(0)  # throttle time
+    if version >= _ERROR_FROM:
+        writer.int16(ErrorCode.NONE)
+    writer.array_length(1)
+    writer.int16(ErrorCode.NONE if room is not None else ErrorCode.KAFKA_STORAGE_ERROR)
+    writer.string(broker.log_dir)
+    writer.array_length(len(found))
+    written = 0
+    for name, sizes in found.items():
+        writer.string(name)
+        writer.array_length(len(sizes))
+        for index, size_bytes in sizes.items():
+            writer.int32(index)
+            writer.int64(size_bytes)
+            writer.int64(0)  # lag
+            writer.boolean(False)  # future
+            writer.end_of_fields()
+            written += 1
+            if written % _LOGS_PER_TURN == 0:
+                await trio.lowlevel.checkpoint()
+        writer.end_of_fields()
+    if version >= _ROOM_FROM:
+        writer.int64(-1 if room is None else room.total)
+        writer.int64(-1 if room is None else room.usable)
+    if version >= _CORDONED_FROM:
+        writer.boolean(False)
+    writer.end_of_fields()
+    writer.end_of_fields()
+    return writer.parts()
+
+
+async def _sizes(broker: Broker, request: DescribeLogDirsRequest) -> dict[str, dict[int, int]]:
+    """Bytes of each partition that was asked for, by topic and index."""
+    sizes: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    logs = list(_wanted(broker, request))
+    for first in range(0, len(logs), _LOGS_PER_TURN):
+        some = logs[first : first + _LOGS_PER_TURN]
+        in_data_logs = await trio.to_thread.run_sync(_bytes_in, broker.data_logs, [log for _, log in some])
+        for name, log in some:
+            in_journal = broker.leaders.journal_bytes(log)
+            if in_journal is not None and log in in_data_logs:  # else it was deleted meanwhile
+                sizes[name][log.partition] = in_data_logs[log] + in_journal
+    return sizes
+
+
+def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> Iterator[tuple[str, LogId]]:
+    """The names and logs of the partitions that were asked for and exist."""
+    cluster = broker.cluster
+    if request.topics is None:
+        for topic in cluster.topics():
+            for log in topic.logs():
+                yield topic.name, log
+        return
+    asked: defaultdict[str, set[int]] = defaultdict(set)
+    for name, partitions in request.topics:
+        asked[name].update(partitions)
+    for name, indexes in asked.items():
+        topic = cluster.topic(name)
+        for index in sorted(indexes):
+            log = log_of(topic, index)
+            if log is not None:
+                yield name, log
+
+
+def _bytes_in(data_logs: DataLogs, logs: Sequence[LogId]) -> Mapping[LogId, int]:
+    """Of each log's batches; those that were dropped meanwhile are left out. In a worker thread."""
+    sizes: dict[LogId, int] = {}
+    for log in logs:
+        with suppress(UnknownLog):
+            sizes[log] = data_logs.bounds(log).size_bytes
+    return sizes
+
+
+def _room_in(directory: str) -> _Room | None:
+    """Of the directory's file system; None if the system does not tell. In a worker thread."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return None
+    return _Room(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+
+
+API = Api(35, "DescribeLogDirs", SERVED, FLEXIBLE_FROM, decode, handle)
