@@ -208,5 +208,10 @@ def example_fields(key: int) -> dict[str, Any]:
         },
         61: {"topics": [admin.DescribeProducersRequest.TopicRequest(name="t", partition_indexes=[0])]},
         65: {"transactional_ids": ["tx"]},
-        66: {"state_filters": ["Ongoing"], "producer_id_filters": [1], "duration_filter": -1},
+        66: {
+            "state_filters": ["Ongoing"],
+            "producer_id_filters": [1],
+            "duration_filter": -1,
+            "transactional_id_pattern": "t.*",
+        },
     }[key]

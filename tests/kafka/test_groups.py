@@ -207,7 +207,7 @@ async def test_groups_are_listed(ask, memory, version):
     assert (answer.error_code, found) == (0, [("g", "consumer"), ("kept", "")])
     if version >= 4:
         assert [group.group_state for group in answer.groups] == ["Stable", "Empty"]
-        answer = await ask(LIST, version, states_filter=["eMPTY", "Bogus"])
+        answer = await ask(LIST, version, states_filter=[" eMPTY ", "Bogus"])
         assert [group.group_id for group in answer.groups] == ["kept"]
     if version >= 5:
         assert [group.group_type for group in answer.groups] == ["classic"]

@@ -237,6 +237,7 @@ async def test_topic_partitions_are_described(ask, topics, version):
     replicas = {(tuple(p.replica_nodes), tuple(p.isr_nodes), tuple(p.offline_replicas)) for p in told.partitions}
     assert replicas == {((7,), (7,), ())}
     assert [(p.eligible_leader_replicas, p.last_known_elr) for p in told.partitions] == [([], [])] * 3
+    assert told.topic_authorized_operations == 3576
 
 
 @pytest.mark.parametrize("limit", [-5, 0, 1, 2, 3, 4, 6, 2000, 2**31 - 1])

@@ -368,3 +368,40 @@ async def test_transactions_are_listed_by_filter(ask, memory, description, versi
     assert await listed(producer_ids=[2, 3]) == ({"young", "idle"}, [])
     if version >= 1:
         assert await listed(duration=30_000) == ({"old"}, [])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "listed"),
+    [
+        (None, ["a-1", "a-2", "b-1"]),
+        ("", ["a-1", "a-2", "b-1"]),
+        ("a-.*", ["a-1", "a-2"]),
+        ("^.-1$", ["a-1", "b-1"]),
+        ("a", []),
+        ("(a|b)-(2|3)+", ["a-2"]),
+    ],
+)
+async def test_transactions_are_listed_by_pattern(ask, memory, description, pattern, listed):
+    """Of the whole id, beside the other filters."""
+    memory.coordinator.descriptions = {name: description(name) for name in ("a-1", "a-2", "b-1")}
+    fields = {"producer_id_filters": [], "duration_filter": -1, "transactional_id_pattern": pattern}
+    answer = await ask(LIST, 2, state_filters=["Ongoing"], **fields)
+    assert (answer.error_code, [state.transactional_id for state in answer.transaction_states]) == (0, listed)
+    assert (await ask(LIST, 2, state_filters=["Empty"], **fields)).transaction_states == []
+
+
+@pytest.mark.parametrize("pattern", ["(", r"\1", "(a{1000}){1000}", "(a|b)*a(a|b){300}"])
+async def test_transactions_by_a_pattern_that_is_none_are_refused(ask, memory, description, pattern):
+    """Or that takes too much: before the first id, or at some later one."""
+    names = [f"{number * 7919:0200b}".replace("0", "a").replace("1", "b") for number in range(1000)]
+    memory.coordinator.descriptions = {name: description(name) for name in names}
+    answer = await ask(
+        LIST,
+        2,
+        state_filters=["Hanging"] if pattern == "(" else [],
+        producer_id_filters=[],
+        duration_filter=-1,
+        transactional_id_pattern=pattern,
+    )
+    told = (answer.error_code, answer.unknown_state_filters, answer.transaction_states)
+    assert told == (ErrorCode.INVALID_REGULAR_EXPRESSION, [], [])

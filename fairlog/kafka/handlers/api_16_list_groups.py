@@ -2,7 +2,8 @@
 
 Behaviour
 - Groups with members, those that had some lately, and those that have offsets; the latter two are Empty.
-- The filters of states and types are compared without regard to case; a word that does not exist matches nothing.
+- The filters of states and types are compared without regard to case, states also to
+  spaces around them; a word that does not exist matches nothing.
 - Other clients run while a long list is written.
 
 Version notes
@@ -40,7 +41,9 @@ def decode(reader: Reader, version: int) -> ListGroupsRequest:
     states = reader.array(reader.string) if version >= _STATES_FROM else ()
     types = reader.array(reader.string) if version >= _TYPES_FROM else ()
     reader.end_of_fields()
-    return ListGroupsRequest(frozenset(map(str.lower, states)), frozenset(map(str.lower, types)))
+    return ListGroupsRequest(
+        frozenset(state.strip().lower() for state in states), frozenset(group_type.lower() for group_type in types)
+    )
 
 
 async def handle(context: Context, request: ListGroupsRequest) -> Answer:

@@ -1,18 +1,21 @@
 """ListTransactions: the transactional ids of this node, filtered.
 
 Behaviour
-- Filters by state, producer id and duration are combined by "and"; an empty filter lets everything pass. A
+- Filters by state, producer id, duration and pattern are combined by "and"; an empty filter lets everything pass. A
   state that Kafka does not have is answered among the unknown filters, and matches nothing.
 - The duration filter lets open transactions pass that began longer ago than so many milliseconds.
+- A pattern is a regular expression for whole ids, in the syntax of `fairlog.patterns`. One that is none, or takes too
+  much, is INVALID_REGULAR_EXPRESSION; null, or the empty one, lets everything pass.
 - Other clients run while a long list is looked through and written.
 
 Version notes
-- 1 adds the duration filter.
+- 1 adds the duration filter; 2 the pattern (KIP-1152).
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
@@ -22,9 +25,11 @@ from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.transaction_states import KAFKA_STATES, kafka_state
 from fairlog.kafka.wire import Reader
+from fairlog.patterns import BadPattern, Pattern
 
-SERVED = Versions(0, 1)
+SERVED = Versions(0, 2)
 FLEXIBLE_FROM = 0
+_PATTERN_FROM = 2
 
 _IDS_PER_TURN = 500
 """Looked at, or written, before others run."""
@@ -36,28 +41,32 @@ class ListTransactionsRequest:
     producer_ids: tuple[int, ...]
     longer_than_ms: int
     """-1: whatever it took."""
+    pattern: str | None
 
 
 def decode(reader: Reader, version: int) -> ListTransactionsRequest:
     request = ListTransactionsRequest(
-        reader.array(reader.string), reader.array(reader.int64), reader.int64() if version >= 1 else -1
+        reader.array(reader.string),
+        reader.array(reader.int64),
+        reader.int64() if version >= 1 else -1,
+        reader.nullable_string() if version >= _PATTERN_FROM else None,
     )
     reader.end_of_fields()
     return request
 
 
 async def handle(context: Context, request: ListTransactionsRequest) -> Answer:
-    now_ms = time.time_ns() // 1_000_000
     writer = context.writer()
+    error = ErrorCode.NONE
+    unknown = [state for state in request.states if state not in KAFKA_STATES]
     passing: list[Description] = []
-    for count, description in enumerate(context.broker.coordinator.describe_all(), 1):
-        if _passes(description, request, now_ms):
-            passing.append(description)
-        if count % _IDS_PER_TURN == 0:
-            await trio.lowlevel.checkpoint()
+    try:
+        passing = await _passing(context.broker.coordinator.describe_all(), request)
+    except BadPattern:
+        error, unknown = ErrorCode.INVALID_REGULAR_EXPRESSION, []
     writer.int32(0)  # throttle time
-    writer.int16(ErrorCode.NONE)
-    writer.array([state for state in request.states if state not in KAFKA_STATES], writer.string)
+    writer.int16(error)
+    writer.array(unknown, writer.string)
     writer.array_length(len(passing))
     for count, description in enumerate(passing, 1):
         writer.string(description.transactional_id)
@@ -68,6 +77,19 @@ async def handle(context: Context, request: ListTransactionsRequest) -> Answer:
             await trio.lowlevel.checkpoint()
     writer.end_of_fields()
     return writer.parts()
+
+
+async def _passing(descriptions: Sequence[Description], request: ListTransactionsRequest) -> list[Description]:
+    """Those that all filters let pass. Raises BadPattern."""
+    now_ms = time.time_ns() // 1_000_000
+    pattern = Pattern(request.pattern) if request.pattern else None
+    passing: list[Description] = []
+    for count, description in enumerate(descriptions, 1):
+        if _passes(description, request, now_ms) and (pattern is None or pattern.matches(description.transactional_id)):
+            passing.append(description)
+        if count % _IDS_PER_TURN == 0:
+            await trio.lowlevel.checkpoint()
+    return passing
 
 
 def _passes(description: Description, request: ListTransactionsRequest, now_ms: int) -> bool:

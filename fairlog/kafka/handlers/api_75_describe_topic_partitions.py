@@ -8,7 +8,7 @@ Behaviour
 - A list of names without the cursor's topic, and a cursor below partition 0, are INVALID_REQUEST for each topic named,
   as in Kafka. A cursor behind a topic's last partition answers the topic without partitions.
 - Eligible leader replicas, current and former, are empty lists: the leader is the only replica. Authorized operations
-  are never computed.
+  are all that there are for topics, as in Kafka without an authorizer.
 - A topic that is named more than once is answered once. Other clients run between one topic and the next.
 
 Version notes
@@ -35,6 +35,8 @@ PARTITIONS_MAX = 2_000
 """Of one answer: Kafka's max.request.partition.size.limit."""
 
 _NO_OPERATIONS = -(2**31)
+_ALL_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+"""Kafka's AclOperation: read, write, create, delete, alter, describe, describe and alter configs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ async def _encode(context: Context, lines: Sequence[_Line], following: Cursor | 
         writer.uuid(None if line.topic is None else line.topic.topic_id)
         writer.boolean(False)  # internal
         writer.array(line.partitions, partition)
-        writer.int32(_NO_OPERATIONS)
+        writer.int32(_NO_OPERATIONS if line.error is ErrorCode.INVALID_REQUEST else _ALL_OPERATIONS)
         writer.end_of_fields()
         await trio.lowlevel.checkpoint()
     _write_cursor(writer, following)
