@@ -409,9 +409,9 @@ def test_kafka_python_finds_what_hangs_and_cannot_end_it_in_one_partition(
 
 
 def test_kafka_python_is_told_what_is_not_served(python: KafkaAdminClient) -> None:
-    """Log directories are not advertised: the client itself says so."""
+    """SCRAM credentials are not advertised: the client itself says so."""
     with pytest.raises(kafka.errors.IncompatibleBrokerVersion):
-        python.describe_log_dirs()
+        python.describe_user_scram_credentials()
 
 
 # --- aiokafka --------------------------------------------------------------------------------------
