@@ -157,7 +157,7 @@ class Context:
     """Of the API, as asked; always one that is served."""
     flexible: bool
     served: Mapping[int, Versions]
-    """All API keys that are served."""
+    """All API keys that are served and advertised."""
     encoded: EncodedAnswers = field(default_factory=EncodedAnswers)
     answers: AnswerBudget = field(default_factory=AnswerBudget)
     errors: dict[int, int] = field(default_factory=dict[int, int])
@@ -182,3 +182,5 @@ class Api(Generic[R]):
     handle: Callable[[Context, R], Awaitable[Reply]]
     answer_header_tagged: bool = True
     """Whether answers of flexible versions carry tagged fields in their header: all but ApiVersions'."""
+    advertised: bool = True
+    """Whether ApiVersions lists it. Clients do not use what is not listed."""

@@ -52,7 +52,7 @@ class Router:
     def __init__(self, broker: Broker, apis: Iterable[Api[Any]]) -> None:
         self._broker = broker
         self._apis: Mapping[int, Api[Any]] = {api.key: api for api in apis}
-        self._served = {key: api.served for key, api in sorted(self._apis.items())}
+        self._served = {key: api.served for key, api in sorted(self._apis.items()) if api.advertised}
         self._encoded = EncodedAnswers()
         self.answers = AnswerBudget()
         """Of all connections."""

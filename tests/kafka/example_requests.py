@@ -175,6 +175,14 @@ def example_fields(key: int) -> dict[str, Any]:
         },
         46: {"timeout_ms": 1000, "topics": [moving(name="t", partition_indexes=[0])]},
         55: {"topics": [quorum(topic_name="__cluster_metadata", partitions=[quorum.PartitionData(partition_index=0)])]},
+        71: {"client_instance_id": None},
+        72: {
+            "client_instance_id": UUID(int=1000),
+            "subscription_id": 1,
+            "terminating": False,
+            "compression_type": 0,
+            "metrics": b"m",
+        },
         74: {"resource_types": [2, 4]},
         75: {
             "topics": [paged.TopicRequest(name="t")],

@@ -76,7 +76,7 @@ async def test_request_that_ends_the_connection_is_counted_as_failed(memory, ask
         await router.start(framed(LIST_OFFSETS, 1, b"\0")[4:], ask.client)
     assert router.statistics.apis[LIST_OFFSETS].failed == 1
     with pytest.raises(HangUp):
-        await router.start(framed(71, 0, b"")[4:], ask.client)
+        await router.start(framed(73, 0, b"")[4:], ask.client)
     assert router.statistics.not_served == 1
 
 

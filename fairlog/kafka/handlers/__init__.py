@@ -47,6 +47,8 @@ from fairlog.kafka.handlers import (
     api_61_describe_producers,
     api_65_describe_transactions,
     api_66_list_transactions,
+    api_71_get_telemetry_subscriptions,
+    api_72_push_telemetry,
     api_74_list_config_resources,
     api_75_describe_topic_partitions,
 )
@@ -93,6 +95,8 @@ ALL: tuple[Api[Any], ...] = (
     api_61_describe_producers.API,
     api_65_describe_transactions.API,
     api_66_list_transactions.API,
+    api_71_get_telemetry_subscriptions.API,
+    api_72_push_telemetry.API,
     api_74_list_config_resources.API,
     api_75_describe_topic_partitions.API,
 )
