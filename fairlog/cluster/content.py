@@ -21,6 +21,8 @@ class StoreContent:
     deleting: Sequence[Topic]
     group_journals_begun: bool
     """All of them are on disk."""
+    feature_levels: Mapping[str, int]
+    """Those that were set, by the features' names."""
 
 
 def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
@@ -39,6 +41,7 @@ def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
             [record.topic for record in topics if not record.deleting],
             [record.topic for record in topics if record.deleting],
             records.GROUP_JOURNALS_BEGUN_KEY in content,
+            records.decode_features(content),
         )
     except KeyError as error:
         raise CorruptStorage(f"it lacks the record {error}") from error
