@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from fairlog.groups.states import GroupState, GroupType
+from fairlog.groups.states import GroupState
 
 GROUP_ID_BYTES_MAX = 1_024
 """In UTF-8. Kafka has no limit but a string's, 32 KiB; an id stands in every offset that is committed for it."""
@@ -66,6 +66,13 @@ class MemberDescription:
     """What the leader gave it in the current generation; empty unless the group is stable."""
 
 
+class GroupType(Enum):
+    """By which protocol members share their topics. The value is Kafka's word for it, as ListGroups says it."""
+
+    CLASSIC = "classic"
+    """JoinGroup and SyncGroup; also a group that has only offsets."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupOverview:
     """A group as ListGroups shows it."""
@@ -74,7 +81,7 @@ class GroupOverview:
     state: GroupState
     protocol_type: str
     """As in `GroupDescription`."""
-    group_type: GroupType = GroupType.CLASSIC
+    type: GroupType = GroupType.CLASSIC
 
 
 @dataclass(frozen=True, slots=True)

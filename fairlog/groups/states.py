@@ -25,12 +25,6 @@ class GroupState(Enum):
     DEAD = "Dead"
 
 
-class GroupType(Enum):
-    """By which protocol the members of a group agree. The value is Kafka's word for it, as ListGroups says it."""
-
-    CLASSIC = "classic"
-
-
 class Cause(Enum):
     """What moves a group. The value is its line in the documentation."""
 

@@ -43,8 +43,15 @@ MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
-_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
-"""The versions from which on these can be asked for."""
+_SPECIAL_SINCE = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The first version that has each of them. Kafka's ReplicaManager has the same table."""
 _KNOWN_AT_ONCE = frozenset((LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD))
 _TIMEOUT_FROM = 10
 _READ_COMMITTED = 1
@@ -119,7 +126,7 @@ async def _finish(context: Context, request: ListOffsetsRequest) -> Answer:
 
 async def _answer(context: Context, request: ListOffsetsRequest, log: LogId | None, query: OffsetQuery) -> _Line:
     broker, epoch = context.broker, context.broker.cluster.leader_epoch
-    if query.timestamp < EARLIEST and context.version < _SINCE.get(query.timestamp, context.version + 1):
+    if query.timestamp < 0 and context.version < _SPECIAL_SINCE.get(query.timestamp, context.version + 1):
         return _Line(query.index, ErrorCode.UNSUPPORTED_VERSION)
     readable_end = broker.leaders.last_stable_offset if request.committed_only else broker.leaders.high_watermark
     end = None if log is None else readable_end(log)

@@ -52,7 +52,7 @@ async def handle(context: Context, request: ListGroupsRequest) -> Answer:
         overview
         for overview in context.broker.groups.overviews()
         if (not request.states or overview.state.value.lower() in request.states)
-        and (not request.types or overview.group_type.value.lower() in request.types)
+        and (not request.types or overview.type.value.lower() in request.types)
     ]
     if version >= 1:
         writer.int32(0)  # throttle time
@@ -64,7 +64,7 @@ async def handle(context: Context, request: ListGroupsRequest) -> Answer:
         if version >= _STATES_FROM:
             writer.string(overview.state.value)
         if version >= _TYPES_FROM:
-            writer.string(overview.group_type.value)
+            writer.string(overview.type.value)
         writer.end_of_fields()
         if index % _GROUPS_PER_TURN == 0:
             await trio.lowlevel.checkpoint()
