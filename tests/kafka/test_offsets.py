@@ -23,6 +23,7 @@ from fairlog.kafka.handlers import (
     api_25_add_offsets_to_txn,
     api_28_txn_offset_commit,
 )
+from fairlog.kafka.must_abort import must_abort_code
 from fairlog.kafka.wire import Reader, Writer
 from fairlog_types import LogId, Offset, StorageFailure
 
@@ -348,7 +349,8 @@ async def test_offsets_log_of_the_group_is_added_to_the_transaction(ask, memory,
 async def test_offsets_log_refused_by_the_coordinator_has_its_code(ask, memory, refusal):
     """The same as for partitions; before KIP-588 a fenced one is told in the older word."""
     memory.coordinator.refusal = refusal
-    assert (await ask(ADD, 3, **add())).error_code == COORDINATOR_REFUSALS[refusal]
+    code = COORDINATOR_REFUSALS[refusal] if refusal is not Refusal.MUST_ABORT else must_abort_code(ADD, ask.client)
+    assert (await ask(ADD, 3, **add())).error_code == code
     if refusal is Refusal.FENCED:
         assert (await ask(ADD, 1, **add())).error_code == ErrorCode.INVALID_PRODUCER_EPOCH
 

@@ -15,6 +15,7 @@ from fairlog.broker import DuplicateOf, RefusedAppend
 from fairlog.kafka.api import Client, Deferred, HangUp
 from fairlog.kafka.errors import APPEND_REFUSALS, ErrorCode
 from fairlog.kafka.handlers import api_00_produce
+from fairlog.kafka.must_abort import must_abort_code
 from fairlog_types import Offset, ProducerEpoch, ProducerId, StorageFailure
 from tests.datalog.batches import keyed_batch
 
@@ -252,7 +253,9 @@ async def test_refusal_of_the_leader_has_its_code(ask, memory, batch, refusal):
     memory.topics.create_now("t")
     memory.leaders.refusal = refusal
     answer = only(await ask(PRODUCE, 9, **request(batch(producer_id=5, epoch=0, sequence=0))))
-    assert (answer.error_code, answer.error_message) == (APPEND_REFUSALS[refusal], refusal.value)
+    must_abort = refusal is RefusedAppend.MUST_ABORT
+    code = must_abort_code(PRODUCE, ask.client) if must_abort else APPEND_REFUSALS[refusal]
+    assert (answer.error_code, answer.error_message) == (code, refusal.value)
 
 
 async def test_disk_failing_at_the_append_is_told(ask, memory, batch):
@@ -356,13 +359,14 @@ async def test_transactional_flag_and_id_must_agree(ask, memory, batch, attribut
 
 @pytest.mark.parametrize(
     ("state", "error"),
-    [("MUST_ABORT", ErrorCode.TRANSACTION_ABORTABLE), ("EMPTY", ErrorCode.INVALID_TXN_STATE)],
+    [("MUST_ABORT", ErrorCode.UNKNOWN_PRODUCER_ID), ("EMPTY", ErrorCode.INVALID_TXN_STATE)],
 )
 async def test_batch_after_the_broker_has_aborted_is_abortable(ask, memory, batch, description, state, error):
     """A client whose transaction was aborted behind its back may abort and go on; one that never began may not."""
     memory.topics.create_now("t")
     memory.leaders.refusal = RefusedAppend.NOT_IN_TRANSACTION
     memory.coordinator.descriptions["tx"] = description(state=state)
+    ask.client.software_name = "librdkafka"
     records = batch(producer_id=41, epoch=2, sequence=0, attributes=TRANSACTIONAL)
     assert only(await ask(PRODUCE, 9, **request(records, transactional_id="tx"))).error_code == error
 
@@ -378,6 +382,7 @@ async def test_transactional_batch_of_an_older_epoch_is_fenced_everywhere(
     memory.leaders.refusal = RefusedAppend.NOT_IN_TRANSACTION
     memory.coordinator.descriptions["tx"] = description(state="MUST_ABORT")
     memory.coordinator.epochs[ProducerId(41)] = ProducerEpoch(current)
+    ask.client.software_name = "apache-kafka-java"
     records = batch(producer_id=41, epoch=2, sequence=0, attributes=TRANSACTIONAL)
     assert only(await ask(PRODUCE, 9, **request(records, transactional_id="tx"))).error_code == error
 

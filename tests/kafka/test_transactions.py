@@ -11,6 +11,7 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest
 
 from coordinator.answers import Effect, Refusal
 from fairlog.broker import ActiveProducer
+from fairlog.kafka.api import Client
 from fairlog.kafka.errors import COORDINATOR_REFUSALS, EffectUnknown, ErrorCode, code_of_refusal
 from fairlog.kafka.handlers import (
     ALL,
@@ -23,6 +24,7 @@ from fairlog.kafka.handlers import (
     api_66_list_transactions,
 )
 from fairlog.kafka.handlers.api_65_describe_transactions import PLACEMENTS_TAG, PlacedRecords, PlacedTransaction
+from fairlog.kafka.must_abort import must_abort_code
 from fairlog.kafka.wire import Reader
 from fairlog_types import Offset, ProducerEpoch, ProducerId, StorageFailure
 
@@ -141,12 +143,17 @@ async def test_partitions_are_added_all_or_none(ask, memory):
     assert memory.coordinator.calls == [("add", "tx", 41, 2, (), 11)]
 
 
+def code_for(refusal, key):
+    """For a client that gives no name."""
+    return must_abort_code(key, Client(1, "p")) if refusal is Refusal.MUST_ABORT else COORDINATOR_REFUSALS[refusal]
+
+
 @pytest.mark.parametrize("refusal", [Refusal.FENCED, Refusal.UNKNOWN_PRODUCER_ID_MAPPING, Refusal.MUST_ABORT])
 async def test_partition_unknown_does_not_hide_what_the_coordinator_refuses(ask, memory, refusal):
     """Clients ask again for an unknown partition until their time is up; who is fenced has to learn that."""
     memory.topics.create_now("t", partitions=1)
     memory.coordinator.refusal = refusal
-    code = COORDINATOR_REFUSALS[refusal]
+    code = code_for(refusal, ADD)
     assert added(await ask(ADD, 3, **add(0, 5))) == {("t", 0): code, ("t", 5): code}
 
 
@@ -182,13 +189,22 @@ async def test_transaction_is_ended(ask, memory, version, committed):
 
 @pytest.mark.parametrize("refusal", COORDINATOR_REFUSALS)
 async def test_refusal_of_the_coordinator_has_its_code(ask, memory, refusal):
-    """The same in all three APIs."""
+    """The same in all three APIs, but for who must abort."""
     memory.topics.create_now("t")
     memory.coordinator.refusal = refusal
-    code = COORDINATOR_REFUSALS[refusal]
-    assert (await ask(INIT, 4, **init())).error_code == code
-    assert added(await ask(ADD, 3, **add(0))) == {("t", 0): code}
-    assert (await ask(END, 3, **end())).error_code == code
+    assert (await ask(INIT, 4, **init())).error_code == COORDINATOR_REFUSALS[refusal]
+    assert added(await ask(ADD, 3, **add(0))) == {("t", 0): code_for(refusal, ADD)}
+    assert (await ask(END, 3, **end())).error_code == code_for(refusal, END)
+
+
+@pytest.mark.parametrize(("name", "version"), [("librdkafka", "2.16.0"), ("apache-kafka-java", "3.7.2"), ("kgo", "v1")])
+async def test_client_that_must_abort_gets_the_code_that_it_takes_so(ask, memory, name, version):
+    """Which one that is depends on the client; test_must_abort has the whole table."""
+    memory.topics.create_now("t")
+    memory.coordinator.refusal = Refusal.MUST_ABORT
+    ask.client.software_name, ask.client.software_version = name, version
+    assert added(await ask(ADD, 3, **add(0))) == {("t", 0): must_abort_code(ADD, ask.client)}
+    assert (await ask(END, 3, **end())).error_code == must_abort_code(END, ask.client)
 
 
 @pytest.mark.parametrize(("key", "since"), [(INIT, 4), (ADD, 2), (END, 2)])

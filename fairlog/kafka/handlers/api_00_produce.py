@@ -37,6 +37,7 @@ from fairlog.broker import Appended, Broker, Buffer, DuplicateOf, RefusedAppend
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Client, Context, Deferred, HangUp, Reply, Versions
 from fairlog.kafka.errors import APPEND_REFUSALS, BAD_BATCHES, ErrorCode
+from fairlog.kafka.must_abort import must_abort_code
 from fairlog.kafka.topic_lookup import find_or_create, log_of
 from fairlog.kafka.wire import Reader, Writer
 from fairlog.topic_configs import is_compacted, message_bytes_max, stamps_append_time
@@ -172,7 +173,10 @@ async def _append(
     if outcome is RefusedAppend.NOT_IN_TRANSACTION:
         outcome = _why_not_in_transaction(broker, request.transactional_id, header)
     if isinstance(outcome, RefusedAppend):
-        return result.fail(APPEND_REFUSALS[outcome], outcome.value)
+        code = APPEND_REFUSALS[outcome]
+        if outcome is RefusedAppend.MUST_ABORT:
+            code = must_abort_code(0, context.client)
+        return result.fail(code, outcome.value)
     if stamps and isinstance(outcome, Appended):
         result.append_time_ms = header.max_timestamp
     return _accepted(context, result, log_id, header, outcome)

@@ -6,7 +6,8 @@ Behaviour
   begun. Only a partition that is deleted in that very moment is refused alone.
 - A partition that does not exist is TRANSACTION_ABORTABLE, where Kafka says UNKNOWN_TOPIC_OR_PARTITION: clients
   repeat that without end (docs/decisions/0003-deleted-topics.md).
-- After a transaction that the broker has aborted, and before the client has: TRANSACTION_ABORTABLE.
+- After a transaction that the broker has aborted, and before the client has: the code on which this client asks for a
+  new epoch, aborts, or stops (`must_abort.py`).
 
 Version notes
 - 2 has PRODUCER_FENCED, before it the same is INVALID_PRODUCER_EPOCH; 3 is flexible. 4 and above are for
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from coordinator.answers import Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
+from fairlog.kafka.must_abort import must_abort_code
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
@@ -110,6 +112,8 @@ async def _add(
 def _code(context: Context, refusal: Refusal | None) -> ErrorCode:
     if refusal is None:
         return ErrorCode.NONE
+    if refusal is Refusal.MUST_ABORT:
+        return must_abort_code(24, context.client)
     return code_of_refusal(refusal, knows_producer_fenced=context.version >= 2)
 
 

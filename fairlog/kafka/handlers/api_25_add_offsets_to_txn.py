@@ -3,7 +3,7 @@
 Behaviour
 - The group's offsets log becomes one of the transaction's logs, as a partition does by AddPartitionsToTxn, and the
   first such request begins the transaction. Without it, TxnOffsetCommit is refused.
-- After a transaction that the broker has aborted, and before the client has: TRANSACTION_ABORTABLE.
+- After a transaction that the broker has aborted, and before the client has: see `must_abort.py`.
 
 Version notes
 - 2 has PRODUCER_FENCED, before it the same is INVALID_PRODUCER_EPOCH; 3 is flexible.
@@ -17,6 +17,7 @@ from coordinator.answers import Refusal
 from fairlog.groups.interface import is_group_id
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
+from fairlog.kafka.must_abort import must_abort_code
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import ProducerEpoch, ProducerId, StorageFailure
@@ -70,6 +71,8 @@ async def _add(context: Context, request: AddOffsetsToTxnRequest) -> ErrorCode:
     refusal = outcome if isinstance(outcome, Refusal) else outcome[log]
     if refusal is None:
         return ErrorCode.NONE
+    if refusal is Refusal.MUST_ABORT:
+        return must_abort_code(25, context.client)
     return code_of_refusal(refusal, knows_producer_fenced=context.version >= 2)
 
 

@@ -6,7 +6,8 @@ Behaviour
   decided.
 - Repeated with the same outcome, and an abort of nothing, it succeeds. From an older connection than the
   one that began the transaction it is refused (invariant 10).
-- A commit of a transaction that the broker has aborted is TRANSACTION_ABORTABLE.
+- A commit of a transaction that the broker has aborted is refused with the code that this client takes so
+  (`must_abort.py`).
 - If the disk fails while the decision is written, the outcome is unknown until the node has restarted: the
   connection is closed without an answer, and the client asks again.
 
@@ -18,8 +19,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coordinator.answers import Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import EffectUnknown, ErrorCode, code_of_refusal
+from fairlog.kafka.must_abort import must_abort_code
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import ProducerEpoch, ProducerId, StorageFailure
@@ -68,6 +71,8 @@ async def _end(context: Context, request: EndTxnRequest) -> ErrorCode:
         raise EffectUnknown(f"the disk failed at the end of a transaction of {request.transactional_id}") from failure
     if refusal is None:
         return ErrorCode.NONE
+    if refusal is Refusal.MUST_ABORT:
+        return must_abort_code(26, context.client)
     return code_of_refusal(refusal, knows_producer_fenced=context.version >= 2)
 
 

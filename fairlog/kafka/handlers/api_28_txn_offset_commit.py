@@ -21,10 +21,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from coordinator.answers import Refusal
+from fairlog.broker import RefusedAppend
 from fairlog.groups.interface import is_group_id
 from fairlog.groups.offset_values import Sender, TransactionalProducer
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_commit_refusal
+from fairlog.kafka.must_abort import must_abort_code
 from fairlog.kafka.offset_lines import OffsetLines, check_lines, read_lines, write_lines
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
@@ -71,6 +74,8 @@ async def handle(context: Context, request: TxnOffsetCommitRequest) -> Answer:
     )
     refusal = await context.broker.offsets.commit_in_transaction(request.group, request.sender, producer, offsets)
     outcome = ErrorCode.NONE if refusal is None else code_of_commit_refusal(refusal)
+    if refusal in (Refusal.MUST_ABORT, RefusedAppend.MUST_ABORT):
+        outcome = must_abort_code(28, context.client)
     return encode(context, request, refused, outcome)
 
 
