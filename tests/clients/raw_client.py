@@ -75,6 +75,8 @@ UNSTABLE_OFFSET_COMMIT = 88
 PRODUCER_FENCED = 90
 TRANSACTION_ABORTABLE = 120
 FENCED = (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED)
+MUST_ABORT = UNKNOWN_PRODUCER_ID
+"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn(commit): the broker has aborted. For a client that gives no name."""
 
 
 def batch(

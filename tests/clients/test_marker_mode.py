@@ -304,7 +304,7 @@ def test_abort_marker_by_hand_frees_the_readers_and_the_rest_cannot_be_committed
         assert [record.value for record in reader.wait_for(1)] == [b"behind"]
     assert wire.write_marker(topic, 0, hung.producer_id, hung.epoch) == raw.NONE, "there is nothing more to end"
     assert hung.produce(b"more")[0] != raw.NONE
-    assert hung.end(commit=True) == raw.TRANSACTION_ABORTABLE
+    assert hung.end(commit=True) == raw.MUST_ABORT
     assert hung.end(commit=False) == raw.NONE
     hung.sequence -= 1
     hung.write(b"next")

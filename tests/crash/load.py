@@ -27,7 +27,7 @@ from dataclasses import replace
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tests.clients.raw_client import NONE, RawClient, batch
+from tests.clients.raw_client import MUST_ABORT, NONE, RawClient, batch
 from tests.crash.history import History, Outcome, PlainRecord, Transaction
 from tests.crash.layout import Layout
 
@@ -35,7 +35,6 @@ ANSWER_S = 20.0
 """How long a client may take to come to an end after the node is back; much longer than it should."""
 
 TRANSACTIONAL_WRITERS = 3
-TRANSACTION_ABORTABLE = 120
 OFFSETS_GROUP = "offsets"
 """The writer that commits offsets, and the group that it commits them for."""
 SLICE_S = 0.2
@@ -382,7 +381,7 @@ class _OffsetsWriter(Writer):
     def commit(self, client: RawClient, transaction: Transaction) -> None:
         self.note(replace(transaction, outcome=Outcome.ASKED))
         code = client.end(*self.who, commit=True)
-        if code == TRANSACTION_ABORTABLE:
+        if code == MUST_ABORT:
             self.abort(client, transaction)
         elif code == NONE:
             self.note(replace(transaction, outcome=Outcome.DONE))

@@ -18,7 +18,6 @@ from tests.clients.raw_client import RawClient, batch, records_of
 TOPIC = "t"
 REQUEST_TIMED_OUT = 7
 KAFKA_STORAGE_ERROR = 56
-TRANSACTION_ABORTABLE = 120
 WAIT_S = 15.0
 
 

@@ -17,7 +17,6 @@ from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient
 from tests.node.nodes import (
     TOPIC,
-    TRANSACTION_ABORTABLE,
     Producer,
     journal,
     pretend_reboot,
@@ -168,7 +167,7 @@ def test_kill_right_after_a_loss_of_power_does_not_lift_must_abort(new_node: New
     node.start()
     with RawClient(node.address) as client:
         producer.on(client)
-        assert producer.begin() == {TRANSACTION_ABORTABLE}
+        assert producer.begin() == {raw.MUST_ABORT}
         assert producer.end(commit=True) != raw.NONE
         assert producer.end(commit=False) == raw.NONE
         producer.commit(b"after")
@@ -199,7 +198,7 @@ def test_crash_in_a_recovery_leaves_the_answer_about_the_tail_as_it_was(new_node
     node.start()
     assert (node.data_dir / "last-run").read_text() != note
     with RawClient(node.address) as client:
-        assert producer.on(client).begin() == {TRANSACTION_ABORTABLE}
+        assert producer.on(client).begin() == {raw.MUST_ABORT}
 
 
 def test_kill_lets_idle_producers_go_on_as_if_nothing_had_happened(new_node: NewNode) -> None:
