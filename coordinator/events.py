@@ -39,7 +39,8 @@ class Add:
     producer_id: ProducerId
     epoch: ProducerEpoch
     logs: tuple[LogId, ...]
-    connection: int
+    connection: int | None
+    """None for one that is known by its epoch: of transaction version 2, or on the way to a partition."""
     now_ms: int
 
 
@@ -54,13 +55,20 @@ class LogsBegun:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """EndTxn."""
+    """EndTxn. `fresh_id` answers `AskProducerId`."""
 
     producer_id: ProducerId
     epoch: ProducerEpoch
     commit: bool
-    connection: int
+    connection: int | None
+    """None: the end grants the next epoch, and so the epoch alone tells which transaction is meant (KIP-890)."""
     now_ms: int
+    fresh_id: ProducerId | None = None
+
+    @property
+    def grants(self) -> bool:
+        """Does the end of the transaction grant the next epoch?"""
+        return self.connection is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +211,7 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class AskProducerId:
-    """Get a producer id that nobody has had, and step the same `Init` again with it."""
+    """Get a producer id that no one has had, and step the same `Init` or `End` again with it."""
 
 
 @dataclass(frozen=True, slots=True)

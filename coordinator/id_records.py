@@ -25,6 +25,7 @@ def producer_record(producer: Producer, now_ms: int) -> ProducerRecord:
         producer.number,
         producer.state is IdState.MUST_ABORT,
         now_ms,
+        producer.ended,
     )
 
 

@@ -16,9 +16,10 @@ What it keeps:
   client itself says EndTxn(abort) or InitProducerId (MUST_ABORT): else it could commit the second half of it.
 * invariant 6: `EnterOrder` with PREPARE_COMMIT; `Apply` or `LeaveOrder` when it is decided (order.py).
 * invariant 9: a grant ends what is open, and is durable before it is answered.
-* invariant 10: the latest connection that added partitions or ended a transaction is remembered, and these
-  two requests are refused (LATE) on an earlier one. InitProducerId is not compared: aiokafka sends it on
-  a connection of its own, which may be the later one.
+* invariant 10: with transaction version 2 (KIP-890) each transaction has an epoch of its own: its end grants the next
+  one, in the same flush. Before that version the latest connection that added partitions or ended a transaction is
+  remembered, and these two requests are refused (LATE) on an earlier one. InitProducerId is not compared: aiokafka
+  sends it on a connection of its own, which may be the later one.
 
 It does not order transactions of different ids (order.py), nor decide those of lanes (sinks/), nor say when an id has
 had its time (expiry.py), nor read journals (recovery.py). There is no I/O and no clock in it: times come with the
@@ -37,8 +38,8 @@ from coordinator.id_records import prepare_abort_record, prepare_commit_record, 
 from coordinator.messages import Begin, DiscardTransaction, Prepare
 from coordinator.producer import NO_CONNECTION, Decided, OpenTransaction, Outcome, Producer
 from coordinator.states import NEXT_STATES, EventKind, IdState
-from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogId, Placement, ProducerEpoch, TxId
-from journal.group_records import AbortedRecord, BeginRecord, CommittedRecord, ExpiredRecord
+from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogId, Placement, ProducerEpoch, ProducerId, TxId
+from journal.group_records import AbortedRecord, BeginRecord, CommittedRecord, EndedEpoch, ExpiredRecord
 
 EPOCH_MAX = 32_767
 """int16. The last one is never granted: it is kept to fence the one before (as in Kafka)."""
@@ -103,6 +104,8 @@ def _init(producer: Producer, event: ev.Init) -> Step:
     if producer.state is IdState.UNKNOWN:
         return _grant(producer, event, timeout_ms, NO_PRODUCER_EPOCH)
     if names_itself:
+        if producer.state is IdState.EMPTY and _named_what_ended(producer, event):
+            return _grant_again(producer, event)
         if event.producer_id != producer.producer_id:
             return producer, (ev.AnswerWith(Refusal.FENCED),)
         if event.epoch != producer.epoch:
@@ -125,15 +128,11 @@ def _grant(producer: Producer, event: ev.Init, timeout_ms: int, last_epoch: Prod
 
     The wait is for the client that reads back what the last instance has committed: its offsets.
     """
-    if producer.state is not IdState.UNKNOWN and producer.epoch < EPOCH_MAX - 1:
-        producer_id, epoch = producer.producer_id, ProducerEpoch(producer.epoch + 1)
-    elif event.fresh_id is not None:
-        producer_id, epoch, last_epoch = event.fresh_id, ProducerEpoch(0), NO_PRODUCER_EPOCH
-    else:
+    granted = _next_grant(producer, event.fresh_id)
+    if granted is None:
         return producer, (ev.AskProducerId(),)
     after = replace(
-        _in_epoch(producer, epoch, last_epoch),
-        producer_id=producer_id,
+        _in_epoch(producer, granted, last_epoch if granted.epoch else NO_PRODUCER_EPOCH),
         timeout_ms=timeout_ms,
         granted_on=event.connection,
         used_ms=event.now_ms,
@@ -142,17 +141,32 @@ def _grant(producer: Producer, event: ev.Init, timeout_ms: int, last_epoch: Prod
         *_abort_open(producer, event.now_ms, ev.Append(producer_record(after, event.now_ms))),
         ev.Flush(),
         ev.AwaitCopied(),
-        ev.AnswerWith(Granted(producer_id, epoch)),
+        ev.AnswerWith(granted),
     )
 
 
-def _in_epoch(producer: Producer, epoch: ProducerEpoch, last_epoch: ProducerEpoch) -> Producer:
+def _next_grant(producer: Producer, fresh_id: ProducerId | None) -> Granted | None:
+    """The id's next epoch, or the first one of a fresh producer id; None if that has to be asked for."""
+    if producer.state is not IdState.UNKNOWN and producer.epoch < EPOCH_MAX - 1:
+        return Granted(producer.producer_id, ProducerEpoch(producer.epoch + 1))
+    return None if fresh_id is None else Granted(fresh_id, ProducerEpoch(0))
+
+
+def _in_epoch(
+    producer: Producer,
+    granted: Granted,
+    last_epoch: ProducerEpoch = NO_PRODUCER_EPOCH,
+    ended: EndedEpoch | None = None,
+) -> Producer:
     """The id at the beginning of an epoch."""
     return replace(
         producer,
         state=IdState.EMPTY,
-        epoch=epoch,
+        producer_id=granted.producer_id,
+        epoch=granted.epoch,
         last_epoch=last_epoch,
+        ended=ended,
+        next_grant=None,
         number=0,
         last=None,
         transaction=None,
@@ -193,14 +207,15 @@ def _refusal(producer: Producer, event: ev.Add | ev.End) -> Refusal | None:
         return Refusal.UNKNOWN_PRODUCER_ID_MAPPING
     if event.epoch != producer.epoch:
         return Refusal.FENCED
-    if event.connection < producer.connection:
+    if event.connection is not None and event.connection < producer.connection:
         return Refusal.LATE
     return None
 
 
 def _touched(producer: Producer, event: ev.Add | ev.End, **changes: Any) -> Producer:
     """After a request of the current producer, and `changes` with it: one copy for both."""
-    return replace(producer, connection=event.connection, granted_on=NO_CONNECTION, used_ms=event.now_ms, **changes)
+    connection = producer.connection if event.connection is None else event.connection
+    return replace(producer, connection=connection, granted_on=NO_CONNECTION, used_ms=event.now_ms, **changes)
 
 
 def _add(producer: Producer, event: ev.Add) -> Step:
@@ -251,15 +266,79 @@ def _begun(producer: Producer, event: ev.LogsBegun) -> Step:
 # ---------------------------------------------------------------------------------------------- EndTxn
 
 
+def _named_what_ended(producer: Producer, event: ev.Init | ev.End) -> bool:
+    """Does the request name the epoch whose end granted the present one? Then the answer to that end was lost."""
+    ended = producer.ended
+    return ended is not None and (event.producer_id, event.epoch) == (ended.producer_id, ended.epoch)
+
+
+def _repeated_end(producer: Producer, event: ev.End) -> Granted | Refusal | None:
+    """The answer to an end that is said again after it has granted the present epoch; None if it is no such one."""
+    if not event.grants or not _named_what_ended(producer, event):
+        return None
+    assert producer.ended is not None
+    if producer.ended.committed == event.commit:
+        return Granted(producer.producer_id, producer.epoch)
+    # A commit that a crash has undone is aborted; it could not be answered before.
+    undone = event.commit and producer.state is IdState.MUST_ABORT
+    return Refusal.MUST_ABORT if undone else Refusal.WRONG_STATE
+
+
+def _granting(producer: Producer, granted: Granted, *, committed: bool) -> Producer:
+    """The id after an end that has granted the next epoch."""
+    return _in_epoch(producer, granted, ended=EndedEpoch(producer.producer_id, producer.epoch, committed))
+
+
+def once_committed(producer: Producer) -> Producer | None:
+    """Of an id that is PREPARING: where it stands in the epoch that the commit grants; None if it grants none."""
+    return None if producer.next_grant is None else _granting(producer, producer.next_grant, committed=True)
+
+
+def not_committed(ended: EndedEpoch | None, txid: TxId) -> EndedEpoch | None:
+    """What is known of the end of an epoch, once its transaction turns out to be aborted."""
+    if ended is None or (ended.producer_id, ended.epoch) != (txid.producer_id, txid.epoch):
+        return ended
+    return ended._replace(committed=False)
+
+
+def _abort_and_grant(producer: Producer, event: ev.End, *said: ev.Effect) -> Step:
+    """Abort what is open, if anything is, and grant the next epoch; `said` comes first."""
+    granted = _next_grant(producer, event.fresh_id)
+    if granted is None:
+        return producer, (ev.AskProducerId(),)
+    after = _granting(_touched(producer, event), granted, committed=False)
+    record = ev.Append(producer_record(after, event.now_ms))
+    return after, (*said, *_abort_open(producer, event.now_ms, record), ev.Flush(), ev.AnswerWith(granted))
+
+
+def _grant_after_commit(producer: Producer, event: ev.End) -> Step:
+    """The process died between PREPARE_COMMIT and the record of the grant; the transaction was committed since."""
+    granted = _next_grant(producer, event.fresh_id)
+    if granted is None:
+        return producer, (ev.AskProducerId(),)
+    after = _granting(_touched(producer, event), granted, committed=True)
+    return after, (ev.Append(producer_record(after, event.now_ms)), ev.Flush(), ev.AnswerWith(granted))
+
+
 def _end_nothing(producer: Producer, event: ev.End) -> Step:
     """Nothing is open: the same outcome again succeeds, since it is the repetition of the last EndTxn.
 
     The opposite outcome is refused, since the client would believe it of its last transaction; and so is any outcome
     where there was no transaction, as in Kafka. But an abort succeeds if partitions were asked for since, in vain:
-    then the client means the transaction that never began (docs/decisions/0015-retries-and-late-requests.md).
+    then the client means the transaction that never began (docs/decisions/0015-retries-and-late-requests.md). With
+    transaction version 2 an abort of nothing succeeds: partitions are added on the way to them, and the client cannot
+    know whether one was.
     """
+    if (repeated := _repeated_end(producer, event)) is not None:
+        return producer, (ev.AnswerWith(repeated),)
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
+    if event.grants:
+        if not event.commit:
+            return _abort_and_grant(producer, event)
+        if producer.last is not Outcome.COMMITTED:
+            return producer, (ev.AnswerWith(Refusal.WRONG_STATE),)
+        return _grant_after_commit(producer, event)
     if producer.last is not Outcome.ABORTED and producer.moved_on and not event.commit:
         after = _touched(producer, event, number=producer.number + 1, last=Outcome.ABORTED)
         record = AbortedRecord(producer.txid, producer.transactional_id, event.now_ms)
@@ -275,7 +354,10 @@ def _commit(producer: Producer, event: ev.End) -> Step:
     if producer.decided and _commits_to_remember(producer) >= DECIDED_MAX:
         return producer, (ev.WaitForCopy(),)
     assert producer.transaction is not None
-    after = _touched(producer, event, state=IdState.PREPARING)
+    next_grant = _next_grant(producer, event.fresh_id) if event.grants else None
+    if event.grants and next_grant is None:
+        return producer, (ev.AskProducerId(),)
+    after = _touched(producer, event, state=IdState.PREPARING, next_grant=next_grant)
     return after, (ev.AskSeal(producer.txid, tuple(producer.transaction.logs)),)
 
 
@@ -291,8 +373,11 @@ def _sealed(producer: Producer, event: ev.Sealed) -> Step:
     sealed = OpenTransaction(producer.transaction.started_ms, producer.transaction.logs, event.expected)
     after = replace(producer, transaction=sealed)
     record = prepare_commit_record(producer.transactional_id, Decided(producer.txid, event.expected, event.now_ms))
+    said: list[ev.Effect] = [ev.Append(record)]
+    if (granted := once_committed(after)) is not None:
+        said.append(ev.Append(producer_record(granted, event.now_ms)))
     prepare = Prepare(producer.txid, event.expected)
-    return after, (ev.Append(record), ev.EnterOrder(producer.txid), ev.AskPrepare(prepare))
+    return after, (*said, ev.EnterOrder(producer.txid), ev.AskPrepare(prepare))
 
 
 def _prepared(producer: Producer, event: ev.Prepared) -> Step:
@@ -300,14 +385,16 @@ def _prepared(producer: Producer, event: ev.Prepared) -> Step:
     assert transaction is not None
     assert transaction.expected is not None
     decided = Decided(producer.txid, transaction.expected, event.now_ms)
+    after = replace(producer, decided=(*producer.decided, decided))
+    if (granted := once_committed(after)) is not None:
+        return granted, (ev.Apply(decided.apply()), ev.AnswerWith(producer.next_grant))
     after = replace(
-        producer,
+        after,
         state=IdState.EMPTY,
         number=producer.number + 1,
         last=Outcome.COMMITTED,
         moved_on=False,
         transaction=None,
-        decided=(*producer.decided, decided),
     )
     return after, (ev.Apply(decided.apply()), ev.AnswerWith(None))
 
@@ -338,11 +425,12 @@ def _aborted(producer: Producer) -> Producer:
         number=producer.number + 1,
         last=Outcome.ABORTED,
         transaction=None,
+        next_grant=None,
         granted_on=NO_CONNECTION,
     )
 
 
-def answer_unwritten(producer: Producer, event: ev.Event) -> Refusal | None:
+def answer_unwritten(producer: Producer, event: ev.Event) -> Granted | Refusal | None:
     """The answer to a request when the journals take no more: only what is certain is said (invariant 5).
 
     A commit may be the repetition of one that a restart will find in the journal. It is certainly done if the
@@ -351,6 +439,8 @@ def answer_unwritten(producer: Producer, event: ev.Event) -> Refusal | None:
     """
     if not isinstance(event, ev.End) or not event.commit:
         return Refusal.STORAGE
+    if producer.state is IdState.EMPTY and isinstance(repeated := _repeated_end(producer, event), Granted):
+        return repeated
     if _refusal(producer, event) is None:
         if producer.state is IdState.OPEN:
             return Refusal.STORAGE
@@ -364,9 +454,14 @@ def _end_while_deciding_otherwise(producer: Producer, event: ev.End) -> Step:
 
 
 def _abort(producer: Producer, event: ev.End) -> Step:
-    """Answered without a flush: docs/decisions/0004-restart-and-open-transactions.md says why that is enough."""
+    """Answered without a flush: docs/decisions/0004-restart-and-open-transactions.md says why that is enough.
+
+    Not so where the abort grants an epoch: that must be on disk, as that of InitProducerId.
+    """
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
+    if event.grants:
+        return _abort_and_grant(producer, event)
     after = _touched(
         producer,
         event,
@@ -380,6 +475,8 @@ def _abort(producer: Producer, event: ev.End) -> Step:
 
 def _commit_after_abort(producer: Producer, event: ev.End) -> Step:
     """If the last that the journal knows is a commit, this may be its repetition, or a lost transaction's."""
+    if (repeated := _repeated_end(producer, event)) is not None:
+        return producer, (ev.AnswerWith(repeated),)
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     answer = Refusal.OUTCOME_LOST if producer.last is Outcome.COMMITTED else Refusal.MUST_ABORT
@@ -388,8 +485,13 @@ def _commit_after_abort(producer: Producer, event: ev.End) -> Step:
 
 def _abort_after_abort(producer: Producer, event: ev.End) -> Step:
     """The client gives up what the coordinator has aborted, known by its number or lost with its BEGIN."""
+    if (repeated := _repeated_end(producer, event)) is not None:
+        return producer, (ev.AnswerWith(repeated),)
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
+    if event.grants:
+        aborted = AbortedRecord(producer.txid, producer.transactional_id, event.now_ms)
+        return _abort_and_grant(producer, event, ev.Append(aborted))
     after = _touched(
         producer,
         event,
@@ -439,7 +541,7 @@ def copied_in_group(producer: Producer, txid: TxId, placements: tuple[Placement,
 
 def _end_by_force(producer: Producer, event: ev.TimedOut | ev.Forced | ev.Dropped) -> Step:
     if event.fence and producer.epoch < EPOCH_MAX:
-        after = _in_epoch(producer, ProducerEpoch(producer.epoch + 1), NO_PRODUCER_EPOCH)
+        after = _in_epoch(producer, Granted(producer.producer_id, ProducerEpoch(producer.epoch + 1)))
     else:
         after = _aborted(producer)
     record = ev.Append(producer_record(after, event.now_ms))
@@ -509,6 +611,7 @@ def _withdrawn(producer: Producer, event: ev.Withdrawn) -> Step:
         state=IdState.MUST_ABORT,
         decided=tuple(it for it in producer.decided if it is not withdrawn),
         last=Outcome.ABORTED,
+        ended=not_committed(producer.ended, event.txid),
     )
     logs = tuple(withdrawn.expected)
     return after, (

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from coordinator.answers import CommittedTransaction
+from coordinator.answers import CommittedTransaction, Granted
 from coordinator.messages import ApplyCommit, Expected
 from coordinator.states import IdState
 from fairlog_types import (
@@ -22,6 +22,7 @@ from fairlog_types import (
     ProducerId,
     TxId,
 )
+from journal.group_records import EndedEpoch
 
 NO_CONNECTION = -1
 """Smaller than any connection's ordinal."""
@@ -80,6 +81,10 @@ class Producer:
     """The last few that are visible, in commit order."""
     connection: int = NO_CONNECTION
     """The latest connection that added partitions or ended a transaction in this epoch (invariant 10)."""
+    ended: EndedEpoch | None = None
+    """The epoch whose end granted `epoch` (transaction version 2); None if it was granted by InitProducerId."""
+    next_grant: Granted | None = None
+    """In PREPARING: what is granted if the transaction is committed; None unless its end grants an epoch."""
     granted_on: int = NO_CONNECTION
     """The connection that was granted `epoch`, as long as nothing has been done with it."""
     moved_on: bool = False

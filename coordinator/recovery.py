@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 
 from coordinator.answers import CommittedTransaction
 from coordinator.id_records import prepare_commit_record, producer_record
-from coordinator.machine import copied_in_group, remember
+from coordinator.machine import copied_in_group, not_committed, once_committed, remember
 from coordinator.messages import Expected
 from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
 from coordinator.sinks.groups import Fence, Group, SinkState, joined_places
@@ -146,7 +146,7 @@ def replay(records: Iterable[GroupRecord]) -> Replay:
                 _fold_group_aborted(found, record)
     for record in found.half_aborted.values():
         producer = found.producers.get(record.transactional_id)
-        if producer is not None and _is_current(producer, record.txid) and producer.state is IdState.EMPTY:
+        if producer is not None and _is_last(producer, record.txid) and producer.state is IdState.EMPTY:
             found.producers[record.transactional_id] = replace(producer, state=IdState.MUST_ABORT)
     return found
 
@@ -220,12 +220,22 @@ def _records_of_id(producer: Producer) -> Iterator[GroupRecord]:
         yield BeginRecord(producer.txid, transactional_id, transaction.logs, transaction.started_ms)
         if transaction.expected is not None:
             yield prepare_commit_record(transactional_id, Decided(producer.txid, transaction.expected, now_ms))
+            if (granted := once_committed(producer)) is not None:
+                yield producer_record(granted, now_ms)
     elif producer.moved_on and producer.state is IdState.EMPTY and producer.last is not Outcome.ABORTED:
         yield BeginRecord(producer.txid, transactional_id, {}, now_ms)
 
 
 def _is_current(producer: Producer, txid: TxId) -> bool:
     return (producer.producer_id, producer.epoch) == (txid.producer_id, txid.epoch)
+
+
+def _is_last(producer: Producer, txid: TxId) -> bool:
+    """Whether the transaction is of the present epoch, or of the one whose end has granted that."""
+    ended = producer.ended
+    return _is_current(producer, txid) or (
+        ended is not None and (ended.producer_id, ended.epoch) == (txid.producer_id, txid.epoch)
+    )
 
 
 def _fold_producer(found: Replay, record: ProducerRecord) -> None:
@@ -238,6 +248,7 @@ def _fold_producer(found: Replay, record: ProducerRecord) -> None:
         epoch=record.epoch,
         last_epoch=record.last_epoch,
         timeout_ms=record.timeout_ms,
+        ended=record.ended,
         number=record.next_number,
         last=before.last if same else None,
         moved_on=same and before.moved_on,
@@ -308,7 +319,11 @@ def _fold_prepare_abort(found: Replay, record: PrepareAbortRecord) -> None:
     producer = found.producers.get(record.transactional_id)
     if producer is None:
         return
-    after = replace(producer, decided=tuple(it for it in producer.decided if it.txid != record.txid))
+    after = replace(
+        producer,
+        ended=not_committed(producer.ended, record.txid),
+        decided=tuple(it for it in producer.decided if it.txid != record.txid),
+    )
     found.producers[record.transactional_id] = _ended_by_abort(after, record.txid)
 
 

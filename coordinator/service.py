@@ -116,11 +116,12 @@ class Coordinator:
         producer_id: ProducerId,
         epoch: ProducerEpoch,
         logs: Sequence[LogId],
-        connection: int,
+        connection: int | None,
     ) -> Mapping[LogId, Refusal | None] | Refusal:
         """Begin a transaction if none is open, and let it write to `logs`; None for each log that it may write to.
 
-        A log that is refused does not hinder the others.
+        A log that is refused does not hinder the others. `connection` None: of transaction version 2, where the epoch
+        says which transaction is meant, on whatever connection.
         """
         event = ev.Add(producer_id, epoch, tuple(logs), connection, self._now_ms())
         answer = await self._request(transactional_id, event)
@@ -138,6 +139,27 @@ class Coordinator:
         answer = await self._request(transactional_id, event)
         assert answer is None or isinstance(answer, Refusal)
         return answer
+
+    async def end_epoch(
+        self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool
+    ) -> Granted | Refusal:
+        """As `end`, of transaction version 2 (KIP-890): it is done when an epoch is granted, for the next transaction.
+
+        Said again, in the epoch that it has ended, it is answered alike.
+        """
+        event = ev.End(producer_id, epoch, commit, None, self._now_ms())
+        answer = await self._request(transactional_id, event)
+        assert isinstance(answer, Granted | Refusal)
+        return answer
+
+    def has_added(self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId) -> bool:
+        """Whether `add_logs` of this log has nothing left to do: it is written down that the transaction has it."""
+        slot = self._turns.slots.get(transactional_id)
+        if slot is None or slot.busy or slot.producer.state is not IdState.OPEN:
+            return False
+        producer = slot.producer
+        assert producer.transaction is not None
+        return (producer.producer_id, producer.epoch) == (producer_id, epoch) and log in producer.transaction.logs
 
     async def abort_open(self, transactional_id: str, txid: TxId | None = None) -> Refusal | None:
         """An operator aborts the open transaction, as if it had timed out. None: nothing is open now.

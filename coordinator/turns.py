@@ -288,8 +288,8 @@ class Turns:
             _log.info("logs refused", txid=str(effect.message.txid), refused=words(begun.refused))
         return ev.LogsBegun(effect.requested, begun.leader_epochs, self.now_ms())
 
-    async def _with_fresh_id(self, event: ev.Event) -> ev.Init | None:
-        assert isinstance(event, ev.Init)
+    async def _with_fresh_id(self, event: ev.Event) -> ev.Init | ev.End | None:
+        assert isinstance(event, ev.Init | ev.End)
         try:
             return replace(event, fresh_id=await self.ids.next_id())
         except StorageFailure as failure:

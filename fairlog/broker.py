@@ -251,12 +251,18 @@ class Coordinator(Protocol):
         producer_id: ProducerId,
         epoch: ProducerEpoch,
         logs: Sequence[LogId],
-        connection: int,
+        connection: int | None,
     ) -> Mapping[LogId, Refusal | None] | Refusal: ...
+
+    def has_added(self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId) -> bool: ...
 
     async def end(
         self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool, connection: int
     ) -> Refusal | None: ...
+
+    async def end_epoch(
+        self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool
+    ) -> Granted | Refusal: ...
 
     async def abort_by_marker(self, txid: TxId) -> Refusal | None: ...
 

@@ -61,6 +61,14 @@ class Expectation(NamedTuple):
     records: int
 
 
+class EndedEpoch(NamedTuple):
+    """A producer epoch that had one transaction, whose end granted the next epoch (KIP-890)."""
+
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+    committed: bool
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
     """The transactional id as it stands; replaces what was known of its producer."""
@@ -77,6 +85,8 @@ class ProducerRecord:
     must_abort: bool
     """The coordinator aborted a transaction that the client may believe to be open."""
     timestamp_ms: int
+    ended: EndedEpoch | None = None
+    """What ended with the grant of `epoch`: whoever repeats that end is answered alike. None: no end granted it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +248,7 @@ def encode_group(record: GroupRecord) -> tuple[int, list[object], bytes]:
                 record.next_number,
                 record.must_abort,
                 record.timestamp_ms,
+                *(record.ended or ()),
             ]
             return PRODUCER, header, b""
         case ExpiredRecord(transactional_id):
@@ -335,8 +346,8 @@ def _bytes_max_of_sink(record: SinkRecords) -> int:
     return _NUMBERS_BYTES_MAX + _UTF8_BYTES_MAX * texts + LISTED_BYTES_MAX * count
 
 
-_NUMBERS_BYTES_MAX = 80
-"""Of all fields but the texts and the list: seven numbers of 9 bytes, a flag, and what introduces arrays and texts."""
+_NUMBERS_BYTES_MAX = 100
+"""Of all fields but the texts and the list: nine numbers of 9 bytes, two flags, and the heads of arrays and texts."""
 _UTF8_BYTES_MAX = 4
 
 
@@ -382,6 +393,7 @@ def _decode(kind: int, header: Sequence[object], payload: bytes | bytearray) -> 
             next_number=reader.number(),
             must_abort=reader.flag(),
             timestamp_ms=reader.number(),
+            ended=reader.ended() if reader.left else None,
         )
         reader.done()
         return record
@@ -500,6 +512,9 @@ class _Fields:
 
     def txid(self) -> TxId:
         return TxId(ProducerId(self.number()), ProducerEpoch(self.number()), self.number())
+
+    def ended(self) -> EndedEpoch:
+        return EndedEpoch(ProducerId(self.number()), ProducerEpoch(self.number()), self.flag())
 
     def log(self) -> LogId:
         kind, topic, partition = self._take(), self._take(), self.number()

@@ -55,7 +55,7 @@ class Fsync(Enum):
     """When the operating system pleases, but for whole segments and at a clean close."""
 
 
-VERSIONS = {JournalKind.LOCAL: 2, JournalKind.GROUP: 3}
+VERSIONS = {JournalKind.LOCAL: 2, JournalKind.GROUP: 4}
 """What is written of each kind of journal; older ones are read. With 2 the records of local journals learned of
 markers, those of group journals of sinks, and with 3 of the plans of their batches; a program that does not know these
 refuses the segment, before it has looked into it."""

@@ -1,5 +1,7 @@
 """The pure machine, its order and its recovery, driven together: clients, zombies, late requests, crashes.
 
+Clients of transaction version 2 (KIP-890) are among them: an epoch for each transaction, and no connections.
+
 The world below is one node without time or I/O. A *piece* is one produced record, a number that is never
 used twice. Each client keeps what a client library would: it aborts after an abortable error, repeats EndTxn
 when the answer was lost, and does not go on after a fatal one. What it was answered is written into the
@@ -37,6 +39,7 @@ from fairlog_types import (
     ApplyNumber,
     LeaderEpoch,
     LogId,
+    ProducerEpoch,
     ProducerId,
     TxId,
 )
@@ -82,6 +85,13 @@ class Client:
     speaks_up: bool = True
     """Whether it says EndTxn(abort) for a transaction whose first AddPartitions was refused."""
     repeated: bool = False
+    by_epoch: bool = False
+    """It speaks transaction version 2."""
+
+    @property
+    def known_by(self) -> int | None:
+        """The connection of its requests, if that is what tells late ones."""
+        return None if self.by_epoch else self.connection
 
 
 class Transactions(RuleBasedStateMachine):
@@ -246,6 +256,7 @@ class Transactions(RuleBasedStateMachine):
         old = self.clients.get(name)
         newcomer = Client(name, Granted(NO_PRODUCER_ID, NO_PRODUCER_EPOCH), event.connection)
         newcomer.speaks_up = data.draw(st.booleans(), label="speaks up")
+        newcomer.by_epoch = data.draw(st.booleans(), label="version 2")
         answer = self.send(data, name, event)
         if not isinstance(answer, Granted):
             return
@@ -263,7 +274,7 @@ class Transactions(RuleBasedStateMachine):
 
     def write_to(self, data, client, log, records):
         if client.state == "idle" or log not in client.logs:
-            answer = self.send(data, client.name, ev.Add(*self.who(client), (log,), client.connection, 0))
+            answer = self.send(data, client.name, ev.Add(*self.who(client), (log,), client.known_by, 0))
             if answer is PENDING:
                 return
             if client.state == "idle":
@@ -286,7 +297,7 @@ class Transactions(RuleBasedStateMachine):
     def write_in_vain(self, data):
         """A transaction whose first AddPartitions is refused; librdkafka aborts it all the same."""
         client = data.draw(st.sampled_from(self.able("idle")))
-        answer = self.send(data, client.name, ev.Add(*self.who(client), (DELETED,), client.connection, 0))
+        answer = self.send(data, client.name, ev.Add(*self.who(client), (DELETED,), client.known_by, 0))
         if answer is PENDING:
             return
         client.attempt, client.logs = Attempt(), set()
@@ -353,14 +364,14 @@ class Transactions(RuleBasedStateMachine):
         client = data.draw(st.sampled_from([it for it in self.clients.values() if it.state == "ending"]))
         client.connection, client.repeated = self.connect(), True
         if client.name in self.pending:
-            event = ev.End(*self.who(client), client.asked_commit, client.connection, 0)
+            event = ev.End(*self.who(client), client.asked_commit, client.known_by, 0)
             assert isinstance(self.run(client.name, event), ev.WaitForDecision)
             return
         self.ask_end(data, client)
 
     def ask_end(self, data, client):
         client.state = "ending"
-        event = ev.End(*self.who(client), client.asked_commit, client.connection, 0)
+        event = ev.End(*self.who(client), client.asked_commit, client.known_by, 0)
         answer = self.send(data, client.name, event)
         if isinstance(answer, ev.WaitForCopy):
             producer = self.producers[client.name]
@@ -375,9 +386,11 @@ class Transactions(RuleBasedStateMachine):
         if data.draw(st.integers(0, 3), label="answer lost") == 3:
             client.connection = self.connect()
             return
-        if answer is None:
+        if answer is None or isinstance(answer, Granted):
+            assert isinstance(answer, Granted) == client.by_epoch
             client.attempt.outcome = "committed" if client.asked_commit else "no effect"
             client.state = "idle"
+            client.granted = answer or client.granted
         elif answer is Refusal.OUTCOME_LOST:
             client.attempt.outcome = "unknown"
             self.fatal(client)
@@ -403,9 +416,14 @@ class Transactions(RuleBasedStateMachine):
             self.hear_end(data, client, answer)
 
     def late_end(self, data, client):
-        """Invariant 10: an EndTxn on a connection before the last one ends nothing."""
+        """Invariant 10: an EndTxn on a connection before the last one ends nothing, and none of an earlier epoch."""
         before = self.producers[client.name]
-        if before.connection > 0:
+        if client.by_epoch and client.granted.epoch:
+            earlier = ProducerEpoch(client.granted.epoch - 1)
+            commit = data.draw(st.booleans(), label="late commit")
+            self.run(client.name, ev.End(client.granted.producer_id, earlier, commit, None, 0))
+            assert self.producers[client.name] == before
+        elif before.connection > 0:
             connection = data.draw(st.integers(0, before.connection - 1), label="late connection")
             event = ev.End(*self.who(client), data.draw(st.booleans(), label="late commit"), connection, 0)
             self.run(client.name, event)
@@ -420,9 +438,9 @@ class Transactions(RuleBasedStateMachine):
         self.next_piece += 1
         assert not self.leader_takes(client, log)
         requests = [
-            ev.Add(*self.who(client), (log,), client.connection, 0),
-            ev.End(*self.who(client), True, client.connection, 0),
-            ev.End(*self.who(client), False, client.connection, 0),
+            ev.Add(*self.who(client), (log,), client.known_by, 0),
+            ev.End(*self.who(client), True, client.known_by, 0),
+            ev.End(*self.who(client), False, client.known_by, 0),
         ]
         assert self.run(client.name, data.draw(st.sampled_from(requests))) is Refusal.FENCED
         assert self.producers[client.name] == before

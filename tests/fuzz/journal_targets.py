@@ -43,7 +43,7 @@ from tests.fuzz.target import Target
 from tests.journal.golden_frames import EPOCH, GOLDEN, SALT, golden_bytes
 
 _LOCAL_FRAMES = ("local-journal-frames-1.txt", "local-journal-frames-2.txt")
-_GROUP_FRAMES = ("group-journal-frames-1.txt", "group-journal-frames-2.txt", "group-journal-frames-3.txt")
+_GROUP_FRAMES = tuple(f"group-journal-frames-{version}.txt" for version in (1, 2, 3, 4))
 _WINDOWS = ("producer-window-1.txt", "producer-window-2.txt")
 _SEGMENTS = ("journal-segment.bin", "journal-segment-2.bin")
 _EVERYTHING = Selection(records=True)

@@ -29,6 +29,7 @@ from journal.group_records import (
     BeginRecord,
     CommittedPart,
     CommittedRecord,
+    EndedEpoch,
     Expectation,
     ExpiredRecord,
     GroupAbortedRecord,
@@ -128,6 +129,11 @@ SNAPSHOT_RECORDS_3: list[GroupRecord] = [
     SinkRecord(SINK_ID, QUERY, 7, (Placement(LOG, Offset(2), 5), Placement(OFFSETS, Offset(8), 1)), NOW_MS, PLANNED_MS)
 ]
 
+ENDED = EndedEpoch(ProducerId(4001), ProducerEpoch(3), True)
+GRANTED_BY_AN_END = replace(PRODUCER, epoch=ProducerEpoch(4), last_epoch=ProducerEpoch(-1), next_number=0, ended=ENDED)
+GROUP_RECORDS_4: list[GroupRecord] = [GRANTED_BY_AN_END]
+SNAPSHOT_RECORDS_4: list[GroupRecord] = [GRANTED_BY_AN_END]
+
 WINDOW = ProducerWindow(
     epoch=ProducerEpoch(3),
     batches=(WindowBatch(0, 1, Offset(0)), WindowBatch(2, 4, None)),
@@ -196,6 +202,7 @@ DUMPS = {
     "group-journal-frames-1.txt": partial(group_dump, GROUP_RECORDS, SNAPSHOT_RECORDS),
     "group-journal-frames-2.txt": partial(group_dump, GROUP_RECORDS_2, SNAPSHOT_RECORDS_2),
     "group-journal-frames-3.txt": partial(group_dump, GROUP_RECORDS_3, SNAPSHOT_RECORDS_3),
+    "group-journal-frames-4.txt": partial(group_dump, GROUP_RECORDS_4, SNAPSHOT_RECORDS_4),
     "producer-window-1.txt": partial(window_dump, WINDOW),
     "producer-window-2.txt": partial(window_dump, WINDOW_2),
 }

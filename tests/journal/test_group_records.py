@@ -38,6 +38,7 @@ from journal.group_records import (
     BeginRecord,
     CommittedPart,
     CommittedRecord,
+    EndedEpoch,
     Expectation,
     ExpiredRecord,
     GroupAbortedRecord,
@@ -58,10 +59,12 @@ from tests.journal.golden_frames import (
     GROUP_RECORDS,
     GROUP_RECORDS_2,
     GROUP_RECORDS_3,
+    GROUP_RECORDS_4,
     SALT,
     SNAPSHOT_RECORDS,
     SNAPSHOT_RECORDS_2,
     SNAPSHOT_RECORDS_3,
+    SNAPSHOT_RECORDS_4,
     golden_bytes,
 )
 
@@ -78,7 +81,19 @@ placements = st.builds(Placement, logs, int64.map(Offset), int32)
 expectations = st.dictionaries(logs, st.builds(Expectation, int32.map(LeaderEpoch), int64))
 slots = st.integers(0, 10_000)
 records: st.SearchStrategy[GroupRecord] = st.one_of(
-    st.builds(ProducerRecord, texts, texts, int64.map(ProducerId), epochs, epochs, int32, int64, st.booleans(), int64),
+    st.builds(
+        ProducerRecord,
+        texts,
+        texts,
+        int64.map(ProducerId),
+        epochs,
+        epochs,
+        int32,
+        int64,
+        st.booleans(),
+        int64,
+        st.none() | st.builds(EndedEpoch, int64.map(ProducerId), epochs, st.booleans()),
+    ),
     st.builds(ExpiredRecord, texts),
     st.builds(BeginRecord, txids, texts, st.dictionaries(logs, int32.map(LeaderEpoch)), int64),
     st.builds(PrepareCommitRecord, txids, texts, expectations, int64),
@@ -178,6 +193,9 @@ def test_encode_largest_record_fits_a_frame(count: int) -> None:
         (EXPIRED, ["id", 1], b""),
         (EXPIRED, [b"id"], b""),
         (PRODUCER, ["id", "id", 1, 2, 1, 60000, 0, 0, 5], b""),
+        (PRODUCER, ["id", "id", 1, 2, 1, 60000, 0, False, 5, 1, 1], b""),
+        (PRODUCER, ["id", "id", 1, 2, 1, 60000, 0, False, 5, 1, 1, 0], b""),
+        (PRODUCER, ["id", "id", 1, 2, 1, 60000, 0, False, 5, 1, 1, True, 0], b""),
         (ABORTED, [1, 2, True, "id", 5], b""),
         (BEGIN, [1, 2, 3, "id", 5, {}], b""),
         (BEGIN, [1, 2, 3, "id", 5, [[0, b"short", 0, 7]]], b""),
@@ -201,8 +219,9 @@ def test_decode_other_headers_are_corrupt(kind: int, header: list[object], paylo
         (1, GROUP_RECORDS, SNAPSHOT_RECORDS),
         (2, GROUP_RECORDS_2, SNAPSHOT_RECORDS_2),
         (3, GROUP_RECORDS_3, SNAPSHOT_RECORDS_3),
+        (4, GROUP_RECORDS_4, SNAPSHOT_RECORDS_4),
     ],
-    ids=["1", "2", "3"],
+    ids=["1", "2", "3", "4"],
 )
 def test_golden_group_frames_read_back(version: int, records: list[GroupRecord], snapshot: list[GroupRecord]) -> None:
     """The golden bytes of each version are frames, one behind the other, and hold the records, then a snapshot."""
