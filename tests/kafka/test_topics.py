@@ -242,8 +242,11 @@ async def test_offset_by_time_of_what_cannot_be_read_yet_is_none(ask, three_batc
         (7, query(-1, partition=-1), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (7, query(-1, leader_epoch=2), ErrorCode.FENCED_LEADER_EPOCH),
         (7, query(-1, leader_epoch=4), ErrorCode.UNKNOWN_LEADER_EPOCH),
-        (7, query(-4), ErrorCode.INVALID_REQUEST),
-        (6, query(-3), ErrorCode.INVALID_REQUEST),
+        (7, query(-4), ErrorCode.UNSUPPORTED_VERSION),
+        (7, query(-5), ErrorCode.UNSUPPORTED_VERSION),
+        (7, query(-100), ErrorCode.UNSUPPORTED_VERSION),
+        (6, query(-3), ErrorCode.UNSUPPORTED_VERSION),
+        (6, query(-3, topic="none"), ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
 async def test_offsets_that_cannot_be_listed_have_their_error(ask, three_batches, version, asked, error):

@@ -6,6 +6,7 @@ Behaviour
   timestamp (-3, from version 7) is the first record that has it.
 - A timestamp (ms, 0 or more) finds the first record that is not older, to the record; -1 if there is none. A record
   that the isolation level cannot read yet counts as none, as in Kafka. Markers and aborted records are found, too.
+- Any other negative timestamp, or one that the version does not have yet, is UNSUPPORTED_VERSION for its partition.
 - A partition that is named more than once is INVALID_REQUEST, as in Kafka.
 - Searching costs a turn in a worker thread each, so it is deferred: whoever hangs up is noticed between two.
 
@@ -36,7 +37,8 @@ FLEXIBLE_FROM = 6
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
-_MAX_TIMESTAMP_FROM = 7
+_SPECIAL_SINCE = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7}
+"""The first version that has each of them. Kafka's ReplicaManager has the same table."""
 _READ_COMMITTED = 1
 
 
@@ -106,6 +108,8 @@ async def _finish(context: Context, request: ListOffsetsRequest) -> Answer:
 
 
 async def _answer(context: Context, request: ListOffsetsRequest, log: LogId | None, query: OffsetQuery) -> _Line:
+    if query.timestamp < 0 and context.version < _SPECIAL_SINCE.get(query.timestamp, context.version + 1):
+        return _Line(query.index, ErrorCode.UNSUPPORTED_VERSION)
     broker, epoch = context.broker, context.broker.cluster.leader_epoch
     readable_end = broker.leaders.last_stable_offset if request.committed_only else broker.leaders.high_watermark
     end = None if log is None else readable_end(log)
@@ -119,11 +123,8 @@ async def _answer(context: Context, request: ListOffsetsRequest, log: LogId | No
         return _Line(query.index, ErrorCode.NONE, -1, end, epoch)
     if query.timestamp == EARLIEST:
         return _Line(query.index, ErrorCode.NONE, -1, broker.leaders.log_start(log), epoch)
-    by_maximum = query.timestamp == MAX_TIMESTAMP and context.version >= _MAX_TIMESTAMP_FROM
-    if query.timestamp < 0 and not by_maximum:
-        return _Line(query.index, ErrorCode.INVALID_REQUEST)
     try:
-        if by_maximum:
+        if query.timestamp == MAX_TIMESTAMP:
             found = await trio.to_thread.run_sync(broker.data_logs.max_timestamp, log)
         else:
             found = await trio.to_thread.run_sync(broker.data_logs.offset_for_timestamp, log, query.timestamp)
