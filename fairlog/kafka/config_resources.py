@@ -18,7 +18,7 @@ from fairlog.broker_configs import BROKER_CONFIGS
 from fairlog.cluster.interface import UnknownTopic
 from fairlog.kafka.api import Answer, Context
 from fairlog.kafka.errors import ErrorCode
-from fairlog.topic_config_changes import BadChange
+from fairlog.topic_config_changes import BadChange, BadRequest
 from fairlog_types import StorageFailure
 
 
@@ -114,6 +114,8 @@ async def _alter_topic(broker: Broker, wanted: Alteration, *, validate_only: boo
             await broker.topics.alter_configs(name, wanted.change)
     except UnknownTopic as error:  # it was deleted this very moment
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(error)) from error
+    except BadRequest as error:
+        raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
     except BadChange as error:
         raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
     except StorageFailure as error:

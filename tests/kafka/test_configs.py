@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from kafka.protocol.admin import AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
+from kafka.protocol.admin import (
+    AlterConfigsRequest,
+    CreateTopicsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
 from kafka.protocol.producer import ProduceRequest
 
 from fairlog.broker_configs import BROKER_CONFIGS
@@ -12,7 +17,7 @@ from fairlog.kafka.handlers import api_32_describe_configs, api_33_alter_configs
 from fairlog.topic_configs import TOPIC_CONFIGS
 from fairlog_types import StorageFailure
 
-PRODUCE, DESCRIBE, ALTER, INCREMENTAL = 0, 32, 33, 44
+PRODUCE, CREATE, DESCRIBE, ALTER, INCREMENTAL = 0, 19, 32, 33, 44
 Topic = ProduceRequest.TopicProduceData
 TOPIC, BROKER, LOGGER = 2, 4, 8
 NODE = "7"
@@ -121,6 +126,37 @@ async def test_config_shows_where_else_its_value_could_come_from(ask, memory, ve
 
 
 @versions(api_32_describe_configs)
+@pytest.mark.parametrize(
+    ("setting", "named", "setting_later", "shown"),
+    [
+        ("journal", None, "journal", ("journal", DEFAULT)),
+        ("journal", None, "markers", ("journal", DEFAULT)),
+        ("journal", "journal", "journal", ("journal", OF_TOPIC)),
+        ("journal", "markers", "journal", ("markers", OF_TOPIC)),
+        ("markers", None, "markers", ("markers", OF_BROKER)),
+        ("markers", None, "journal", ("markers", OF_TOPIC)),
+        ("markers", "journal", "markers", ("journal", OF_TOPIC)),
+    ],
+)
+async def test_mode_of_a_topic_is_an_override_only_if_its_client_has_set_it(
+    ask, memory, version, setting, named, setting_later, shown
+):
+    """What the node's setting has given a topic is no config of its own: tools would copy it, or take it away."""
+    memory.configure(transactions=setting)
+    config = CreateTopicsRequest.CreatableTopic.CreatableTopicConfig
+    configs = [] if named is None else [config(name="fairlog.transactions", value=named)]
+    new = CreateTopicsRequest.CreatableTopic(
+        "t", num_partitions=1, replication_factor=1, assignments=[], configs=configs
+    )
+    await ask(CREATE, 7, topics=[new], timeout_ms=1000, validate_only=False)
+    memory.configure(transactions=setting_later)
+    (line,) = (await ask(DESCRIBE, version, **describe((TOPIC, "t", ["fairlog.transactions"]), synonyms=True))).results
+    ((found, source, synonyms),) = [(c.value, c.config_source, c.synonyms) for c in line.configs]
+    assert (found, source) == shown
+    assert (synonyms[0].value, synonyms[0].source) == shown
+
+
+@versions(api_32_describe_configs)
 async def test_configs_asked_for_by_name_are_shown_alone(ask, memory, version):
     """Names that do not exist are left out; no name at all means all; repetitions are answered once."""
     memory.topics.create_now("t")
@@ -179,7 +215,7 @@ async def test_one_bad_config_refuses_its_resource_and_no_other(ask, memory, ver
     assert told(answer) == [
         (ErrorCode.INVALID_CONFIG, "unknown topic config retention"),
         (
-            ErrorCode.INVALID_CONFIG,
+            ErrorCode.INVALID_REQUEST,
             "retention.ms is given no value: leave it out, or delete it, to go back to its default",
         ),
         (ErrorCode.NONE, None),
@@ -234,6 +270,40 @@ async def test_configs_changed_one_by_one_leave_the_others(ask, memory, version)
     changes = [("cleanup.policy", SUBTRACT, "delete")]
     assert told(await ask(INCREMENTAL, version, **change((TOPIC, "t", changes)))) == [(0, None)]
     assert memory.cluster.by_name["t"].configs["cleanup.policy"] == "compact"
+
+
+@versions(api_44_incremental_alter_configs)
+async def test_deleting_a_config_that_does_not_exist_succeeds(ask, memory, version):
+    """MirrorMaker deletes on its target what only the source knows; one such name must not refuse the rest."""
+    memory.topics.create_now("t", configs={"flush.ms": "1"})
+    changes = [("errors.deadletterqueue.group.enable", DELETE, None), ("retention.ms", SET, "5")]
+    assert told(await ask(INCREMENTAL, version, **change((TOPIC, "t", changes)))) == [(0, None)]
+    assert memory.cluster.by_name["t"].configs == {"flush.ms": "1", "retention.ms": "5"}
+
+
+@versions(api_44_incremental_alter_configs)
+async def test_cleanup_policy_can_be_emptied(ask, memory, version):
+    """By taking away its only item, or set so; it is shown as it is."""
+    memory.topics.create_now("t")
+    memory.topics.create_now("u")
+    answer = await ask(
+        INCREMENTAL,
+        version,
+        **change((TOPIC, "t", [("cleanup.policy", SUBTRACT, "delete")]), (TOPIC, "u", [("cleanup.policy", SET, "")])),
+    )
+    assert told(answer) == [(0, None), (0, None)]
+    shown = await ask(DESCRIBE, 4, **describe((TOPIC, "t", ["cleanup.policy"]), (TOPIC, "u", ["cleanup.policy"])))
+    assert [(c.value, c.config_source) for line in shown.results for c in line.configs] == [("", OF_TOPIC)] * 2
+
+
+@versions(api_44_incremental_alter_configs)
+async def test_change_that_is_not_clear_is_an_invalid_request(ask, memory, version):
+    """A name twice, or without a value: Kafka finds fault with the request, not with the config."""
+    memory.topics.create_now("t")
+    memory.topics.create_now("u")
+    twice, without = [("flush.ms", SET, "1"), ("flush.ms", DELETE, None)], [("flush.ms", SET, None)]
+    answer = await ask(INCREMENTAL, version, **change((TOPIC, "t", twice), (TOPIC, "u", without)))
+    assert [code for code, _ in told(answer)] == [ErrorCode.INVALID_REQUEST] * 2
 
 
 @versions(api_44_incremental_alter_configs)

@@ -4,6 +4,9 @@ Behaviour
 - A topic shows every config of `fairlog.topic_configs`; the broker every one of `fairlog.broker_configs`, read-only.
   A broker without a name stands for what all brokers were told at run time: nothing ever is.
 - Named configs (none, or null, means all) are shown alone; names that do not exist are left out, as in Kafka.
+- What was fixed with a topic by the node's setting (`fairlog.transactions`) is shown as the node's, not as an override,
+  as long as the setting is the same. A client that names on a node of marker mode what it would have got cannot be told
+  from one that names nothing.
 - Synonyms are where a value could come from, strongest first: the topic, the node's setting, the default.
 - A resource that is named more than once is answered once, with all configs that were asked for. Other clients run
   between one and the next.
@@ -145,8 +148,10 @@ def _describe(broker: Broker, kind: int, name: str, wanted: Collection[str] | No
 
 def _topic_config(topic: Topic, row: TopicConfig, settings: Settings) -> _Config:
     values: list[_Value] = []
-    if row.name in topic.configs:
-        values.append(_Value(row.name, topic.configs[row.name], _Source.TOPIC))
+    own = topic.configs.get(row.name)
+    if own is not None:
+        by_setting = row.fixed and own != row.default and own == BROKER_CONFIGS[row.name].value(settings)
+        values.append(_Value(row.name, own, _Source.BROKER_SETTING if by_setting else _Source.TOPIC))
     if row.broker_name is None:
         values.append(_Value(row.name, default_value(row, settings), _Source.DEFAULT))
     else:

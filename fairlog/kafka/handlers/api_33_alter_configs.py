@@ -5,7 +5,7 @@ Behaviour
   (`fairlog.transactions`): that stays, and naming another value is INVALID_CONFIG. IncrementalAlterConfigs is the
   better way.
 - One bad name or value refuses its resource as a whole (INVALID_CONFIG), and says which. A name that stands twice, or
-  without a value, is bad.
+  without a value, is INVALID_REQUEST.
 - A resource that is named more than once is INVALID_REQUEST, and not altered.
 - A broker's configs are settings of the node and read-only: any name is INVALID_CONFIG, and says which setting to set.
 - validate_only checks all this and changes nothing.

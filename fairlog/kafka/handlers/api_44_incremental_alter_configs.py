@@ -1,10 +1,11 @@
 """IncrementalAlterConfigs: single configs of topics set, deleted, and lists of them changed item by item.
 
 Behaviour
-- SET needs a value; DELETE goes back to the default; APPEND and SUBTRACT are for lists (`cleanup.policy`), and begin
-  with the default where the topic has none of its own.
+- SET needs a value. DELETE goes back to the default, and succeeds for a name that does not exist, as in Kafka: tools
+  that copy configs from a newer broker delete what this one never had. APPEND and SUBTRACT are for lists
+  (`cleanup.policy`), and begin with the default where the topic has none of its own.
 - One bad name, value or operation refuses its resource as a whole (INVALID_CONFIG; INVALID_REQUEST for an operation
-  that does not exist), and says which. A name that stands twice is bad.
+  that does not exist, a name that stands twice, or one without a value), and says which.
 - What was fixed with the topic (`fairlog.transactions`) can be set to what it is; all else is INVALID_CONFIG.
 - Brokers, repeated resources, validate_only, and when a change holds: as with AlterConfigs.
 
