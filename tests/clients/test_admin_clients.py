@@ -24,6 +24,7 @@ from aiokafka.admin.new_partitions import NewPartitions as AioNewPartitions
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import (
+    AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
@@ -245,13 +246,18 @@ def test_records_get_the_nodes_time_if_their_topic_says_so(
         assert raw_client.list_offset(topic, 0, before_ms)[1] == 0
 
 
-def test_confluent_is_told_what_is_not_served(confluent: AdminClient) -> None:
-    """ACLs are not advertised: the client itself says that the broker has none, and no connection is lost."""
+def test_confluent_is_told_that_there_is_no_authorizer(confluent: AdminClient) -> None:
+    """As by a broker of Kafka that has none. Of a description librdkafka drops the error, and shows no ACLs."""
     anything = AclBindingFilter(
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )
-    with pytest.raises(KafkaException, match="_UNSUPPORTED_FEATURE"):
-        confluent.describe_acls(anything).result(timeout=WAIT_S)
+    assert confluent.describe_acls(anything).result(timeout=WAIT_S) == []
+    allowed = AclOperation.READ, AclPermissionType.ALLOW
+    binding = AclBinding(ResourceType.TOPIC, "t", ResourcePatternType.LITERAL, "User:a", "*", *allowed)
+    with pytest.raises(KafkaException, match="SECURITY_DISABLED"):
+        confluent.create_acls([binding])[binding].result(timeout=WAIT_S)
+    with pytest.raises(KafkaException, match="SECURITY_DISABLED"):
+        confluent.delete_acls([anything])[anything].result(timeout=WAIT_S)
 
 
 # --- kafka-python ----------------------------------------------------------------------------------
