@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from datalog.batch import BadBatch, check_crc, parse_batch_header_untrusted, parse_stored_header
 from datalog.decoding import decode_records_untrusted
 from datalog.decompress import CodecMissing, UnreadableRecords
-from datalog.keyed import open_batch, why_not_keyed_untrusted, without
+from datalog.keyed import RECORDS_TOLD_MAX, open_batch, why_not_keyed_untrusted, without
 from datalog.records import RECORDS_MAX
 from tests.datalog.batches import batch, keyed_batch
 
@@ -139,7 +139,17 @@ def test_batch_that_compaction_could_not_judge_is_not_taken(data: bytearray, rea
     """A compacted topic takes what can be compacted, and says why not."""
     problem = why_not_keyed_untrusted(data)
     assert problem is not None
-    assert reason in problem
+    assert reason in problem.reason
+
+
+def test_records_without_a_key_are_named() -> None:
+    """By their place in the batch; of many only the first thousand."""
+    few = why_not_keyed_untrusted(keyed_batch(0, [(None, b"v"), (b"k", b"v"), (None, None)]))
+    assert few is not None
+    assert few.records == (0, 2)
+    many = why_not_keyed_untrusted(keyed_batch(0, [(None, b"v")] * 1_500))
+    assert many is not None
+    assert many.records == tuple(range(RECORDS_TOLD_MAX))
 
 
 def test_batch_with_a_timestamp_beyond_64_bits_is_unreadable() -> None:
