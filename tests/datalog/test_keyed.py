@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +43,6 @@ CODECS: dict[str, tuple[int, Callable[[Any, bytes], bytes]]] = {
 @pytest.mark.parametrize("name", CODECS)
 def test_batch_thinned_out_reads_as_before_without_what_went(name: str) -> None:
     """Offsets, timestamps, keys, values, producer and codec are kept; CRC, count and max timestamp are new."""
-    cramjam = pytest.importorskip("cramjam")
     attributes, compress = CODECS[name]
     data = bytes(
         keyed_batch(
@@ -93,7 +95,6 @@ def test_batch_thinned_out_keeps_the_chosen_records_bytes(chosen: list[bool]) ->
 
 def test_lz4_blocks_written_are_independent() -> None:
     """Java's client refuses frames whose blocks lean on each other; the fifth bit of the frame's flags says so."""
-    cramjam = pytest.importorskip("cramjam")
     payload = CODECS["lz4"][1]
     data = keyed_batch(0, [(b"k", b"v" * 300_000)] * 2, attributes=3, compress=lambda plain: payload(cramjam, plain))
     opened = open_batch(bytes(data))
@@ -103,8 +104,7 @@ def test_lz4_blocks_written_are_independent() -> None:
 
 
 def test_batch_of_a_missing_codec_is_unreadable_and_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the package nothing is known of the records: compaction keeps them, and producers may send them."""
-    cramjam = pytest.importorskip("cramjam")
+    """Where the package does not load, compaction keeps the records as they are, and producers may send them."""
     data = bytes(keyed_batch(0, PAIRS, attributes=4, compress=lambda plain: CODECS["zstd"][1](cramjam, plain)))
 
     def not_installed(name: str) -> None:
@@ -114,6 +114,12 @@ def test_batch_of_a_missing_codec_is_unreadable_and_taken(monkeypatch: pytest.Mo
     with pytest.raises(CodecMissing, match="zstd"):
         open_batch(data)
     assert why_not_keyed_untrusted(data) is None
+
+
+def test_codecs_of_every_topic_are_in_the_default_install() -> None:
+    """Any producer may compress as it likes, so compacting must not depend on an extra."""
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert any(each.startswith("cramjam") for each in project["project"]["dependencies"])
 
 
 def test_batch_of_keyed_records_is_taken() -> None:
