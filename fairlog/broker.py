@@ -46,6 +46,7 @@ from fairlog.groups.offset_values import (
     Sender,
     TransactionalProducer,
 )
+from fairlog.live_settings import LiveSettings
 from fairlog_types import JournalPosition, LogId, Offset, ProducerEpoch, ProducerId
 
 Buffer = bytes | bytearray | memoryview
@@ -348,7 +349,7 @@ class Broker:
     leaders: Leaders
     data_logs: DataLogs
     coordinator: Coordinator
-    settings: Settings
+    live_settings: LiveSettings
     advertised: Address
     """What clients are told to connect to."""
     offsets: Offsets
@@ -357,3 +358,8 @@ class Broker:
     @property
     def node_id(self) -> int:
         return self.cluster.node_id
+
+    @property
+    def settings(self) -> Settings:
+        """As they are now: not to be kept, since clients change some of them."""
+        return self.live_settings.current

@@ -50,9 +50,9 @@ def replaced(own: Mapping[str, str], configs: Sequence[tuple[str, str | None]]) 
 
     What is fixed stays, named or not.
     """
-    _check_named_once([name for name, _ in configs])
+    check_named_once([name for name, _ in configs])
     fixed = {row.name: own[row.name] for row in _FIXED if row.name in own}
-    new = fixed | {name: _needed(name, value) for name, value in configs}
+    new = fixed | {name: needed(name, value) for name, value in configs}
     _check(own, new)
     return new
 
@@ -62,13 +62,13 @@ def changed(own: Mapping[str, str], changes: Sequence[Change], settings: Setting
 
     Lists that the topic has not of its own are changed from the default.
     """
-    _check_named_once([change.name for change in changes])
+    check_named_once([change.name for change in changes])
     new = dict(own)
     for change in changes:
         if change.operation is Operation.DELETE:
             new.pop(change.name, None)
             continue
-        value, row = _needed(change.name, change.value), TOPIC_CONFIGS.get(change.name)
+        value, row = needed(change.name, change.value), TOPIC_CONFIGS.get(change.name)
         if row is None:
             raise BadChange(f"unknown topic config {change.name}")
         match change.operation:
@@ -90,13 +90,15 @@ def _with_items(current: str, operation: Operation, value: str) -> str:
     return ",".join(item for item in has if item not in items)
 
 
-def _needed(name: str, value: str | None) -> str:
+def needed(name: str, value: str | None) -> str:
+    """The value that a config is to get. Raises BadRequest if there is none."""
     if value is None:
         raise BadRequest(f"{name} is given no value: leave it out, or delete it, to go back to its default")
     return value
 
 
-def _check_named_once(names: Sequence[str]) -> None:
+def check_named_once(names: Sequence[str]) -> None:
+    """Raise BadRequest if a name stands twice: no one knows which counts."""
     seen: set[str] = set()
     for name in names:
         if name in seen:

@@ -61,6 +61,7 @@ class EmbeddedStore:
         offsets_log_count: int,
         topics: Sequence[records.TopicRecord],
         group_journals_begun: bool,
+        broker_configs: dict[str, Mapping[str, str]],
     ) -> None:
         self._environment = environment
         self._directory = directory
@@ -69,6 +70,7 @@ class EmbeddedStore:
         self._next_producer_id = next_producer_id
         self._offsets_log_count = offsets_log_count
         self._group_journals_begun = group_journals_begun
+        self._broker_configs = broker_configs
         self._by_id = {record.topic.topic_id: record.topic for record in topics if not record.deleting}
         self._by_name = {topic.name: topic for topic in self._by_id.values()}
         self._by_folded_name = {folded_name(name): name for name in self._by_name}
@@ -158,6 +160,9 @@ class EmbeddedStore:
     def deleting(self) -> Sequence[Topic]:
         return tuple(self._deleting.values())
 
+    def broker_configs(self, resource: str) -> Mapping[str, str]:
+        return self._broker_configs.get(resource, {})
+
     def leader(self, log: LogId) -> tuple[int, LeaderEpoch] | None:
         if log.kind == LogKind.TOPIC.value:
             topic = self._by_id.get(UUID(log.topic))
@@ -191,6 +196,12 @@ class EmbeddedStore:
             topic = self._known(name)
             check_total_untrusted(topic, total)
             return await self._replace(dataclasses.replace(topic, partitions=total))
+
+    async def set_broker_configs(self, resource: str, configs: Mapping[str, str]) -> None:
+        async with self._changing:
+            await self._write({records.broker_key(resource): records.encode_broker_configs(configs)})
+            self._broker_configs[resource] = types.MappingProxyType(dict(configs))
+            self._generation += 1
 
     async def delete_topic(self, name: str) -> Topic:
         async with self._changing:
@@ -268,8 +279,8 @@ def _topic_value(topic: Topic, *, deleting: bool = False) -> bytes:
     return records.encode_topic(records.TopicRecord(topic, deleting))
 
 
-_Content = tuple[records.NodeRecord, int, int, int, list[records.TopicRecord], bool]
-"""Node, starts, next producer id, offsets logs, topics, and whether the group journals are begun."""
+_Content = tuple[records.NodeRecord, int, int, int, list[records.TopicRecord], bool, dict[str, Mapping[str, str]]]
+"""Node, starts, next producer id, offsets logs, topics, whether the group journals are begun, configs of brokers."""
 
 
 def _start(transaction: lmdb.Transaction, directory: Path, node_id: int, group_journal_count: int) -> _Content:
@@ -291,14 +302,14 @@ def _start(transaction: lmdb.Transaction, directory: Path, node_id: int, group_j
         }
     for key, value in added.items():
         transaction.put(key, value)
-    node, starts, next_producer_id, offsets_logs, topics, begun = _read({**content, **added}, directory)
+    node, starts, next_producer_id, offsets_logs, topics, begun, brokers = _read({**content, **added}, directory)
     if node.node_id != node_id:
         raise StoreMismatch(
             f"the data in {directory.parent} is that of node {node.node_id}, but node_id is {node_id}: "
             "set node_id to what it was, or give another data directory"
         )
     transaction.put(records.STARTS_KEY, records.encode_count(starts + 1))
-    return node, starts + 1, next_producer_id, offsets_logs, topics, begun
+    return node, starts + 1, next_producer_id, offsets_logs, topics, begun, brokers
 
 
 def _version_of(content: Mapping[bytes, bytes], directory: Path) -> int:
@@ -332,6 +343,7 @@ def _read(content: Mapping[bytes, bytes], directory: Path) -> _Content:
                 if key.startswith(records.TOPIC_PREFIX)
             ],
             records.GROUP_JOURNALS_BEGUN_KEY in content,
+            records.decode_broker_configs(content),
         )
     except KeyError as error:
         raise _lacks(directory, error) from error

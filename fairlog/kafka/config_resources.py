@@ -1,7 +1,8 @@
 """Topics and brokers as the resources whose configs requests describe and alter, by the protocol's numbers.
 
 The three APIs about configs (32, 33, 44) share what is here: which resources there are, how a refusal is told, and how
-a topic is altered. What a change makes of a topic's configs is `fairlog.topic_config_changes`'.
+a topic or a broker is altered. What a change makes of configs is said by `fairlog.topic_config_changes` and
+`fairlog.broker_config_changes`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from enum import IntEnum
 import trio
 
 from fairlog.broker import Broker
-from fairlog.broker_configs import BROKER_CONFIGS
 from fairlog.cluster.interface import UnknownTopic
 from fairlog.kafka.api import Answer, Context
 from fairlog.kafka.errors import ErrorCode
@@ -35,10 +35,10 @@ class Alteration:
 
     resource_type: int
     resource_name: str
-    names: tuple[str, ...]
-    """Of all configs that it names."""
-    change: Callable[[Mapping[str, str]], Mapping[str, str]]
-    """From a topic's own configs to the new ones. Raises BadChange."""
+    of_topic: Callable[[Mapping[str, str]], Mapping[str, str]]
+    """If it is a topic: from its own configs to the new ones. Raises BadChange."""
+    of_broker: Callable[[Mapping[str, str]], Mapping[str, str]]
+    """If it is a broker, or all: the same of those that clients have set."""
 
 
 class Refused(Exception):
@@ -93,11 +93,7 @@ async def _alter(broker: Broker, wanted: Alteration, *, validate_only: bool) -> 
         case ResourceType.TOPIC:
             await _alter_topic(broker, wanted, validate_only=validate_only)
         case ResourceType.BROKER:
-            check_broker(broker, wanted.resource_name)
-            for name in wanted.names:
-                row = BROKER_CONFIGS.get(name)
-                message = f"unknown broker config {name}" if row is None else row.refusal()
-                raise Refused(ErrorCode.INVALID_CONFIG, message)
+            await _alter_broker(broker, wanted, validate_only=validate_only)
         case other:
             raise unknown_resource(other)
 
@@ -109,14 +105,24 @@ async def _alter_topic(broker: Broker, wanted: Alteration, *, validate_only: boo
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
     try:
         if validate_only:
-            wanted.change(topic.configs)
+            wanted.of_topic(topic.configs)
         else:
-            await broker.topics.alter_configs(name, wanted.change)
+            await broker.topics.alter_configs(name, wanted.of_topic)
     except UnknownTopic as error:  # it was deleted this very moment
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(error)) from error
     except BadRequest as error:
         raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
     except BadChange as error:
         raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+    except StorageFailure as error:
+        raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+
+async def _alter_broker(broker: Broker, wanted: Alteration, *, validate_only: bool) -> None:
+    check_broker(broker, wanted.resource_name)
+    try:
+        await broker.live_settings.alter(wanted.resource_name, wanted.of_broker, validate_only=validate_only)
+    except BadChange as error:  # INVALID_REQUEST also for a bad value: Kafka's validation of brokers answers so
+        raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
     except StorageFailure as error:
         raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error

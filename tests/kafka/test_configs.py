@@ -22,6 +22,15 @@ Topic = ProduceRequest.TopicProduceData
 TOPIC, BROKER, LOGGER = 2, 4, 8
 NODE = "7"
 OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5
+SET_FOR_BROKER, SET_FOR_ALL = 2, 3
+DYNAMIC = {
+    "log.cleaner.backoff.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "log.retention.bytes",
+    "log.retention.ms",
+    "max.connections",
+    "message.max.bytes",
+}
 SET, DELETE, APPEND, SUBTRACT = range(4)
 LONG, LIST = 5, 7
 
@@ -90,12 +99,12 @@ async def test_topic_shows_all_its_configs_with_their_sources(ask, memory, versi
 
 @versions(api_32_describe_configs)
 async def test_broker_shows_its_settings_under_kafkas_names(ask, memory, version):
-    """Read-only; what differs from the default is told to be a setting."""
+    """Read-only but for what can be changed at run time; what differs from the default is told to be a setting."""
     memory.configure(partitions_default=3)
     (line,) = (await ask(DESCRIBE, version, **describe((BROKER, NODE, None)))).results
     shown = {config.name: config for config in line.configs}
     assert list(shown) == list(BROKER_CONFIGS)
-    assert all(config.read_only for config in shown.values())
+    assert {config.name for config in shown.values() if not config.read_only} == DYNAMIC
     assert (shown["num.partitions"].value, shown["num.partitions"].config_source) == ("3", OF_BROKER)
     assert (shown["message.max.bytes"].value, shown["message.max.bytes"].config_source) == ("1048588", DEFAULT)
     assert shown["advertised.listeners"].value is None
@@ -226,25 +235,27 @@ async def test_one_bad_config_refuses_its_resource_and_no_other(ask, memory, ver
 
 
 @versions(api_33_alter_configs)
-async def test_brokers_configs_are_read_only(ask, version):
+async def test_most_configs_of_a_broker_are_read_only(ask, version):
     """The refusal says what to set instead; an unknown name is refused as such, and so is another broker."""
     answer = await ask(
         ALTER,
         version,
         **alter(
             (BROKER, NODE, {"num.partitions": "5"}),
-            (BROKER, "", {"log.cleaner.threads": "5"}),
+            (BROKER, "", {"log.cleaner.thread": "5"}),
             (BROKER, "8", {}),
+            (BROKER, "07", {}),
             (LOGGER, NODE, {}),
         ),
     )
     assert told(answer) == [
         (
-            ErrorCode.INVALID_CONFIG,
+            ErrorCode.INVALID_REQUEST,
             "num.partitions of a broker is read-only: set topics.partitions_default for its next start",
         ),
-        (ErrorCode.INVALID_CONFIG, "unknown broker config log.cleaner.threads"),
+        (ErrorCode.INVALID_REQUEST, "unknown broker config log.cleaner.thread"),
         (ErrorCode.INVALID_REQUEST, "broker 8 is not this one, which is 7"),
+        (ErrorCode.INVALID_REQUEST, "broker 07 is not this one, which is 7"),
         (ErrorCode.INVALID_REQUEST, "resources of type 8 have no configs here"),
     ]
 
@@ -334,7 +345,7 @@ async def test_one_bad_change_refuses_its_topic_as_a_whole(ask, memory, version)
             (TOPIC, "a", [good, ("retention.ms", APPEND, "1")]),
             (TOPIC, "b", [good, ("retention.ms", 4, "1")]),
             (TOPIC, "c", [good]),
-            (BROKER, NODE, [("num.partitions", DELETE, None)]),
+            (BROKER, NODE, [("num.partitions", SET, "5")]),
             (TOPIC, "c", [good]),
         ),
     )
@@ -343,11 +354,87 @@ async def test_one_bad_change_refuses_its_topic_as_a_whole(ask, memory, version)
         (ErrorCode.INVALID_REQUEST, "retention.ms: there is no operation 4"),
         (ErrorCode.INVALID_REQUEST, "the request names this resource more than once"),
         (
-            ErrorCode.INVALID_CONFIG,
+            ErrorCode.INVALID_REQUEST,
             "num.partitions of a broker is read-only: set topics.partitions_default for its next start",
         ),
     ]
     assert not any(topic.configs for topic in memory.cluster.by_name.values())
+
+
+# --- of brokers ------------------------------------------------------------------------------------
+
+
+async def sources(ask, resource, *names):
+    (line,) = (await ask(DESCRIBE, 4, **describe((*resource, list(names)), synonyms=True))).results
+    return {config.name: [(s.name, s.value, s.source) for s in config.synonyms] for config in line.configs}
+
+
+@versions(api_44_incremental_alter_configs)
+async def test_dynamic_config_is_set_for_the_broker_and_for_all(ask, memory, version):
+    """The broker's own goes before that of all, and both before the node's setting; topics without their own follow."""
+    memory.configure(retention_ms=5)
+    memory.topics.create_now("t")
+    changes = (BROKER, "", [("log.retention.ms", SET, "6")]), (BROKER, NODE, [("log.retention.ms", SET, "7")])
+    assert told(await ask(INCREMENTAL, version, **change(*changes))) == [(0, None)] * 2
+    assert memory.broker.settings.topics.retention_ms == 7
+    expected = [
+        ("log.retention.ms", "7", SET_FOR_BROKER),
+        ("log.retention.ms", "6", SET_FOR_ALL),
+        ("log.retention.ms", "5", OF_BROKER),
+        ("log.retention.ms", "604800000", DEFAULT),
+    ]
+    assert await sources(ask, (BROKER, NODE), "log.retention.ms") == {"log.retention.ms": expected}
+    assert await sources(ask, (TOPIC, "t"), "retention.ms") == {"retention.ms": expected}
+    assert await sources(ask, (BROKER, "")) == {"log.retention.ms": expected[1:2]}
+    back = (BROKER, NODE, [("log.retention.ms", DELETE, None), ("no.such", DELETE, None)])
+    assert told(await ask(INCREMENTAL, version, **change(back))) == [(0, None)]
+    assert memory.broker.settings.topics.retention_ms == 6
+    assert told(await ask(ALTER, 2, **alter((BROKER, "", {"message.max.bytes": "5000"})))) == [(0, None)]
+    settings = memory.broker.settings
+    assert (settings.topics.retention_ms, settings.requests.message_bytes_max) == (5, 5000)
+
+
+@pytest.mark.parametrize(
+    ("config", "operation", "value", "words"),
+    [
+        ("log.cleaner.backoff.ms", SET, "0", "a whole number of at least 1 is needed"),
+        ("log.cleaner.backoff.ms", SET, "soon", "a whole number of at least 1 is needed"),
+        ("log.cleaner.backoff.ms", APPEND, "1", "is not a list"),
+        ("log.cleaner.backoff.ms", SET, None, "is given no value"),
+        ("message.max.bytes", SET, "2000000000", "is above requests.request_bytes_max"),
+        ("log.retention.hours", SET, "1", "read-only: set topics.retention_ms"),
+        ("background.threads", SET, "9", "unknown broker config background.threads"),
+    ],
+)
+@pytest.mark.parametrize("resource", ["", NODE])
+async def test_config_of_a_broker_that_cannot_be_so_is_refused(ask, memory, resource, config, operation, value, words):
+    """By name, and nothing beside it is changed."""
+    changes = [("max.connections", SET, "5"), (config, operation, value)]
+    ((error, message),) = told(await ask(INCREMENTAL, 1, **change((BROKER, resource, changes))))
+    assert error == ErrorCode.INVALID_REQUEST
+    assert config in message
+    assert words in message
+    assert memory.cluster.of_brokers == {}
+
+
+async def test_config_of_a_broker_validated_only_stays(ask, memory):
+    """And the answer is what it would be."""
+    good, bad = [("max.connections", SET, "5")], [("max.connections", SET, "-5")]
+    for changes, error in ((good, 0), (bad, ErrorCode.INVALID_REQUEST)):
+        answer = await ask(INCREMENTAL, 1, **change((BROKER, NODE, changes), validate_only=True))
+        assert [code for code, _ in told(answer)] == [error]
+    assert memory.cluster.of_brokers == {}
+
+
+async def test_config_of_a_broker_is_not_changed_on_a_failed_disk(ask, memory):
+    """Neither for the next start, nor now."""
+    memory.cluster.failure = StorageFailure("no space left on device")
+    answer = await ask(INCREMENTAL, 1, **change((BROKER, NODE, [("max.connections", SET, "5")])))
+    assert told(answer) == [(ErrorCode.KAFKA_STORAGE_ERROR, "no space left on device")]
+    assert memory.broker.settings.requests.connections_max == 1000
+
+
+# --- what both do ----------------------------------------------------------------------------------
 
 
 async def test_change_on_a_failed_disk_is_not_made(ask, memory):
