@@ -15,7 +15,8 @@ from enum import IntEnum
 import trio
 
 from fairlog.broker import Broker
-from fairlog.cluster.interface import UnknownTopic
+from fairlog.cluster.interface import InvalidTopic, UnknownTopic
+from fairlog.cluster.topic_rules import check_topic_untrusted
 from fairlog.kafka.api import Answer, Context
 from fairlog.kafka.errors import ErrorCode
 from fairlog.topic_config_changes import BadChange, BadRequest
@@ -53,6 +54,16 @@ def check_broker(broker: Broker, name: str) -> None:
     """Raise Refused unless `name` is this node's, or none: that stands for all brokers."""
     if name not in ("", str(broker.node_id)):
         raise Refused(ErrorCode.INVALID_REQUEST, f"broker {name} is not this one, which is {broker.node_id}")
+
+
+def check_topic_name(name: str) -> None:
+    """Raise Refused unless a topic could be called so, as Kafka does before it looks whether there is one."""
+    if not name:
+        raise Refused(ErrorCode.INVALID_REQUEST, "there are no configs of all topics: name one")
+    try:
+        check_topic_untrusted(name, 1)
+    except InvalidTopic as error:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
 
 
 def unknown_resource(resource_type: int) -> Refused:
@@ -100,6 +111,7 @@ async def _alter(broker: Broker, wanted: Alteration, *, validate_only: bool) -> 
 
 async def _alter_topic(broker: Broker, wanted: Alteration, *, validate_only: bool) -> None:
     name = wanted.resource_name
+    check_topic_name(name)
     topic = broker.cluster.topic(name)
     if topic is None:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")

@@ -361,6 +361,24 @@ async def test_one_bad_change_refuses_its_topic_as_a_whole(ask, memory, version)
     assert not any(topic.configs for topic in memory.cluster.by_name.values())
 
 
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("", ErrorCode.INVALID_REQUEST),
+        ("no spaces please", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+async def test_configs_of_what_cannot_be_a_topic_have_kafkas_errors(ask, name, error):
+    """A name that no topic can have is told from one that no topic has, by all three requests."""
+    asked = [
+        (await ask(DESCRIBE, 4, **describe((TOPIC, name, None)))).results,
+        (await ask(ALTER, 2, **alter((TOPIC, name, {})))).responses,
+        (await ask(INCREMENTAL, 1, **change((TOPIC, name, [])))).responses,
+    ]
+    assert [line.error_code for (line,) in asked] == [error] * 3
+
+
 # --- of brokers ------------------------------------------------------------------------------------
 
 

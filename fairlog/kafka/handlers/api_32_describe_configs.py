@@ -30,7 +30,7 @@ from fairlog.broker import Broker
 from fairlog.broker_configs import BROKER_CONFIGS, BrokerConfig
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Context, Versions
-from fairlog.kafka.config_resources import Refused, ResourceType, check_broker, unknown_resource
+from fairlog.kafka.config_resources import Refused, ResourceType, check_broker, check_topic_name, unknown_resource
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader, Writer
 from fairlog.live_settings import ALL_BROKERS
@@ -130,6 +130,7 @@ async def handle(context: Context, request: DescribeConfigsRequest) -> Answer:
 def _describe(broker: Broker, kind: int, name: str, wanted: Collection[str] | None) -> list[_Config]:
     match kind:
         case ResourceType.TOPIC:
+            check_topic_name(name)
             topic = broker.cluster.topic(name)
             if topic is None:
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
