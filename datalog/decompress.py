@@ -1,7 +1,8 @@
 """What a producer has compressed, decompressed, with a bound on what it may swell to.
 
-Uncompressed and gzip batches are read with the standard library alone; snappy, lz4 and zstd if the package
-`cramjam` is installed, which Fairlog does not ask for (the extra `client` brings it).
+Uncompressed and gzip batches are read with the standard library alone; snappy, lz4 and zstd with the package
+`cramjam`, which Fairlog depends on. It is loaded at first use; where it cannot be loaded, batches of these codecs are
+`CodecMissing`, and kept as they are.
 
 Pure: no I/O.
 

@@ -21,6 +21,7 @@ Source: https://kafka.apache.org/documentation/#record
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -92,7 +93,20 @@ def without(batch: OpenedBatch, kept: Sequence[KeyedRecord]) -> bytearray:
     return with_other_records(header, payload, record_count=len(kept), max_timestamp_ms=max_timestamp_ms)
 
 
-def why_not_keyed_untrusted(batch: Buffer) -> str | None:
+@dataclass(frozen=True, slots=True)
+class NotKeyed:
+    """Why a compacted topic does not take a batch."""
+
+    reason: str
+    records: tuple[int, ...] = ()
+    """Which records are to blame, counted from 0 in the batch, if it is single ones: the first RECORDS_TOLD_MAX."""
+
+
+RECORDS_TOLD_MAX = 1_000
+"""Of one batch: it has up to 100,000, and each that is told takes some seventy bytes of the answer."""
+
+
+def why_not_keyed_untrusted(batch: Buffer) -> NotKeyed | None:
     """Why a compacted topic does not take this batch, whose header is checked; None if it does.
 
     A batch whose codec is not at hand is taken: it will be kept as it is.
@@ -102,12 +116,13 @@ def why_not_keyed_untrusted(batch: Buffer) -> str | None:
     except CodecMissing:
         return None
     except UnreadableRecords as error:
-        return f"the records of a compacted topic must be readable: {error}"
+        return NotKeyed(f"the records of a compacted topic must be readable: {error}")
     header = opened.header
-    if any(record.key is None for record in opened.records):
-        return "a compacted topic does not take records without a key"
+    without_key = (index for index, record in enumerate(opened.records) if record.key is None)
+    if records := tuple(itertools.islice(without_key, RECORDS_TOLD_MAX)):
+        return NotKeyed("a compacted topic does not take records without a key", records)
     if opened.records[-1].offset - header.base_offset != header.record_count - 1:
-        return "the records' offset deltas are not 0, 1, 2, …"
+        return NotKeyed("the records' offset deltas are not 0, 1, 2, …")
     return None
 
 

@@ -46,6 +46,7 @@ from fairlog.groups.offset_values import (
     Sender,
     TransactionalProducer,
 )
+from fairlog.live_settings import LiveSettings
 from fairlog_types import JournalPosition, LogId, Offset, ProducerEpoch, ProducerId, TxId
 
 Buffer = bytes | bytearray | memoryview
@@ -355,7 +356,7 @@ class Broker:
     leaders: Leaders
     data_logs: DataLogs
     coordinator: Coordinator
-    settings: Settings
+    live_settings: LiveSettings
     advertised: Address
     """What clients are told to connect to."""
     offsets: Offsets
@@ -364,6 +365,11 @@ class Broker:
     @property
     def node_id(self) -> int:
         return self.cluster.node_id
+
+    @property
+    def settings(self) -> Settings:
+        """As they are now: not to be kept, since clients change some of them."""
+        return self.live_settings.current
 
     @property
     def log_dir(self) -> str:

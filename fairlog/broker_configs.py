@@ -1,8 +1,11 @@
 """The node's settings under the names that Kafka's clients and tools ask for: what DescribeConfigs shows of a broker.
 
 A table of names, in three parts: settings of ours that Kafka has under another name; what a topic's config has for
-a default (`fairlog.topic_configs`); and what is always so on this node. All are read-only: settings come from flags,
-environment and file, and hold from one start to the next. A name that is not in the table does not exist.
+a default (`fairlog.topic_configs`); and what is always so on this node. A name that is not in the table does not exist.
+
+Most are read-only: settings come from flags, environment and file, and hold from one start to the next. Those that are
+*dynamic* can be changed while the node runs (`fairlog.live_settings`): they are dynamic in Kafka, and whoever acts on
+them here asks for them anew each time. `settings_with` puts such changes on top of the settings of the start.
 
 Pure.
 """
@@ -12,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fairlog.config import KEYS, Settings
+from fairlog.config import KEYS, ConfigError, Settings, with_texts
 from fairlog.topic_configs import TOPIC_CONFIGS, TRANSACTIONS, ConfigType, TopicConfig, default_value, setting_text
 
 _DEFAULTS = Settings()
@@ -29,6 +32,8 @@ class BrokerConfig:
     """As text; None if it has none."""
     setting: str | None = None
     """The full name of the setting that it is, if it is one."""
+    dynamic: bool = False
+    """It can be changed while the node runs; then it is a setting, and written as that is."""
 
     @property
     def default(self) -> str | None:
@@ -42,13 +47,16 @@ class BrokerConfig:
         return f"{self.name} of a broker is read-only: set {self.setting} for its next start"
 
 
-def _of_setting(name: str, kind: ConfigType, setting: str) -> BrokerConfig:
-    return BrokerConfig(name, kind, KEYS[setting].doc, lambda settings: setting_text(settings, setting), setting)
+def _of_setting(name: str, kind: ConfigType, setting: str, *, dynamic: bool = False) -> BrokerConfig:
+    return BrokerConfig(
+        name, kind, KEYS[setting].doc, lambda settings: setting_text(settings, setting), setting, dynamic
+    )
 
 
 def _of_topics(row: TopicConfig, name: str) -> BrokerConfig:
     doc = f"Of topics that have no {row.name} of their own. {row.doc}"
-    return BrokerConfig(name, row.values.type, doc, lambda settings: default_value(row, settings), row.setting)
+    dynamic = row.setting is not None
+    return BrokerConfig(name, row.values.type, doc, lambda settings: default_value(row, settings), row.setting, dynamic)
 
 
 def _always(name: str, kind: ConfigType, value: str, doc: str) -> BrokerConfig:
@@ -80,7 +88,7 @@ _ROWS = (
     _of_setting("num.partitions", ConfigType.INT, "topics.partitions_default"),
     _of_setting("broker.id", ConfigType.INT, "node_id"),
     _of_setting("node.id", ConfigType.INT, "node_id"),
-    _of_setting("max.connections", ConfigType.INT, "requests.connections_max"),
+    _of_setting("max.connections", ConfigType.INT, "requests.connections_max", dynamic=True),
     _of_setting("socket.request.max.bytes", ConfigType.INT, "requests.request_bytes_max"),
     _of_setting("producer.id.expiration.ms", ConfigType.INT, "transactions.producer_id_expiration_ms"),
     _of_setting("transaction.max.timeout.ms", ConfigType.INT, "transactions.max_timeout_ms"),
@@ -90,6 +98,17 @@ _ROWS = (
         ConfigType.INT,
         "transactions.check_interval_ms",
     ),
+    _of_setting("log.retention.check.interval.ms", ConfigType.LONG, "retention.check_interval_ms"),
+    _of_setting("log.cleaner.backoff.ms", ConfigType.LONG, "retention.clean_interval_ms", dynamic=True),
+    _of_setting("log.cleaner.dedupe.buffer.size", ConfigType.LONG, "retention.dedupe_buffer_bytes", dynamic=True),
+    _of_setting("offsets.retention.minutes", ConfigType.INT, "offsets.retention_minutes"),
+    _of_setting("offsets.retention.check.interval.ms", ConfigType.LONG, "offsets.retention_check_interval_ms"),
+    _of_setting("offset.metadata.max.bytes", ConfigType.INT, "offsets.metadata_bytes_max"),
+    _of_setting("group.initial.rebalance.delay.ms", ConfigType.INT, "groups.initial_rebalance_delay_ms"),
+    _of_setting("group.min.session.timeout.ms", ConfigType.INT, "groups.min_session_timeout_ms"),
+    _of_setting("group.max.session.timeout.ms", ConfigType.INT, "groups.max_session_timeout_ms"),
+    _of_setting("group.max.size", ConfigType.INT, "groups.members_max"),
+    _of_setting("log.dirs", ConfigType.STRING, "data_dir"),
     BrokerConfig("listeners", ConfigType.STRING, KEYS["listen"].doc, _listeners, "listen"),
     BrokerConfig("advertised.listeners", ConfigType.STRING, KEYS["advertised"].doc, _advertised, "advertised"),
     _retention_in(60_000, "log.retention.minutes", "minutes"),
@@ -99,8 +118,31 @@ _ROWS = (
     ),
     _always("default.replication.factor", ConfigType.INT, "1", "Replicas of a partition: this node's alone."),
     _always("delete.topic.enable", ConfigType.BOOLEAN, "true", "Topics can be deleted."),
+    _always("log.cleaner.enable", ConfigType.BOOLEAN, "true", "Topics with cleanup.policy compact are compacted."),
+    _always("log.cleaner.threads", ConfigType.INT, "1", "One thread cleans, one partition after the other."),
+    _always("sasl.enabled.mechanisms", ConfigType.LIST, "", "There is no SASL: clients do not log in."),
+    _always(
+        "transaction.partition.verification.enable",
+        ConfigType.BOOLEAN,
+        "true",
+        "A transactional batch for a partition that was not added to the transaction is refused.",
+    ),
     *(_of_topics(row, row.broker_name) for row in TOPIC_CONFIGS.values() if row.broker_name is not None),
 )
 
 BROKER_CONFIGS: Mapping[str, BrokerConfig] = {row.name: row for row in sorted(_ROWS, key=lambda row: row.name)}
 """The table, by Kafka's name."""
+
+
+def settings_with(of_start: Settings, *changed: Mapping[str, str]) -> Settings:
+    """The settings of the start with what clients have set for brokers on top, the weakest first.
+
+    `changed` are Kafka's names of dynamic configs, with values as text. Raises ConfigError that names the config.
+    """
+    settings = of_start
+    for name, value in {name: value for each in changed for name, value in each.items()}.items():
+        row = BROKER_CONFIGS.get(name)
+        if row is None or row.setting is None or not row.dynamic:
+            raise ConfigError(f"{name} of a broker cannot be changed at run time")
+        settings = with_texts(settings, {row.setting: value}, f"the broker config {name}")
+    return settings

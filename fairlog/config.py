@@ -531,6 +531,17 @@ def load(
     return settings
 
 
+def with_texts(settings: Settings, texts: Mapping[str, str], source: str) -> Settings:
+    """`settings` with some keys, by full name, read from texts, and checked. Raises ConfigError that names `source`."""
+    values = {name: _read(name, _Untyped(text), source) for name, text in texts.items()}
+    changed = _replaced(settings, "", values)
+    try:
+        _check(changed)
+    except ConfigError as error:
+        raise ConfigError(f"{source} does not fit: {error}") from error
+    return changed
+
+
 def advertised_address(settings: Settings, bound: Address) -> Address:
     """What clients are told to connect to, when the node listens on `bound`.
 
@@ -616,6 +627,17 @@ def _build(tree: type[Tree], prefix: str, values: Mapping[str, object]) -> Tree:
         elif name not in KEYS:
             arguments[field.name] = _build(hints[field.name], f"{name}.", values)
     return tree(**arguments)
+
+
+def _replaced(tree: Tree, prefix: str, values: Mapping[str, object]) -> Tree:
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(cast(Any, tree)):
+        name = prefix + field.name
+        if name in values:
+            changes[field.name] = values[name]
+        elif name not in KEYS:
+            changes[field.name] = _replaced(getattr(tree, field.name), f"{name}.", values)
+    return dataclasses.replace(cast(Any, tree), **changes)
 
 
 def _check(settings: Settings) -> None:

@@ -15,6 +15,7 @@ This page is made from the table in `fairlog/config.py`:
 A key is set, from weak to strong, by its default, by a TOML file (`fairlog serve --config FILE.toml`), by the
 environment, and by a flag (`--data-dir`, `--listen`, `--advertised`, `--admin`). A key that is not on this page, or
 a value that does not fit, keeps the node from starting, with a sentence that names the key and where it was set.
+What clients have set at run time goes before all of these ([broker configs](compatibility.md#broker-configs)).
 `FAIRLOG_BOOTSTRAP` is not a setting of the node: it is the address that `fairlog topic` and `fairlog txn` ask.
 
 ```toml

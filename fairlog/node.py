@@ -41,6 +41,7 @@ from fairlog.groups.settings import GroupSettings
 from fairlog.kafka.server import Server
 from fairlog.last_run import LastRun
 from fairlog.leaders import LocalLeaders
+from fairlog.live_settings import LiveSettings
 from fairlog.native.protocol import NativeProtocol
 from fairlog.node_view import NodeView, Parts
 from fairlog.offset_leaders import OffsetLeaders
@@ -119,6 +120,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             await _take_over_backup(settings)
             last_run = await trio.to_thread.run_sync(LastRun.read, settings.data_dir)
             cluster = await _open_cluster(stack, settings)
+            live = LiveSettings(settings, cluster)
             keeper, kept_groups = await _open_keeper(stack, settings, cluster)
             leaders = await _open_leaders(stack, settings, cluster, last_run)
             coordinator = await _open_coordinator(stack, settings, cluster, leaders)
@@ -143,10 +145,10 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 background.start_soon(keeper.run)
                 background.start_soon(groups.run)
                 background.start_soon(offsets.run)
-                retention = Retention(cluster, leaders, settings, _now_ms)
+                retention = Retention(cluster, leaders, live, _now_ms)
                 background.start_soon(retention.run)
                 broker = Broker(
-                    cluster, topics, leaders, leaders.data_logs, coordinator, settings, advertised, offsets, groups
+                    cluster, topics, leaders, leaders.data_logs, coordinator, live, advertised, offsets, groups
                 )
                 log.info(
                     "ready",

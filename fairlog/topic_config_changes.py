@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fairlog.config import Settings
-from fairlog.topic_configs import TOPIC_CONFIGS, ConfigType, default_value, why_refused
+from fairlog.topic_configs import TOPIC_CONFIGS, ConfigType, default_value, list_items, why_refused
 
 _FIXED = tuple(row for row in TOPIC_CONFIGS.values() if row.fixed)
 
@@ -21,12 +21,16 @@ class BadChange(ValueError):
     """A name, a value or an operation that a topic cannot have; the message says which."""
 
 
+class BadRequest(BadChange):
+    """A name that stands twice, or without a value: no config is wrong, but what is asked for is not clear."""
+
+
 class Operation(Enum):
     """What to do with one config."""
 
     SET = "set"
     DELETE = "delete"
-    """Go back to the default."""
+    """Go back to the default. A name that does not exist has no value to take away, and is passed over."""
     APPEND = "append"
     """Add items to a list; those that it has already stay where they are."""
     SUBTRACT = "subtract"
@@ -46,9 +50,9 @@ def replaced(own: Mapping[str, str], configs: Sequence[tuple[str, str | None]]) 
 
     What is fixed stays, named or not.
     """
-    _check_named_once([name for name, _ in configs])
+    check_named_once([name for name, _ in configs])
     fixed = {row.name: own[row.name] for row in _FIXED if row.name in own}
-    new = fixed | {name: _needed(name, value) for name, value in configs}
+    new = fixed | {name: needed(name, value) for name, value in configs}
     _check(own, new)
     return new
 
@@ -58,21 +62,21 @@ def changed(own: Mapping[str, str], changes: Sequence[Change], settings: Setting
 
     Lists that the topic has not of its own are changed from the default.
     """
-    _check_named_once([change.name for change in changes])
+    check_named_once([change.name for change in changes])
     new = dict(own)
     for change in changes:
-        row = TOPIC_CONFIGS.get(change.name)
+        if change.operation is Operation.DELETE:
+            new.pop(change.name, None)
+            continue
+        value, row = needed(change.name, change.value), TOPIC_CONFIGS.get(change.name)
         if row is None:
             raise BadChange(f"unknown topic config {change.name}")
         match change.operation:
-            case Operation.DELETE:
-                new.pop(change.name, None)
             case Operation.SET:
-                new[change.name] = _needed(change.name, change.value)
+                new[change.name] = value
             case Operation.APPEND | Operation.SUBTRACT:
                 if row.values.type is not ConfigType.LIST:
                     raise BadChange(f"{change.name} is not a list: it can be set, but not be changed item by item")
-                value = _needed(change.name, change.value)
                 current = new.get(change.name, default_value(row, settings))
                 new[change.name] = _with_items(current, change.operation, value)
     _check(own, new)
@@ -80,27 +84,25 @@ def changed(own: Mapping[str, str], changes: Sequence[Change], settings: Setting
 
 
 def _with_items(current: str, operation: Operation, value: str) -> str:
-    has, items = _items(current), _items(value)
+    has, items = list_items(current), list_items(value)
     if operation is Operation.APPEND:
         return ",".join(dict.fromkeys((*has, *items)))
     return ",".join(item for item in has if item not in items)
 
 
-def _items(value: str) -> list[str]:
-    return [item.strip() for item in value.split(",")]
-
-
-def _needed(name: str, value: str | None) -> str:
+def needed(name: str, value: str | None) -> str:
+    """The value that a config is to get. Raises BadRequest if there is none."""
     if value is None:
-        raise BadChange(f"{name} is given no value: leave it out, or delete it, to go back to its default")
+        raise BadRequest(f"{name} is given no value: leave it out, or delete it, to go back to its default")
     return value
 
 
-def _check_named_once(names: Sequence[str]) -> None:
+def check_named_once(names: Sequence[str]) -> None:
+    """Raise BadRequest if a name stands twice: no one knows which counts."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise BadChange(f"{name} is named more than once")
+            raise BadRequest(f"{name} is named more than once")
         seen.add(name)
 
 

@@ -86,11 +86,16 @@ def _one_of(*words: str) -> Values:
     return Values(ConfigType.STRING, words.__contains__, words[0] if len(words) == 1 else f"one of {', '.join(words)}")
 
 
-def _some_of(*words: str) -> Values:
-    def allows(value: str) -> bool:
-        return len(value) <= _LIST_CHARACTERS_MAX and {item.strip() for item in value.split(",")} <= set(words)
+def list_items(value: str) -> list[str]:
+    """The items of a list as Kafka reads it: an empty text has none, and between two commas is an empty one."""
+    return [item.strip() for item in value.split(",")] if value.strip() else []
 
-    return Values(ConfigType.LIST, allows, f"one or more of {', '.join(words)}")
+
+def _any_of(*words: str) -> Values:
+    def allows(value: str) -> bool:
+        return len(value) <= _LIST_CHARACTERS_MAX and set(list_items(value)) <= set(words)
+
+    return Values(ConfigType.LIST, allows, f"any of {', '.join(words)}, or an empty list,")
 
 
 def _ratio() -> Values:
@@ -120,7 +125,7 @@ class TopicConfig:
     broker_name: str | None = None
     """What Kafka calls the broker's config that gives the default."""
     fixed: bool = False
-    """Written into each topic when it is made, and never changed: what lies in its journals depends on it."""
+    """Settled when a topic is made, and never changed: what lies in its journals depends on it."""
 
 
 MESSAGE_BYTES_MAX = "max.message.bytes"
@@ -137,10 +142,10 @@ DIRTY_RATIO_MIN = "min.cleanable.dirty.ratio"
 _ROWS = (
     TopicConfig(
         CLEANUP_POLICY,
-        _some_of("delete", "compact"),
+        _any_of("delete", "compact"),
         "delete",
         "What happens to records that need not be kept: delete takes away those that are too old or too many, "
-        "compact keeps the latest of each key. Both may be given.",
+        "compact keeps the latest of each key. Both may be given, or none: then all records are kept.",
         acts=True,
         broker_name="log.cleanup.policy",
     ),
@@ -330,8 +335,15 @@ def why_refused(configs: Mapping[str, str | None]) -> str | None:
 
 
 def with_fixed(configs: Mapping[str, str], settings: Settings) -> dict[str, str]:
-    """The configs that a topic gets which is made with `configs`: what is fixed by its making is among them."""
-    return {TRANSACTIONS: settings.topics.transactions, **configs}
+    """The configs that a topic gets which is made with `configs`.
+
+    The node's setting is written into it where it differs from the table's default, so that the topic keeps it
+    whatever the setting is later.
+    """
+    by_setting = settings.topics.transactions
+    if by_setting == TOPIC_CONFIGS[TRANSACTIONS].default:
+        return dict(configs)
+    return {TRANSACTIONS: by_setting, **configs}
 
 
 def default_value(row: TopicConfig, settings: Settings) -> str:
@@ -369,13 +381,13 @@ def stamps_append_time(topic: Topic) -> bool:
 
 
 def transactions(topic: Topic) -> TransactionModeName:
-    """How transactions reach the topic. One from before there was a choice says nothing, and is `journal`."""
+    """How transactions reach the topic. One that says nothing is `journal`, whatever the node's setting is now."""
     return cast(TransactionModeName, topic.configs.get(TRANSACTIONS, TOPIC_CONFIGS[TRANSACTIONS].default))
 
 
 def cleanup_policies(topic: Topic, settings: Settings) -> frozenset[CleanupPolicy]:
-    """What happens to records that the topic need not keep; at least one."""
-    return frozenset(CleanupPolicy(item.strip()) for item in value_of(CLEANUP_POLICY, topic, settings).split(","))
+    """What happens to records that the topic need not keep; none: it keeps them all."""
+    return frozenset(map(CleanupPolicy, list_items(value_of(CLEANUP_POLICY, topic, settings))))
 
 
 def is_compacted(topic: Topic) -> bool:

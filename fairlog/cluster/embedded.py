@@ -71,6 +71,8 @@ class EmbeddedStore:
         topics: Sequence[records.TopicRecord],
         group_journals_begun: bool,
         chosen_levels: Mapping[str, int],
+        broker_configs: dict[str, Mapping[str, str]],
+        *,
         features: Mapping[str, Feature],
     ) -> None:
         self._environment = environment
@@ -80,6 +82,7 @@ class EmbeddedStore:
         self._next_producer_id = next_producer_id
         self._offsets_log_count = offsets_log_count
         self._group_journals_begun = group_journals_begun
+        self._broker_configs = broker_configs
         self._by_id = {record.topic.topic_id: record.topic for record in topics if not record.deleting}
         self._by_name = {topic.name: topic for topic in self._by_id.values()}
         self._by_folded_name = {folded_name(name): name for name in self._by_name}
@@ -123,7 +126,7 @@ class EmbeddedStore:
         except BaseException:
             environment.close()
             raise
-        return cls(environment, directory, *content, features)
+        return cls(environment, directory, *content, features=features)
 
     def close(self) -> None:
         """Close the environment. Everything that returned is durable already."""
@@ -181,6 +184,9 @@ class EmbeddedStore:
     def deleting(self) -> Sequence[Topic]:
         return tuple(self._deleting.values())
 
+    def broker_configs(self, resource: str) -> Mapping[str, str]:
+        return self._broker_configs.get(resource, {})
+
     def leader(self, log: LogId) -> tuple[int, LeaderEpoch] | None:
         if log.kind == LogKind.TOPIC.value:
             topic = self._by_id.get(UUID(log.topic))
@@ -214,6 +220,12 @@ class EmbeddedStore:
             topic = self._known(name)
             check_total_untrusted(topic, total)
             return await self._replace(dataclasses.replace(topic, partitions=total))
+
+    async def set_broker_configs(self, resource: str, configs: Mapping[str, str]) -> None:
+        async with self._changing:
+            await self._write({records.broker_key(resource): records.encode_broker_configs(configs)})
+            self._broker_configs[resource] = types.MappingProxyType(dict(configs))
+            self._generation += 1
 
     async def delete_topic(self, name: str) -> Topic:
         async with self._changing:
@@ -304,8 +316,11 @@ def _topic_value(topic: Topic, *, deleting: bool = False) -> bytes:
     return records.encode_topic(records.TopicRecord(topic, deleting))
 
 
-_Content = tuple[records.NodeRecord, int, int, int, list[records.TopicRecord], bool, dict[str, int]]
-"""Node, starts, next producer id, offsets logs, topics, whether the group journals are begun, levels of features."""
+_Content = tuple[
+    records.NodeRecord, int, int, int, list[records.TopicRecord], bool, dict[str, int], dict[str, Mapping[str, str]]
+]
+"""Node, starts, next producer id, offsets logs, topics, whether the group journals are begun, levels of features, and
+configs of brokers."""
 
 
 def _start(
@@ -333,7 +348,9 @@ def _start(
         }
     for key, value in added.items():
         transaction.put(key, value)
-    node, starts, next_producer_id, offsets_logs, topics, begun, levels = _read({**content, **added}, directory)
+    node, starts, next_producer_id, offsets_logs, topics, begun, levels, brokers = _read(
+        {**content, **added}, directory
+    )
     if node.node_id != node_id:
         raise StoreMismatch(
             f"the data in {directory.parent} is that of node {node.node_id}, but node_id is {node_id}: "
@@ -345,7 +362,7 @@ def _start(
             " there first (UpdateFeatures)"
         )
     transaction.put(records.STARTS_KEY, records.encode_count(starts + 1))
-    return node, starts + 1, next_producer_id, offsets_logs, topics, begun, levels
+    return node, starts + 1, next_producer_id, offsets_logs, topics, begun, levels, brokers
 
 
 def _version_of(content: Mapping[bytes, bytes], directory: Path) -> int:
@@ -380,6 +397,7 @@ def _read(content: Mapping[bytes, bytes], directory: Path) -> _Content:
             ],
             records.GROUP_JOURNALS_BEGUN_KEY in content,
             records.decode_features(content),
+            records.decode_broker_configs(content),
         )
     except KeyError as error:
         raise _lacks(directory, error) from error

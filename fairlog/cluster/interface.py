@@ -115,6 +115,10 @@ class ClusterStore(Protocol):
         """Topics whose data has yet to be dropped, and then to be forgotten with `forget_topic`."""
         ...
 
+    def broker_configs(self, resource: str) -> Mapping[str, str]:
+        """What clients have set for the broker of this id, or with an empty text for all; empty if nothing."""
+        ...
+
     def leader(self, log: LogId) -> tuple[int, LeaderEpoch] | None:
         """Node id and leader epoch of who leads `log`; None if the log belongs to no topic that is served."""
         ...
@@ -139,6 +143,10 @@ class ClusterStore(Protocol):
         Raises UnknownTopic, InvalidPartitions if `total` is not more than there are or above what a topic may have,
         StorageFailure.
         """
+        ...
+
+    async def set_broker_configs(self, resource: str, configs: Mapping[str, str]) -> None:
+        """Let `configs` be all that clients have set for a broker, or for all. Raises StorageFailure."""
         ...
 
     async def delete_topic(self, name: str) -> Topic:

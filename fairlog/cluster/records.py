@@ -34,6 +34,7 @@ GROUP_JOURNALS_BEGUN_KEY = b"group-journals-begun"
 """Not there before all of them are on disk."""
 TOPIC_PREFIX = b"topic/"
 FEATURE_PREFIX = b"feature/"
+BROKER_PREFIX = b"broker/"
 
 _LIVE, _DELETING = 0, 1
 
@@ -130,6 +131,27 @@ def decode_topic(key: bytes, value: bytes) -> TopicRecord:
             return TopicRecord(topic, state == _DELETING)
         case other:
             raise CorruptStorage(f"the record topic/{topic_id} reads {shown(other)}")
+
+
+def broker_key(resource: str) -> bytes:
+    return BROKER_PREFIX + resource.encode()
+
+
+def encode_broker_configs(configs: Mapping[str, str]) -> bytes:
+    return cbor2.dumps(dict(configs), canonical=True)
+
+
+def decode_broker_configs(content: Mapping[bytes, bytes]) -> dict[str, Mapping[str, str]]:
+    """What clients have set for brokers, by the brokers' ids. Raises CorruptStorage."""
+    by_resource: dict[str, Mapping[str, str]] = {}
+    for key, value in content.items():
+        if key.startswith(BROKER_PREFIX):
+            resource = key.removeprefix(BROKER_PREFIX).decode(errors="replace")
+            configs = load(value, f"broker/{resource}")
+            if not _maps_texts(configs):
+                raise CorruptStorage(f"the record broker/{resource} reads {shown(configs)}")
+            by_resource[resource] = types.MappingProxyType(configs)
+    return by_resource
 
 
 def _maps_texts(value: object) -> TypeGuard[dict[str, str]]:

@@ -37,4 +37,7 @@ def _show(key: bytes, value: bytes) -> Line:
                 "deleting": found.deleting,
             },
         )
+    if key.startswith(records.BROKER_PREFIX):
+        ((resource, configs),) = records.decode_broker_configs({key: value}).items()
+        return Line("broker configs", {"brokers": resource or "all", "configs": configs})
     return Line(key.decode(errors="replace"), {"value": cbor2.loads(value)})

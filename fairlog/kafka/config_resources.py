@@ -1,7 +1,8 @@
 """Topics and brokers as the resources whose configs requests describe and alter, by the protocol's numbers.
 
 The three APIs about configs (32, 33, 44) share what is here: which resources there are, how a refusal is told, and how
-a topic is altered. What a change makes of a topic's configs is `fairlog.topic_config_changes`'.
+a topic or a broker is altered. What a change makes of configs is said by `fairlog.topic_config_changes` and
+`fairlog.broker_config_changes`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from enum import IntEnum
 import trio
 
 from fairlog.broker import Broker
-from fairlog.broker_configs import BROKER_CONFIGS
-from fairlog.cluster.interface import UnknownTopic
+from fairlog.cluster.interface import InvalidTopic, UnknownTopic
+from fairlog.cluster.topic_rules import check_topic_untrusted
 from fairlog.kafka.api import Answer, Context
 from fairlog.kafka.errors import ErrorCode
-from fairlog.topic_config_changes import BadChange
+from fairlog.topic_config_changes import BadChange, BadRequest
 from fairlog_types import StorageFailure
 
 
@@ -35,10 +36,10 @@ class Alteration:
 
     resource_type: int
     resource_name: str
-    names: tuple[str, ...]
-    """Of all configs that it names."""
-    change: Callable[[Mapping[str, str]], Mapping[str, str]]
-    """From a topic's own configs to the new ones. Raises BadChange."""
+    of_topic: Callable[[Mapping[str, str]], Mapping[str, str]]
+    """If it is a topic: from its own configs to the new ones. Raises BadChange."""
+    of_broker: Callable[[Mapping[str, str]], Mapping[str, str]]
+    """If it is a broker, or all: the same of those that clients have set."""
 
 
 class Refused(Exception):
@@ -53,6 +54,16 @@ def check_broker(broker: Broker, name: str) -> None:
     """Raise Refused unless `name` is this node's, or none: that stands for all brokers."""
     if name not in ("", str(broker.node_id)):
         raise Refused(ErrorCode.INVALID_REQUEST, f"broker {name} is not this one, which is {broker.node_id}")
+
+
+def check_topic_name(name: str) -> None:
+    """Raise Refused unless a topic could be called so, as Kafka does before it looks whether there is one."""
+    if not name:
+        raise Refused(ErrorCode.INVALID_REQUEST, "there are no configs of all topics: name one")
+    try:
+        check_topic_untrusted(name, 1)
+    except InvalidTopic as error:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
 
 
 def unknown_resource(resource_type: int) -> Refused:
@@ -93,28 +104,37 @@ async def _alter(broker: Broker, wanted: Alteration, *, validate_only: bool) -> 
         case ResourceType.TOPIC:
             await _alter_topic(broker, wanted, validate_only=validate_only)
         case ResourceType.BROKER:
-            check_broker(broker, wanted.resource_name)
-            for name in wanted.names:
-                row = BROKER_CONFIGS.get(name)
-                message = f"unknown broker config {name}" if row is None else row.refusal()
-                raise Refused(ErrorCode.INVALID_CONFIG, message)
+            await _alter_broker(broker, wanted, validate_only=validate_only)
         case other:
             raise unknown_resource(other)
 
 
 async def _alter_topic(broker: Broker, wanted: Alteration, *, validate_only: bool) -> None:
     name = wanted.resource_name
+    check_topic_name(name)
     topic = broker.cluster.topic(name)
     if topic is None:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
     try:
         if validate_only:
-            wanted.change(topic.configs)
+            wanted.of_topic(topic.configs)
         else:
-            await broker.topics.alter_configs(name, wanted.change)
+            await broker.topics.alter_configs(name, wanted.of_topic)
     except UnknownTopic as error:  # it was deleted this very moment
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(error)) from error
+    except BadRequest as error:
+        raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
     except BadChange as error:
         raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+    except StorageFailure as error:
+        raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+
+async def _alter_broker(broker: Broker, wanted: Alteration, *, validate_only: bool) -> None:
+    check_broker(broker, wanted.resource_name)
+    try:
+        await broker.live_settings.alter(wanted.resource_name, wanted.of_broker, validate_only=validate_only)
+    except BadChange as error:  # INVALID_REQUEST also for a bad value: Kafka's validation of brokers answers so
+        raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
     except StorageFailure as error:
         raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error

@@ -49,7 +49,6 @@ class ErrorCode(IntEnum):
     INVALID_REPLICA_ASSIGNMENT = 39
     INVALID_CONFIG = 40
     INVALID_REQUEST = 42
-    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
     POLICY_VIOLATION = 44
     OUT_OF_ORDER_SEQUENCE_NUMBER = 45
     DUPLICATE_SEQUENCE_NUMBER = 46
@@ -60,6 +59,7 @@ class ErrorCode(IntEnum):
     CONCURRENT_TRANSACTIONS = 51
     TRANSACTION_COORDINATOR_FENCED = 52
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    SECURITY_DISABLED = 54
     OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
     LOG_DIR_NOT_FOUND = 57
@@ -138,9 +138,10 @@ ABORT_REFUSALS: dict[AbortRefusal, ErrorCode] = {
 """What an abort marker that a partition does not take is answered with; all are without effect."""
 
 BAD_BATCHES: dict[BadBatchReason, ErrorCode] = {
-    BadBatchReason.TOO_SHORT: ErrorCode.CORRUPT_MESSAGE,
-    BadBatchReason.BAD_MAGIC: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-    BadBatchReason.LENGTH_MISMATCH: ErrorCode.CORRUPT_MESSAGE,
+    # CORRUPT_MESSAGE has clients send the same bytes again; only a batch that is whole may have suffered on its way.
+    BadBatchReason.TOO_SHORT: ErrorCode.INVALID_RECORD,
+    BadBatchReason.BAD_MAGIC: ErrorCode.INVALID_RECORD,
+    BadBatchReason.LENGTH_MISMATCH: ErrorCode.INVALID_RECORD,
     BadBatchReason.BAD_CRC: ErrorCode.CORRUPT_MESSAGE,
     BadBatchReason.COUNT_MISMATCH: ErrorCode.INVALID_RECORD,
     BadBatchReason.BAD_COMPRESSION: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,

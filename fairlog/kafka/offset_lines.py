@@ -80,14 +80,21 @@ async def check_lines(
 def write_lines(
     writer: Writer, lines: OffsetLines, refused: Mapping[tuple[str, int], ErrorCode], outcome: ErrorCode
 ) -> None:
-    """The answer's array of topics: `outcome` for all partitions but those that were refused alone."""
+    """The answer's array of topics: `outcome` for all partitions but those that were refused alone.
+
+    Whoever may not commit at all is told so of a partition with too long a metadata string, too, as in Kafka, which
+    looks at the sender first; but not of one that does not exist.
+    """
 
     def topic(entry: tuple[str, Sequence[OffsetLine]]) -> None:
         name, partitions = entry
 
         def partition(line: OffsetLine) -> None:
             writer.int32(line.partition)
-            writer.int16(refused.get((name, line.partition), outcome))
+            error = refused.get((name, line.partition), outcome)
+            if error is ErrorCode.OFFSET_METADATA_TOO_LARGE and outcome is not ErrorCode.NONE:
+                error = outcome
+            writer.int16(error)
             writer.end_of_fields()
 
         writer.string(name)

@@ -52,7 +52,7 @@ class Server:
         self._router = Router(broker, ALL)
         self._guests = {guest.opening: guest for guest in guests}
         self._frame_bytes_max = broker.settings.requests.request_bytes_max
-        self._connections_max = broker.settings.requests.connections_max
+        self._broker = broker
         self._budget = FrameBudget()
         self._accepted = 0
         self.statistics = self._router.statistics
@@ -115,15 +115,16 @@ class Server:
         self._accepted += 1
         self.statistics.accepted += 1
         peer = _peer_name(stream.socket)
-        if len(self._connections) >= self._connections_max:
+        connections_max = self._broker.settings.requests.connections_max
+        if len(self._connections) >= connections_max:
             if self._refused == 0:  # once, not for each attempt of clients that try again and again
-                log.warning("too many connections", peer=peer, connections_max=self._connections_max)
+                log.warning("too many connections", peer=peer, connections_max=connections_max)
             self._refused += 1
             self.statistics.refused += 1
             await trio.aclose_forcefully(stream)
             return
         if self._refused:
-            log.info("connections are taken again", refused=self._refused, connections_max=self._connections_max)
+            log.info("connections are taken again", refused=self._refused, connections_max=connections_max)
             self._refused = 0
         # trio sets TCP_NODELAY on every stream.
         for level, option, value in _KEEPALIVE:

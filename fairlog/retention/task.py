@@ -29,6 +29,7 @@ from fairlog import topic_configs
 from fairlog.cluster.interface import ClusterStore, Topic
 from fairlog.config import Settings
 from fairlog.leaders import LocalLeaders
+from fairlog.live_settings import LiveSettings
 from fairlog.retention.cleaner import LogCleaner, Report
 from fairlog.retention.cleaning import KEY_MEMORY_BYTES, SALT_BYTES, Rules
 from fairlog.retention.deletion import Limits, start_within
@@ -50,13 +51,13 @@ class Retention:
     """The background task. `run` is its life; `delete_expired` and `clean` are one round each."""
 
     def __init__(
-        self, cluster: ClusterStore, leaders: LocalLeaders, settings: Settings, now_ms: Callable[[], int]
+        self, cluster: ClusterStore, leaders: LocalLeaders, live: LiveSettings, now_ms: Callable[[], int]
     ) -> None:
         self.statistics = RetentionStatistics()
         self._cluster = cluster
         self._leaders = leaders
         self._data_logs: DataLogs = leaders.data_logs
-        self._settings = settings
+        self._live = live
         self._now_ms = now_ms
         self._limiter = trio.CapacityLimiter(1)
         self._seen: dict[LogId, Offset] = {}
@@ -68,14 +69,18 @@ class Retention:
 
     async def run(self) -> None:
         """Make rounds until cancelled; a cancelled one leaves the rest to the next run."""
-        settings = self._settings.retention
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._every, settings.check_interval_ms, self.delete_expired)
-            nursery.start_soon(self._every, settings.clean_interval_ms, self.clean)
+            nursery.start_soon(self._every, lambda: self._settings.retention.check_interval_ms, self.delete_expired)
+            nursery.start_soon(self._every, lambda: self._settings.retention.clean_interval_ms, self.clean)
 
-    async def _every(self, interval_ms: int, make_round: Callable[[], Awaitable[None]]) -> None:
+    @property
+    def _settings(self) -> Settings:
+        """As they are now; some may change between two rounds, or within one."""
+        return self._live.current
+
+    async def _every(self, interval_ms: Callable[[], int], make_round: Callable[[], Awaitable[None]]) -> None:
         while True:
-            await trio.sleep(interval_ms / 1000)
+            await self._sleep(interval_ms)
             if self._leaders.failure is None:
                 try:
                     await make_round()
@@ -84,6 +89,13 @@ class Retention:
                     logger.warning("retention postponed", reason=str(failure))
                 except StorageFailure as failure:
                     self._leaders.refuse_writes(str(failure))
+
+    async def _sleep(self, interval_ms: Callable[[], int]) -> None:
+        """Sleep for the interval. One that changes meanwhile counts from where the sleep began."""
+        began = trio.current_time()
+        while (until := began + interval_ms() / 1000) > trio.current_time():
+            with trio.move_on_at(until):
+                await self._live.wait_changed()
 
     # --- by age and size ------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from aiokafka.admin.new_partitions import NewPartitions as AioNewPartitions
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import (
+    AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
@@ -245,13 +246,54 @@ def test_records_get_the_nodes_time_if_their_topic_says_so(
         assert raw_client.list_offset(topic, 0, before_ms)[1] == 0
 
 
-def test_confluent_is_told_what_is_not_served(confluent: AdminClient) -> None:
-    """ACLs are not advertised: the client itself says that the broker has none, and no connection is lost."""
+def test_config_of_a_broker_changed_at_run_time_holds_at_once_and_over_a_restart(
+    fresh_node: Callable[..., NodeProcess],
+) -> None:
+    """The largest batch that the node takes, set for this broker; what is read-only is refused by name."""
+    node = fresh_node()
+    admin = AdminClient({"bootstrap.servers": node.address})
+
+    def of_broker(*entries: ConfigEntry) -> ConfigResource:
+        return ConfigResource(ResourceType.BROKER, "1", incremental_configs=list(entries))
+
+    def shown() -> tuple[str, int]:
+        configs = done(admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]))
+        return configs["message.max.bytes"].value, configs["message.max.bytes"].source
+
+    def send(size: int) -> None:
+        with CONFLUENT.producer(node.address) as producer:
+            producer.send("t", 0, bytes(size))
+            producer.flush()
+
+    done(admin.create_topics([NewTopic("t", 1)]))
+    done(admin.incremental_alter_configs([of_broker(entry("message.max.bytes", SET, "2000"))]))
+    for _ in range(2):
+        assert shown() == ("2000", ConfigSource.DYNAMIC_BROKER_CONFIG.value)
+        send(1_000)
+        with pytest.raises(ClientError, match=r"MSG_SIZE_TOO_LARGE|too large"):
+            send(3_000)
+        node.stop()
+        node.start()
+        admin = AdminClient({"bootstrap.servers": node.address})
+    with pytest.raises(KafkaException, match=r"num\.partitions of a broker is read-only"):
+        done(admin.incremental_alter_configs([of_broker(entry("num.partitions", SET, "5"))]))
+    done(admin.incremental_alter_configs([of_broker(entry("message.max.bytes", DELETE))]))
+    assert shown() == ("1048588", ConfigSource.DEFAULT_CONFIG.value)
+    send(3_000)
+
+
+def test_confluent_is_told_that_there_is_no_authorizer(confluent: AdminClient) -> None:
+    """As by a broker of Kafka that has none. Of a description librdkafka drops the error, and shows no ACLs."""
     anything = AclBindingFilter(
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )
-    with pytest.raises(KafkaException, match="_UNSUPPORTED_FEATURE"):
-        confluent.describe_acls(anything).result(timeout=WAIT_S)
+    assert confluent.describe_acls(anything).result(timeout=WAIT_S) == []
+    allowed = AclOperation.READ, AclPermissionType.ALLOW
+    binding = AclBinding(ResourceType.TOPIC, "t", ResourcePatternType.LITERAL, "User:a", "*", *allowed)
+    with pytest.raises(KafkaException, match="SECURITY_DISABLED"):
+        confluent.create_acls([binding])[binding].result(timeout=WAIT_S)
+    with pytest.raises(KafkaException, match="SECURITY_DISABLED"):
+        confluent.delete_acls([anything])[anything].result(timeout=WAIT_S)
 
 
 # --- kafka-python ----------------------------------------------------------------------------------

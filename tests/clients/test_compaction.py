@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import aiokafka
 import pytest
+from confluent_kafka import KafkaError, Message, Producer
 
 from scripts.node_process import NodeProcess
 from tests.clients.committed_readers import READERS
@@ -247,6 +248,27 @@ def test_record_without_a_key_is_refused_by_a_compacted_topic(compacting_node: N
     with client.producer(node.address) as producer, pytest.raises(ClientError):
         send()
     assert read_with_confluent(node.address, topic, 0) == []
+
+
+def test_records_to_blame_are_told_from_the_others_of_their_batch(compacting_node: NodeProcess) -> None:
+    """librdkafka fails the others with another error: sent again on their own, they would be taken.
+
+    It does so if at least two records are to blame, and gives all of the batch one error otherwise.
+    """
+    topic, errors = make_compacted(compacting_node), list[tuple[bytes, str]]()
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        assert error is not None
+        errors.append((message.value() or b"", error.name()))
+
+    producer = Producer({"bootstrap.servers": compacting_node.address, "linger.ms": 1000})
+    for number in range(10):
+        key = None if number in (3, 7) else b"key"
+        producer.produce(topic, str(number).encode(), key, partition=0, on_delivery=delivered)
+    assert producer.flush(WAIT_S) == 0
+    others = {str(number).encode() for number in range(10) if number not in (3, 7)}
+    assert [value for value, name in errors if name == "INVALID_RECORD"] == [b"3", b"7"]
+    assert {value for value, name in errors if name == "_INVALID_DIFFERENT_RECORD"} == others
 
 
 def test_records_too_old_are_gone_and_a_consumer_is_reset(fresh_node: FreshNode, client: ClientKind) -> None:

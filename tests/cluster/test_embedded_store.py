@@ -148,6 +148,20 @@ async def test_topic_configs_set_replace_those_before_also_after_a_restart(open_
     assert list(open_store().topics()) == [after]
 
 
+async def test_configs_of_brokers_are_kept_also_over_a_restart(open_store: OpenStore) -> None:
+    """Each broker's apart from those of all; the last that was set counts as a whole."""
+    store = open_store()
+    assert store.broker_configs("1") == {}
+    await store.set_broker_configs("", {"log.retention.ms": "5"})
+    await store.set_broker_configs("1", {"log.retention.ms": "6", "max.connections": "7"})
+    await store.set_broker_configs("1", {"max.connections": "8"})
+    for each in (store, open_store()):
+        assert (each.broker_configs(""), each.broker_configs("1")) == (
+            {"log.retention.ms": "5"},
+            {"max.connections": "8"},
+        )
+
+
 async def test_partitions_added_are_led_here_also_after_a_restart(open_store: OpenStore) -> None:
     """Old logs stay what they are, new ones come behind them."""
     store = open_store()

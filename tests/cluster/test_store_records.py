@@ -98,6 +98,24 @@ def test_topic_record_of_arbitrary_bytes_is_read_or_corrupt(value: bytes) -> Non
         records.decode_topic(records.topic_key(OLD.topic_id), value)
 
 
+@given(
+    by_resource=st.dictionaries(
+        st.sampled_from(["", "1", "2147483647"]), st.dictionaries(st.text(max_size=9), st.text(max_size=9))
+    )
+)
+def test_configs_of_brokers_read_back_as_they_were(by_resource: dict[str, dict[str, str]]) -> None:
+    """Encoding loses nothing, and what belongs to others is left alone."""
+    content = {records.broker_key(each): records.encode_broker_configs(by_resource[each]) for each in by_resource}
+    assert records.decode_broker_configs(content | {b"starts": b"\x01", b"brokers": b"\xff"}) == by_resource
+
+
+@given(value=st.binary(max_size=60))
+def test_configs_of_brokers_of_arbitrary_bytes_are_read_or_corrupt(value: bytes) -> None:
+    """As with topics."""
+    with contextlib.suppress(CorruptStorage):
+        records.decode_broker_configs({records.broker_key("1"): value})
+
+
 @pytest.mark.parametrize("value", [b"", b"\xff", b"\x80", b"\x20", b"\x61a"])
 def test_count_that_is_none_is_corrupt(value: bytes) -> None:
     """A count that cannot be read is never taken for 0."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from fairlog.broker_configs import BROKER_CONFIGS, BrokerConfig
-from fairlog.config import KEYS, Settings, load
+from fairlog.broker_configs import BROKER_CONFIGS, BrokerConfig, settings_with
+from fairlog.config import KEYS, ConfigError, Settings, load
 
 
 def value(name: str, settings: Settings) -> str | None:
@@ -22,6 +24,7 @@ def test_broker_config_row_is_complete(row: BrokerConfig) -> None:
     assert row.doc.endswith(".")
     assert row.setting is None or row.setting in KEYS
     assert row.name in row.refusal()
+    assert not row.dynamic or row.setting is not None
 
 
 def test_broker_configs_show_the_settings_of_the_node() -> None:
@@ -56,6 +59,46 @@ def test_broker_configs_show_the_settings_of_the_node() -> None:
     assert BROKER_CONFIGS["num.partitions"].default == "1"
 
 
+def test_broker_configs_have_the_names_that_admin_tools_look_for() -> None:
+    """Of groups, offsets, transactions and compaction: with the values that hold here."""
+    settings = with_settings(groups__members_max=7, offsets__retention_minutes=60, data_dir="/data")
+    expected = {
+        "group.initial.rebalance.delay.ms": "200",
+        "group.max.session.timeout.ms": "1800000",
+        "group.max.size": "7",
+        "group.min.session.timeout.ms": "6000",
+        "log.cleaner.backoff.ms": "15000",
+        "log.cleaner.dedupe.buffer.size": "134217728",
+        "log.cleaner.enable": "true",
+        "log.cleaner.threads": "1",
+        "log.dirs": "/data",
+        "log.retention.check.interval.ms": "300000",
+        "offset.metadata.max.bytes": "4096",
+        "offsets.retention.check.interval.ms": "600000",
+        "offsets.retention.minutes": "60",
+        "sasl.enabled.mechanisms": "",
+        "transaction.partition.verification.enable": "true",
+    }
+    assert {name: value(name, settings) for name in expected} == expected
+
+
+@pytest.mark.parametrize("row", [row for row in BROKER_CONFIGS.values() if row.dynamic], ids=lambda row: row.name)
+def test_dynamic_config_is_put_on_top_of_the_settings(row: BrokerConfig) -> None:
+    """The stronger layer counts, nothing else changes, and what is shown is what was set."""
+    weaker, stronger = {row.name: str(64 << 20)}, {row.name: str(32 << 20)}
+    of_start = with_settings(requests__request_bytes_max=128 << 20, journal__segment_bytes_max=256 << 20)
+    settings = settings_with(of_start, weaker, stronger)
+    assert row.value(settings) == str(32 << 20)
+    assert settings_with(settings, {row.name: row.value(of_start) or ""}) == of_start
+
+
+@pytest.mark.parametrize("name", ["num.partitions", "delete.topic.enable", "no.such.config"])
+def test_config_that_is_not_dynamic_is_not_put_on_top(name: str) -> None:
+    """A store that says so was written by a program that knew more; it is not passed over."""
+    with pytest.raises(ConfigError, match=f"{name} of a broker cannot be changed at run time"):
+        settings_with(Settings(), {name: "1"})
+
+
 def test_retention_in_hours_is_shown_only_if_it_is_whole_hours() -> None:
     """Half an hour is not 0 hours, and no limit is no limit in any unit."""
     half = with_settings(topics__retention_ms=1_800_000)
@@ -65,8 +108,16 @@ def test_retention_in_hours_is_shown_only_if_it_is_whole_hours() -> None:
 
 
 def test_broker_config_says_what_to_set_instead() -> None:
-    """Nothing of a broker is altered at run time."""
+    """Of what is not changed at run time."""
     assert BROKER_CONFIGS["num.partitions"].refusal() == (
         "num.partitions of a broker is read-only: set topics.partitions_default for its next start"
     )
     assert BROKER_CONFIGS["delete.topic.enable"].refusal() == "delete.topic.enable of a broker is read-only"
+
+
+def test_compatibility_page_has_the_configs_that_can_be_changed() -> None:
+    """With the settings that they are."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    table = page.partition("| config | setting |\n|---|---|\n")[2].partition("\n\n")[0].splitlines()
+    rows = [f"| `{row.name}` | `{row.setting}`" for row in BROKER_CONFIGS.values() if row.dynamic]
+    assert [line.partition(";")[0].rstrip(" |") for line in table] == rows

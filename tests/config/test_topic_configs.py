@@ -104,13 +104,13 @@ def test_ratio_is_allowed_from_0_to_1(value: float) -> None:
 
 @given(items=st.lists(st.sampled_from(["delete", "compact", " delete", "compact ", "shred", ""]), max_size=4))
 def test_cleanup_policy_is_a_list_of_known_words(items: list[str]) -> None:
-    """In any order and with spaces around; an empty list is not one."""
-    allowed = bool(items) and {item.strip() for item in items} <= {"delete", "compact"}
+    """In any order and with spaces around, or an empty list; nothing between two commas is no word."""
     value = ",".join(items)
+    allowed = not value or {item.strip() for item in items} <= {"delete", "compact"}
     assert TOPIC_CONFIGS["cleanup.policy"].values.allows(value) == allowed
     if allowed:
         assert {each.value for each in topic_configs.cleanup_policies(topic(cleanup_policy=value), SETTINGS)} == {
-            item.strip() for item in items
+            item.strip() for item in items if value
         }
 
 
@@ -226,18 +226,35 @@ def test_list_is_changed_item_by_item_from_the_default_on() -> None:
     assert changed(appended, [change(APPEND, "cleanup.policy", " compact")], SETTINGS) == appended
 
 
+def test_list_may_become_empty_and_be_filled_again() -> None:
+    """A topic without a cleanup policy keeps all its records, as in Kafka."""
+    empty = changed({}, [change(SUBTRACT, "cleanup.policy", "delete")], SETTINGS)
+    assert empty == {"cleanup.policy": ""}
+    assert topic_configs.cleanup_policies(topic_with(empty), SETTINGS) == frozenset()
+    assert not topic_configs.is_compacted(topic_with(empty))
+    assert changed(empty, [change(APPEND, "cleanup.policy", "compact")], SETTINGS) == {"cleanup.policy": "compact"}
+    assert replaced({}, [("cleanup.policy", "")]) == {"cleanup.policy": ""}
+
+
+def test_config_that_does_not_exist_can_be_deleted() -> None:
+    """As in Kafka: whoever copies configs from a newer cluster deletes those that it has only there."""
+    own = {"retention.ms": "5"}
+    unknown = change(DELETE, "errors.deadletterqueue.group.enable")
+    assert changed(own, [unknown, change(SET, "flush.ms", "1")], SETTINGS) == {"retention.ms": "5", "flush.ms": "1"}
+
+
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
         (change(SET, "retention.hours", "1"), "unknown topic config retention.hours"),
-        (change(DELETE, "retention.hours"), "unknown topic config retention.hours"),
         (change(SET, "retention.ms", "soon"), "retention.ms=soon is not a value"),
         (change(SET, "retention.ms"), "retention.ms is given no value"),
         (change(APPEND, "retention.ms", "1"), "retention.ms is not a list"),
         (change(SUBTRACT, "segment.ms", "1"), "segment.ms is not a list"),
         (change(APPEND, "cleanup.policy"), "cleanup.policy is given no value"),
         (change(APPEND, "cleanup.policy", "shred"), "cleanup.policy=delete,shred is not a value"),
-        (change(SUBTRACT, "cleanup.policy", "delete"), "cleanup.policy= is not a value"),
+        (change(APPEND, "cleanup.policy", "delete,,"), "cleanup.policy=delete, is not a value"),
+        (change(APPEND, "retention.hours", "1"), "unknown topic config retention.hours"),
         (change(SET, "flush.ms", "2"), "flush.ms is named more than once"),
         (change(SET, "min.compaction.lag.ms", "9"), "min.compaction.lag.ms=9 is above max.compaction.lag.ms=5"),
     ],
@@ -305,6 +322,7 @@ def test_topic_is_made_with_the_nodes_mode_unless_it_names_one() -> None:
     assert topic_configs.with_fixed({"fairlog.transactions": "journal"}, settings) == {
         "fairlog.transactions": "journal"
     }
+    assert topic_configs.with_fixed({"retention.ms": "5"}, SETTINGS) == {"retention.ms": "5"}
 
 
 names = st.sampled_from([*list(TOPIC_CONFIGS), "no.such.config"])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import tomllib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 from datalog.batch import BadBatch, check_crc, parse_batch_header_untrusted, parse_stored_header
 from datalog.decoding import decode_records_untrusted
 from datalog.decompress import CodecMissing, UnreadableRecords
-from datalog.keyed import open_batch, why_not_keyed_untrusted, without
+from datalog.keyed import RECORDS_TOLD_MAX, open_batch, why_not_keyed_untrusted, without
 from datalog.records import RECORDS_MAX
 from tests.datalog.batches import batch, keyed_batch
 
@@ -40,7 +43,6 @@ CODECS: dict[str, tuple[int, Callable[[Any, bytes], bytes]]] = {
 @pytest.mark.parametrize("name", CODECS)
 def test_batch_thinned_out_reads_as_before_without_what_went(name: str) -> None:
     """Offsets, timestamps, keys, values, producer and codec are kept; CRC, count and max timestamp are new."""
-    cramjam = pytest.importorskip("cramjam")
     attributes, compress = CODECS[name]
     data = bytes(
         keyed_batch(
@@ -93,7 +95,6 @@ def test_batch_thinned_out_keeps_the_chosen_records_bytes(chosen: list[bool]) ->
 
 def test_lz4_blocks_written_are_independent() -> None:
     """Java's client refuses frames whose blocks lean on each other; the fifth bit of the frame's flags says so."""
-    cramjam = pytest.importorskip("cramjam")
     payload = CODECS["lz4"][1]
     data = keyed_batch(0, [(b"k", b"v" * 300_000)] * 2, attributes=3, compress=lambda plain: payload(cramjam, plain))
     opened = open_batch(bytes(data))
@@ -103,8 +104,7 @@ def test_lz4_blocks_written_are_independent() -> None:
 
 
 def test_batch_of_a_missing_codec_is_unreadable_and_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the package nothing is known of the records: compaction keeps them, and producers may send them."""
-    cramjam = pytest.importorskip("cramjam")
+    """Where the package does not load, compaction keeps the records as they are, and producers may send them."""
     data = bytes(keyed_batch(0, PAIRS, attributes=4, compress=lambda plain: CODECS["zstd"][1](cramjam, plain)))
 
     def not_installed(name: str) -> None:
@@ -114,6 +114,12 @@ def test_batch_of_a_missing_codec_is_unreadable_and_taken(monkeypatch: pytest.Mo
     with pytest.raises(CodecMissing, match="zstd"):
         open_batch(data)
     assert why_not_keyed_untrusted(data) is None
+
+
+def test_codecs_of_every_topic_are_in_the_default_install() -> None:
+    """Any producer may compress as it likes, so compacting must not depend on an extra."""
+    project = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert any(each.startswith("cramjam") for each in project["project"]["dependencies"])
 
 
 def test_batch_of_keyed_records_is_taken() -> None:
@@ -139,7 +145,17 @@ def test_batch_that_compaction_could_not_judge_is_not_taken(data: bytearray, rea
     """A compacted topic takes what can be compacted, and says why not."""
     problem = why_not_keyed_untrusted(data)
     assert problem is not None
-    assert reason in problem
+    assert reason in problem.reason
+
+
+def test_records_without_a_key_are_named() -> None:
+    """By their place in the batch; of many only the first thousand."""
+    few = why_not_keyed_untrusted(keyed_batch(0, [(None, b"v"), (b"k", b"v"), (None, None)]))
+    assert few is not None
+    assert few.records == (0, 2)
+    many = why_not_keyed_untrusted(keyed_batch(0, [(None, b"v")] * 1_500))
+    assert many is not None
+    assert many.records == tuple(range(RECORDS_TOLD_MAX))
 
 
 def test_batch_with_a_timestamp_beyond_64_bits_is_unreadable() -> None:

@@ -81,6 +81,9 @@ def example_fields(key: int) -> dict[str, Any]:
         topics=[marker.WritableTxnMarkerTopic(name="t", partition_indexes=[0])],
         coordinator_epoch=0,
     )
+    allowed = {"operation": 3, "permission_type": 3}
+    acl = {"resource_type": 2, "resource_name": "t", "principal": "User:a", "host": "*", **allowed}
+    acl_filter = {"resource_name_filter": "t", "principal_filter": None, "host_filter": None, **allowed}
     adding = {"v3_and_below_transactional_id": "tx", "v3_and_below_producer_id": 1, "v3_and_below_producer_epoch": 0}
     member = {"group_id": "g", "member_id": "", "group_instance_id": "i"}
     joining = consumer.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"m")
@@ -149,6 +152,9 @@ def example_fields(key: int) -> dict[str, Any]:
         },
         23: {"replica_id": -1, "topics": [epoch.OffsetForLeaderTopic(topic="t", partitions=[asked_epoch])]},
         27: {"markers": [written]},
+        29: {"resource_type_filter": 2, **acl_filter},
+        30: {"creations": [admin.CreateAclsRequest.AclCreation(**acl)]},
+        31: {"filters": [admin.DeleteAclsRequest.DeleteAclsFilter(resource_type_filter=2, **acl_filter)]},
         32: {
             "resources": [described(**topic_t, configuration_keys=["flush.ms"])],
             "include_synonyms": True,

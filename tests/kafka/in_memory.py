@@ -47,6 +47,7 @@ from fairlog.groups.offset_index import Partition
 from fairlog.groups.offset_values import CommitUnderWay, FetchedOffset, NewOffset, Sender, TransactionalProducer
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
+from fairlog.live_settings import LiveSettings
 from fairlog_types import (
     JournalPosition,
     LeaderEpoch,
@@ -71,13 +72,23 @@ class MemoryCluster:
         self.generation = 0
         self.by_name: dict[str, Topic] = {}
         self.features = FeatureLevels(FEATURES, {}, 1 << 24)
-        self.failure: StorageFailure | None = None
+        self.of_brokers: dict[str, Mapping[str, str]] = {}
+        self.failure: Exception | None = None
 
     def topics(self) -> Sequence[Topic]:
         return [self.by_name[name] for name in sorted(self.by_name)]
 
     def topic(self, name: str) -> Topic | None:
         return self.by_name.get(name)
+
+    def broker_configs(self, resource: str) -> Mapping[str, str]:
+        return self.of_brokers.get(resource, {})
+
+    async def set_broker_configs(self, resource: str, configs: Mapping[str, str]) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        self.of_brokers[resource] = dict(configs)
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         return next((topic for topic in self.by_name.values() if topic.topic_id == topic_id), None)
@@ -535,7 +546,7 @@ class Memory:
             self.leaders,
             self.data_logs,  # type: ignore[arg-type]
             self.coordinator,
-            self.settings,
+            LiveSettings(self.settings, self.cluster),  # type: ignore[arg-type]
             Address("broker.example", 9092),
             self.offsets,
             self.groups,

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from kafka.protocol.admin import AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest
+from kafka.protocol.admin import (
+    AlterConfigsRequest,
+    CreateTopicsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
 from kafka.protocol.producer import ProduceRequest
 
 from fairlog.broker_configs import BROKER_CONFIGS
@@ -12,11 +17,20 @@ from fairlog.kafka.handlers import api_32_describe_configs, api_33_alter_configs
 from fairlog.topic_configs import TOPIC_CONFIGS
 from fairlog_types import StorageFailure
 
-PRODUCE, DESCRIBE, ALTER, INCREMENTAL = 0, 32, 33, 44
+PRODUCE, CREATE, DESCRIBE, ALTER, INCREMENTAL = 0, 19, 32, 33, 44
 Topic = ProduceRequest.TopicProduceData
 TOPIC, BROKER, LOGGER = 2, 4, 8
 NODE = "7"
 OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5
+SET_FOR_BROKER, SET_FOR_ALL = 2, 3
+DYNAMIC = {
+    "log.cleaner.backoff.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "log.retention.bytes",
+    "log.retention.ms",
+    "max.connections",
+    "message.max.bytes",
+}
 SET, DELETE, APPEND, SUBTRACT = range(4)
 LONG, LIST = 5, 7
 
@@ -85,12 +99,12 @@ async def test_topic_shows_all_its_configs_with_their_sources(ask, memory, versi
 
 @versions(api_32_describe_configs)
 async def test_broker_shows_its_settings_under_kafkas_names(ask, memory, version):
-    """Read-only; what differs from the default is told to be a setting."""
+    """Read-only but for what can be changed at run time; what differs from the default is told to be a setting."""
     memory.configure(partitions_default=3)
     (line,) = (await ask(DESCRIBE, version, **describe((BROKER, NODE, None)))).results
     shown = {config.name: config for config in line.configs}
     assert list(shown) == list(BROKER_CONFIGS)
-    assert all(config.read_only for config in shown.values())
+    assert {config.name for config in shown.values() if not config.read_only} == DYNAMIC
     assert (shown["num.partitions"].value, shown["num.partitions"].config_source) == ("3", OF_BROKER)
     assert (shown["message.max.bytes"].value, shown["message.max.bytes"].config_source) == ("1048588", DEFAULT)
     assert shown["advertised.listeners"].value is None
@@ -118,6 +132,37 @@ async def test_config_shows_where_else_its_value_could_come_from(ask, memory, ve
             ("log.retention.ms", "604800000", DEFAULT),
         ],
     }
+
+
+@versions(api_32_describe_configs)
+@pytest.mark.parametrize(
+    ("setting", "named", "setting_later", "shown"),
+    [
+        ("journal", None, "journal", ("journal", DEFAULT)),
+        ("journal", None, "markers", ("journal", DEFAULT)),
+        ("journal", "journal", "journal", ("journal", OF_TOPIC)),
+        ("journal", "markers", "journal", ("markers", OF_TOPIC)),
+        ("markers", None, "markers", ("markers", OF_BROKER)),
+        ("markers", None, "journal", ("markers", OF_TOPIC)),
+        ("markers", "journal", "markers", ("journal", OF_TOPIC)),
+    ],
+)
+async def test_mode_of_a_topic_is_an_override_only_if_its_client_has_set_it(
+    ask, memory, version, setting, named, setting_later, shown
+):
+    """What the node's setting has given a topic is no config of its own: tools would copy it, or take it away."""
+    memory.configure(transactions=setting)
+    config = CreateTopicsRequest.CreatableTopic.CreatableTopicConfig
+    configs = [] if named is None else [config(name="fairlog.transactions", value=named)]
+    new = CreateTopicsRequest.CreatableTopic(
+        "t", num_partitions=1, replication_factor=1, assignments=[], configs=configs
+    )
+    await ask(CREATE, 7, topics=[new], timeout_ms=1000, validate_only=False)
+    memory.configure(transactions=setting_later)
+    (line,) = (await ask(DESCRIBE, version, **describe((TOPIC, "t", ["fairlog.transactions"]), synonyms=True))).results
+    ((found, source, synonyms),) = [(c.value, c.config_source, c.synonyms) for c in line.configs]
+    assert (found, source) == shown
+    assert (synonyms[0].value, synonyms[0].source) == shown
 
 
 @versions(api_32_describe_configs)
@@ -179,7 +224,7 @@ async def test_one_bad_config_refuses_its_resource_and_no_other(ask, memory, ver
     assert told(answer) == [
         (ErrorCode.INVALID_CONFIG, "unknown topic config retention"),
         (
-            ErrorCode.INVALID_CONFIG,
+            ErrorCode.INVALID_REQUEST,
             "retention.ms is given no value: leave it out, or delete it, to go back to its default",
         ),
         (ErrorCode.NONE, None),
@@ -190,25 +235,27 @@ async def test_one_bad_config_refuses_its_resource_and_no_other(ask, memory, ver
 
 
 @versions(api_33_alter_configs)
-async def test_brokers_configs_are_read_only(ask, version):
+async def test_most_configs_of_a_broker_are_read_only(ask, version):
     """The refusal says what to set instead; an unknown name is refused as such, and so is another broker."""
     answer = await ask(
         ALTER,
         version,
         **alter(
             (BROKER, NODE, {"num.partitions": "5"}),
-            (BROKER, "", {"log.cleaner.threads": "5"}),
+            (BROKER, "", {"log.cleaner.thread": "5"}),
             (BROKER, "8", {}),
+            (BROKER, "07", {}),
             (LOGGER, NODE, {}),
         ),
     )
     assert told(answer) == [
         (
-            ErrorCode.INVALID_CONFIG,
+            ErrorCode.INVALID_REQUEST,
             "num.partitions of a broker is read-only: set topics.partitions_default for its next start",
         ),
-        (ErrorCode.INVALID_CONFIG, "unknown broker config log.cleaner.threads"),
+        (ErrorCode.INVALID_REQUEST, "unknown broker config log.cleaner.thread"),
         (ErrorCode.INVALID_REQUEST, "broker 8 is not this one, which is 7"),
+        (ErrorCode.INVALID_REQUEST, "broker 07 is not this one, which is 7"),
         (ErrorCode.INVALID_REQUEST, "resources of type 8 have no configs here"),
     ]
 
@@ -234,6 +281,40 @@ async def test_configs_changed_one_by_one_leave_the_others(ask, memory, version)
     changes = [("cleanup.policy", SUBTRACT, "delete")]
     assert told(await ask(INCREMENTAL, version, **change((TOPIC, "t", changes)))) == [(0, None)]
     assert memory.cluster.by_name["t"].configs["cleanup.policy"] == "compact"
+
+
+@versions(api_44_incremental_alter_configs)
+async def test_deleting_a_config_that_does_not_exist_succeeds(ask, memory, version):
+    """MirrorMaker deletes on its target what only the source knows; one such name must not refuse the rest."""
+    memory.topics.create_now("t", configs={"flush.ms": "1"})
+    changes = [("errors.deadletterqueue.group.enable", DELETE, None), ("retention.ms", SET, "5")]
+    assert told(await ask(INCREMENTAL, version, **change((TOPIC, "t", changes)))) == [(0, None)]
+    assert memory.cluster.by_name["t"].configs == {"flush.ms": "1", "retention.ms": "5"}
+
+
+@versions(api_44_incremental_alter_configs)
+async def test_cleanup_policy_can_be_emptied(ask, memory, version):
+    """By taking away its only item, or set so; it is shown as it is."""
+    memory.topics.create_now("t")
+    memory.topics.create_now("u")
+    answer = await ask(
+        INCREMENTAL,
+        version,
+        **change((TOPIC, "t", [("cleanup.policy", SUBTRACT, "delete")]), (TOPIC, "u", [("cleanup.policy", SET, "")])),
+    )
+    assert told(answer) == [(0, None), (0, None)]
+    shown = await ask(DESCRIBE, 4, **describe((TOPIC, "t", ["cleanup.policy"]), (TOPIC, "u", ["cleanup.policy"])))
+    assert [(c.value, c.config_source) for line in shown.results for c in line.configs] == [("", OF_TOPIC)] * 2
+
+
+@versions(api_44_incremental_alter_configs)
+async def test_change_that_is_not_clear_is_an_invalid_request(ask, memory, version):
+    """A name twice, or without a value: Kafka finds fault with the request, not with the config."""
+    memory.topics.create_now("t")
+    memory.topics.create_now("u")
+    twice, without = [("flush.ms", SET, "1"), ("flush.ms", DELETE, None)], [("flush.ms", SET, None)]
+    answer = await ask(INCREMENTAL, version, **change((TOPIC, "t", twice), (TOPIC, "u", without)))
+    assert [code for code, _ in told(answer)] == [ErrorCode.INVALID_REQUEST] * 2
 
 
 @versions(api_44_incremental_alter_configs)
@@ -264,7 +345,7 @@ async def test_one_bad_change_refuses_its_topic_as_a_whole(ask, memory, version)
             (TOPIC, "a", [good, ("retention.ms", APPEND, "1")]),
             (TOPIC, "b", [good, ("retention.ms", 4, "1")]),
             (TOPIC, "c", [good]),
-            (BROKER, NODE, [("num.partitions", DELETE, None)]),
+            (BROKER, NODE, [("num.partitions", SET, "5")]),
             (TOPIC, "c", [good]),
         ),
     )
@@ -273,11 +354,105 @@ async def test_one_bad_change_refuses_its_topic_as_a_whole(ask, memory, version)
         (ErrorCode.INVALID_REQUEST, "retention.ms: there is no operation 4"),
         (ErrorCode.INVALID_REQUEST, "the request names this resource more than once"),
         (
-            ErrorCode.INVALID_CONFIG,
+            ErrorCode.INVALID_REQUEST,
             "num.partitions of a broker is read-only: set topics.partitions_default for its next start",
         ),
     ]
     assert not any(topic.configs for topic in memory.cluster.by_name.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("", ErrorCode.INVALID_REQUEST),
+        ("no spaces please", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+async def test_configs_of_what_cannot_be_a_topic_have_kafkas_errors(ask, name, error):
+    """A name that no topic can have is told from one that no topic has, by all three requests."""
+    asked = [
+        (await ask(DESCRIBE, 4, **describe((TOPIC, name, None)))).results,
+        (await ask(ALTER, 2, **alter((TOPIC, name, {})))).responses,
+        (await ask(INCREMENTAL, 1, **change((TOPIC, name, [])))).responses,
+    ]
+    assert [line.error_code for (line,) in asked] == [error] * 3
+
+
+# --- of brokers ------------------------------------------------------------------------------------
+
+
+async def sources(ask, resource, *names):
+    (line,) = (await ask(DESCRIBE, 4, **describe((*resource, list(names)), synonyms=True))).results
+    return {config.name: [(s.name, s.value, s.source) for s in config.synonyms] for config in line.configs}
+
+
+@versions(api_44_incremental_alter_configs)
+async def test_dynamic_config_is_set_for_the_broker_and_for_all(ask, memory, version):
+    """The broker's own goes before that of all, and both before the node's setting; topics without their own follow."""
+    memory.configure(retention_ms=5)
+    memory.topics.create_now("t")
+    changes = (BROKER, "", [("log.retention.ms", SET, "6")]), (BROKER, NODE, [("log.retention.ms", SET, "7")])
+    assert told(await ask(INCREMENTAL, version, **change(*changes))) == [(0, None)] * 2
+    assert memory.broker.settings.topics.retention_ms == 7
+    expected = [
+        ("log.retention.ms", "7", SET_FOR_BROKER),
+        ("log.retention.ms", "6", SET_FOR_ALL),
+        ("log.retention.ms", "5", OF_BROKER),
+        ("log.retention.ms", "604800000", DEFAULT),
+    ]
+    assert await sources(ask, (BROKER, NODE), "log.retention.ms") == {"log.retention.ms": expected}
+    assert await sources(ask, (TOPIC, "t"), "retention.ms") == {"retention.ms": expected}
+    assert await sources(ask, (BROKER, "")) == {"log.retention.ms": expected[1:2]}
+    back = (BROKER, NODE, [("log.retention.ms", DELETE, None), ("no.such", DELETE, None)])
+    assert told(await ask(INCREMENTAL, version, **change(back))) == [(0, None)]
+    assert memory.broker.settings.topics.retention_ms == 6
+    assert told(await ask(ALTER, 2, **alter((BROKER, "", {"message.max.bytes": "5000"})))) == [(0, None)]
+    settings = memory.broker.settings
+    assert (settings.topics.retention_ms, settings.requests.message_bytes_max) == (5, 5000)
+
+
+@pytest.mark.parametrize(
+    ("config", "operation", "value", "words"),
+    [
+        ("log.cleaner.backoff.ms", SET, "0", "a whole number of at least 1 is needed"),
+        ("log.cleaner.backoff.ms", SET, "soon", "a whole number of at least 1 is needed"),
+        ("log.cleaner.backoff.ms", APPEND, "1", "is not a list"),
+        ("log.cleaner.backoff.ms", SET, None, "is given no value"),
+        ("message.max.bytes", SET, "2000000000", "is above requests.request_bytes_max"),
+        ("log.retention.hours", SET, "1", "read-only: set topics.retention_ms"),
+        ("background.threads", SET, "9", "unknown broker config background.threads"),
+    ],
+)
+@pytest.mark.parametrize("resource", ["", NODE])
+async def test_config_of_a_broker_that_cannot_be_so_is_refused(ask, memory, resource, config, operation, value, words):
+    """By name, and nothing beside it is changed."""
+    changes = [("max.connections", SET, "5"), (config, operation, value)]
+    ((error, message),) = told(await ask(INCREMENTAL, 1, **change((BROKER, resource, changes))))
+    assert error == ErrorCode.INVALID_REQUEST
+    assert config in message
+    assert words in message
+    assert memory.cluster.of_brokers == {}
+
+
+async def test_config_of_a_broker_validated_only_stays(ask, memory):
+    """And the answer is what it would be."""
+    good, bad = [("max.connections", SET, "5")], [("max.connections", SET, "-5")]
+    for changes, error in ((good, 0), (bad, ErrorCode.INVALID_REQUEST)):
+        answer = await ask(INCREMENTAL, 1, **change((BROKER, NODE, changes), validate_only=True))
+        assert [code for code, _ in told(answer)] == [error]
+    assert memory.cluster.of_brokers == {}
+
+
+async def test_config_of_a_broker_is_not_changed_on_a_failed_disk(ask, memory):
+    """Neither for the next start, nor now."""
+    memory.cluster.failure = StorageFailure("no space left on device")
+    answer = await ask(INCREMENTAL, 1, **change((BROKER, NODE, [("max.connections", SET, "5")])))
+    assert told(answer) == [(ErrorCode.KAFKA_STORAGE_ERROR, "no space left on device")]
+    assert memory.broker.settings.requests.connections_max == 1000
+
+
+# --- what both do ----------------------------------------------------------------------------------
 
 
 async def test_change_on_a_failed_disk_is_not_made(ask, memory):

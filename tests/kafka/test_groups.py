@@ -194,7 +194,6 @@ async def test_groups_are_described(ask, memory, version):
     (member,) = stable.members
     assert (member.member_id, member.client_id, member.client_host) == (member_id, "asker", "/test")
     assert (bytes(member.member_metadata), bytes(member.member_assignment)) == (b"wish", b"all")
-    assert stable.authorized_operations is None
 
 
 @versions(api_16_list_groups)

@@ -172,10 +172,11 @@ async def test_commit_of_nothing_that_could_be_taken_does_not_reach_the_group(as
     ],
 )
 async def test_commit_refused_is_told_for_each_partition(ask, memory, topic, refusal, code):
-    """A refusal concerns all that could have been committed; what was refused alone keeps its own code."""
+    """A refusal concerns all partitions that exist, also one with too long a metadata string, as in Kafka."""
     memory.offsets.refusal = refusal
-    answer = await ask(COMMIT, 8, **commit(("t", 0, 1, -1, ""), ("u", 0, 1, -1, "")))
-    assert errors(answer) == {("t", 0): code, ("u", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    entries = ("t", 0, 1, -1, ""), ("t", 1, 1, -1, "m" * 5_000), ("u", 0, 1, -1, "")
+    answer = await ask(COMMIT, 8, **commit(*entries))
+    assert errors(answer) == {("t", 0): code, ("t", 1): code, ("u", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 async def test_commit_that_does_not_settle_is_to_be_repeated(ask, memory, topic):
@@ -393,7 +394,8 @@ async def test_txn_commit_reaches_the_group_with_producer_and_sender(ask, memory
 async def test_txn_commit_refused_is_told_in_kafkas_words(ask, memory, topic, refusal, code):
     """The codes that clients take as "fenced", "abort" or "ask again"."""
     memory.offsets.refusal = refusal
-    assert errors(await ask(TXN_COMMIT, 3, **txn_commit(("t", 0, 1, -1, "")))) == {("t", 0): code}
+    entries = ("t", 0, 1, -1, ""), ("t", 1, 1, -1, "m" * 5_000)
+    assert errors(await ask(TXN_COMMIT, 3, **txn_commit(*entries))) == {("t", 0): code, ("t", 1): code}
 
 
 async def test_txn_commit_without_a_transactional_id_is_refused(ask, memory, topic):

@@ -119,11 +119,11 @@ def corrupt(data: bytes) -> bytes:
     ("build", "error"),
     [
         (lambda batch: corrupt(batch()), ErrorCode.CORRUPT_MESSAGE),
-        (lambda batch: batch()[:-1], ErrorCode.CORRUPT_MESSAGE),
-        (lambda batch: batch()[:40], ErrorCode.CORRUPT_MESSAGE),
-        (lambda batch: b"", ErrorCode.CORRUPT_MESSAGE),
-        (lambda batch: None, ErrorCode.CORRUPT_MESSAGE),
-        (lambda batch: batch(magic=1), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (lambda batch: batch()[:-1], ErrorCode.INVALID_RECORD),
+        (lambda batch: batch()[:40], ErrorCode.INVALID_RECORD),
+        (lambda batch: b"", ErrorCode.INVALID_RECORD),
+        (lambda batch: None, ErrorCode.INVALID_RECORD),
+        (lambda batch: batch(magic=1), ErrorCode.INVALID_RECORD),
         (lambda batch: batch(count=3), ErrorCode.INVALID_RECORD),
         (lambda batch: batch(attributes=0x20), ErrorCode.INVALID_RECORD),
         (lambda batch: batch(attributes=0x07), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
@@ -188,6 +188,31 @@ async def test_compacted_topic_takes_records_with_keys_only(ask, memory, pairs, 
         assert answer.error_message == ("a compacted topic does not take records without a key" if refused else None)
         stored = len(memory.leaders.logs[memory.log(name)])
         assert stored == (not refused and transactional_id is None), "the double keeps plain batches only"
+
+
+@ALL_VERSIONS
+async def test_records_to_blame_for_a_refusal_are_named(ask, memory, version):
+    """One of ten without a key refuses all ten, and the answer says which one it was (KIP-467)."""
+    memory.topics.create_now("c", configs={"cleanup.policy": "compact"})
+    pairs = [(None if index in (3, 7) else b"k", b"v") for index in range(10)]
+    answer = only(await ask(PRODUCE, version, **request(bytes(keyed_batch(0, pairs)), topic="c")))
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    if version >= 8:
+        reason = "a compacted topic does not take records without a key"
+        assert answer.error_message == reason
+        told = [(each.batch_index, each.batch_index_error_message) for each in answer.record_errors]
+        assert told == [(3, reason), (7, reason)]
+
+
+async def test_records_named_are_bounded_in_all_partitions_together(ask, memory):
+    """A compressed batch has 100,000 records in a few hundred bytes; the answer must not become a thousandfold."""
+    memory.topics.create_now("c", partitions=3, configs={"cleanup.policy": "compact"})
+    data = bytes(keyed_batch(0, [(None, b"v")] * 600))
+    partitions = [Partition(index=index, records=data) for index in range(3)]
+    sent = request(data, topic="c") | {"topic_data": [Topic(name="c", partition_data=partitions)]}
+    (topic,) = (await ask(PRODUCE, 9, **sent)).responses
+    assert [len(line.record_errors) for line in topic.partition_responses] == [600, 400, 0]
+    assert [line.error_code for line in topic.partition_responses] == [ErrorCode.INVALID_RECORD] * 3
 
 
 async def test_compacted_topic_refuses_what_it_could_not_compact(ask, memory, batch):

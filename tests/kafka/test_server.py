@@ -109,7 +109,8 @@ async def test_connections_are_numbered_in_the_order_they_come(server):
 
 async def test_connections_beyond_the_limit_are_closed(server):
     """With one log line for all of them, and one when it is over; those that are there are served on."""
-    server._connections_max = 1
+    live = server._broker.live_settings
+    await live.alter("7", lambda _own: {"max.connections": "1"}, validate_only=False)
     async with await server.connect() as one:
         await ask_versions(one)
         with capture_logs() as lines:

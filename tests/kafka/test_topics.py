@@ -13,6 +13,7 @@ from kafka.protocol.metadata import MetadataRequest
 from fairlog.kafka.api import Deferred, EncodedAnswers
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import api_02_list_offsets, api_03_metadata, api_19_create_topics, api_20_delete_topics
+from fairlog.topic_configs import transactions
 from fairlog_types import Offset, StorageFailure
 
 LIST_OFFSETS, METADATA, CREATE, DELETE = 2, 3, 19, 20
@@ -321,7 +322,7 @@ async def test_topic_is_created(ask, memory, version):
     (told,) = (await ask(CREATE, version, **asked)).topics
     assert (told.name, told.error_code, told.error_message) == ("t", 0, None)
     made = memory.cluster.by_name["t"]
-    configs = {"fairlog.transactions": "journal", "retention.ms": "1000"}
+    configs = {"retention.ms": "1000"}
     assert (made.partitions, dict(made.configs)) == (2, configs)
     if version >= 5:
         assert (told.num_partitions, told.replication_factor) == (2, 1)
@@ -359,12 +360,15 @@ async def test_topic_that_may_not_be_created_is_refused(ask, memory, topic, erro
 @pytest.mark.parametrize("asked", ["journal", "markers", None])
 @pytest.mark.parametrize("default", ["journal", "markers"])
 async def test_topic_is_made_with_the_mode_asked_for_or_the_nodes(ask, memory, asked, default):
-    """It stands among the topic's own configs, so that it stays when the node's setting changes."""
+    """It stays when the node's setting changes. Journal mode that no one asked for is no config of the topic's own."""
     memory.configure(transactions=default)
     asked_for = {} if asked is None else {"fairlog_transactions": asked}
     (told,) = (await ask(CREATE, 7, **create(new(**asked_for)))).topics
-    assert [(config.name, config.value) for config in told.configs] == [("fairlog.transactions", asked or default)]
-    assert memory.cluster.topic("t").configs["fairlog.transactions"] == (asked or default)
+    own = {} if asked is None and default == "journal" else {"fairlog.transactions": asked or default}
+    assert {config.name: config.value for config in told.configs} == own
+    assert dict(memory.cluster.topic("t").configs) == own
+    memory.configure(transactions="journal" if default == "markers" else "markers")
+    assert transactions(memory.cluster.topic("t")) == (asked or default)
 
 
 async def test_topic_with_defaults(ask, memory):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import types
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -25,6 +26,7 @@ from fairlog import leaders
 from fairlog.cluster.interface import Topic
 from fairlog.config import RetentionSettings, Settings
 from fairlog.led_logs import LedLogStore
+from fairlog.live_settings import LiveSettings
 from fairlog.retention import cleaner, task
 from fairlog.retention.task import Retention
 from fairlog.transaction_modes import JOURNAL, MARKERS, TransactionMode
@@ -48,6 +50,15 @@ class OneTopic:
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         return self.topic if self.topic.topic_id == topic_id else None
 
+    node_id = 1
+    of_broker: Mapping[str, str] = types.MappingProxyType({})
+
+    def broker_configs(self, resource: str) -> Mapping[str, str]:
+        return self.of_broker if resource else {}
+
+    async def set_broker_configs(self, resource: str, configs: Mapping[str, str]) -> None:
+        self.of_broker = configs
+
     def configure(self, **configs: str) -> None:
         self.topic = replace(self.topic, configs={name.replace("_", "."): value for name, value in configs.items()})
 
@@ -65,7 +76,8 @@ async def retention_over(
     settings = replace(Settings(), retention=RetentionSettings(**retention))
     async with open_run(directory, leader_epoch=1, timeout_s=timeout_s) as run:
         await run.start(A, B, mode=mode)
-        yield run, Retention(OneTopic(configs), run.leaders, settings, run.clock)  # type: ignore[arg-type]
+        cluster: Any = OneTopic(configs)
+        yield run, Retention(cluster, run.leaders, LiveSettings(settings, cluster), run.clock)
 
 
 @pytest.fixture
@@ -321,6 +333,31 @@ async def test_rounds_are_made_at_their_intervals(tmp_path: Path, patient_clock:
             await retention.run()
         assert made["delete"] == pytest.approx([1, 2])
         assert made["clean"] == pytest.approx([number / 10 for number in range(1, 25)])
+
+
+async def test_interval_that_is_changed_counts_from_the_round_before(
+    tmp_path: Path, patient_clock: trio.testing.MockClock
+) -> None:
+    """Whoever shortens an interval does not wait for the end of the long one; who lengthens it is heard, too."""
+    async with retention_over(tmp_path, timeout_s=1e6, clean_interval_ms=100_000) as (_, retention):
+        made, began = list[float](), trio.current_time()
+
+        async def note() -> None:
+            made.append(trio.current_time() - began)
+            await trio.lowlevel.checkpoint()
+
+        async def set_interval(at: float, ms: str) -> None:
+            await trio.sleep_until(began + at)
+            await retention._live.alter("1", lambda _own: {"log.cleaner.backoff.ms": ms}, validate_only=False)
+
+        retention.clean = note  # type: ignore[method-assign]
+        with trio.move_on_after(40):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(retention.run)
+                nursery.start_soon(set_interval, 5, "10000")  # the first round comes after ten seconds
+                nursery.start_soon(set_interval, 12, "2000")  # two have passed already since the last one
+                nursery.start_soon(set_interval, 15, "20000")
+        assert made == pytest.approx([10, 12, 14, 34])
 
 
 async def test_full_disk_postpones_the_round_and_refuses_no_writes(

@@ -12,11 +12,13 @@ Behaviour
   the commit. The batch's place is not known until then. See `unknown_base_offset` for what is answered instead.
 - Inside a transaction, marker mode: the batch has its offset, which is answered. acks=all waits for the disk, as a
   replicated write does in Kafka; not until it is readable, which is the commit's affair.
+- A compacted topic looks into batches. If single records are the reason for a refusal, the answer names them, 1,000 in
+  all at most; the whole batch is refused, as in Kafka.
 - A repeated batch of an idempotent producer is answered with the original's result.
 
 Version notes
 - 4 allows KafkaStorageException; 5 adds the log start offset; 7 allows zstd (passed through in any
-  version); 8 adds error messages and per-record errors (never given: batches are opaque); 9 is flexible; 10
+  version); 8 adds error messages, and says which records of a refused batch are to blame (KIP-467); 9 is flexible; 10
   can name a new leader in tagged fields (never given: there is one node).
 """
 
@@ -32,7 +34,7 @@ import trio
 
 from coordinator.states import IdState
 from datalog.batch import BadBatch, BatchHeader, Compression, check_crc, parse_batch_header_untrusted, stamped
-from datalog.keyed import why_not_keyed_untrusted
+from datalog.keyed import RECORDS_TOLD_MAX, NotKeyed, why_not_keyed_untrusted
 from fairlog.broker import Appended, Broker, Buffer, DuplicateOf, RefusedAppend
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Client, Context, Deferred, HangUp, Reply, Versions
@@ -77,6 +79,8 @@ class _Result:
     """If it is the node that gives timestamps."""
     log_start: int = -1
     message: str | None = None
+    to_blame: NotKeyed | None = None
+    """Names single records, if they are the reason for the error."""
     settled: Callable[[], Awaitable[None]] | None = None
     """Returns once what has to be readable, or on disk, before the answer may go out is so. Raises StorageFailure."""
 
@@ -157,7 +161,8 @@ async def _append(
     if is_compacted(topic):
         problem = await _why_not_keyed(data, header)
         if problem is not None:
-            return result.fail(ErrorCode.INVALID_RECORD, problem)
+            result.to_blame = problem
+            return result.fail(ErrorCode.INVALID_RECORD, problem.reason)
     stamps = stamps_append_time(topic)
     if stamps:
         data = stamped(data, time.time_ns() // 1_000_000)
@@ -219,7 +224,7 @@ def _checked_header(data: Buffer, *, bytes_max: int) -> BatchHeader:
     return header
 
 
-async def _why_not_keyed(data: memoryview, header: BatchHeader) -> str | None:
+async def _why_not_keyed(data: memoryview, header: BatchHeader) -> NotKeyed | None:
     """Why a compacted topic does not take the batch. Large ones are looked into in a thread: a record costs 2 µs."""
     if len(data) <= _LOOKED_INTO_AT_ONCE_BYTES and header.compression is Compression.NONE:
         return why_not_keyed_untrusted(data)
@@ -293,6 +298,18 @@ def _hang_up_on_errors(results: _Results) -> None:
 
 
 def encode(writer: Writer, version: int, results: _Results) -> Answer:
+    left = RECORDS_TOLD_MAX
+
+    def record_errors(result: _Result) -> None:
+        nonlocal left
+        records = () if result.to_blame is None else result.to_blame.records[:left]
+        left -= len(records)
+        writer.array_length(len(records))
+        for index in records:
+            writer.int32(index)
+            writer.message(result.message)
+            writer.end_of_fields()
+
     def partition(result: _Result) -> None:
         writer.int32(result.partition)
         writer.int16(result.error)
@@ -301,7 +318,7 @@ def encode(writer: Writer, version: int, results: _Results) -> Answer:
         if version >= 5:
             writer.int64(result.log_start)
         if version >= 8:
-            writer.array((), writer.string)  # errors of single records
+            record_errors(result)
             writer.message(result.message)
         writer.end_of_fields()
 

@@ -125,9 +125,9 @@ async def _finish(context: Context, request: ListOffsetsRequest) -> Answer:
 
 
 async def _answer(context: Context, request: ListOffsetsRequest, log: LogId | None, query: OffsetQuery) -> _Line:
-    broker, epoch = context.broker, context.broker.cluster.leader_epoch
     if query.timestamp < 0 and context.version < _SPECIAL_SINCE.get(query.timestamp, context.version + 1):
         return _Line(query.index, ErrorCode.UNSUPPORTED_VERSION)
+    broker, epoch = context.broker, context.broker.cluster.leader_epoch
     readable_end = broker.leaders.last_stable_offset if request.committed_only else broker.leaders.high_watermark
     end = None if log is None else readable_end(log)
     if log is None or end is None:

@@ -11,8 +11,8 @@ Behaviour
 Version notes
 - 0: an empty list means all topics; from 1 on that is null, and an empty list means none. 1 adds racks, the
   controller and internal topics; 2 the cluster id; 3 the throttle time; 4 lets the client forbid
-  auto-creation; 5 offline replicas; 7 the leader epoch; 8 to 10 authorized operations (never computed:
-  there are no ACLs); 9 is flexible; 10 adds topic ids; 12 lets a client ask by id; 13 adds an error for the
+  auto-creation; 5 offline replicas; 7 the leader epoch; 8 authorized operations (`fairlog.kafka.acl_operations`), of
+  the cluster up to 10 only; 9 is flexible; 10 adds topic ids; 12 lets a client ask by id; 13 adds an error for the
   whole answer.
 """
 
@@ -25,6 +25,7 @@ from uuid import UUID
 import trio
 
 from fairlog.cluster.interface import Topic
+from fairlog.kafka.acl_operations import ALL_OF_CLUSTER, ALL_OF_TOPIC, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.topic_lookup import find_or_create
@@ -32,8 +33,6 @@ from fairlog.kafka.wire import Reader
 
 SERVED = Versions(0, 13)
 FLEXIBLE_FROM = 9
-
-_NO_OPERATIONS = -(2**31)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,9 @@ class MetadataRequest:
     topics: tuple[TopicWanted, ...] | None
     """None: all of them."""
     may_create: bool
+    operations_of_cluster: bool
+    """Whether authorized operations are asked for."""
+    operations_of_topics: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +76,10 @@ def decode(reader: Reader, version: int) -> MetadataRequest:
     if version == 0 and not topics:
         topics = None
     may_create = reader.boolean() if version >= 4 else True
-    if 8 <= version <= 10:
-        reader.boolean()  # include the cluster's authorized operations
-    if version >= 8:
-        reader.boolean()  # include the topics' authorized operations
+    operations_of_cluster = reader.boolean() if 8 <= version <= 10 else False
+    operations_of_topics = reader.boolean() if version >= 8 else False
     reader.end_of_fields()
-    return MetadataRequest(topics, may_create)
+    return MetadataRequest(topics, may_create, operations_of_cluster, operations_of_topics)
 
 
 async def handle(context: Context, request: MetadataRequest) -> Answer:
@@ -93,7 +93,7 @@ async def handle(context: Context, request: MetadataRequest) -> Answer:
 async def _describe(context: Context, asked: tuple[TopicWanted, ...] | None, request: MetadataRequest) -> Answer:
     cluster = context.broker.cluster
     generation = cluster.generation
-    key = ("Metadata", context.version, asked)
+    key = ("Metadata", context.version, asked, request.operations_of_cluster, request.operations_of_topics)
     kept = context.encoded.get(key, generation)
     if kept is not None:
         return kept
@@ -101,7 +101,7 @@ async def _describe(context: Context, asked: tuple[TopicWanted, ...] | None, req
         lines = list(map(_Line.of, cluster.topics()))
     else:
         lines = [await _look_up(context, wanted, request.may_create) for wanted in asked]
-    answer = await encode(context, lines)
+    answer = await encode(context, request, lines)
     if cluster.generation == generation and all(line.error is ErrorCode.NONE for line in lines):
         context.encoded.put(key, generation, answer, key_items=len(asked or ()))
     return answer
@@ -123,7 +123,7 @@ async def _look_up(context: Context, wanted: TopicWanted, may_create: bool) -> _
     return _Line.of(found)
 
 
-async def encode(context: Context, lines: Sequence[_Line]) -> Answer:
+async def encode(context: Context, request: MetadataRequest, lines: Sequence[_Line]) -> Answer:
     version, writer, broker = context.version, context.writer(), context.broker
     node_id, leader_epoch = broker.node_id, broker.cluster.leader_epoch
 
@@ -156,7 +156,7 @@ async def encode(context: Context, lines: Sequence[_Line]) -> Answer:
             writer.boolean(False)  # internal
         writer.array(range(line.partitions), partition)
         if version >= 8:
-            writer.int32(_NO_OPERATIONS)
+            writer.int32(ALL_OF_TOPIC if request.operations_of_topics and line.name is not None else NOT_ASKED)
         writer.end_of_fields()
 
     if version >= 3:
@@ -171,7 +171,7 @@ async def encode(context: Context, lines: Sequence[_Line]) -> Answer:
         topic(line)
         await trio.lowlevel.checkpoint()
     if 8 <= version <= 10:
-        writer.int32(_NO_OPERATIONS)
+        writer.int32(ALL_OF_CLUSTER if request.operations_of_cluster else NOT_ASKED)
     if version >= 13:
         writer.int16(ErrorCode.NONE)
     writer.end_of_fields()

@@ -5,7 +5,7 @@ Behaviour
   GROUP_ID_NOT_FOUND, before without an error, as in Kafka.
 - Metadata is shown once the members have agreed on a strategy, assignments while the group is stable.
 - A group that is named more than once is answered once. Other clients run between one and the next.
-- Authorized operations are not computed: there is nobody to be authorized yet.
+- Authorized operations are all that a group has: there is no authorizer (`fairlog.kafka.acl_operations`).
 
 Version notes
 - 1 adds the throttle time; 3 asks for authorized operations; 4 shows static members; 5 is flexible; 6 tells an unknown
@@ -20,6 +20,7 @@ import trio
 
 from fairlog.groups.interface import GroupDescription, MemberDescription
 from fairlog.groups.states import GroupState
+from fairlog.kafka.acl_operations import ALL_OF_GROUP, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader
@@ -28,18 +29,17 @@ SERVED = Versions(0, 6)
 FLEXIBLE_FROM = 5
 _NOT_FOUND_FROM = 6
 
-_NOT_COMPUTED = -(1 << 31)
-
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroupsRequest:
     groups: tuple[str, ...]
+    operations: bool
+    """Whether authorized operations are asked for."""
 
 
 def decode(reader: Reader, version: int) -> DescribeGroupsRequest:
-    request = DescribeGroupsRequest(reader.array(reader.string))
-    if version >= 3:
-        reader.boolean()  # include authorized operations
+    groups = reader.array(reader.string)
+    request = DescribeGroupsRequest(groups, reader.boolean() if version >= 3 else False)
     reader.end_of_fields()
     return request
 
@@ -67,7 +67,7 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> Answer:
         writer.string(entry.protocol)
         writer.array(entry.members, member)
         if version >= 3:
-            writer.int32(_NOT_COMPUTED)
+            writer.int32(ALL_OF_GROUP if request.operations else NOT_ASKED)
         writer.end_of_fields()
 
     asked = dict.fromkeys(request.groups)

@@ -1,10 +1,15 @@
 """DescribeConfigs: the configs of topics and of this broker: values, where they come from, types, documentation.
 
 Behaviour
-- A topic shows every config of `fairlog.topic_configs`; the broker every one of `fairlog.broker_configs`, read-only.
-  A broker without a name stands for what all brokers were told at run time: nothing ever is.
+- A topic shows every config of `fairlog.topic_configs`; the broker every one of `fairlog.broker_configs`, read-only but
+  for those that can be changed at run time. A broker without a name stands for all, and shows what clients have set
+  there.
 - Named configs (none, or null, means all) are shown alone; names that do not exist are left out, as in Kafka.
-- Synonyms are where a value could come from, strongest first: the topic, the node's setting, the default.
+- What was fixed with a topic by the node's setting (`fairlog.transactions`) is shown as the node's, not as an override,
+  as long as the setting is the same. A client that names on a node of marker mode what it would have got cannot be told
+  from one that names nothing.
+- Synonyms are where a value could come from, strongest first: the topic, what clients have set for this broker,
+  what they have set for all, the node's setting, the default.
 - A resource that is named more than once is answered once, with all configs that were asked for. Other clients run
   between one and the next.
 
@@ -24,11 +29,11 @@ import trio
 from fairlog.broker import Broker
 from fairlog.broker_configs import BROKER_CONFIGS, BrokerConfig
 from fairlog.cluster.interface import Topic
-from fairlog.config import Settings
 from fairlog.kafka.api import Answer, Api, Context, Versions
-from fairlog.kafka.config_resources import Refused, ResourceType, check_broker, unknown_resource
+from fairlog.kafka.config_resources import Refused, ResourceType, check_broker, check_topic_name, unknown_resource
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader, Writer
+from fairlog.live_settings import ALL_BROKERS
 from fairlog.topic_configs import TOPIC_CONFIGS, ConfigType, TopicConfig, default_value
 
 SERVED = Versions(1, 4)
@@ -39,6 +44,8 @@ class _Source(IntEnum):
     """Kafka's numbers of where a value comes from."""
 
     TOPIC = 1
+    BROKER = 2
+    ALL_BROKERS = 3
     BROKER_SETTING = 4
     DEFAULT = 5
 
@@ -121,45 +128,56 @@ async def handle(context: Context, request: DescribeConfigsRequest) -> Answer:
 
 
 def _describe(broker: Broker, kind: int, name: str, wanted: Collection[str] | None) -> list[_Config]:
-    settings = broker.settings
     match kind:
         case ResourceType.TOPIC:
+            check_topic_name(name)
             topic = broker.cluster.topic(name)
             if topic is None:
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
             return [
-                _topic_config(topic, row, settings)
+                _topic_config(broker, topic, row)
                 for row in TOPIC_CONFIGS.values()
                 if wanted is None or row.name in wanted
             ]
         case ResourceType.BROKER:
             check_broker(broker, name)
             return [
-                _Config(row.name, row.type, row.doc, True, _broker_values(row, settings))
+                _Config(row.name, row.type, row.doc, not row.dynamic, values)
                 for row in BROKER_CONFIGS.values()
-                if name and (wanted is None or row.name in wanted)
+                if (wanted is None or row.name in wanted)
+                and (values := _broker_values(broker, row) if name else _values_of_all(broker, row))
             ]
         case other:
             raise unknown_resource(other)
 
 
-def _topic_config(topic: Topic, row: TopicConfig, settings: Settings) -> _Config:
-    values: list[_Value] = []
-    if row.name in topic.configs:
-        values.append(_Value(row.name, topic.configs[row.name], _Source.TOPIC))
+def _topic_config(broker: Broker, topic: Topic, row: TopicConfig) -> _Config:
+    settings, values = broker.settings, list[_Value]()
+    own = topic.configs.get(row.name)
+    if own is not None:
+        by_setting = row.fixed and own != row.default and own == BROKER_CONFIGS[row.name].value(settings)
+        values.append(_Value(row.name, own, _Source.BROKER_SETTING if by_setting else _Source.TOPIC))
     if row.broker_name is None:
         values.append(_Value(row.name, default_value(row, settings), _Source.DEFAULT))
     else:
-        values += _broker_values(BROKER_CONFIGS[row.broker_name], settings)
+        values += _broker_values(broker, BROKER_CONFIGS[row.broker_name])
     return _Config(row.name, row.values.type, row.doc, row.fixed, values)
 
 
-def _broker_values(row: BrokerConfig, settings: Settings) -> list[_Value]:
-    value, default = row.value(settings), row.default
-    values = [_Value(row.name, default, _Source.DEFAULT)]
-    if value != default:
-        values.insert(0, _Value(row.name, value, _Source.BROKER_SETTING))
-    return values
+def _broker_values(broker: Broker, row: BrokerConfig) -> list[_Value]:
+    live = broker.live_settings
+    own = live.changed_for(str(broker.node_id)).get(row.name)
+    values = [] if own is None else [_Value(row.name, own, _Source.BROKER)]
+    values += _values_of_all(broker, row)
+    of_start, default = row.value(live.of_start), row.default
+    if of_start != default:
+        values.append(_Value(row.name, of_start, _Source.BROKER_SETTING))
+    return [*values, _Value(row.name, default, _Source.DEFAULT)]
+
+
+def _values_of_all(broker: Broker, row: BrokerConfig) -> list[_Value]:
+    value = broker.live_settings.changed_for(ALL_BROKERS).get(row.name)
+    return [] if value is None else [_Value(row.name, value, _Source.ALL_BROKERS)]
 
 
 def _write_config(writer: Writer, version: int, request: DescribeConfigsRequest, config: _Config) -> None:

@@ -5,9 +5,10 @@ Behaviour
   (`fairlog.transactions`): that stays, and naming another value is INVALID_CONFIG. IncrementalAlterConfigs is the
   better way.
 - One bad name or value refuses its resource as a whole (INVALID_CONFIG), and says which. A name that stands twice, or
-  without a value, is bad.
+  without a value, is INVALID_REQUEST.
 - A resource that is named more than once is INVALID_REQUEST, and not altered.
-- A broker's configs are settings of the node and read-only: any name is INVALID_CONFIG, and says which setting to set.
+- Of a broker, or of all, some configs can be set (`fairlog.live_settings`); any other is INVALID_REQUEST, and says
+  which setting to set instead. What is not named goes back to the node's setting.
 - validate_only checks all this and changes nothing.
 - The new configs are durable when they are answered, and hold from the next request on.
 
@@ -21,6 +22,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fairlog.broker_config_changes import broker_replaced
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.config_resources import Alteration, alter_all
 from fairlog.kafka.wire import Reader
@@ -57,14 +59,18 @@ def decode(reader: Reader, version: int) -> AlterConfigsRequest:  # noqa: ARG001
 
 async def handle(context: Context, request: AlterConfigsRequest) -> Answer:
     alterations = [
-        Alteration(kind, name, tuple(config for config, _ in configs), functools.partial(_replace, configs))
+        Alteration(kind, name, functools.partial(_replace_topic, configs), functools.partial(_replace_broker, configs))
         for kind, name, configs in request.resources
     ]
     return await alter_all(context, alterations, validate_only=request.validate_only)
 
 
-def _replace(configs: _Configs, own: Mapping[str, str]) -> Mapping[str, str]:
+def _replace_topic(configs: _Configs, own: Mapping[str, str]) -> Mapping[str, str]:
     return replaced(own, configs)
+
+
+def _replace_broker(configs: _Configs, own: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG001 (all is said anew)
+    return broker_replaced(configs)
 
 
 API = Api(33, "AlterConfigs", SERVED, FLEXIBLE_FROM, decode, handle)

@@ -1,10 +1,11 @@
-"""IncrementalAlterConfigs: single configs of topics set, deleted, and lists of them changed item by item.
+"""IncrementalAlterConfigs: single configs of topics and brokers set, deleted, and lists of them changed item by item.
 
 Behaviour
-- SET needs a value; DELETE goes back to the default; APPEND and SUBTRACT are for lists (`cleanup.policy`), and begin
-  with the default where the topic has none of its own.
+- SET needs a value. DELETE goes back to the default, and succeeds for a name that does not exist, as in Kafka: tools
+  that copy configs from a newer broker delete what this one never had. APPEND and SUBTRACT are for lists
+  (`cleanup.policy`), and begin with the default where the topic has none of its own.
 - One bad name, value or operation refuses its resource as a whole (INVALID_CONFIG; INVALID_REQUEST for an operation
-  that does not exist), and says which. A name that stands twice is bad.
+  that does not exist, a name that stands twice, or one without a value), and says which.
 - What was fixed with the topic (`fairlog.transactions`) can be set to what it is; all else is INVALID_CONFIG.
 - Brokers, repeated resources, validate_only, and when a change holds: as with AlterConfigs.
 
@@ -18,6 +19,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fairlog.broker_config_changes import broker_changed
 from fairlog.config import Settings
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.config_resources import Alteration, Refused, alter_all
@@ -64,20 +66,33 @@ def decode(reader: Reader, version: int) -> IncrementalAlterConfigsRequest:  # n
 async def handle(context: Context, request: IncrementalAlterConfigsRequest) -> Answer:
     settings = context.broker.settings
     alterations = [
-        Alteration(kind, name, tuple(each.name for each in changes), functools.partial(_change, settings, changes))
+        Alteration(
+            kind,
+            name,
+            functools.partial(_change_topic, settings, changes),
+            functools.partial(_change_broker, changes),
+        )
         for kind, name, changes in request.resources
     ]
     return await alter_all(context, alterations, validate_only=request.validate_only)
 
 
-def _change(settings: Settings, asked: Sequence[ConfigChange], own: Mapping[str, str]) -> Mapping[str, str]:
+def _change_topic(settings: Settings, asked: Sequence[ConfigChange], own: Mapping[str, str]) -> Mapping[str, str]:
+    return changed(own, _changes(asked), settings)
+
+
+def _change_broker(asked: Sequence[ConfigChange], own: Mapping[str, str]) -> Mapping[str, str]:
+    return broker_changed(own, _changes(asked))
+
+
+def _changes(asked: Sequence[ConfigChange]) -> list[Change]:
     changes: list[Change] = []
     for each in asked:
         operation = _OPERATIONS.get(each.operation)
         if operation is None:
             raise Refused(ErrorCode.INVALID_REQUEST, f"{each.name}: there is no operation {each.operation}")
         changes.append(Change(operation, each.name, each.value))
-    return changed(own, changes, settings)
+    return changes
 
 
 API = Api(44, "IncrementalAlterConfigs", SERVED, FLEXIBLE_FROM, decode, handle)

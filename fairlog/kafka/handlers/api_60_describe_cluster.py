@@ -1,7 +1,8 @@
 """DescribeCluster: the cluster's id, and its one broker, which is its controller.
 
 Behaviour
-- What Metadata says of the cluster, without topics. Authorized operations are never computed: there are no ACLs.
+- What Metadata says of the cluster, without topics.
+- Authorized operations are all that a cluster has: there is no authorizer (`fairlog.kafka.acl_operations`).
 - Asked for the endpoints of controllers (from version 1 on) a broker answers MISMATCHED_ENDPOINT_TYPE, as in Kafka.
 
 Version notes
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairlog.kafka.acl_operations import ALL_OF_CLUSTER, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader
@@ -21,17 +23,17 @@ FLEXIBLE_FROM = 0
 _FENCED_FROM = 2
 
 _BROKERS, _CONTROLLERS = 1, 2
-_NO_OPERATIONS = -(2**31)
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeClusterRequest:
+    operations: bool
+    """Whether authorized operations are asked for."""
     endpoint_type: int
 
 
 def decode(reader: Reader, version: int) -> DescribeClusterRequest:
-    reader.boolean()  # include authorized operations
-    request = DescribeClusterRequest(reader.int8() if version >= 1 else _BROKERS)
+    request = DescribeClusterRequest(reader.boolean(), reader.int8() if version >= 1 else _BROKERS)
     if version >= _FENCED_FROM:
         reader.boolean()  # include fenced brokers
     reader.end_of_fields()
@@ -59,7 +61,7 @@ async def handle(context: Context, request: DescribeClusterRequest) -> Answer:
     writer.string(broker.cluster.cluster_id)
     writer.int32(broker.node_id)  # controller
     writer.array([None] if error is ErrorCode.NONE else [], node)
-    writer.int32(_NO_OPERATIONS)
+    writer.int32(ALL_OF_CLUSTER if request.operations else NOT_ASKED)
     writer.end_of_fields()
     return writer.parts()
 

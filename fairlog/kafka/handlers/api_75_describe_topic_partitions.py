@@ -24,6 +24,7 @@ import trio
 
 from fairlog.cluster.interface import ClusterStore, InvalidTopic, Topic
 from fairlog.cluster.topic_rules import check_topic_untrusted
+from fairlog.kafka.acl_operations import ALL_OF_TOPIC, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader, Writer
@@ -34,8 +35,6 @@ FLEXIBLE_FROM = 0
 PARTITIONS_MAX = 2_000
 """Of one answer: Kafka's max.request.partition.size.limit."""
 
-_NO_OPERATIONS = -(2**31)
-_ALL_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
 """Kafka's AclOperation: read, write, create, delete, alter, describe, describe and alter configs."""
 
 
@@ -148,7 +147,7 @@ async def _encode(context: Context, lines: Sequence[_Line], following: Cursor | 
         writer.uuid(None if line.topic is None else line.topic.topic_id)
         writer.boolean(False)  # internal
         writer.array(line.partitions, partition)
-        writer.int32(_NO_OPERATIONS if line.error is ErrorCode.INVALID_REQUEST else _ALL_OPERATIONS)
+        writer.int32(NOT_ASKED if line.error is ErrorCode.INVALID_REQUEST else ALL_OF_TOPIC)
         writer.end_of_fields()
         await trio.lowlevel.checkpoint()
     _write_cursor(writer, following)

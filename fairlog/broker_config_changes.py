@@ -1,0 +1,40 @@
+"""What a request to alter a broker's configs makes of those that clients have set before. Pure.
+
+As `fairlog.topic_config_changes` does it for topics, by the table of `fairlog.broker_configs`: a config that is
+read-only there, or not in it, is refused by name. None of those that can be changed is a list, so there is nothing to
+append to. `broker_configs.settings_with` says whether the values fit each other and the settings of the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fairlog.broker_configs import BROKER_CONFIGS
+from fairlog.topic_config_changes import BadChange, Change, Operation, check_named_once, needed
+
+
+def broker_replaced(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+    """The configs of a broker for which clients set these and no others. Raises BadChange."""
+    return broker_changed({}, [Change(Operation.SET, name, value) for name, value in configs])
+
+
+def broker_changed(own: Mapping[str, str], changes: Sequence[Change]) -> dict[str, str]:
+    """The configs of a broker for which clients have set `own`, after the changes. Raises BadChange.
+
+    DELETE of what was not set, or does not exist, changes nothing.
+    """
+    check_named_once([change.name for change in changes])
+    new = dict(own)
+    for change in changes:
+        if change.operation is Operation.DELETE:
+            new.pop(change.name, None)
+            continue
+        value, row = needed(change.name, change.value), BROKER_CONFIGS.get(change.name)
+        if row is None:
+            raise BadChange(f"unknown broker config {change.name}")
+        if not row.dynamic:
+            raise BadChange(row.refusal())
+        if change.operation is not Operation.SET:
+            raise BadChange(f"{change.name} is not a list: it can be set, but not be changed item by item")
+        new[change.name] = value
+    return new
