@@ -9,6 +9,7 @@ finishes when it is that answer's turn: requests that came behind it have starte
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import trio
 
 from fairlog.broker import Broker
 from fairlog.kafka.answer_budget import AnswerBudget, AnswerRoom
+from fairlog.kafka.fetch_sessions import FetchSessionCache
 from fairlog.kafka.wire import Buffer, Reader, Writer
 
 R = TypeVar("R")
@@ -160,6 +162,7 @@ class Context:
     """All API keys that are served."""
     encoded: EncodedAnswers = field(default_factory=EncodedAnswers)
     answers: AnswerBudget = field(default_factory=AnswerBudget)
+    sessions: FetchSessionCache = field(default_factory=functools.partial(FetchSessionCache, 0))
     errors: dict[int, int] = field(default_factory=dict[int, int])
     """Counts the error codes that are answered."""
 

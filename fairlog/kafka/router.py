@@ -21,6 +21,7 @@ from fairlog.edge.statistics import ApiStatistics, EdgeStatistics
 from fairlog.kafka.answer_budget import AnswerBudget
 from fairlog.kafka.api import CLIENT_NAME_MAX, Answer, Api, Client, Context, Deferred, EncodedAnswers, HangUp
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.fetch_sessions import FetchSessionCache
 from fairlog.kafka.handlers import api_18_api_versions
 from fairlog.kafka.wire import Buffer, Reader, Writer
 
@@ -56,6 +57,7 @@ class Router:
         self._encoded = EncodedAnswers()
         self.answers = AnswerBudget()
         """Of all connections."""
+        self._fetch_sessions = FetchSessionCache(broker.settings.requests.fetch_session_cache_slots)
         self._statistics = {key: ApiStatistics(api.name) for key, api in self._apis.items()}
         self.statistics = EdgeStatistics(self._statistics)
 
@@ -100,7 +102,15 @@ class Router:
         except Malformed as error:
             raise Malformed(f"{api.name} v{version}: {error}") from None
         context = Context(
-            self._broker, client, version, flexible, self._served, self._encoded, self.answers, statistics.errors
+            self._broker,
+            client,
+            version,
+            flexible,
+            self._served,
+            self._encoded,
+            self.answers,
+            self._fetch_sessions,
+            statistics.errors,
         )
         reply = await api.handle(context, request)
         header = Writer(flexible=flexible and api.answer_header_tagged)

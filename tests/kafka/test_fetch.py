@@ -199,7 +199,7 @@ async def test_fetch_with_something_in_hand_does_not_wait_while_others_have_no_r
     fill(size=1000)
     budget = AnswerBudget(1000, reserve_bytes=0)
     context = Context(memory.broker, ask.client, 4, False, {}, answers=budget)
-    asked = api_01_fetch.FetchTopic("t", None, (api_01_fetch.FetchPartition(0, -1, 0, 1_000_000),))
+    asked = api_01_fetch.FetchTopic("t", (api_01_fetch.FetchPartition(0, -1, 0, 1_000_000),))
     reply = await api_01_fetch.handle(context, api_01_fetch.FetchRequest(60_000, 2000, 1_000_000, 0, 0, (asked,)))
     before = trio.current_time()
     async with trio.open_nursery() as nursery:
@@ -227,7 +227,7 @@ async def test_fetch_takes_no_room_that_it_cannot_need(ask, memory, fill, autoju
     slow.sending(lambda: cut.append("slow"))
     await trio.sleep(3600)
     context = Context(memory.broker, ask.client, 4, False, {}, answers=budget)
-    asked = api_01_fetch.FetchTopic("t", None, (api_01_fetch.FetchPartition(0, -1, 0, 1000),))
+    asked = api_01_fetch.FetchTopic("t", (api_01_fetch.FetchPartition(0, -1, 0, 1000),))
     reply = await api_01_fetch.handle(context, api_01_fetch.FetchRequest(100, 1, 50 << 20, 0, 0, (asked,)))
     assert (len(b"".join(await reply.finish())) > 100) == bool(records)
     assert cut == []
@@ -254,7 +254,7 @@ async def test_fetch_of_many_partitions_lets_others_run(ask, memory, batch, monk
         for log in memory.topics.create_now(f"t{number}", partitions=each).logs():
             memory.leaders.logs[log].append(data)
         partitions = tuple(api_01_fetch.FetchPartition(index, -1, 0, 1000) for index in range(each))
-        asked.append(api_01_fetch.FetchTopic(f"t{number}", None, partitions))
+        asked.append(api_01_fetch.FetchTopic(f"t{number}", partitions))
     context = Context(memory.broker, ask.client, 4, False, {})
     reply = await api_01_fetch.handle(context, api_01_fetch.FetchRequest(0, 1, 50 << 20, 0, 0, tuple(asked)))
     steps = Steps()

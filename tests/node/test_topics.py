@@ -24,7 +24,7 @@ from fairlog.config import Settings
 from fairlog.kafka.topic_lookup import find_or_create
 from fairlog.topics import LocalTopics
 from fairlog_types import LogId, Offset, StorageFailure
-from tests.node.runs import DATA_LOGS, JOURNALS, A, B, Run
+from tests.node.runs import DATA_LOGS, JOURNALS, A, B, Run, wait_for_more
 
 
 class Store:
@@ -250,7 +250,7 @@ async def test_topic_deleted_wakes_who_waits_for_it(open_run) -> None:
             await store.start()
             topic = await store.create()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(run.leaders.wait_for_more, {topic.logs()[0]: Offset(0)})
+                nursery.start_soon(wait_for_more, run, {topic.logs()[0]: Offset(0)})
                 await trio.testing.wait_all_tasks_blocked()
                 await store.topics.delete(topic.topic_id)
                 await store.remove_deleted()
