@@ -48,7 +48,6 @@ def request(
     partition_bytes=1_000_000,
     isolation_level=0,
     leader_epoch=-1,
-    session_id=0,
 ):
     known = memory.cluster.topic(topic)
     partitions = [
@@ -68,8 +67,8 @@ def request(
         "min_bytes": min_bytes,
         "max_bytes": max_bytes,
         "isolation_level": isolation_level,
-        "session_id": session_id,
-        "session_epoch": 0 if session_id else -1,
+        "session_id": 0,
+        "session_epoch": -1,
         "topics": [Topic(topic=topic, topic_id=None if known is None else known.topic_id, partitions=partitions)],
         "forgotten_topics_data": [],
         "rack_id": "",
@@ -353,13 +352,6 @@ async def test_leader_epoch_of_the_client_is_checked(ask, memory, fill, leader_e
     fill()
     answer = lines(await ask(FETCH, 12, **request(memory, {0: 0}, leader_epoch=leader_epoch)))[0]
     assert answer.error_code == error
-
-
-async def test_session_is_declined(ask, memory, fill):
-    """Every answer says session 0; a client that goes on in a session of its own making is told so."""
-    memory.topics.create_now("t")
-    response = await ask(FETCH, 12, **request(memory, {0: 0}, session_id=99))
-    assert (response.error_code, response.responses) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
 
 
 async def test_fetch_of_nothing_is_answered_at_once(ask, memory):

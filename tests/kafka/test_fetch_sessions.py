@@ -265,19 +265,26 @@ def test_reader_of_committed_records_is_woken_by_decisions_alone() -> None:
     assert woken == [True]
 
 
-def tell(session: FetchSession, partition: CachedPartition, *, offset: int = 5, failed: bool = False) -> bool:
+def tell(
+    session: FetchSession,
+    partition: CachedPartition,
+    *,
+    last_stable: int = 5,
+    log_start: int = 0,
+    failed: bool = False,
+) -> bool:
     return session.note_answer(
         partition,
-        high_watermark=offset,
-        last_stable=offset,
-        log_start=0,
+        high_watermark=5,
+        last_stable=last_stable,
+        log_start=log_start,
         failed=failed,
         records=False,
         unread=failed,
     )
 
 
-def test_partition_is_told_again_if_the_answer_was_lost_or_had_an_error() -> None:
+def test_partition_is_told_of_if_its_offsets_changed_or_the_last_answer_was_lost_or_an_error() -> None:
     """What stood in an answer that never went out, or beside an error, the client does not know."""
     session = Watches().session(1)
     (partition,) = session.take()
@@ -287,6 +294,8 @@ def test_partition_is_told_again_if_the_answer_was_lost_or_had_an_error() -> Non
     session.answered()
     session.begin(committed_only=False)
     assert not tell(session, partition)
+    assert tell(session, partition, last_stable=4)
+    assert tell(session, partition, last_stable=4, log_start=1)
     assert tell(session, partition, failed=True)
     assert list(session.pending) == [partition]
     assert tell(session, partition)
@@ -331,6 +340,8 @@ class Log:
 
 PARTITIONS = 3
 INDICES = st.integers(0, PARTITIONS - 1)
+OFFSETS = st.sampled_from([0, 2, 99])
+"""The last has nothing to be read, so that there is no other reason to tell of the partition."""
 
 
 class SessionMachine(RuleBasedStateMachine):
@@ -351,7 +362,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.epoch = INITIAL_EPOCH
         self.committed_only = False
 
-    @initialize(wanted=st.dictionaries(INDICES, st.integers(0, 3), min_size=1))
+    @initialize(wanted=st.dictionaries(INDICES, OFFSETS, min_size=1))
     def begin(self, wanted: dict[int, int]) -> None:
         self.full(wanted, read_max=9)
 
@@ -392,7 +403,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     # --- the client
 
-    @rule(wanted=st.dictionaries(INDICES, st.integers(0, 3)), read_max=st.integers(0, 3))
+    @rule(wanted=st.dictionaries(INDICES, OFFSETS), read_max=st.integers(0, 3))
     def full(self, wanted: dict[int, int], read_max: int) -> None:
         if self.session is not None:
             self.cache.close(self.session.id)
@@ -405,7 +416,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.epoch = 1
 
     @rule(
-        changed=st.dictionaries(INDICES, st.integers(0, 3)),
+        changed=st.dictionaries(INDICES, OFFSETS),
         forgotten=st.sets(INDICES),
         read_max=st.integers(0, 3),
         fate=st.sampled_from(["answered", "answered", "answered", "lost at once", "lost after reading", "lost"]),
