@@ -56,6 +56,7 @@ class Server:
         self._budget = FrameBudget()
         self._accepted = 0
         self.statistics = self._router.statistics
+        self.fetch_sessions = self._router.fetch_sessions
         self._refused = 0
         """Connections since there are too many of them; 0: there are not."""
         self._accept_failures = 0

@@ -501,7 +501,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert self.cache.statistics().partitions == 0
 
 
-TestSessions = SessionMachine.TestCase
+TestSessions = pytest.mark.slow(SessionMachine.TestCase)
 
 
 def test_partitions_are_read_in_turn_when_an_answer_has_room_for_one() -> None:

@@ -10,8 +10,10 @@ Version notes
 - 1 and 2 add the throttle time. 3 is flexible in the request and in the answer's body, but the header of
   the answer stays as it was (KIP-511), so that a client can read the refusal of a version that the node
   does not know.
-- A version above ours is answered in version 0 with UNSUPPORTED_VERSION and the full list; the router does
-  that.
+- 4 allows a feature whose lowest version is 0; without features it is like 3.
+- A version above ours is answered in version 0 with UNSUPPORTED_VERSION and the versions of this API alone (KIP-511);
+  the router does that. Clients then ask again in the highest version that both know, and tell their name. A full list
+  would spare them the second question, and franz-go would never say who it is.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from fairlog.kafka.api import CLIENT_NAME_MAX, Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader, Writer
 
-SERVED = Versions(0, 3)
+SERVED = Versions(0, 4)
 FLEXIBLE_FROM = 3
 
 
@@ -46,6 +48,11 @@ async def handle(context: Context, request: ApiVersionsRequest) -> Answer:
         context.client.software_name = request.software_name[:CLIENT_NAME_MAX]
         context.client.software_version = request.software_version[:CLIENT_NAME_MAX]
     return encode(context.version, ErrorCode.NONE, context.served)
+
+
+def encode_unsupported() -> Answer:
+    """The answer's body to a request of a version that is not served."""
+    return encode(0, ErrorCode.UNSUPPORTED_VERSION, {API.key: SERVED})
 
 
 def encode(version: int, error: ErrorCode, served: Mapping[int, Versions]) -> Answer:
