@@ -21,6 +21,7 @@ from fairlog.broker import Appended, RefusedAppend
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists, UnknownTopic
 from fairlog.config import Settings
+from fairlog.kafka.api import Client
 from fairlog.kafka.topic_lookup import find_or_create
 from fairlog.topics import LocalTopics
 from fairlog_types import LogId, Offset, StorageFailure
@@ -95,7 +96,7 @@ async def test_topic_made_on_first_use_has_one_line_in_the_log(open_run) -> None
             await store.start()
             broker = SimpleNamespace(cluster=store.store, topics=store.topics, settings=Settings())
             for _ in range(2):
-                found = await find_or_create(broker, "used", may_create=True)  # type: ignore[arg-type]
+                found = await find_or_create(broker, Client(1, "peer:1"), "used", may_create=True)  # type: ignore[arg-type]
                 assert found == store.store.topic("used")
             await store.create("made")
     said = [(line["event"], line["topic"], line.get("on_first_use")) for line in lines if "topic" in line]
