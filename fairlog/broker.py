@@ -128,6 +128,14 @@ class LogCut(NamedTuple):
     """The first offset that a reader of committed records cannot read yet; these are a cut as well, the newest."""
 
 
+class Watcher(Protocol):
+    """Someone who waits for a log to move. It is told in the step in which the log does, so it only takes note."""
+
+    def moved(self, *, stable: bool) -> bool:
+        """High watermark, log start or (then `stable`) last stable offset have changed. Whether that is enough."""
+        ...
+
+
 class Leaders(Protocol):
     """The partitions that this node leads."""
 
@@ -176,11 +184,16 @@ class Leaders(Protocol):
         """
         ...
 
-    async def wait_for_more(self, ends: Mapping[LogId, Offset], *, committed_only: bool = False) -> None:
-        """Return as soon as any of these high watermarks is above the given offset, or its log is gone.
+    def watch(self, log: LogId, watcher: Watcher, *, beyond: Offset, committed_only: bool) -> bool:
+        """Tell `watcher` when one of the log's offsets changes, or the log is gone, until it has heard enough.
 
-        With `committed_only` the last stable offsets count, and not the high watermarks.
+        False, and it is not told, if records beyond that offset can be read already, or the log is gone. With
+        `committed_only` only records below the last stable offset count.
         """
+        ...
+
+    def unwatch(self, log: LogId, watcher: Watcher) -> None:
+        """Tell it no more."""
         ...
 
     def journal_bytes(self, log: LogId) -> int | None:

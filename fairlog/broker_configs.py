@@ -89,6 +89,7 @@ _ROWS = (
     _of_setting("broker.id", ConfigType.INT, "node_id"),
     _of_setting("node.id", ConfigType.INT, "node_id"),
     _of_setting("max.connections", ConfigType.INT, "requests.connections_max", dynamic=True),
+    _of_setting("max.incremental.fetch.session.cache.slots", ConfigType.INT, "requests.fetch_session_cache_slots"),
     _of_setting("socket.request.max.bytes", ConfigType.INT, "requests.request_bytes_max"),
     _of_setting("producer.id.expiration.ms", ConfigType.INT, "transactions.producer_id_expiration_ms"),
     _of_setting("transaction.max.timeout.ms", ConfigType.INT, "transactions.max_timeout_ms"),

@@ -253,6 +253,12 @@ class RequestSettings:
     connections_max: int = key(
         1000, _whole(1), "Connections served at once; one more is accepted and closed, with a log line."
     )
+    fetch_session_cache_slots: int = key(
+        1000,
+        _whole(0),
+        "Fetch sessions that are remembered at once; a consumer without one names all its partitions in each request. "
+        "0: none. Kafka's max.incremental.fetch.session.cache.slots.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

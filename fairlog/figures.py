@@ -12,6 +12,7 @@ from coordinator.sinks.messages import SinkStatistics
 from coordinator.watching import CoordinatorStatistics
 from copier.copier import CopierStatistics
 from datalog.interface import Space
+from fairlog.kafka.fetch_sessions import FetchSessionStatistics
 from fairlog.retention.statistics import RetentionStatistics
 from fairlog_histogram import Durations
 
@@ -46,6 +47,7 @@ class EdgeFigures:
     accepted: int
     refused: int
     not_served: int
+    fetch_sessions: FetchSessionStatistics
 
 
 @dataclass(frozen=True, slots=True)

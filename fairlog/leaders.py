@@ -27,7 +27,7 @@ from copier.reclaim import Reclaimer
 from datalog.batch import BatchHeader
 from datalog.interface import DataLogs, NoRoom, TooManyLogs, UnknownLog
 from fairlog import produce_decisions
-from fairlog.broker import AbortRefusal, ActiveProducer, Appended, Buffer, DuplicateOf, LogCut, RefusedAppend
+from fairlog.broker import AbortRefusal, ActiveProducer, Appended, Buffer, DuplicateOf, LogCut, RefusedAppend, Watcher
 from fairlog.led_logs import LedLog, LedLogStore, steps
 from fairlog.led_writer import LedWriter
 from fairlog.participants import LocalParticipants
@@ -352,22 +352,19 @@ class LocalLeaders:
                 self._writer.fail(failure)
                 raise
 
-    async def wait_for_more(self, ends: Mapping[LogId, Offset], *, committed_only: bool = False) -> None:
+    def watch(self, log: LogId, watcher: Watcher, *, beyond: Offset, committed_only: bool) -> bool:
         """See `fairlog.broker.Leaders`."""
-        leaders: list[LedLog] = []
-        for log, end in ends.items():
-            leader = self._writer.led.get(log)
-            if leader is None or leader.readable_end(committed_only=committed_only) > end:
-                return
-            leaders.append(leader)
-        event = trio.Event()
-        for leader in leaders:
-            leader.waiting(committed_only=committed_only).add(event)
-        try:
-            await event.wait()
-        finally:
-            for leader in leaders:
-                leader.waiting(committed_only=committed_only).discard(event)
+        leader = self._writer.led.get(log)
+        if leader is None or leader.readable_end(committed_only=committed_only) > beyond:
+            return False
+        leader.watchers.add(watcher)
+        return True
+
+    def unwatch(self, log: LogId, watcher: Watcher) -> None:
+        """See `fairlog.broker.Leaders`."""
+        leader = self._writer.led.get(log)
+        if leader is not None:
+            leader.watchers.discard(watcher)
 
     async def delete_before(self, log: LogId, offset: Offset) -> Offset | None:
         """See `fairlog.broker.Leaders`. Retention and DeleteRecords use it.
@@ -386,7 +383,9 @@ class LocalLeaders:
             while more:
                 start = max(start, leader.log_start)
                 more = await trio.to_thread.run_sync(self._delete_before, log, offset)
-                leader.log_start = max(leader.log_start, offset)
+                if leader.log_start < offset:
+                    leader.log_start = offset
+                    leader.wake()
             leader.swept_through = max(leader.swept_through, start)
             if moves:
                 # Without it a loss of power may bring back what was told to be gone.

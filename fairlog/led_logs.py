@@ -24,6 +24,7 @@ import trio
 
 from datalog.batch import parse_batch_header_untrusted
 from datalog.interface import Bounds, DataLogs, Mark, ReadRequest, ReadResult
+from fairlog.broker import Watcher
 from fairlog.transaction_modes import TransactionMode
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, Offset, ProducerId, StorageFailure, TxId
 from journal.flush import Flusher
@@ -44,8 +45,6 @@ class LedLog:
     """One log that this node leads: the fold over its journal, and how far its data log can be read."""
 
     __slots__ = (
-        "_waiting",
-        "_waiting_for_committed",
         "high_watermark",
         "journal",
         "last_stable",
@@ -53,6 +52,7 @@ class LedLog:
         "mode",
         "state",
         "swept_through",
+        "watchers",
     )
 
     def __init__(self, state: LocalState, journal: Journal, bounds: Bounds, mode: TransactionMode) -> None:
@@ -60,12 +60,12 @@ class LedLog:
         self.mode = mode
         self.journal = journal
         self.high_watermark = bounds.next_offset
-        self.last_stable = bounds.last_stable_offset
+        self.last_stable: Offset = bounds.last_stable_offset
         self.log_start = bounds.log_start
         self.swept_through = Offset(0)
         """No batch lies before this offset any more, as far as this run knows."""
-        self._waiting: set[trio.Event] = set()
-        self._waiting_for_committed: set[trio.Event] = set()
+        self.watchers: set[Watcher] = set()
+        """Told when an offset changes, and when the log goes."""
 
     @property
     def has_remains(self) -> bool:
@@ -76,32 +76,21 @@ class LedLog:
         """The first offset that a reader cannot read yet."""
         return self.last_stable if committed_only else self.high_watermark
 
-    def waiting(self, *, committed_only: bool) -> set[trio.Event]:
-        """Events to be set, and taken out, when that end moves or the log goes; for whoever waits to enter one.
-
-        Readers of committed records are not woken by what they may not read yet.
-        """
-        return self._waiting_for_committed if committed_only else self._waiting
-
     def advance(self, high_watermark: Offset, last_stable: Offset) -> None:
-        """The data log can be read up to here: wake those who have waited for that."""
-        if high_watermark != self.high_watermark:
+        """The data log can be read up to here: tell those who have waited for that."""
+        stable = last_stable != self.last_stable
+        if stable or high_watermark != self.high_watermark:
             self.high_watermark = high_watermark
-            _set_all(self._waiting)
-        if last_stable != self.last_stable:
             self.last_stable = last_stable
-            _set_all(self._waiting_for_committed)
+            self._tell(stable=stable)
 
     def wake(self) -> None:
         """Tell everybody who waits for this log that there is something to look at."""
-        _set_all(self._waiting)
-        _set_all(self._waiting_for_committed)
+        self._tell(stable=True)
 
-
-def _set_all(events: set[trio.Event]) -> None:
-    for event in events:
-        event.set()
-    events.clear()
+    def _tell(self, *, stable: bool) -> None:
+        enough = [watcher for watcher in self.watchers if watcher.moved(stable=stable)]
+        self.watchers.difference_update(enough)
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,6 +226,12 @@ def _edge(figures: EdgeFigures) -> Iterator[Metric]:
     yield _counter("connections_accepted", "Connections accepted", figures.accepted)
     yield _counter("connections_refused", "Connections closed at once: requests.connections_max", figures.refused)
     yield _counter("requests_not_served", "Requests of APIs that are not served", figures.not_served)
+    sessions = figures.fetch_sessions
+    yield _gauge("incremental_fetch_sessions", "Fetch sessions that are remembered (KIP-227)", sessions.sessions)
+    yield _gauge("incremental_fetch_partitions_cached", "Partitions of all fetch sessions", sessions.partitions)
+    yield _counter(
+        "incremental_fetch_session_evictions", "Fetch sessions that had to make room for others", sessions.evictions
+    )
     labels = ["api"]
     requests = CounterMetricFamily("fairlog_requests", "Requests answered", labels=labels)
     failed = CounterMetricFamily(

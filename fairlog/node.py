@@ -168,6 +168,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                         leaders.data_logs,
                         coordinator,
                         server.statistics,
+                        server.fetch_sessions,
                         native.statistics,
                         advertised,
                         groups,

@@ -61,6 +61,7 @@ from fairlog.figures import (
 )
 from fairlog.group_view import GroupReader, Members
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.fetch_sessions import FetchSessionCache
 from fairlog.leaders import LocalLeaders
 from fairlog.led_logs import LedLog
 from fairlog.retention.task import Retention
@@ -91,6 +92,7 @@ class Parts:
     data_logs: DataLogs
     coordinator: Coordinator
     edge: EdgeStatistics
+    fetch_sessions: FetchSessionCache
     native: Sequence[ApiStatistics]
     """Of each native op."""
     advertised: Address
@@ -322,7 +324,7 @@ class NodeView:
             sinks=parts.coordinator.sink_statistics(),
             copier=parts.leaders.copier_statistics(),
             retention=parts.retention.statistics,
-            edge=_edge(parts.edge, parts.native),
+            edge=_edge(parts.edge, parts.native, parts.fetch_sessions),
             journals=await _journals(parts, coordinator.failed_journals),
             unstable=await self._unstable(parts),
             space=await trio.to_thread.run_sync(parts.data_logs.space),
@@ -419,9 +421,9 @@ async def _journals(parts: Parts, failed_group: int) -> JournalFigures:
     return JournalFigures(len(logs), local_bytes, pinned_bytes, pinned_by, failed, failed_group)
 
 
-def _edge(edge: EdgeStatistics, native: Sequence[ApiStatistics]) -> EdgeFigures:
+def _edge(edge: EdgeStatistics, native: Sequence[ApiStatistics], sessions: FetchSessionCache) -> EdgeFigures:
     apis = [_api(api) for api in [*(api for _, api in sorted(edge.apis.items())), *native]]
-    return EdgeFigures(apis, edge.connected, edge.accepted, edge.refused, edge.not_served)
+    return EdgeFigures(apis, edge.connected, edge.accepted, edge.refused, edge.not_served, sessions.statistics())
 
 
 def _api(api: ApiStatistics) -> ApiFigures:

@@ -36,6 +36,7 @@ from fairlog.admin_http.documents import Document
 from fairlog.admin_http.guard import Guard, refusal_of_change
 from fairlog.admin_http.health import health
 from fairlog.admin_http.view import AbortOutcome, Node, NotServing
+from fairlog.edge.log_limiter import LogLimiter
 from fairlog_types import TxId
 
 log = structlog.get_logger()
@@ -92,6 +93,7 @@ class _Api:
         self._transactions = Cached(self._make_transactions, fresh_s=FRESH_S)
         self._first_topics = Cached(self._make_first_topics, fresh_s=FRESH_S)
         self._looking_up = trio.Lock()
+        self._lines = LogLimiter(trio.current_time)
 
     async def health(self, _: Request) -> Response:
         status, document = health(self._node)
@@ -134,7 +136,10 @@ class _Api:
         who = {"peer": _peer(request)}
         refusal = refusal_of_change(request.headers, self._token)
         if refusal is not None:
-            log.warning("admin call refused", path=request.url.path, reason=refusal[1], **who)
+            event = "admin call refused"
+            more = self._lines.admit("" if request.client is None else request.client.host, event)
+            if more is not None:
+                log.warning(event, path=request.url.path, reason=refusal[1], **who, **more)
             raise HTTPException(*refusal)
         transactional_id, txid = _read_abort_untrusted(await _body(request))
         outcome = await self._node.abort(transactional_id, txid)

@@ -29,6 +29,7 @@ from hypercorn.typing import ConnectionState
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairlog.edge.fatal import fatal_in
+from fairlog.edge.log_limiter import LogLimiter
 
 log = structlog.get_logger()
 
@@ -101,6 +102,7 @@ class AdminServer:
         self._config = _config()
         self._connections_max = connections_max
         self._streams: set[trio.SocketStream] = set()
+        self._lines = LogLimiter(trio.current_time)
         self._fatal: Exception | None = None
         self._has_failed = trio.Event()
 
@@ -149,7 +151,9 @@ class AdminServer:
 
     async def _serve_stream(self, stream: trio.SocketStream) -> None:
         if len(self._streams) >= self._connections_max:
-            log.warning("too many admin connections", connections_max=self._connections_max)
+            more = self._lines.admit("", "too many admin connections")
+            if more is not None:
+                log.warning("too many admin connections", connections_max=self._connections_max, **more)
             await trio.aclose_forcefully(stream)
             return
         self._streams.add(stream)

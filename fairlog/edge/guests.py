@@ -11,6 +11,7 @@ from typing import Protocol
 import trio
 
 from fairlog.edge.frame_budget import FrameBudget
+from fairlog.edge.log_limiter import LogLimiter
 
 
 class Served(Protocol):
@@ -37,11 +38,18 @@ class Guest(Protocol):
         ...
 
     def connection(
-        self, stream: trio.abc.Stream, received: bytes, *, ordinal: int, peer: str, budget: FrameBudget
+        self,
+        stream: trio.abc.Stream,
+        received: bytes,
+        *,
+        ordinal: int,
+        peer: str,
+        budget: FrameBudget,
+        lines: LogLimiter,
     ) -> Served:
         """A connection, of which `received` is read already.
 
         `ordinal` grows with each connection that the node accepts, `peer` is for log lines, and `budget` is what large
-        frames of all protocols take their room from.
+        frames of all protocols take their room from. `lines` limits what clients can have logged.
         """
         ...

@@ -9,6 +9,7 @@ finishes when it is that answer's turn: requests that came behind it have starte
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,9 @@ from typing import Generic, TypeVar
 import trio
 
 from fairlog.broker import Broker
+from fairlog.edge.log_limiter import LogLimiter
 from fairlog.kafka.answer_budget import AnswerBudget, AnswerRoom
+from fairlog.kafka.fetch_sessions import FetchSessionCache
 from fairlog.kafka.wire import Buffer, Reader, Writer
 
 R = TypeVar("R")
@@ -63,6 +66,8 @@ class Client:
     software_name: str = ""
     """From ApiVersions v3+, as `librdkafka` or `apache-kafka-java`; empty if the client did not say."""
     software_version: str = ""
+    lines: LogLimiter = field(default_factory=functools.partial(LogLimiter, trio.current_time))
+    """Shared by all clients of the server. For log lines that a client can cause at will."""
     _polling: trio.CancelScope | None = None
     _polls_ended: bool = False
 
@@ -70,6 +75,10 @@ class Client:
     def host(self) -> str:
         """The peer's address without its port, written as Kafka does, with a slash in front."""
         return "/" + self.peer.rpartition(":")[0]
+
+    def admit_line(self, event: str) -> Mapping[str, int] | None:
+        """None if a log line of this event is not to be written now; else what it says of those before it."""
+        return self.lines.admit(self.host, event)
 
     @contextmanager
     def long_poll(self, deadline: float) -> Generator[trio.CancelScope, None, None]:
@@ -160,6 +169,7 @@ class Context:
     """All API keys that are served and advertised."""
     encoded: EncodedAnswers = field(default_factory=EncodedAnswers)
     answers: AnswerBudget = field(default_factory=AnswerBudget)
+    sessions: FetchSessionCache = field(default_factory=functools.partial(FetchSessionCache, 0))
     errors: dict[int, int] = field(default_factory=dict[int, int])
     """Counts the error codes that are answered."""
 

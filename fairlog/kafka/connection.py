@@ -23,7 +23,8 @@ with another protocol's bytes is left as it is, and handed back.
 While the queue is full nothing is read, so the end of the stream is not seen either. The system is asked about it
 then, each second: answers to a client that is gone are not waited for.
 
-Whatever is wrong with a request, the worst that happens is one log line and a closed connection. That holds for
+Whatever is wrong with a request, the worst that happens is one log line, if its client has not caused many (see
+`fairlog/edge/log_limiter.py`), and a closed connection. That holds for
 faults of ours in a handler, too, with two exceptions that pass through and stop the node: a broken assertion
 (nothing that it holds in memory can be trusted any more) and damaged storage.
 """
@@ -192,7 +193,10 @@ class Connection:
             except Exception as error:
                 raise_if_fatal(error)
                 # The barrier between a fault in one handler and the other clients: say it loudly, close this one.
-                log.exception("a request failed by a fault of the node", **self._who())
+                event = "a request failed by a fault of the node"
+                more = self._client.admit_line(event)
+                if more is not None:
+                    log.exception(event, **self._who(), **more)
                 return False
         return True
 
@@ -304,7 +308,10 @@ class Connection:
                     raise_if_fatal(error)
                     # As in _read_requests.
                     started.statistics.failed += 1
-                    log.exception("an answer failed by a fault of the node", api=started.api_name, **self._who())
+                    event = "an answer failed by a fault of the node"
+                    more = self._client.admit_line(event)
+                    if more is not None:
+                        log.exception(event, api=started.api_name, **self._who(), **more)
                     self._serving.cancel()
                 finally:
                     done = self._unreleased.popleft()
@@ -371,7 +378,9 @@ class Connection:
         )
 
     def _closed(self, event: str, *, reason: str) -> None:
-        log.warning(event, reason=reason, action="connection closed", **self._who())
+        more = self._client.admit_line(event)
+        if more is not None:
+            log.warning(event, reason=reason, action="connection closed", **self._who(), **more)
 
     def _who(self) -> dict[str, object]:
         return {

@@ -17,6 +17,7 @@ from fairlog.broker import AbortRefusal, CommitRefusal, RefusedAppend
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.offset_values import OffsetRefusal
 from fairlog.kafka.api import HangUp
+from fairlog.kafka.fetch_sessions import SessionRefusal
 
 
 class ErrorCode(IntEnum):
@@ -67,6 +68,7 @@ class ErrorCode(IntEnum):
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     UNSUPPORTED_COMPRESSION_TYPE = 76
@@ -82,6 +84,7 @@ class ErrorCode(IntEnum):
     INVALID_UPDATE_VERSION = 95
     UNKNOWN_TOPIC_ID = 100
     TRANSACTIONAL_ID_NOT_FOUND = 105
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
     MISMATCHED_ENDPOINT_TYPE = 114
     UNSUPPORTED_ENDPOINT_TYPE = 115
     UNKNOWN_SUBSCRIPTION_ID = 117
@@ -179,6 +182,13 @@ OFFSET_REFUSALS: dict[OffsetRefusal | RefusedAppend, ErrorCode] = {
     RefusedAppend.STORAGE: ErrorCode.NOT_COORDINATOR,
 }
 """What a refused commit of offsets is answered with where it differs from what a batch would get."""
+
+FETCH_SESSION_REFUSALS: dict[SessionRefusal, ErrorCode] = {
+    SessionRefusal.NOT_FOUND: ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    SessionRefusal.WRONG_EPOCH: ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    SessionRefusal.TOPIC_IDS: ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+}
+"""What an incremental fetch is answered with that is not served; clients go on with a full one."""
 
 
 def code_of_commit_refusal(refusal: CommitRefusal) -> ErrorCode:

@@ -5,7 +5,7 @@ handler raises beyond these is a fault of ours and passes through; the connectio
 
 Kafka closes the connection on an API or version that it does not serve, since it cannot know how the answer's
 header looks. The one exception is ApiVersions, which clients send in the highest version they know, before
-they know anything: it is answered in version 0 with UNSUPPORTED_VERSION and the list of what is served.
+they know anything: it is answered in version 0 with UNSUPPORTED_VERSION and the versions in which it can be asked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairlog.edge.malformed import Malformed
 from fairlog.edge.statistics import ApiStatistics, EdgeStatistics
 from fairlog.kafka.answer_budget import AnswerBudget
 from fairlog.kafka.api import CLIENT_NAME_MAX, Answer, Api, Client, Context, Deferred, EncodedAnswers, HangUp
-from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.fetch_sessions import FetchSessionCache
 from fairlog.kafka.handlers import api_18_api_versions
 from fairlog.kafka.wire import Buffer, Reader, Writer
 
@@ -56,6 +56,7 @@ class Router:
         self._encoded = EncodedAnswers()
         self.answers = AnswerBudget()
         """Of all connections."""
+        self.fetch_sessions = FetchSessionCache(broker.settings.requests.fetch_session_cache_slots)
         self._statistics = {key: ApiStatistics(api.name) for key, api in self._apis.items()}
         self.statistics = EdgeStatistics(self._statistics)
 
@@ -100,7 +101,15 @@ class Router:
         except Malformed as error:
             raise Malformed(f"{api.name} v{version}: {error}") from None
         context = Context(
-            self._broker, client, version, flexible, self._served, self._encoded, self.answers, statistics.errors
+            self._broker,
+            client,
+            version,
+            flexible,
+            self._served,
+            self._encoded,
+            self.answers,
+            self.fetch_sessions,
+            statistics.errors,
         )
         reply = await api.handle(context, request)
         header = Writer(flexible=flexible and api.answer_header_tagged)
@@ -118,5 +127,5 @@ class Router:
         header = Writer(flexible=False)
         header.int32(correlation_id)
         parts = header.parts()
-        body = api_18_api_versions.encode(0, ErrorCode.UNSUPPORTED_VERSION, self._served)
+        body = api_18_api_versions.encode_unsupported()
         return Started(api.name, version, correlation_id, [*parts, *body], parts, statistics, started_s)

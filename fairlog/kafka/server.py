@@ -22,6 +22,7 @@ from fairlog.broker import Broker
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import OPENING_BYTES
 from fairlog.edge.guests import Guest, Served
+from fairlog.edge.log_limiter import LogLimiter
 from fairlog.kafka.api import Client
 from fairlog.kafka.connection import Connection
 from fairlog.kafka.handlers import ALL
@@ -54,8 +55,10 @@ class Server:
         self._frame_bytes_max = broker.settings.requests.request_bytes_max
         self._broker = broker
         self._budget = FrameBudget()
+        self._lines = LogLimiter(trio.current_time)
         self._accepted = 0
         self.statistics = self._router.statistics
+        self.fetch_sessions = self._router.fetch_sessions
         self._refused = 0
         """Connections since there are too many of them; 0: there are not."""
         self._accept_failures = 0
@@ -117,19 +120,23 @@ class Server:
         peer = _peer_name(stream.socket)
         connections_max = self._broker.settings.requests.connections_max
         if len(self._connections) >= connections_max:
-            if self._refused == 0:  # once, not for each attempt of clients that try again and again
-                log.warning("too many connections", peer=peer, connections_max=connections_max)
+            more = self._lines.admit("", "too many connections") if self._refused == 0 else None
+            if more is not None:  # once, not for each attempt of clients that try again and again
+                log.warning("too many connections", peer=peer, connections_max=connections_max, **more)
             self._refused += 1
             self.statistics.refused += 1
             await trio.aclose_forcefully(stream)
             return
         if self._refused:
-            log.info("connections are taken again", refused=self._refused, connections_max=connections_max)
+            more = self._lines.admit("", "connections are taken again")
+            if more is not None:
+                refused = self._refused
+                log.info("connections are taken again", refused=refused, connections_max=connections_max, **more)
             self._refused = 0
         # trio sets TCP_NODELAY on every stream.
         for level, option, value in _KEEPALIVE:
             stream.setsockopt(level, option, value)
-        client = Client(connection=self._accepted, peer=peer)
+        client = Client(connection=self._accepted, peer=peer, lines=self._lines)
         connection = Connection(
             stream,
             client,
@@ -144,7 +151,14 @@ class Server:
             received = await self._serve_until_stopped(connection)
             if received is not None:
                 guest = self._guests[received[:OPENING_BYTES]]
-                spoken = guest.connection(stream, received, ordinal=client.connection, peer=peer, budget=self._budget)
+                spoken = guest.connection(
+                    stream,
+                    received,
+                    ordinal=client.connection,
+                    peer=peer,
+                    budget=self._budget,
+                    lines=self._lines,
+                )
                 await self._serve_until_stopped(spoken)
         finally:
             self.statistics.connected -= 1

@@ -11,6 +11,7 @@ import structlog
 
 from fairlog.broker import Broker
 from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists
+from fairlog.kafka.api import Client
 from fairlog.kafka.errors import ErrorCode
 from fairlog.topic_configs import with_fixed
 from fairlog_types import LogId, LogKind, StorageFailure
@@ -20,8 +21,11 @@ log = structlog.get_logger()
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
-async def find_or_create(broker: Broker, name: str, *, may_create: bool) -> Topic | ErrorCode:
-    """The topic of this name; made with the node's defaults if it is missing, `may_create` and configured."""
+async def find_or_create(broker: Broker, client: Client, name: str, *, may_create: bool) -> Topic | ErrorCode:
+    """The topic of this name; made with the node's defaults if it is missing, `may_create` and configured.
+
+    `client` is who asks for it.
+    """
     topic = broker.cluster.topic(name)
     if topic is not None:
         return topic
@@ -39,7 +43,10 @@ async def find_or_create(broker: Broker, name: str, *, may_create: bool) -> Topi
     except TopicExists:  # another client's request was faster
         return broker.cluster.topic(name) or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     except StorageFailure as failure:
-        log.warning("a topic could not be made", topic=name, reason=str(failure))
+        event = "a topic could not be made"
+        more = client.admit_line(event)
+        if more is not None:
+            log.warning(event, topic=name, reason=str(failure), **more)
         return ErrorCode.KAFKA_STORAGE_ERROR
 
 

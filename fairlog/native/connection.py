@@ -28,6 +28,7 @@ from fairlog.edge.fatal import raise_if_fatal
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FRAME_BYTES_PER_S, FRAME_SILENCE_S, OPENING_BYTES, FrameReader
 from fairlog.edge.hanging_up import HANG_UP_CHECK_S, has_hung_up
+from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.malformed import Malformed
 from fairlog.edge.statistics import ApiStatistics
 from fairlog.native.calls import Call, Op
@@ -64,9 +65,18 @@ class NativeConnection:
     """Serves one stream until either side ends it. Implements `fairlog.edge.guests.Served`."""
 
     def __init__(
-        self, served: Served, stream: trio.abc.Stream, received: bytes, *, ordinal: int, peer: str, budget: FrameBudget
+        self,
+        served: Served,
+        stream: trio.abc.Stream,
+        received: bytes,
+        *,
+        ordinal: int,
+        peer: str,
+        budget: FrameBudget,
+        lines: LogLimiter,
     ) -> None:
         """`received` is what was read of the stream already, from its beginning on."""
+        self._lines = lines
         self._served = served
         self._stream = stream
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
@@ -94,7 +104,10 @@ class NativeConnection:
         except Exception as error:
             raise_if_fatal(error)
             # The barrier between a fault in one op and the other clients: say it loudly, close this one.
-            log.exception("a request failed by a fault of the node", peer=self._peer, connection=self._ordinal)
+            event = "a request failed by a fault of the node"
+            more = self._admit_line(event)
+            if more is not None:
+                log.exception(event, peer=self._peer, connection=self._ordinal, **more)
         finally:
             with trio.CancelScope(shield=True):
                 await trio.aclose_forcefully(self._stream)
@@ -164,7 +177,10 @@ class NativeConnection:
             statistics.failed += 1
             raise
         if answer is None:
-            log.info("request given up: its client is gone", api=statistics.name, peer=self._peer)
+            event = "request given up: its client is gone"
+            more = self._admit_line(event)
+            if more is not None:
+                log.info(event, api=statistics.name, peer=self._peer, **more)
             return False
         statistics.note_answer(len(answer), started_s)
         log.debug("request", api=statistics.name, answer_bytes=len(answer), connection=self._ordinal)
@@ -210,7 +226,12 @@ class NativeConnection:
             raise Malformed(f"an answer of {len(data)} bytes is not read within {patience_s:.0f} s")
 
     def _closed(self, event: str, reason: str) -> None:
-        log.warning(event, reason=reason, action="connection closed", protocol="native", peer=self._peer)
+        more = self._admit_line(event)
+        if more is not None:
+            log.warning(event, reason=reason, action="connection closed", protocol="native", peer=self._peer, **more)
+
+    def _admit_line(self, event: str) -> Mapping[str, int] | None:
+        return self._lines.admit(self._peer.rpartition(":")[0], event)
 
 
 async def _cancel_when_gone(peer: trio.socket.SocketType, waiting: trio.CancelScope) -> None:

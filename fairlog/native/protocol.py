@@ -9,6 +9,7 @@ import trio
 
 from fairlog.broker import Broker
 from fairlog.edge.frame_budget import FrameBudget
+from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.statistics import ApiStatistics
 from fairlog.native import batches, cuts
 from fairlog.native.calls import Op
@@ -38,6 +39,13 @@ class NativeProtocol:
         """Of each op. Refusals are counted by their kinds."""
 
     def connection(
-        self, stream: trio.abc.Stream, received: bytes, *, ordinal: int, peer: str, budget: FrameBudget
+        self,
+        stream: trio.abc.Stream,
+        received: bytes,
+        *,
+        ordinal: int,
+        peer: str,
+        budget: FrameBudget,
+        lines: LogLimiter,
     ) -> NativeConnection:
-        return NativeConnection(self._served, stream, received, ordinal=ordinal, peer=peer, budget=budget)
+        return NativeConnection(self._served, stream, received, ordinal=ordinal, peer=peer, budget=budget, lines=lines)

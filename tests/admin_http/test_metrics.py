@@ -23,6 +23,7 @@ from fairlog.figures import (
     RunningFigures,
     UnstableFigures,
 )
+from fairlog.kafka.fetch_sessions import FetchSessionStatistics
 from fairlog.metrics import GROUP_TOPICS_SHOWN, LABEL_CHARACTERS_MAX, exposition
 from fairlog.retention.statistics import RetentionStatistics
 from fairlog_histogram import BOUNDS_S, Durations, Histogram
@@ -69,6 +70,7 @@ RUNNING = RunningFigures(
         accepted=5,
         refused=1,
         not_served=2,
+        fetch_sessions=FetchSessionStatistics(sessions=4, partitions=40, evictions=6),
     ),
     journals=JournalFigures(6, 4096, 1024, [("billing-7", 1024)], 0, 1),
     unstable=UnstableFigures(3, 12, [("orders", 1, 9)]),
@@ -125,6 +127,9 @@ def read(
         ("fairlog_request_duration_seconds_count", {"api": "Produce"}, 1),
         ("fairlog_connections", {}, 3),
         ("fairlog_connections_refused_total", {}, 1),
+        ("fairlog_incremental_fetch_sessions", {}, 4),
+        ("fairlog_incremental_fetch_partitions_cached", {}, 40),
+        ("fairlog_incremental_fetch_session_evictions_total", {}, 6),
         ("fairlog_produced_records_total", {}, 30),
         ("fairlog_retention_deleted_bytes_total", {}, 500),
         ("fairlog_compactions_total", {}, 2),

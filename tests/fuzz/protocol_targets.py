@@ -18,6 +18,7 @@ from trio.testing import MockClock, memory_stream_pair
 
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.guests import Served
+from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.malformed import Malformed
 from fairlog.kafka.answer_budget import AnswerBudget
 from fairlog.kafka.api import Client, Deferred, HangUp
@@ -142,7 +143,9 @@ def serve_natively(data: bytes) -> None:
     protocol = NativeProtocol(new_memory().broker)
     _serve(
         data,
-        lambda stream: protocol.connection(stream, b"FLG", ordinal=1, peer="fuzz:1", budget=FrameBudget()),
+        lambda stream: protocol.connection(
+            stream, b"FLG", ordinal=1, peer="fuzz:1", budget=FrameBudget(), lines=LogLimiter(trio.current_time)
+        ),
     )
 
 

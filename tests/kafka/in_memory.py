@@ -37,6 +37,7 @@ from fairlog.broker import (
     DuplicateOf,
     LogCut,
     RefusedAppend,
+    Watcher,
 )
 from fairlog.cluster.features import FEATURES, FeatureLevels, FeatureUpdate, updated_untrusted
 from fairlog.cluster.interface import Topic, TopicExists, UnknownTopic
@@ -193,6 +194,8 @@ class MemoryLeaders:
         """Where the oldest open transaction of a log begins, of logs that have one."""
         self.aborted: dict[LogId, list[AbortedTransaction]] = {}
         self._moved = trio.Event()
+        self.watchers: dict[Watcher, set[LogId]] = {}
+        """Who is told when any log moves, with the logs that it watches."""
 
     async def append(
         self, log: LogId, data: bytes | bytearray | memoryview, header: BatchHeader
@@ -231,6 +234,8 @@ class MemoryLeaders:
     def _wake(self) -> None:
         self._moved.set()
         self._moved = trio.Event()
+        for watcher in [watcher for watcher in self.watchers if watcher.moved(stable=True)]:
+            del self.watchers[watcher]
 
     def end(self, log: LogId) -> Offset:
         batches = self.logs[log]
@@ -264,11 +269,18 @@ class MemoryLeaders:
         high_watermark = self.high_watermark(log)
         return None if high_watermark is None else min(self.undecided.get(log, high_watermark), high_watermark)
 
-    async def wait_for_more(self, ends: Mapping[LogId, Offset], *, committed_only: bool = False) -> None:
-        await trio.lowlevel.checkpoint()
-        readable_end = self.last_stable_offset if committed_only else self.high_watermark
-        while all(readable_end(log) is not None and readable_end(log) <= end for log, end in ends.items()):
-            await self._moved.wait()
+    def watch(self, log: LogId, watcher: Watcher, *, beyond: Offset, committed_only: bool) -> bool:
+        end = self.last_stable_offset(log) if committed_only else self.high_watermark(log)
+        if end is None or end > beyond:
+            return False
+        self.watchers.setdefault(watcher, set()).add(log)
+        return True
+
+    def unwatch(self, log: LogId, watcher: Watcher) -> None:
+        logs = self.watchers.get(watcher, set())
+        logs.discard(log)
+        if not logs:
+            self.watchers.pop(watcher, None)
 
     def cut(self, logs: Iterable[LogId]) -> Mapping[LogId, LogCut]:
         ends = {log: self.last_stable_offset(log) for log in logs}
@@ -296,6 +308,7 @@ class MemoryLeaders:
             return None
         assert offset <= (self.high_watermark(log) or 0)
         self.starts[log] = max(offset, self.log_start(log))
+        self._wake()
         return self.starts[log]
 
 

@@ -48,7 +48,6 @@ def request(
     partition_bytes=1_000_000,
     isolation_level=0,
     leader_epoch=-1,
-    session_id=0,
 ):
     known = memory.cluster.topic(topic)
     partitions = [
@@ -68,8 +67,8 @@ def request(
         "min_bytes": min_bytes,
         "max_bytes": max_bytes,
         "isolation_level": isolation_level,
-        "session_id": session_id,
-        "session_epoch": 0 if session_id else -1,
+        "session_id": 0,
+        "session_epoch": -1,
         "topics": [Topic(topic=topic, topic_id=None if known is None else known.topic_id, partitions=partitions)],
         "forgotten_topics_data": [],
         "rack_id": "",
@@ -199,7 +198,7 @@ async def test_fetch_with_something_in_hand_does_not_wait_while_others_have_no_r
     fill(size=1000)
     budget = AnswerBudget(1000, reserve_bytes=0)
     context = Context(memory.broker, ask.client, 4, False, {}, answers=budget)
-    asked = api_01_fetch.FetchTopic("t", None, (api_01_fetch.FetchPartition(0, -1, 0, 1_000_000),))
+    asked = api_01_fetch.FetchTopic("t", (api_01_fetch.FetchPartition(0, -1, 0, 1_000_000),))
     reply = await api_01_fetch.handle(context, api_01_fetch.FetchRequest(60_000, 2000, 1_000_000, 0, 0, (asked,)))
     before = trio.current_time()
     async with trio.open_nursery() as nursery:
@@ -227,7 +226,7 @@ async def test_fetch_takes_no_room_that_it_cannot_need(ask, memory, fill, autoju
     slow.sending(lambda: cut.append("slow"))
     await trio.sleep(3600)
     context = Context(memory.broker, ask.client, 4, False, {}, answers=budget)
-    asked = api_01_fetch.FetchTopic("t", None, (api_01_fetch.FetchPartition(0, -1, 0, 1000),))
+    asked = api_01_fetch.FetchTopic("t", (api_01_fetch.FetchPartition(0, -1, 0, 1000),))
     reply = await api_01_fetch.handle(context, api_01_fetch.FetchRequest(100, 1, 50 << 20, 0, 0, (asked,)))
     assert (len(b"".join(await reply.finish())) > 100) == bool(records)
     assert cut == []
@@ -254,7 +253,7 @@ async def test_fetch_of_many_partitions_lets_others_run(ask, memory, batch, monk
         for log in memory.topics.create_now(f"t{number}", partitions=each).logs():
             memory.leaders.logs[log].append(data)
         partitions = tuple(api_01_fetch.FetchPartition(index, -1, 0, 1000) for index in range(each))
-        asked.append(api_01_fetch.FetchTopic(f"t{number}", None, partitions))
+        asked.append(api_01_fetch.FetchTopic(f"t{number}", partitions))
     context = Context(memory.broker, ask.client, 4, False, {})
     reply = await api_01_fetch.handle(context, api_01_fetch.FetchRequest(0, 1, 50 << 20, 0, 0, tuple(asked)))
     steps = Steps()
@@ -353,13 +352,6 @@ async def test_leader_epoch_of_the_client_is_checked(ask, memory, fill, leader_e
     fill()
     answer = lines(await ask(FETCH, 12, **request(memory, {0: 0}, leader_epoch=leader_epoch)))[0]
     assert answer.error_code == error
-
-
-async def test_session_is_declined(ask, memory, fill):
-    """Every answer says session 0; a client that goes on in a session of its own making is told so."""
-    memory.topics.create_now("t")
-    response = await ask(FETCH, 12, **request(memory, {0: 0}, session_id=99))
-    assert (response.error_code, response.responses) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, [])
 
 
 async def test_fetch_of_nothing_is_answered_at_once(ask, memory):

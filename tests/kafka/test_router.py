@@ -19,12 +19,11 @@ def header(key: int, version: int, correlation_id: int = 5) -> bytes:
 
 
 async def test_versions_above_ours_are_answered_in_version_0(ask):
-    """A newer client asks in its newest version; it must be able to read what we serve (KIP-511)."""
+    """With the versions of ApiVersions alone (KIP-511): a newer client asks again in one of them, with its name."""
     started = await ask.router.start(header(18, 5) + b"\0" + b"\x05kgo!\x02x\0", ask.client)
     answer = b"".join(started.answer)
-    assert struct.unpack_from(">ihi", answer) == (5, 35, sum(api.advertised for api in ALL))
-    listed = {key: (low, high) for key, low, high in struct.iter_unpack(">hhh", answer[10:])}
-    assert listed[18] == (0, 4)
+    assert struct.unpack_from(">ihi", answer) == (5, 35, 1)
+    assert list(struct.iter_unpack(">hhh", answer[10:])) == [(18, 0, 4)]
 
 
 @pytest.mark.parametrize(("key", "version"), [(4, 0), (-1, 0), (73, 0), (0, 2), (0, 11), (1, 3), (26, -1)])

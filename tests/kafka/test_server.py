@@ -11,8 +11,10 @@ import trio
 from structlog.testing import capture_logs
 
 from fairlog.edge.frames import FrameReader
+from fairlog.edge.log_limiter import LINES_MAX
 from fairlog.kafka.connection import Connection
 from fairlog.kafka.server import Server
+from fairlog.native.protocol import NativeProtocol
 from tests.kafka.serving import framed
 
 
@@ -203,3 +205,32 @@ async def test_server_stopped_ends_by_itself(memory):
         assert await stream.receive_some() == b""
     with pytest.raises(OSError, match="all attempts to connect"):
         await trio.open_tcp_stream(*address[:2])
+
+
+async def send_and_wait_for_the_end(address, data: bytes) -> None:
+    async with await trio.open_tcp_stream(*address[:2]) as stream:
+        await stream.send_all(data)
+        with trio.fail_after(30):
+            while await stream.receive_some():
+                pass
+
+
+@pytest.mark.parametrize(
+    ("data", "event"),
+    [
+        (framed(struct.pack(">hhih", 1, 99, 5, -1)), "request without an answer"),
+        (framed(struct.pack(">hhih", 1, 12, 5, -1)), "malformed request"),
+        (b"FLG9", "another version of the native protocol"),
+    ],
+    ids=["not served", "malformed", "native"],
+)
+async def test_client_that_connects_again_and_again_does_not_fill_the_log(memory, nursery, data, event):
+    """Ten lines a minute say what one address does wrong, over all its connections; the rest is counted."""
+    server = Server(memory.broker, [NativeProtocol(memory.broker)])
+    (listener,) = listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    await nursery.start(server.serve, listeners)
+    with capture_logs() as lines:
+        for _ in range(LINES_MAX + 5):
+            await send_and_wait_for_the_end(listener.socket.getsockname(), data)
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == [event] * LINES_MAX
+    server.stop()

@@ -14,6 +14,7 @@ import trio
 from trio.testing import memory_stream_pair
 
 from fairlog.edge.frame_budget import FrameBudget
+from fairlog.edge.log_limiter import LogLimiter
 from fairlog.native.protocol import NativeProtocol
 from tests.kafka.in_memory import Memory
 from tests.native.sinks_in_memory import MemorySinks
@@ -51,7 +52,9 @@ def new_memory() -> Memory:
 async def conversation() -> str:
     """What both sides say, in hex; what that is stands above it."""
     ours, theirs = memory_stream_pair()
-    connection = NativeProtocol(new_memory().broker).connection(ours, b"", ordinal=1, peer="p", budget=FrameBudget())
+    connection = NativeProtocol(new_memory().broker).connection(
+        ours, b"", ordinal=1, peer="p", budget=FrameBudget(), lines=LogLimiter(trio.current_time)
+    )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.serve)
         talker = Talker(theirs)

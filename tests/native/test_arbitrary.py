@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from trio.testing import memory_stream_pair
 
 from fairlog.edge.frame_budget import FrameBudget
+from fairlog.edge.log_limiter import LogLimiter
 from fairlog.native.protocol import OPS, NativeProtocol
 from tests.native.golden_conversation import REQUESTS, new_memory
 from tests.native.talking import Talker, frame
@@ -35,7 +36,9 @@ def test_any_arguments_are_answered(changed):
     async def talk() -> None:
         ours, theirs = memory_stream_pair()
         protocol = NativeProtocol(new_memory().broker)
-        connection = protocol.connection(ours, b"", ordinal=1, peer="p", budget=FrameBudget())
+        connection = protocol.connection(
+            ours, b"", ordinal=1, peer="p", budget=FrameBudget(), lines=LogLimiter(trio.current_time)
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.serve)
             talker = Talker(theirs)
@@ -60,7 +63,9 @@ def test_any_bytes_end_in_an_answer_or_a_closed_connection(data):
     async def talk() -> None:
         ours, theirs = memory_stream_pair()
         protocol = NativeProtocol(new_memory().broker)
-        connection = protocol.connection(ours, b"FLG1", ordinal=1, peer="p", budget=FrameBudget())
+        connection = protocol.connection(
+            ours, b"FLG1", ordinal=1, peer="p", budget=FrameBudget(), lines=LogLimiter(trio.current_time)
+        )
         await theirs.send_all(data)
         await theirs.send_eof()
         with trio.fail_after(30):

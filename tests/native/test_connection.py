@@ -15,6 +15,7 @@ from trio.testing import lockstep_stream_pair, memory_stream_pair, wait_all_task
 from fairlog.edge import hanging_up
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FRAME_SILENCE_S
+from fairlog.edge.log_limiter import LogLimiter
 from fairlog.native.messages import FRAME_BYTES_MAX
 from fairlog.native.protocol import NativeProtocol
 from fairlog_types import CorruptStorage
@@ -140,7 +141,9 @@ async def alone(memory, nursery):
     """A connection over memory streams; `budget` has its room."""
     ours, theirs = memory_stream_pair()
     budget = FrameBudget()
-    connection = NativeProtocol(memory.broker).connection(ours, b"FLG", ordinal=1, peer="peer:1", budget=budget)
+    connection = NativeProtocol(memory.broker).connection(
+        ours, b"FLG", ordinal=1, peer="peer:1", budget=budget, lines=LogLimiter(trio.current_time)
+    )
     nursery.start_soon(connection.serve)
     talker = Talker(theirs)
     talker.connection, talker.budget = connection, budget
@@ -181,7 +184,9 @@ async def test_idle_connection_stays(alone, autojump_clock):
 async def test_client_that_does_not_read_its_answer_is_cut_off(memory, autojump_clock):
     """It would hold the answer for ever."""
     ours, theirs = lockstep_stream_pair()
-    connection = NativeProtocol(memory.broker).connection(ours, b"FLG1", ordinal=1, peer="p", budget=FrameBudget())
+    connection = NativeProtocol(memory.broker).connection(
+        ours, b"FLG1", ordinal=1, peer="p", budget=FrameBudget(), lines=LogLimiter(trio.current_time)
+    )
     started = trio.current_time()
     with capture_logs() as lines:
         async with trio.open_nursery() as nursery:
@@ -350,7 +355,9 @@ async def test_broken_assertion_and_damage_stop_the_node(memory, fault, monkeypa
 
     monkeypatch.setattr(memory.coordinator, "sinks", broken)
     ours, theirs = memory_stream_pair()
-    connection = NativeProtocol(memory.broker).connection(ours, b"FLG1", ordinal=1, peer="p", budget=FrameBudget())
+    connection = NativeProtocol(memory.broker).connection(
+        ours, b"FLG1", ordinal=1, peer="p", budget=FrameBudget(), lines=LogLimiter(trio.current_time)
+    )
     await theirs.send_all(frame(cbor2.dumps([1, "sinks", {}])))
     with pytest.raises(type(fault)):
         await connection.serve()

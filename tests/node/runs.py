@@ -295,3 +295,27 @@ async def is_waiting(work: Callable[[], Awaitable[object]]) -> bool:
             await work()
             nursery.cancel_scope.cancel()
     return scope.cancelled_caught
+
+
+class _Waiter:
+    """Waits for any of several logs to have more, as a reader of committed records or of all."""
+
+    def __init__(self, *, committed_only: bool) -> None:
+        self._committed_only = committed_only
+        self.told = trio.Event()
+
+    def moved(self, *, stable: bool) -> bool:
+        if self._committed_only and not stable:
+            return False
+        self.told.set()
+        return True
+
+
+async def wait_for_more(run: Run, ends: Mapping[LogId, Offset], *, committed_only: bool = False) -> None:
+    """Return as soon as one of these logs moves, has more to read than up to the given offset, or is gone."""
+    waiter = _Waiter(committed_only=committed_only)
+    if all(run.leaders.watch(log, waiter, beyond=end, committed_only=committed_only) for log, end in ends.items()):
+        await waiter.told.wait()
+    for log in ends:
+        run.leaders.unwatch(log, waiter)
+    await trio.lowlevel.checkpoint()

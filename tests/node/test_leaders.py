@@ -16,7 +16,7 @@ from fairlog.broker import Appended, DuplicateOf, RefusedAppend
 from fairlog_types import LogId, Offset, ProducerEpoch, StorageFailure
 from journal.journal import Fsync, Journal, JournalKind, NoFiles
 from journal.reopen import reopen
-from tests.node.runs import JOURNALS, A, B, is_waiting, transaction
+from tests.node.runs import JOURNALS, A, B, is_waiting, transaction, wait_for_more
 
 
 async def test_leader_plain_batch_becomes_visible_at_its_offset(open_run) -> None:
@@ -121,7 +121,7 @@ async def test_leader_of_another_log_is_unknown(open_run) -> None:
         await run.start(A)
         assert await run.plain(B, b"v") is RefusedAppend.UNKNOWN_LOG
         assert run.leaders.high_watermark(B) is None
-        await run.leaders.wait_for_more({A: Offset(0), B: Offset(0)})
+        await wait_for_more(run, {A: Offset(0), B: Offset(0)})
 
 
 async def test_leader_wait_for_more_returns_with_the_first_new_record(open_run) -> None:
@@ -129,13 +129,13 @@ async def test_leader_wait_for_more_returns_with_the_first_new_record(open_run) 
     async with open_run() as run:
         await run.start(A, B)
         ends = {A: Offset(0), B: Offset(0)}
-        assert await is_waiting(lambda: run.leaders.wait_for_more(ends))
+        assert await is_waiting(lambda: wait_for_more(run, ends))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(run.leaders.wait_for_more, ends)
+            nursery.start_soon(wait_for_more, run, ends)
             await trio.testing.wait_all_tasks_blocked()
             await run.plain(B, b"v")
-        await run.leaders.wait_for_more(ends)
-        assert await is_waiting(lambda: run.leaders.wait_for_more({A: Offset(0), B: Offset(1)}))
+        await wait_for_more(run, ends)
+        assert await is_waiting(lambda: wait_for_more(run, {A: Offset(0), B: Offset(1)}))
 
 
 async def test_leader_with_a_full_backlog_makes_producers_wait(open_run) -> None:
@@ -174,7 +174,7 @@ async def test_leader_dropped_lets_its_consumers_and_producers_go(open_run) -> N
         run.disk.hold()
         await run.plain(A, b"v")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(run.leaders.wait_for_more, {A: Offset(1)})
+            nursery.start_soon(wait_for_more, run, {A: Offset(1)})
             nursery.start_soon(run.leaders.visible, A, Offset(2))
             await trio.testing.wait_all_tasks_blocked()
             nursery.start_soon(run.leaders.drop, [A])

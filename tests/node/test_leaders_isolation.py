@@ -9,7 +9,7 @@ import trio.testing
 
 from fairlog.transaction_modes import MARKERS
 from fairlog_types import LogId, Offset
-from tests.node.runs import A, Run, is_waiting, transaction
+from tests.node.runs import A, Run, is_waiting, transaction, wait_for_more
 
 T0, T1 = transaction(7), transaction(8)
 
@@ -17,7 +17,7 @@ T0, T1 = transaction(7), transaction(8)
 async def waits(run: Run, offset: int) -> bool:
     """Does a reader of committed records wait there?"""
     ends: dict[LogId, Offset] = {A: Offset(offset)}
-    return await is_waiting(lambda: run.leaders.wait_for_more(ends, committed_only=True))
+    return await is_waiting(lambda: wait_for_more(run, ends, committed_only=True))
 
 
 async def begin_and_write(run: Run, *transactions: tuple[object, Sequence[bytes]]) -> None:
@@ -39,7 +39,7 @@ async def test_reader_of_committed_records_sleeps_while_undecided_ones_come(open
 
         async def count_wakes() -> None:
             nonlocal woken
-            await run.leaders.wait_for_more({A: Offset(1)}, committed_only=True)
+            await wait_for_more(run, {A: Offset(1)}, committed_only=True)
             woken += 1
 
         async with trio.open_nursery() as nursery:
@@ -50,7 +50,7 @@ async def test_reader_of_committed_records_sleeps_while_undecided_ones_come(open
                     end = run.leaders.high_watermark(A)
                     assert end is not None
                     nursery.start_soon(run.plain, A, b"behind")
-                    await run.leaders.wait_for_more({A: end})
+                    await wait_for_more(run, {A: end})
             await trio.testing.wait_all_tasks_blocked(0.01)
             assert woken == 0
             await run.prepare(T0, A)

@@ -21,10 +21,11 @@ from fairlog.broker import Appended, RefusedAppend
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists, UnknownTopic
 from fairlog.config import Settings
+from fairlog.kafka.api import Client
 from fairlog.kafka.topic_lookup import find_or_create
 from fairlog.topics import LocalTopics
 from fairlog_types import LogId, Offset, StorageFailure
-from tests.node.runs import DATA_LOGS, JOURNALS, A, B, Run
+from tests.node.runs import DATA_LOGS, JOURNALS, A, B, Run, wait_for_more
 
 
 class Store:
@@ -95,7 +96,7 @@ async def test_topic_made_on_first_use_has_one_line_in_the_log(open_run) -> None
             await store.start()
             broker = SimpleNamespace(cluster=store.store, topics=store.topics, settings=Settings())
             for _ in range(2):
-                found = await find_or_create(broker, "used", may_create=True)  # type: ignore[arg-type]
+                found = await find_or_create(broker, Client(1, "peer:1"), "used", may_create=True)  # type: ignore[arg-type]
                 assert found == store.store.topic("used")
             await store.create("made")
     said = [(line["event"], line["topic"], line.get("on_first_use")) for line in lines if "topic" in line]
@@ -250,7 +251,7 @@ async def test_topic_deleted_wakes_who_waits_for_it(open_run) -> None:
             await store.start()
             topic = await store.create()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(run.leaders.wait_for_more, {topic.logs()[0]: Offset(0)})
+                nursery.start_soon(wait_for_more, run, {topic.logs()[0]: Offset(0)})
                 await trio.testing.wait_all_tasks_blocked()
                 await store.topics.delete(topic.topic_id)
                 await store.remove_deleted()

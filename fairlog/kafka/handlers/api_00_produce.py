@@ -117,7 +117,7 @@ async def handle(context: Context, request: ProduceRequest) -> Reply:
             refused = [_Result(partition).fail(ErrorCode.INVALID_REQUIRED_ACKS) for partition, _ in partitions]
             results.append((name, refused))
             continue
-        topic = await find_or_create(context.broker, name, may_create=True)
+        topic = await find_or_create(context.broker, context.client, name, may_create=True)
         results.append((name, [await _append(context, request, topic, *entry, deadline) for entry in partitions]))
     if request.acks == 0:
         _hang_up_on_errors(results)

@@ -16,20 +16,23 @@ Behaviour
   with some of them in hand, and it is then ended.
 - Errors do not wait.
 - Others have their turns after each `_STEP` partitions, whatever the topics: a client may ask for ten thousand.
-- Sessions (KIP-227) are declined: every answer says session 0, so every request names all its partitions.
+- Sessions (KIP-227) are served, see `fairlog.kafka.fetch_sessions`: epoch 0 asks for one, -1 for none, and both close
+  the one that they name, whatever it is. An incremental answer has the partitions with records, errors or offsets that
+  the client was not told yet; a full one has all that were asked for, each once.
 
 Version notes
 - 5 adds the log start offset; 7 sessions; 9 the leader epoch, which is checked; 11 racks and preferred
   replicas (never one); 12 is flexible and adds tagged fields for diverging epochs (never: one node does not
   diverge from itself); 13 names topics by id; 15 moves the replica id to a tagged field; 16 can name new
-  leaders in tagged fields (never given).
+  leaders in tagged fields (never given); 17 and 18 add tagged fields of followers (a directory, a high watermark),
+  which are skipped.
 - zstd batches are sent to clients below version 10, too, which Kafka refuses.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -40,12 +43,21 @@ from datalog.interface import AbortedTransaction, LogMissing, OffsetOutOfRange, 
 from fairlog.broker import Broker
 from fairlog.kafka.answer_budget import AnswerRoom
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
-from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.errors import FETCH_SESSION_REFUSALS, ErrorCode
+from fairlog.kafka.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    CachedPartition,
+    FetchSession,
+    SessionRefusal,
+    TopicKey,
+    is_full,
+)
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
 from fairlog_types import CorruptStorage, LogId, Offset
 
-SERVED = Versions(4, 16)
+SERVED = Versions(4, 18)
 FLEXIBLE_FROM = 12
 _TOPIC_IDS_FROM = 13
 
@@ -73,10 +85,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchTopic:
-    name: str
-    """Empty from version 13 on."""
-    topic_id: UUID | None
-    """From version 13 on."""
+    key: TopicKey
     partitions: tuple[FetchPartition, ...]
 
 
@@ -88,6 +97,8 @@ class FetchRequest:
     isolation_level: int
     session_id: int
     topics: tuple[FetchTopic, ...]
+    session_epoch: int = FINAL_EPOCH
+    forgotten: tuple[tuple[TopicKey, tuple[int, ...]], ...] = ()
 
     @property
     def committed_only(self) -> bool:
@@ -119,6 +130,9 @@ class _Partition:
         return self.last_stable if self.committed_only else self.high_watermark
 
 
+_Lines = dict[TopicKey, list[_Partition]]
+
+
 def decode(reader: Reader, version: int) -> FetchRequest:
     def partition() -> FetchPartition:
         index = reader.int32()
@@ -132,109 +146,212 @@ def decode(reader: Reader, version: int) -> FetchRequest:
         reader.end_of_fields()
         return entry
 
+    def topic_key() -> TopicKey:
+        return reader.uuid() if version >= _TOPIC_IDS_FROM else reader.string()
+
     def topic() -> FetchTopic:
-        by_id = version >= _TOPIC_IDS_FROM
-        name = "" if by_id else reader.string()
-        topic_id = reader.uuid() if by_id else None
-        entry = FetchTopic(name, topic_id, reader.array(partition))
+        entry = FetchTopic(topic_key(), reader.array(partition))
         reader.end_of_fields()
         return entry
 
-    def forgotten() -> None:
-        if version >= _TOPIC_IDS_FROM:
-            reader.uuid()
-        else:
-            reader.string()
-        reader.array(reader.int32)
+    def forgotten() -> tuple[TopicKey, tuple[int, ...]]:
+        entry = topic_key(), reader.array(reader.int32)
         reader.end_of_fields()
+        return entry
 
     if version < 15:
         reader.int32()  # replica id
     max_wait_ms, min_bytes, max_bytes, isolation_level = reader.int32(), reader.int32(), reader.int32(), reader.int8()
-    session_id = 0
-    if version >= 7:
-        session_id = reader.int32()
-        reader.int32()  # session epoch
+    session_id, session_epoch = (reader.int32(), reader.int32()) if version >= 7 else (0, FINAL_EPOCH)
     topics = reader.array(topic)
-    if version >= 7:
-        reader.array(forgotten)
+    no_longer = reader.array(forgotten) if version >= 7 else ()
     if version >= 11:
         reader.string()  # rack
     reader.end_of_fields()
-    return FetchRequest(max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, topics)
+    return FetchRequest(
+        max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, topics, session_epoch, no_longer
+    )
 
 
 async def handle(context: Context, request: FetchRequest) -> Reply:
     deadline = trio.current_time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
-    if request.session_id != 0:
-        return await encode(context, request, [], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     room = AnswerRoom(context.answers)
     return Deferred(functools.partial(_finish, context, request, deadline, room), room=room, keeps_request=True)
 
 
 async def _finish(context: Context, request: FetchRequest, deadline: float, room: AnswerRoom) -> Answer:
-    lines = await _look_up(context, request)
-    partitions = [partition for line in lines for partition in line]
-    bytes_max = min(max(request.max_bytes, 0), ANSWER_BYTES_MAX)
-    fetched = 0
-    while True:
-        behind: list[_Partition] = []
-        for at, partition in enumerate(partitions, 1):
-            if not partition.full and _is_behind(context.broker, partition):
-                behind.append(partition)
-            if at % _STEP == 0:
-                await trio.lowlevel.checkpoint()
-        if behind:
-            wanted = min(max(bytes_max - fetched, 0), sum(partition.bytes_left for partition in behind))
-            granted = await room.take(wanted)
-            limit = bytes_max if granted == wanted else fetched + granted
-            fetched += await _read(context.broker, behind, limit, fetched)
-            room.keep(fetched)
-        ends = {
-            partition.log: Offset(partition.position)
-            for partition in partitions
-            if partition.log is not None and not partition.full
-        }
-        failed = any(partition.error is not ErrorCode.NONE for partition in partitions)
-        if failed or not ends or fetched >= request.min_bytes:
-            break
-        with context.client.long_poll(deadline) as waiting:
-            room.waits(waiting.cancel)
-            await context.broker.leaders.wait_for_more(ends, committed_only=request.committed_only)
-        if waiting.cancelled_caught:
-            break
-    return await encode(context, request, lines, ErrorCode.NONE)
+    session = await _session(context, request)
+    if isinstance(session, SessionRefusal):
+        return await encode(context, request, 0, {}, FETCH_SESSION_REFUSALS[session])
+    try:
+        found = await _fetch(context, request, session, deadline, room)
+        if isinstance(found, SessionRefusal):
+            return await encode(context, request, session.id, {}, FETCH_SESSION_REFUSALS[found])
+        return await encode(context, request, session.id, found, ErrorCode.NONE)
+    finally:
+        if not session.id:
+            session.close()
 
 
-async def _look_up(context: Context, request: FetchRequest) -> list[list[_Partition]]:
-    """The lines of each topic."""
-    cluster = context.broker.cluster
-    found: list[list[_Partition]] = []
-    count = 0
+async def _session(context: Context, request: FetchRequest) -> FetchSession | SessionRefusal:
+    """The session that the request is served from, with all that it says of partitions; its turn has begun."""
+    uses_topic_ids = context.version >= _TOPIC_IDS_FROM
+    if is_full(request.session_epoch):
+        context.sessions.close(request.session_id)
+        session = FetchSession(
+            uses_topic_ids=uses_topic_ids,
+            committed_only=request.committed_only,
+            unwatch=context.broker.leaders.unwatch,
+        )
+    else:
+        session = context.sessions.claim(
+            request.session_id,
+            request.session_epoch,
+            uses_topic_ids=uses_topic_ids,
+            committed_only=request.committed_only,
+        )
+        if isinstance(session, SessionRefusal):
+            return session
+    turn, count = session.turn, 0
     for topic in request.topics:
-        if context.version >= _TOPIC_IDS_FROM:
-            known = None if topic.topic_id is None else cluster.topic_by_id(topic.topic_id)
-            unknown = ErrorCode.UNKNOWN_TOPIC_ID
-        else:
-            known = cluster.topic(topic.name)
-            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        lines: list[_Partition] = []
-        found.append(lines)
         for asked in topic.partitions:
-            log, bytes_max = log_of(known, asked.index), max(asked.bytes_max, 0)
-            line = _Partition(asked.index, log, asked.offset, bytes_max, request.committed_only)
-            if line.log is None:
-                line.error = unknown if known is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif 0 <= asked.leader_epoch < cluster.leader_epoch:
-                line.error = ErrorCode.FENCED_LEADER_EPOCH
-            elif asked.leader_epoch > cluster.leader_epoch:
-                line.error = ErrorCode.UNKNOWN_LEADER_EPOCH
-            line.full = line.error is not ErrorCode.NONE
-            lines.append(line)
+            session.put(
+                topic.key,
+                asked.index,
+                leader_epoch=asked.leader_epoch,
+                offset=asked.offset,
+                bytes_max=max(asked.bytes_max, 0),
+            )
             count += 1
             if count % _STEP == 0:
                 await trio.lowlevel.checkpoint()
-    return found
+                if not session.is_current(turn):
+                    return session.why_over
+    if is_full(request.session_epoch):
+        return session
+    for key, indices in request.forgotten:
+        for index in indices:
+            session.forget(key, index)
+    return session if context.sessions.keep(session, _now_ms()) else SessionRefusal.NOT_FOUND
+
+
+async def _fetch(
+    context: Context, request: FetchRequest, session: FetchSession, deadline: float, room: AnswerRoom
+) -> _Lines | SessionRefusal:
+    """Read what there is in the session's partitions, or wait for it; the lines that the answer has to have."""
+    broker, turn = context.broker, session.turn
+    lines: dict[CachedPartition, _Partition] = {}
+    bytes_max = min(max(request.max_bytes, 0), ANSWER_BYTES_MAX)
+    fetched, full, failed, waited_out = 0, 0, False, False
+    while True:
+        looked_at: list[_Partition] = []
+        behind: list[tuple[CachedPartition, _Partition]] = []
+        for at, cached in enumerate(session.take(), 1):
+            line = lines.get(cached)
+            if line is None:
+                line = lines[cached] = _look_up(context, cached, committed_only=request.committed_only)
+            elif line.full:
+                continue
+            looked_at.append(line)
+            if not line.full and _is_behind(broker, line):
+                behind.append((cached, line))
+            else:
+                _watch(broker, session, cached, line)
+            if at % _STEP == 0:
+                await trio.lowlevel.checkpoint()
+                if not session.is_current(turn):
+                    return session.why_over
+        if behind:
+            wanted = min(max(bytes_max - fetched, 0), sum(line.bytes_left for _, line in behind))
+            granted = await room.take(wanted)
+            limit = bytes_max if granted == wanted else fetched + granted
+            fetched += await _read(broker, [line for _, line in behind], limit, fetched)
+            room.keep(fetched)
+            for at, (cached, line) in enumerate(behind, 1):
+                if not session.is_current(turn):
+                    return session.why_over
+                if not line.full:
+                    _is_behind(broker, line)
+                _watch(broker, session, cached, line)
+                if at % _STEP == 0:
+                    await trio.lowlevel.checkpoint()
+        full += sum(line.full for line in looked_at)
+        failed = failed or any(line.error is not ErrorCode.NONE for line in looked_at)
+        if failed or full == session.size or fetched >= request.min_bytes or waited_out:
+            break
+        if not session.pending:
+            moved = trio.Event()
+            session.waiter = moved.set
+            with context.client.long_poll(deadline) as waiting:
+                room.waits(waiting.cancel)
+                await moved.wait()
+            waited_out = waiting.cancelled_caught
+        if not session.is_current(turn):
+            return session.why_over
+    return await _tell(context, request, session, lines)
+
+
+def _look_up(context: Context, asked: CachedPartition, *, committed_only: bool) -> _Partition:
+    """A partition's line, as it is before anything was read."""
+    cluster, key = context.broker.cluster, asked.topic
+    if context.version >= _TOPIC_IDS_FROM:
+        topic = cluster.topic_by_id(key) if isinstance(key, UUID) else None
+        unknown = ErrorCode.UNKNOWN_TOPIC_ID
+    else:
+        topic = cluster.topic(key) if isinstance(key, str) else None
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    line = _Partition(asked.index, log_of(topic, asked.index), asked.offset, asked.bytes_max, committed_only)
+    if line.log is None:
+        line.error = unknown if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    elif 0 <= asked.leader_epoch < cluster.leader_epoch:
+        line.error = ErrorCode.FENCED_LEADER_EPOCH
+    elif asked.leader_epoch > cluster.leader_epoch:
+        line.error = ErrorCode.UNKNOWN_LEADER_EPOCH
+    line.full = line.error is not ErrorCode.NONE
+    return line
+
+
+def _watch(broker: Broker, session: FetchSession, cached: CachedPartition, line: _Partition) -> None:
+    """Hear of what comes behind this line, unless it is full: then it is looked at in the session's next turn."""
+    if line.full:
+        return
+    assert line.log is not None, "partitions without a log are full"
+    if broker.leaders.watch(line.log, cached, beyond=Offset(line.position), committed_only=line.committed_only):
+        cached.watched = line.log
+    else:
+        session.pending[cached] = None
+
+
+async def _tell(
+    context: Context, request: FetchRequest, session: FetchSession, lines: Mapping[CachedPartition, _Partition]
+) -> _Lines | SessionRefusal:
+    """End the session's turn: the lines that say something new, or all of them, by topic."""
+    turn, whole = session.turn, is_full(request.session_epoch)
+    told: _Lines = {}
+    for at, (cached, line) in enumerate(lines.items(), 1):
+        news = session.note_answer(
+            cached,
+            high_watermark=line.high_watermark,
+            last_stable=line.last_stable,
+            log_start=line.log_start,
+            failed=line.error is not ErrorCode.NONE,
+            records=bool(line.batches),
+            unread=line.full,
+        )
+        if news or whole:
+            told.setdefault(cached.topic, []).append(line)
+        if at % _STEP == 0:
+            await trio.lowlevel.checkpoint()
+            if not session.is_current(turn):
+                return session.why_over
+    session.answered()
+    if request.session_epoch == INITIAL_EPOCH:
+        context.sessions.admit(session, _now_ms())
+    return told
+
+
+def _now_ms() -> int:
+    return int(trio.current_time() * 1000)
 
 
 async def _read(broker: Broker, behind: Sequence[_Partition], bytes_max: int, fetched: int) -> int:
@@ -300,9 +417,7 @@ def _take(partition: _Partition, answer: ReadAnswer, *, room: int, first: bool) 
     return size
 
 
-async def encode(
-    context: Context, request: FetchRequest, lines: Sequence[Sequence[_Partition]], error: ErrorCode
-) -> Answer:
+async def encode(context: Context, request: FetchRequest, session_id: int, lines: _Lines, error: ErrorCode) -> Answer:
     version, writer = context.version, context.writer()
 
     def aborted(transaction: AbortedTransaction) -> None:
@@ -329,14 +444,14 @@ async def encode(
     writer.int32(0)  # throttle time
     if version >= 7:
         writer.int16(error)
-        writer.int32(0)  # session id
+        writer.int32(session_id)
     writer.array_length(len(lines))
     count = 0
-    for asked, partitions in zip(request.topics, lines, strict=False):
-        if version >= _TOPIC_IDS_FROM:
-            writer.uuid(asked.topic_id)
+    for key, partitions in lines.items():
+        if isinstance(key, str):
+            writer.string(key)
         else:
-            writer.string(asked.name)
+            writer.uuid(key)
         writer.array_length(len(partitions))
         for line in partitions:
             partition(line)

@@ -117,7 +117,7 @@ async def _look_up(context: Context, wanted: TopicWanted, may_create: bool) -> _
     if wanted.name is None:
         topic = None if wanted.topic_id is None else context.broker.cluster.topic_by_id(wanted.topic_id)
         return _Line(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id, 0) if topic is None else _Line.of(topic)
-    found = await find_or_create(context.broker, wanted.name, may_create=may_create)
+    found = await find_or_create(context.broker, context.client, wanted.name, may_create=may_create)
     if isinstance(found, ErrorCode):
         return _Line(found, wanted.name, None, 0)
     return _Line.of(found)

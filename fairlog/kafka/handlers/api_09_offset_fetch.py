@@ -144,7 +144,10 @@ async def _fetch(context: Context, request: GroupRequest, *, require_stable: boo
             partitions = None if asked is None else [found for found in asked.values() if found is not None]
             fetched = await broker.offsets.fetch(request.group, partitions, require_stable=require_stable)
         except (StorageFailure, CorruptStorage) as failure:
-            log.warning("committed offsets cannot be read", group=request.group, reason=str(failure))
+            event = "committed offsets cannot be read"
+            more = context.client.admit_line(event)
+            if more is not None:
+                log.warning(event, group=request.group, reason=str(failure), **more)
     if fetched is None:
         lines = [(name, [(index, _NONE) for index in indexes]) for name, indexes in request.topics or ()]
         return _GroupAnswer(request.group, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, lines)

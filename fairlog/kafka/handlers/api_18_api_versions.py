@@ -12,8 +12,9 @@ Version notes
   the answer stays as it was (KIP-511), so that a client can read the refusal of a version that the node
   does not know. It adds the features. 4 is for clients that can read a feature whose lowest level is 0: before, such
   a feature is left out of the supported ones (KAFKA-17492).
-- A version above ours is answered in version 0 with UNSUPPORTED_VERSION and the full list; the router does
-  that.
+- A version above ours is answered in version 0 with UNSUPPORTED_VERSION and the versions of this API alone (KIP-511);
+  the router does that. Clients then ask again in the highest version that both know, and tell their name. A full list
+  would spare them the second question, and franz-go would never say who it is.
 """
 
 from __future__ import annotations
@@ -53,6 +54,11 @@ async def handle(context: Context, request: ApiVersionsRequest) -> Answer:
         context.client.software_name = request.software_name[:CLIENT_NAME_MAX]
         context.client.software_version = request.software_version[:CLIENT_NAME_MAX]
     return encode(context.version, ErrorCode.NONE, context.served, context.broker.cluster.features)
+
+
+def encode_unsupported() -> Answer:
+    """The answer's body to a request of a version that is not served."""
+    return encode(0, ErrorCode.UNSUPPORTED_VERSION, {API.key: SERVED})
 
 
 def encode(

@@ -1,0 +1,431 @@
+"""Fetch sessions (KIP-227): what a client fetches, remembered between its requests, and what it was last told.
+
+    request ──▶ put, forget ──▶ FetchSession: partitions, and which of them are *pending* ──▶ take ──▶ handler reads
+    log moves ──▶ CachedPartition.moved ──▶ pending                       answer ◀── note_answer ◀── what it has read
+
+A session knows for each partition where the client reads, and the high watermark, last stable offset and log start
+that it was told last. A partition is *pending* if it may have something to say: the request has named it, its log has
+moved since it was looked at, or the last answer left something unread, or had an error. Only these are looked at, so
+an empty incremental fetch costs as much for ten thousand partitions as for one. All others are watched: their leaders
+call `moved` once when there is something new.
+
+Every Fetch runs over a `FetchSession`. That of a full fetch without a session is dropped with the answer; that of one
+with epoch 0 goes into the `FetchSessionCache`, if there is room.
+
+The order of `pending` is the order of reading. Partitions that had their records in the last answer go to the end, so
+that a small `max_bytes` reaches all of them in turn.
+
+Bounds. The cache has slots, and evicts as Kafka's does: first a session that was not used for `EVICTION_MS`, then one
+that has become as old and has fewer partitions than the new one. Kafka bounds nothing else. Here the partitions of a
+session and of all sessions together are bounded too, as is the length of a topic's name. Who asks for more gets no
+session: a full fetch is answered with session 0, an incremental one as if its session had been evicted.
+
+A fetch may find that its session has got another request meanwhile, from another connection, or was closed. It then
+touches the session no more (`is_current`). As its answer never was one, everything is told anew.
+
+No I/O; time comes in as an argument. Not here: reading, waiting, error codes of partitions
+(`handlers/api_01_fetch.py`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from uuid import UUID
+
+from fairlog_types import LogId
+
+EVICTION_MS = 120_000
+"""After so long without a request a session may be evicted. Kafka's constant."""
+
+SESSION_PARTITIONS_MAX = 20_000
+"""Of one session. A partition takes half a kilobyte."""
+
+CACHED_PARTITIONS_MAX = 200_000
+"""Of all sessions together: 100 MB."""
+
+TOPIC_NAME_MAX = 249
+"""Characters of a topic's name, which a session has to remember also if there is no such topic. Kafka's limit."""
+
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+
+_ID_MAX = 2**31 - 1
+_EPOCH_MAX = 2**31 - 1
+_NEVER_TOLD = -2
+"""An offset that no answer has: -1 is one."""
+
+TopicKey = str | UUID | None
+"""A topic's name, or its id from version 13 on; None is the zero id."""
+
+
+class SessionRefusal(Enum):
+    """Why an incremental fetch is not served. The client goes on with a full one."""
+
+    NOT_FOUND = "there is no such session"
+    WRONG_EPOCH = "the session expects another epoch"
+    TOPIC_IDS = "the session names topics by id and the request by name, or the other way round"
+
+
+def is_full(epoch: int) -> bool:
+    """Whether a fetch of this session epoch names all its partitions."""
+    return epoch in (INITIAL_EPOCH, FINAL_EPOCH)
+
+
+def next_epoch(epoch: int) -> int:
+    """The epoch of the session's next request: after the largest comes 1."""
+    return 1 if epoch == _EPOCH_MAX else epoch + 1
+
+
+class CachedPartition:
+    """One partition of a session: what the client wants of it, and what it was told. Made by `FetchSession.put`."""
+
+    __slots__ = (
+        "_session",
+        "bytes_max",
+        "high_watermark",
+        "index",
+        "last_stable",
+        "leader_epoch",
+        "log_start",
+        "offset",
+        "topic",
+        "watched",
+    )
+
+    def __init__(self, session: FetchSession, topic: TopicKey, index: int) -> None:
+        self._session = session
+        self.topic = topic
+        self.index = index
+        self.leader_epoch = -1
+        self.offset = 0
+        self.bytes_max = 0
+        self.watched: LogId | None = None
+        """The log whose leader is to call `moved`."""
+        self.tell_anew()
+
+    def tell_anew(self) -> None:
+        """The client is to be told the offsets in the next answer, whatever they are."""
+        self.high_watermark = self.last_stable = self.log_start = _NEVER_TOLD
+
+    def moved(self, *, stable: bool) -> bool:
+        """Called by the log's leader: its offsets have changed, or it is gone. Whether it need not be called again.
+
+        `stable` says whether the last stable offset is among them: readers of committed records are not woken by less.
+        """
+        session = self._session
+        session.pending[self] = None
+        if session.committed_only and not stable:
+            return False
+        self.watched = None
+        session.wake()
+        return True
+
+
+class FetchSession:
+    """The partitions that one client fetches."""
+
+    __slots__ = (
+        "_is_answered",
+        "_long_name",
+        "_partitions",
+        "_served",
+        "_turn",
+        "_unwatch",
+        "cached_size",
+        "committed_only",
+        "created_ms",
+        "epoch",
+        "id",
+        "last_used_ms",
+        "pending",
+        "size",
+        "uses_topic_ids",
+        "waiter",
+    )
+
+    def __init__(
+        self, *, uses_topic_ids: bool, committed_only: bool, unwatch: Callable[[LogId, CachedPartition], None]
+    ) -> None:
+        """A session without an id, in its first turn. `unwatch` ends what was begun with `watched`."""
+        self.id = 0
+        """0: the session is not in the cache."""
+        self.epoch = next_epoch(INITIAL_EPOCH)
+        """Of the next request."""
+        self.uses_topic_ids = uses_topic_ids
+        self.committed_only = committed_only
+        self.created_ms = self.last_used_ms = 0
+        self.cached_size = 0
+        """Its size, as the cache counts it."""
+        self.size = 0
+        self.pending: dict[CachedPartition, None] = {}
+        """A set in the order of reading."""
+        self.waiter: Callable[[], None] | None = None
+        """Called when there is something to look at, or the turn is over."""
+        self._partitions: dict[TopicKey, dict[int, CachedPartition]] = {}
+        self._unwatch = unwatch
+        self._turn = 1
+        self._is_answered = False
+        self._long_name = False
+        self._served: list[CachedPartition] = []
+        """Those that have had records in this turn's answer: the others come first in the next one."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is small enough to be remembered."""
+        return self.size <= SESSION_PARTITIONS_MAX and not self._long_name
+
+    def partitions(self) -> Iterator[CachedPartition]:
+        for of_topic in self._partitions.values():
+            yield from of_topic.values()
+
+    # --- what the request says ----------------------------------------------------------------
+
+    def begin(self, *, committed_only: bool) -> None:
+        """The next request: the turn of the one before is over, whether it was answered or not."""
+        self._turn += 1
+        if not self._is_answered:
+            for partition in self.partitions():
+                partition.tell_anew()
+        if not self._is_answered or committed_only != self.committed_only:
+            self.pending.update(dict.fromkeys(self.partitions()))
+        self._is_answered = False
+        self._served = []
+        self.committed_only = committed_only
+        self.wake()
+
+    def put(self, topic: TopicKey, index: int, *, leader_epoch: int, offset: int, bytes_max: int) -> None:
+        """The client wants this partition, from now on or with other values than before."""
+        of_topic = self._partitions.setdefault(topic, {})
+        partition = of_topic.get(index)
+        if partition is None:
+            partition = of_topic[index] = CachedPartition(self, topic, index)
+            self.size += 1
+            self._long_name |= isinstance(topic, str) and len(topic) > TOPIC_NAME_MAX
+        partition.leader_epoch, partition.offset, partition.bytes_max = leader_epoch, offset, bytes_max
+        self.pending[partition] = None
+
+    def forget(self, topic: TopicKey, index: int) -> None:
+        """The client does not want this partition any more. Nothing, if it never did."""
+        of_topic = self._partitions.get(topic, {})
+        partition = of_topic.pop(index, None)
+        if partition is None:
+            return
+        if not of_topic:
+            del self._partitions[topic]
+        self.size -= 1
+        self.pending.pop(partition, None)
+        self._end_watch(partition)
+
+    # --- one turn ------------------------------------------------------------------------------
+
+    @property
+    def turn(self) -> int:
+        """The present turn's number; another one once there is a later request, or the session was closed."""
+        return self._turn
+
+    def is_current(self, turn: int) -> bool:
+        return turn == self._turn
+
+    @property
+    def why_over(self) -> SessionRefusal:
+        """What a turn that is not current any more is answered with."""
+        return SessionRefusal.WRONG_EPOCH if self.id else SessionRefusal.NOT_FOUND
+
+    def take(self) -> list[CachedPartition]:
+        """Those that may have something to say. Each is to be watched, or made pending again, or told of."""
+        taken = list(self.pending)
+        self.pending.clear()
+        return taken
+
+    def note_answer(
+        self,
+        partition: CachedPartition,
+        *,
+        high_watermark: int,
+        last_stable: int,
+        log_start: int,
+        failed: bool,
+        records: bool,
+        unread: bool,
+    ) -> bool:
+        """What the answer could say of a partition that was looked at. Whether it has to: if not, it says nothing new.
+
+        `records`: it has some. `unread`: there are more than it has.
+        """
+        news = (
+            failed
+            or records
+            or high_watermark != partition.high_watermark
+            or last_stable != partition.last_stable
+            or log_start != partition.log_start
+        )
+        partition.high_watermark, partition.last_stable, partition.log_start = high_watermark, last_stable, log_start
+        if failed:
+            partition.tell_anew()
+        if records:
+            self._served.append(partition)
+        elif failed or unread:
+            self.pending[partition] = None
+        return news
+
+    def answered(self) -> None:
+        """The turn's answer is complete."""
+        for partition in self._served:
+            self.pending.pop(partition, None)
+            self.pending[partition] = None
+        self._served = []
+        self._is_answered = True
+        self.waiter = None
+
+    def wake(self) -> None:
+        if self.waiter is not None:
+            self.waiter()
+
+    def close(self) -> None:
+        """Nobody uses it any more, or nobody may."""
+        self._turn += 1
+        for partition in self.partitions():
+            self._end_watch(partition)
+        self.wake()
+
+    def _end_watch(self, partition: CachedPartition) -> None:
+        if partition.watched is not None:
+            self._unwatch(partition.watched, partition)
+            partition.watched = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSessionStatistics:
+    sessions: int
+    partitions: int
+    evictions: int
+    """Since the start."""
+
+
+class FetchSessionCache:
+    """The sessions of one node."""
+
+    def __init__(
+        self,
+        slots: int,
+        *,
+        partitions_max: int = CACHED_PARTITIONS_MAX,
+        new_id: Callable[[], int] = lambda: 1 + secrets.randbelow(_ID_MAX),
+    ) -> None:
+        """At most `slots` sessions. `new_id` gives a number from 1 to 2**31 - 1 that clients cannot guess."""
+        self._slots = slots
+        self._partitions_max = partitions_max
+        self._new_id = new_id
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        """By id, the one that is unused for longest first."""
+        self._old: list[tuple[int, int]] = []
+        """Size and id, in order: sessions that larger ones may evict."""
+        self._partitions = 0
+        self._evictions = 0
+
+    def statistics(self) -> FetchSessionStatistics:
+        return FetchSessionStatistics(len(self._sessions), self._partitions, self._evictions)
+
+    def claim(
+        self, session_id: int, epoch: int, *, uses_topic_ids: bool, committed_only: bool
+    ) -> FetchSession | SessionRefusal:
+        """The session of an incremental fetch, whose turn begins. What the request says is to be put, then `keep`."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return SessionRefusal.NOT_FOUND
+        if session.epoch != epoch:
+            return SessionRefusal.WRONG_EPOCH
+        if session.uses_topic_ids != uses_topic_ids:
+            return SessionRefusal.TOPIC_IDS
+        session.epoch = next_epoch(epoch)
+        session.begin(committed_only=committed_only)
+        return session
+
+    def keep(self, session: FetchSession, now_ms: int) -> bool:
+        """The session was used, and may have another size; one without partitions is let go of, and goes on so.
+
+        False if it has become too large: it is closed then.
+        """
+        if not session.size:
+            self._take_out(session)
+            return True
+        more = session.size - session.cached_size
+        self._sessions.move_to_end(session.id)  # or making room might evict it
+        session.last_used_ms = now_ms
+        if not session.fits or (more > 0 and not self._make_room(session.size, more, now_ms, sparing=session)):
+            self.close(session.id)
+            return False
+        self._count(session, now_ms)
+        return True
+
+    def admit(self, session: FetchSession, now_ms: int) -> bool:
+        """Remember a new session under an id of its own, if there is room or can be made."""
+        if not session.fits:
+            return False
+        if len(self._sessions) >= self._slots and not self._evict(session.size, now_ms):
+            return False
+        if not self._make_room(session.size, session.size, now_ms):
+            return False
+        session.id = self._new_id()
+        while session.id in self._sessions:
+            session.id = self._new_id()
+        session.created_ms = session.last_used_ms = now_ms
+        self._sessions[session.id] = session
+        self._count(session, now_ms)
+        return True
+
+    def close(self, session_id: int) -> None:
+        """Forget a session, if there is one of this id."""
+        session = self._sessions.get(session_id)
+        if session is not None:
+            self._take_out(session)
+            session.close()
+
+    def _count(self, session: FetchSession, now_ms: int) -> None:
+        self._drop_old(session)
+        self._partitions += session.size - session.cached_size
+        session.cached_size = session.size
+        if now_ms - session.created_ms > EVICTION_MS:
+            insort(self._old, (session.cached_size, session.id))
+
+    def _drop_old(self, session: FetchSession) -> None:
+        entry = (session.cached_size, session.id)
+        at = bisect_left(self._old, entry)
+        if at < len(self._old) and self._old[at] == entry:
+            del self._old[at]
+
+    def _take_out(self, session: FetchSession) -> None:
+        self._drop_old(session)
+        self._partitions -= session.cached_size
+        session.cached_size = 0
+        del self._sessions[session.id]
+        session.id = 0
+
+    def _make_room(self, size: int, more: int, now_ms: int, sparing: FetchSession | None = None) -> bool:
+        """Room for `more` partitions, of a session that then has `size`."""
+        while self._partitions + more > self._partitions_max:
+            if not self._evict(size, now_ms, sparing):
+                return False
+        return True
+
+    def _evict(self, size: int, now_ms: int, sparing: FetchSession | None = None) -> bool:
+        """Close a session that is worth less than one of `size` partitions, if there is one."""
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None or oldest is sparing:
+            return False
+        if now_ms - oldest.last_used_ms > EVICTION_MS:
+            victim = oldest
+        else:
+            spared = None if sparing is None else sparing.id
+            small = next((entry for entry in self._old[:2] if entry[1] != spared), None)
+            if small is None or small[0] >= size:
+                return False
+            victim = self._sessions[small[1]]
+        self._evictions += 1
+        self.close(victim.id)
+        return True
