@@ -232,6 +232,11 @@ async def _session(context: Context, request: FetchRequest) -> FetchSession | Se
     for key, indices in request.forgotten:
         for index in indices:
             session.forget(key, index)
+            count += 1
+            if count % _STEP == 0:
+                await trio.lowlevel.checkpoint()
+                if not session.is_current(turn):
+                    return session.why_over
     return session if context.sessions.keep(session, _now_ms()) else SessionRefusal.NOT_FOUND
 
 
