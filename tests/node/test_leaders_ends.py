@@ -14,7 +14,7 @@ import trio.testing
 from trio.testing import memory_stream_pair
 
 from fairlog.asked_ends import AskedEnds, EndRefusal
-from fairlog.broker import Broker, PlacedEnd
+from fairlog.broker import Broker
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FrameReader
 from fairlog.kafka.answer_budget import AnswerBudget
@@ -158,8 +158,7 @@ async def test_produce_pipelined_shares_flushes(open_run: OpenRun) -> None:
         run.disk.hold()
         before = run.disk.syncs
         await theirs.send_all(framed(*[produce_request("t", 0, bytes(batch([b"v"]))) for _ in range(PIPELINED)]))
-        while ends(run, log)[0] <= PIPELINED:
-            await trio.testing.wait_all_tasks_blocked(0.001)
+        await has_come_to(run, log, 1 + PIPELINED)
         assert (run.leaders.high_watermark(log), run.disk.syncs - before) == (1, 1)
         run.disk.let_go()
         answers = FrameReader(theirs, frame_bytes_max=1 << 20)
@@ -181,8 +180,7 @@ async def test_request_after_produce_on_its_connection_sees_it(open_run: OpenRun
         await theirs.send_all(
             framed(produce_request("t", 0, bytes(batch([b"v"]))), list_offset_request("t", 0, timestamp_ms=-1))
         )
-        while ends(run, log) == PlacedEnd(Offset(1), Offset(1)):
-            await trio.testing.wait_all_tasks_blocked(0.001)
+        await has_come_to(run, log, 2)
         run.disk.let_go()
         answers = FrameReader(theirs, frame_bytes_max=1 << 20)
         assert await answers.next_frame() is not None
@@ -190,6 +188,13 @@ async def test_request_after_produce_on_its_connection_sees_it(open_run: OpenRun
         assert frame is not None
         row = REQUESTS[2][1].decode(bytes(frame)[5:], version=7).topics[0].partitions[0]
         assert (row.error_code, row.offset) == (0, 2)
+
+
+async def has_come_to(run: Run, log: LogId, end: int) -> None:
+    """Wait until so much is in the journal; not so long that the disk, which is held, gives up."""
+    with trio.fail_after(5):
+        while ends(run, log)[0] < end:
+            await trio.testing.wait_all_tasks_blocked(0.001)
 
 
 def connection(stream: trio.abc.Stream, broker: Broker) -> Connection:
