@@ -149,11 +149,14 @@ class RawClient:
         """Whether something has arrived, or does so in the meantime; it is left for `receive`."""
         return bool(select.select([self._socket], [], [], within_s)[0])
 
-    def send(self, request: Any) -> int:
-        """Send without waiting for the answer; the correlation id, for `receive`."""
-        self._correlation += 1
-        request.with_header(correlation_id=self._correlation, client_id="raw")
-        self._socket.sendall(request.encode(header=True, framed=True))
+    def send(self, *requests: Any) -> int:
+        """Send in one piece, without waiting for answers; the last correlation id, for `receive`."""
+        frames: list[bytes] = []
+        for request in requests:
+            self._correlation += 1
+            request.with_header(correlation_id=self._correlation, client_id="raw")
+            frames.append(request.encode(header=True, framed=True))
+        self._socket.sendall(b"".join(frames))
         return self._correlation
 
     def receive(self, response_class: Any, version: int) -> Any:

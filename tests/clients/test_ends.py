@@ -189,8 +189,9 @@ def test_end_pipelined_after_produce_is_behind_its_record(
     topic = new_topic()
     with RawClient(node.address) as client:
         for count in range(1, COMMITS + 1):
-            client.send(produce_request(topic, 0, bytes(batch([b"v"])), acks=acks))
-            client.send(raw.list_offset_request(topic, 0, LATEST))
+            client.send(
+                produce_request(topic, 0, bytes(batch([b"v"])), acks=acks), raw.list_offset_request(topic, 0, LATEST)
+            )
             assert client.receive_produce() == (raw.NONE, count - 1)
             assert client.receive_list_offset() == (raw.NONE, count)
 
@@ -204,8 +205,7 @@ def test_start_pipelined_after_a_deletion_is_where_that_has_put_it(
     with RawClient(node.address) as client:
         for count in range(1, COMMITS + 1):
             assert client.produce(topic, 0, bytes(batch([b"v"])))[0] == raw.NONE
-            client.send(raw.delete_records_request(topic, 0, count))
-            client.send(raw.list_offset_request(topic, 0, EARLIEST))
+            client.send(raw.delete_records_request(topic, 0, count), raw.list_offset_request(topic, 0, EARLIEST))
             assert client.receive_delete_records() == (raw.NONE, count)
             assert client.receive_list_offset() == (raw.NONE, count)
 
@@ -222,10 +222,12 @@ def test_end_pipelined_after_a_whole_transaction_is_behind_it(
         transactional_id, producer_id, epoch = transaction.transactional_id, transaction.producer_id, transaction.epoch
         for count in range(COMMITS):
             records = batch([b"v"], producer_id=producer_id, epoch=epoch, sequence=count, transactional=True)
-            client.send(raw.add_partitions_request(transactional_id, producer_id, epoch, topic, [0]))
-            client.send(produce_request(topic, 0, bytes(records), transactional_id))
-            client.send(raw.end_request(transactional_id, producer_id, epoch, commit=True))
-            client.send(raw.list_offset_request(topic, 0, LATEST, isolation=isolation))
+            client.send(
+                raw.add_partitions_request(transactional_id, producer_id, epoch, topic, [0]),
+                produce_request(topic, 0, bytes(records), transactional_id),
+                raw.end_request(transactional_id, producer_id, epoch, commit=True),
+                raw.list_offset_request(topic, 0, LATEST, isolation=isolation),
+            )
             assert client.receive_add_partitions() == {0: raw.NONE}
             assert client.receive_produce()[0] == raw.NONE
             assert client.receive_end() == raw.NONE
