@@ -26,7 +26,6 @@ OWN_WAIT_S = 20.0
 """How long a request waits for this node's own flush and copy, whatever time-out it brings: that one is for waiting on
 others. Kafka's clients give a request up after 30 seconds (`request.timeout.ms`)."""
 
-
 _STEP = 256
 """Logs that are asked for before others get their turn: less than a millisecond's work."""
 
@@ -41,17 +40,21 @@ class EndRefusal(Enum):
 class AskedEnds:
     """One question for the ends of some logs."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, wait_s: float) -> None:
+        """For `ask`."""
         self._broker = broker
         self._ends: dict[LogId, Offset] = {}
-        self._deadline = trio.current_time() + OWN_WAIT_S
+        self._deadline = trio.current_time() + wait_s
         self.can_be_read = True
         """Whether no one had to wait, as things stood when the question came in."""
 
     @classmethod
-    async def ask(cls, broker: Broker, logs: Iterable[LogId]) -> AskedEnds:
-        """The question comes in. Logs that are not led here are left out; there is nothing to wait for in them."""
-        asked = cls(broker)
+    async def ask(cls, broker: Broker, logs: Iterable[LogId], *, wait_s: float = OWN_WAIT_S) -> AskedEnds:
+        """The question comes in; from now on its copy is waited for so long.
+
+        Logs that are not led here are left out: there is nothing to wait for in them.
+        """
+        asked = cls(broker, wait_s)
         leaders = broker.leaders
         for at, log in enumerate(logs, 1):
             placed, high_watermark = leaders.placed_end(log), leaders.high_watermark(log)

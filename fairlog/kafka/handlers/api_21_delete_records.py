@@ -72,12 +72,13 @@ def decode(reader: Reader, version: int) -> DeleteRecordsRequest:  # noqa: ARG00
 async def handle(context: Context, request: DeleteRecordsRequest) -> Reply:
     cluster = context.broker.cluster
     logs = (log_of(cluster.topic(name), index) for name, partitions in request.topics for index, _ in partitions)
-    ends = await AskedEnds.ask(context.broker, (log for log in logs if log is not None))
-    return Deferred(functools.partial(_finish, context, request, ends), keeps_request=True)
+    wait_s = max(request.timeout_ms / 1000, OWN_WAIT_S)
+    ends = await AskedEnds.ask(context.broker, (log for log in logs if log is not None), wait_s=wait_s)
+    deadline = trio.current_time() + wait_s
+    return Deferred(functools.partial(_finish, context, request, ends, deadline), keeps_request=True)
 
 
-async def _finish(context: Context, request: DeleteRecordsRequest, ends: AskedEnds) -> Answer:
-    deadline = trio.current_time() + max(request.timeout_ms / 1000, OWN_WAIT_S)
+async def _finish(context: Context, request: DeleteRecordsRequest, ends: AskedEnds, deadline: float) -> Answer:
     writer = context.writer()
     writer.int32(0)  # throttle time
     writer.array_length(len(request.topics))
