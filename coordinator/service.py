@@ -266,6 +266,10 @@ class Coordinator:
         """The transactional id of a transactional producer; None if the producer id is not one's."""
         return self._turns.owners.get(producer_id)
 
+    def lacks_commits(self, log: LogId) -> bool:
+        """Whether something is committed in the log that is placed there only after a restart: writing has failed."""
+        return log in self._turns.unplaced
+
     async def recover(self, *, tail_kept: bool = False) -> None:
         """Decide what the last run left undecided, before anything is served. Does not wait for the copy.
 

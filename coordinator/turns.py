@@ -100,6 +100,8 @@ class Turns:
         """The ids that have a transaction which is open or being decided, in the order in which these began."""
         self.copying: dict[TxId, Copying] = {}
         """What is committed and not yet visible, in the order of the decisions."""
+        self.unplaced: set[LogId] = set()
+        """The logs in which something is committed that this run has not placed, and will not: the disk has failed."""
         self.tally = Tally()
         self.history = History()
         self.on_refusing: list[Callable[[], None]] = []
@@ -376,16 +378,17 @@ class Turns:
     def _place(self, messages: Sequence[ApplyCommit]) -> None:
         """Place in this order. After a failure nothing is placed any more, lest the order suffer."""
         for message in messages:
-            if self.participants_failure is not None:
-                return
-            try:
-                reach("coordinator.place.before")
-                self.participants.place(message)
-                reach("coordinator.place.after")
-            except (StorageFailure, OSError) as failure:
-                self.stop(failure)
-                return
-            self.finish_later(self._finish, message)
+            if self.participants_failure is None:
+                try:
+                    reach("coordinator.place.before")
+                    self.participants.place(message)
+                    reach("coordinator.place.after")
+                except (StorageFailure, OSError) as failure:
+                    self.stop(failure)
+            if self.participants_failure is None:
+                self.finish_later(self._finish, message)
+            else:
+                self.unplaced.update(message.logs)
 
     def _discard(self, message: DiscardTransaction) -> bool:
         """Whether the participants took note."""

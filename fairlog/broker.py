@@ -136,6 +136,14 @@ class Watcher(Protocol):
         ...
 
 
+class PlacedEnd(NamedTuple):
+    """Where a log ends with all that is placed in its journal by now, of which some may not be readable yet."""
+
+    next_offset: Offset
+    last_stable_offset: Offset
+    """To readers of committed records."""
+
+
 class Leaders(Protocol):
     """The partitions that this node leads."""
 
@@ -162,6 +170,13 @@ class Leaders(Protocol):
         """The first offset that a reader of committed records cannot read yet; None if the log is not led here.
 
         The high watermark, unless a transaction is open in a log of the marker mode: then where that one begins.
+        """
+        ...
+
+    def placed_end(self, log: LogId) -> PlacedEnd | None:
+        """Where both ends will be when all that is placed by now can be read; None if the log is not led here.
+
+        Everything that was answered with an offset, and every transaction that was decided, is placed (invariant 13).
         """
         ...
 
@@ -295,6 +310,8 @@ class Coordinator(Protocol):
     def describe_all(self) -> Sequence[Description]: ...
 
     def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None: ...
+
+    def lacks_commits(self, log: LogId) -> bool: ...
 
 
 CommitRefusal = GroupRefusal | OffsetRefusal | RefusedAppend | Refusal

@@ -27,7 +27,17 @@ from copier.reclaim import Reclaimer
 from datalog.batch import BatchHeader
 from datalog.interface import DataLogs, NoRoom, TooManyLogs, UnknownLog
 from fairlog import produce_decisions
-from fairlog.broker import AbortRefusal, ActiveProducer, Appended, Buffer, DuplicateOf, LogCut, RefusedAppend, Watcher
+from fairlog.broker import (
+    AbortRefusal,
+    ActiveProducer,
+    Appended,
+    Buffer,
+    DuplicateOf,
+    LogCut,
+    PlacedEnd,
+    RefusedAppend,
+    Watcher,
+)
 from fairlog.led_logs import LedLog, LedLogStore, steps
 from fairlog.led_writer import LedWriter
 from fairlog.participants import LocalParticipants
@@ -298,6 +308,11 @@ class LocalLeaders:
         leader = self._writer.led.get(log)
         # DeleteRecords may have taken the beginning of an open transaction.
         return None if leader is None else max(leader.last_stable, leader.log_start)
+
+    def placed_end(self, log: LogId) -> PlacedEnd | None:
+        """See `fairlog.broker.Leaders`."""
+        leader = self._writer.led.get(log)
+        return None if leader is None else PlacedEnd(leader.state.next_offset, leader.placed_stable)
 
     def log_start(self, log: LogId) -> Offset:
         """The first offset that can be read. Only for logs that are led here."""

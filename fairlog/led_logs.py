@@ -76,6 +76,17 @@ class LedLog:
         """The first offset that a reader cannot read yet."""
         return self.last_stable if committed_only else self.high_watermark
 
+    @property
+    def placed_stable(self) -> Offset:
+        """The last stable offset, once all that is placed by now can be read."""
+        next_offset = self.state.next_offset
+        if next_offset == self.high_watermark or not self.mode.has_markers:
+            stable = self.last_stable if self.mode.has_markers else next_offset
+        else:
+            begun = (each.first_offset for each in self.state.open_transactions.values())
+            stable = min((it for it in begun if it is not None), default=next_offset)
+        return max(stable, self.log_start)  # DeleteRecords may have taken the beginning of an open transaction
+
     def advance(self, high_watermark: Offset, last_stable: Offset) -> None:
         """The data log can be read up to here: tell those who have waited for that."""
         stable = last_stable != self.last_stable

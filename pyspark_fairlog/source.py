@@ -31,7 +31,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from pyspark_fairlog import planning
 from pyspark_fairlog.losses import report
-from pyspark_fairlog.native import NOT_THERE, Native, NativeError, Partitions, TopicPattern, Topics
+from pyspark_fairlog.native import NOT_COPIED, NOT_THERE, Native, NativeError, Partitions, TopicPattern, Topics
 from pyspark_fairlog.native import Selection as Selected
 from pyspark_fairlog.options import (
     Assign,
@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 RECONNECT_S = 0.2
-"""Before each attempt to reach a node that was there before: it may take connections and break them."""
+"""Before a question is asked again, and before each attempt to reach a node that was there before: it may take
+connections and break them."""
 
 SELECT_TRIES = 5
 """So often a selection is made anew whose topics are deleted while they are asked for."""
@@ -82,6 +83,8 @@ class Node:
     def ask(self, question: Callable[[Native], T]) -> T:
         """Ask, and ask again over a new connection if it breaks: questions change nothing.
 
+        So while the node has not copied what it has answered: it has waited for that itself, each time.
+
         Raises ConnectionError if the node cannot be reached at first, or does not come back in time; NativeError.
         """
         if self._native is None:
@@ -90,6 +93,11 @@ class Node:
         while True:
             try:
                 return question(self._native)
+            except NativeError as error:
+                if error.kind != NOT_COPIED or time.monotonic() > until:
+                    raise
+                time.sleep(RECONNECT_S)
+                continue
             except ConnectionError:
                 self._native.close()
                 if time.monotonic() > until:

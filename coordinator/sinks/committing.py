@@ -297,14 +297,17 @@ class Committing:
     def _place(self, group: Group) -> None:
         """All at once; after a failure nothing is placed any more, lest the order suffer."""
         turns = self._turns
-        if not group.parts or turns.participants_failure is not None:
+        if not group.parts:
             return
-        try:
-            reach("coordinator.place.before")
-            turns.participants.place_together(group.messages())
-            reach("coordinator.place.after")
-        except (StorageFailure, OSError) as failure:
-            turns.stop(failure)
+        if turns.participants_failure is None:
+            try:
+                reach("coordinator.place.before")
+                turns.participants.place_together(group.messages())
+                reach("coordinator.place.after")
+            except (StorageFailure, OSError) as failure:
+                turns.stop(failure)
+        if turns.participants_failure is not None:
+            turns.unplaced.update(_written(group))
 
     def _decided(self, entry: Entry, group: Group, began_s: float | None, prepared_s: float | None) -> None:
         """The fence moves, and somebody waits until the group is visible."""

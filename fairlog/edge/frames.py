@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 
 import trio
 
@@ -31,6 +31,9 @@ FRAME_BYTES_PER_S = 256 << 10
 
 OPENING_BYTES = 3
 """Of a connection: what tells another protocol from Kafka's."""
+
+_BEGINNING_BYTES = 8
+"""Of a large frame, for whoever decides whether its rest is taken."""
 
 _RECEIVE_BYTES = UNCOUNTED_BYTES // 2
 _GROWTH = memoryview(bytes(1 << 20))
@@ -59,12 +62,15 @@ class FrameReader:
         budget: FrameBudget | None = None,
         received: bytes = b"",
         openings: Collection[bytes] = (),
+        before_large: Callable[[Buffer], Awaitable[None]] | None = None,
     ) -> None:
         """Without a `budget` frames do not wait for room: for clients.
 
         `received` is what was read of the stream already. A stream that begins with one of `openings`
-        (`OPENING_BYTES` each, the length of a frame of a gigabyte) speaks another protocol.
+        (`OPENING_BYTES` each, the length of a frame of a gigabyte) speaks another protocol. `before_large` is awaited
+        with the beginning of each frame that is counted, before room is taken for its rest: for who cannot use it yet.
         """
+        self._before_large = before_large
         self._room = None if budget is None else FrameRoom(budget)
         """Of the frame that is being received or handled."""
         self._stream = stream
@@ -140,7 +146,13 @@ class FrameReader:
         filled = len(self._rest) - _LENGTH.size
         frame = bytearray(self._rest[_LENGTH.size :])
         self._rest = memoryview(b"")
+        before_large = None if room is None else self._before_large
         while filled < length:
+            if before_large is not None and filled > _RECEIVE_BYTES:
+                asked_s = trio.current_time()
+                await before_large(frame[:_BEGINNING_BYTES])
+                started_s += trio.current_time() - asked_s
+                before_large = None
             if filled == len(frame):
                 step = _RECEIVE_BYTES if room is not None and room.is_scarce else max(filled, _RECEIVE_BYTES)
                 growth = _GROWTH[: min(step, length - filled)]

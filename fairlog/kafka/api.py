@@ -2,9 +2,10 @@
 
     frame ──▶ router: header, version ──▶ Api.decode ──▶ Api.handle ──▶ Answer | Deferred | None ──▶ connection
 
-`handle` is awaited before the connection reads its next request, so requests *start* in order. What needs
-to wait for others (a flush, new data, a time-out) goes into a `Deferred`, which the connection's writer
-finishes when it is that answer's turn: requests that came behind it have started meanwhile, and shared its flush.
+`handle` is awaited before the connection takes up its next request. What needs to wait for others (a flush, new data,
+a time-out) goes into a `Deferred`, which the connection's writer finishes. As in Kafka, the next request is taken up
+when this one is answered, so it sees all that this one has done (invariant 13). Only those of an API with `overlaps`
+are taken up while others of the same API wait for their answers, and so share a flush.
 """
 
 from __future__ import annotations
@@ -190,6 +191,10 @@ class Api(Generic[R]):
     decode: Callable[[Reader, int], R]
     """Reads the request's body, of the given version. Raises Malformed and nothing else."""
     handle: Callable[[Context, R], Awaitable[Reply]]
+    overlaps: bool = False
+    """Whether requests of this API that follow each other on a connection may wait for their answers side by side.
+
+    Only if `handle` alone does all that they do, in their order, and `finish` does nothing but wait."""
     answer_header_tagged: bool = True
     """Whether answers of flexible versions carry tagged fields in their header: all but ApiVersions'."""
     advertised: bool = True

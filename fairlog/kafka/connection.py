@@ -7,10 +7,15 @@ A frame is an int32 length and so many bytes. The reader starts one request afte
 started when its handler has returned. If the answer is complete and no other is in flight, the reader
 sends it itself, which saves two task switches for the client that asks one thing at a time. Otherwise it
 goes into the queue, whose writer finishes deferred answers when it is their turn. So answers keep the
-order of the requests, and five pipelined Produce requests share one flush.
+order of the requests.
+
+A request is started when all those before it are answered, as in Kafka, so that it sees what they have done
+(invariant 13). The exception is Produce after Produce: their effects come in order when they are started, and what is
+left is to wait for the disk. So five pipelined Produce requests share one flush. While a request waits for its turn, no
+more is read than its frame, and of a large one no more than its beginning.
 
 Memory: one frame is held at a time (its records are in a journal when its handler returns), one big answer
-(a Fetch is deferred, so it is read when it is its turn), and IN_FLIGHT_MAX answers, or requests, that wait.
+(a Fetch is deferred, and waits alone), and IN_FLIGHT_MAX answers, or requests, that wait.
 A client that does not read its answers blocks the writer, then fills the queue, then is not read from any more.
 All connections' answers share one budget (`answer_budget`) with the requests that wait, but for small ones: who
 does not read is cut off when others need the room, and who has a large answer to come is not read from while there is
@@ -20,8 +25,8 @@ none. An idle connection holds two tasks and no buffer, and may be idle for ever
 How frames are cut, what they may take, and who is cut off stands in `fairlog/edge/frames.py`. A connection that opens
 with another protocol's bytes is left as it is, and handed back.
 
-While the queue is full nothing is read, so the end of the stream is not seen either. The system is asked about it
-then, each second: answers to a client that is gone are not waited for.
+While the queue is full, or a request waits for its turn, nothing is read, so the end of the stream is not seen either.
+The system is asked about it then, each second: answers to a client that is gone are not waited for.
 
 Whatever is wrong with a request, the worst that happens is one log line, if its client has not caused many (see
 `fairlog/edge/log_limiter.py`), and a closed connection. That holds for
@@ -113,10 +118,20 @@ class Connection:
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._client = client
         self._router = router
-        self._frames = FrameReader(stream, frame_bytes_max=frame_bytes_max, budget=budget, openings=openings)
+        self._frames = FrameReader(
+            stream,
+            frame_bytes_max=frame_bytes_max,
+            budget=budget,
+            openings=openings,
+            before_large=self._wait_for_turn,
+        )
         self._other: bytes | None = None
         """What was read of a connection that speaks another protocol."""
         self._in_flight = 0
+        self._overlapping: int | None = None
+        """The API of all that is in flight, if its requests may overlap each other."""
+        self._all_answered = trio.Event()
+        """Set when nothing is in flight any more, and then replaced."""
         self._answers = answers
         self._unreleased: deque[_Unreleased] = deque()
         """Of the answers that are in the queue, or about to be; the first one's turn it may be."""
@@ -172,6 +187,9 @@ class Connection:
                 frame = await self._next_frame()
                 if frame is None:
                     return self._stopping
+                await self._wait_for_turn(frame)
+                if self._stopping:
+                    return True
                 started = await self._router.start(frame, self._client)
                 frame_bytes = len(frame)
                 del frame
@@ -206,6 +224,16 @@ class Connection:
         frame = await self._frames.next_frame()
         self._waits_for_frame = False
         return None if self._stopping else frame
+
+    async def _wait_for_turn(self, start: Buffer) -> None:
+        """Until the request that begins so may be started. Raises BrokenResourceError if the client hangs up before."""
+        api = self._router.overlapping_api(start)
+        while self._in_flight and (api is None or api != self._overlapping):
+            with trio.move_on_after(HANG_UP_CHECK_S):
+                await self._all_answered.wait()
+                continue
+            self._raise_if_hung_up()
+        self._overlapping = api
 
     async def _answer(self, started: Started, frame_bytes: int) -> None:
         if started.answer is None:
@@ -249,8 +277,11 @@ class Connection:
             with trio.move_on_after(HANG_UP_CHECK_S):
                 await self._queue.send(started)
                 return
-            if self._socket is not None and has_hung_up(self._socket):
-                raise trio.BrokenResourceError("the client has closed the connection")
+            self._raise_if_hung_up()
+
+    def _raise_if_hung_up(self) -> None:
+        if self._socket is not None and has_hung_up(self._socket):
+            raise trio.BrokenResourceError("the client has closed the connection")
 
     def _room_for(self, answer: Answer) -> AnswerRoom | None:
         """What a complete answer takes of the room for answers; None if that is not counted."""
@@ -318,6 +349,9 @@ class Connection:
                     self._uncounted_bytes -= done.uncounted_bytes
                     done.release()
                 self._in_flight -= 1
+                if self._in_flight == 0:
+                    self._all_answered.set()
+                    self._all_answered = trio.Event()
 
     async def _send(self, started: Started, answer: Answer, room: AnswerRoom | None) -> None:
         if room is not None:

@@ -13,6 +13,7 @@ from enum import IntEnum
 
 from coordinator.answers import Effect, Refusal
 from datalog.batch import BadBatchReason
+from fairlog.asked_ends import EndRefusal
 from fairlog.broker import AbortRefusal, CommitRefusal, RefusedAppend
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.offset_values import OffsetRefusal
@@ -28,6 +29,7 @@ class ErrorCode(IntEnum):
     OFFSET_OUT_OF_RANGE = 1
     CORRUPT_MESSAGE = 2
     UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
     REQUEST_TIMED_OUT = 7
     MESSAGE_TOO_LARGE = 10
     OFFSET_METADATA_TOO_LARGE = 12
@@ -72,6 +74,7 @@ class ErrorCode(IntEnum):
     FENCED_LEADER_EPOCH = 74
     UNKNOWN_LEADER_EPOCH = 75
     UNSUPPORTED_COMPRESSION_TYPE = 76
+    OFFSET_NOT_AVAILABLE = 78
     MEMBER_ID_REQUIRED = 79
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
@@ -130,6 +133,13 @@ APPEND_REFUSALS: dict[RefusedAppend, ErrorCode] = {
     RefusedAppend.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,
 }
 """What a leader's refusal of a batch is answered with; all are without effect."""
+
+END_REFUSALS: dict[EndRefusal, ErrorCode] = {
+    # Kafka's code for a new leader's high watermark that has not caught up: clients ask again.
+    EndRefusal.NOT_YET: ErrorCode.OFFSET_NOT_AVAILABLE,
+    EndRefusal.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,
+}
+"""What is answered instead of the end of a log."""
 
 ABORT_REFUSALS: dict[AbortRefusal, ErrorCode] = {
     AbortRefusal.UNKNOWN_LOG: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

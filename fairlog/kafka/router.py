@@ -60,6 +60,12 @@ class Router:
         self._statistics = {key: ApiStatistics(api.name) for key, api in self._apis.items()}
         self.statistics = EdgeStatistics(self._statistics)
 
+    def overlapping_api(self, start: Buffer) -> int | None:
+        """The key of the API of a request that begins so, if its requests may overlap each other (`Api.overlaps`)."""
+        key = int.from_bytes(start[:2], "big")
+        api = self._apis.get(key)
+        return key if api is not None and api.overlaps and len(start) >= 2 else None
+
     async def start(self, frame: Buffer, client: Client) -> Started:
         """Decode one request (the frame without its length) and hand it to its handler.
 

@@ -21,6 +21,8 @@ with warnings.catch_warnings():
     # kafka-python 3.0 reads its message schemas with importlib.resources.read_text, deprecated since Python 3.11.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.protocol.admin import (
+        DeleteRecordsRequest,
+        DeleteRecordsResponse,
         DescribeProducersRequest,
         DescribeProducersResponse,
         DescribeTransactionsRequest,
@@ -37,6 +39,8 @@ with warnings.catch_warnings():
         OffsetCommitResponse,
         OffsetFetchRequest,
         OffsetFetchResponse,
+        OffsetForLeaderEpochRequest,
+        OffsetForLeaderEpochResponse,
     )
     from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse, MetadataRequest, MetadataResponse
     from kafka.protocol.producer import (
@@ -147,11 +151,14 @@ class RawClient:
         """Whether something has arrived, or does so in the meantime; it is left for `receive`."""
         return bool(select.select([self._socket], [], [], within_s)[0])
 
-    def send(self, request: Any) -> int:
-        """Send without waiting for the answer; the correlation id, for `receive`."""
-        self._correlation += 1
-        request.with_header(correlation_id=self._correlation, client_id="raw")
-        self._socket.sendall(request.encode(header=True, framed=True))
+    def send(self, *requests: Any) -> int:
+        """Send in one piece, without waiting for answers; the last correlation id, for `receive`."""
+        frames: list[bytes] = []
+        for request in requests:
+            self._correlation += 1
+            request.with_header(correlation_id=self._correlation, client_id="raw")
+            frames.append(request.encode(header=True, framed=True))
+        self._socket.sendall(b"".join(frames))
         return self._correlation
 
     def receive(self, response_class: Any, version: int) -> Any:
@@ -204,15 +211,12 @@ class RawClient:
         self, transactional_id: str, producer_id: int, epoch: int, topic: str, partitions: Sequence[int]
     ) -> dict[int, int]:
         """Error code by partition."""
-        request = AddPartitionsToTxnRequest[3](
-            v3_and_below_transactional_id=transactional_id,
-            v3_and_below_producer_id=producer_id,
-            v3_and_below_producer_epoch=epoch,
-            v3_and_below_topics=[
-                AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))
-            ],
-        )
-        response = self.call(request, AddPartitionsToTxnResponse)
+        self.send(add_partitions_request(transactional_id, producer_id, epoch, topic, partitions))
+        return self.receive_add_partitions()
+
+    def receive_add_partitions(self) -> dict[int, int]:
+        """Error code by partition of the answer to an AddPartitionsToTxn that was sent with `send`."""
+        response = self.receive(AddPartitionsToTxnResponse, 3)
         return {
             row.partition_index: row.partition_error_code
             for each in response.results_by_topic_v3_and_below
@@ -358,25 +362,61 @@ class RawClient:
         return self.receive(FetchResponse, 11).responses[0].partitions[0]
 
     def list_offset(self, topic: str, partition: int, timestamp_ms: int, *, isolation: int = 0) -> tuple[int, int]:
-        """(error code, offset) for a timestamp; -1 asks for the latest, -2 for the earliest."""
-        row = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
-            partition_index=partition, current_leader_epoch=-1, timestamp=timestamp_ms
-        )
-        request = ListOffsetsRequest[5](
-            replica_id=-1,
-            isolation_level=isolation,
-            topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[row])],
-        )
-        answer = self.call(request, ListOffsetsResponse).topics[0].partitions[0]
+        """(error code, offset) for a timestamp; -1 asks for the latest, -2 for the earliest, -3 for the largest."""
+        self.send(list_offset_request(topic, partition, timestamp_ms, isolation=isolation))
+        return self.receive_list_offset()
+
+    def receive_list_offset(self) -> tuple[int, int]:
+        """(error code, offset) of the answer to a ListOffsets that was sent with `send`."""
+        answer = self.receive(ListOffsetsResponse, 7).topics[0].partitions[0]
         return answer.error_code, answer.offset
 
+    def delete_records(self, topic: str, partition: int, offset: int, *, timeout_ms: int = 10_000) -> tuple[int, int]:
+        """(error code, low watermark); -1 deletes all."""
+        self.send(delete_records_request(topic, partition, offset, timeout_ms=timeout_ms))
+        return self.receive_delete_records()
 
-def produce_request(topic: str, partition: int, records: bytes, transactional_id: str | None = None) -> Any:
+    def receive_delete_records(self) -> tuple[int, int]:
+        """(error code, low watermark) of the answer to a DeleteRecords that was sent with `send`."""
+        row = self.receive(DeleteRecordsResponse, 2).topics[0].partitions[0]
+        return row.error_code, row.low_watermark
+
+    def end_of_epoch(self, topic: str, partition: int, leader_epoch: int) -> tuple[int, int]:
+        """(error code, end offset) of OffsetForLeaderEpoch."""
+        asked = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+        row = asked.OffsetForLeaderPartition(partition=partition, current_leader_epoch=-1, leader_epoch=leader_epoch)
+        request = OffsetForLeaderEpochRequest[2](topics=[asked(topic=topic, partitions=[row])])
+        answer = self.call(request, OffsetForLeaderEpochResponse).topics[0].partitions[0]
+        return answer.error_code, answer.end_offset
+
+
+def add_partitions_request(
+    transactional_id: str, producer_id: int, epoch: int, topic: str, partitions: Sequence[int]
+) -> Any:
+    return AddPartitionsToTxnRequest[3](
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=producer_id,
+        v3_and_below_producer_epoch=epoch,
+        v3_and_below_topics=[
+            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))
+        ],
+    )
+
+
+def produce_request(
+    topic: str,
+    partition: int,
+    records: bytes,
+    transactional_id: str | None = None,
+    *,
+    acks: int = -1,
+    timeout_ms: int = 10_000,
+) -> Any:
     partition_data = ProduceRequest.TopicProduceData.PartitionProduceData(index=partition, records=bytes(records))
     return ProduceRequest[7](
         transactional_id=transactional_id,
-        acks=-1,
-        timeout_ms=10_000,
+        acks=acks,
+        timeout_ms=timeout_ms,
         topic_data=[ProduceRequest.TopicProduceData(name=topic, partition_data=[partition_data])],
     )
 
@@ -396,6 +436,23 @@ def fetch_request(
         isolation_level=isolation,
         topics=[FetchRequest.FetchTopic(topic=topic, partitions=[row])],
     )
+
+
+def list_offset_request(topic: str, partition: int, timestamp_ms: int, *, isolation: int = 0) -> Any:
+    row = ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
+        partition_index=partition, current_leader_epoch=-1, timestamp=timestamp_ms
+    )
+    return ListOffsetsRequest[7](
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=[ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[row])],
+    )
+
+
+def delete_records_request(topic: str, partition: int, offset: int, *, timeout_ms: int = 10_000) -> Any:
+    asked = DeleteRecordsRequest.DeleteRecordsTopic
+    row = asked.DeleteRecordsPartition(partition_index=partition, offset=offset)
+    return DeleteRecordsRequest[2](topics=[asked(name=topic, partitions=[row])], timeout_ms=timeout_ms)
 
 
 def end_request(transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> Any:

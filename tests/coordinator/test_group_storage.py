@@ -154,6 +154,7 @@ async def test_commit_whose_disk_fails_behind_the_decision_is_visible_after_a_re
     refused(await running.coordinator.abort_batch("s", "q", "r1", 0), SinkRefusal.COMMITTED)
     refused(await running.coordinator.commit_batch(commit(batch=1)), SinkRefusal.STORAGE)
     assert running.coordinator.sinks()[0].placements == ()
+    assert running.coordinator.lacks_commits(logs[0]) == (fails == "placing")
     running.participants.place_fails = running.participants.apply_fails = False
     after = await recovered(running.restarted(power_lost=True), nursery, tail_kept=False)
     assert after.participants.together[-1] == tuple(after.participants.placings)

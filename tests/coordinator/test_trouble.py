@@ -6,6 +6,8 @@ taken back.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import trio
 import trio.testing
@@ -110,6 +112,37 @@ async def test_commit_whose_placing_fails_is_committed_and_stops_all_placing(run
     after = running.restarted()
     await after.coordinator.recover(tail_kept=True)
     assert after.participants.placings == [txid(0)]
+
+
+async def test_commit_whose_placing_fails_is_lacked_by_its_logs(running, logs, autojump_clock):
+    """Whoever asks where they end must not be told without it (invariant 13); after a restart it is placed."""
+    granted = await running.init()
+    assert await running.transaction(granted, logs[0]) is None
+    running.participants.place_fails = True
+    await running.transaction(granted, logs[1])
+    assert [running.coordinator.lacks_commits(log) for log in logs[:3]] == [False, True, False]
+    running.participants.place_fails = False
+    after = running.restarted()
+    await after.coordinator.recover(tail_kept=True)
+    assert not any(map(after.coordinator.lacks_commits, logs))
+
+
+async def test_commit_decided_after_another_has_failed_to_be_placed_is_lacked_too(running, logs, autojump_clock):
+    """It was being prepared when placing stopped, and is answered as committed."""
+    granted, other = await running.init(), await running.init(name="u", connection=2)
+    await running.add(granted, logs[0])
+    await running.add(other, logs[1], name="u", connection=2)
+    running.participants.prepare_s, running.participants.place_fails = 1, True
+    answers = []
+
+    async def end(granted, **of):
+        answers.append(await running.end(granted, **of))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(end, granted)
+        nursery.start_soon(partial(end, other, name="u", connection=2))
+    assert answers == [None, None]
+    assert [running.coordinator.lacks_commits(log) for log in logs[:2]] == [True, True]
 
 
 async def test_fault_in_the_middle_of_a_turn_stops_the_node(world, logs, monkeypatch, autojump_clock):

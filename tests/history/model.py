@@ -136,6 +136,7 @@ def record(mode: Mode, seed: int, turns: int) -> list[Event]:
         _transformer(model),
         *(_reader(model, f"r{number}", plain=number % 2 == 1) for number in range(4)),
         _cutter(model),
+        *(_asker(model, f"asker{number}", plain=number % 2 == 1) for number in range(2)),
     ]
     for _turn in range(turns):
         next(rng.choice(clients))
@@ -309,6 +310,16 @@ def _cutter(model: Model) -> Turns:
         micro = [["poll", p, model.read(p, positions[p], ends[p], plain=False)] for p in PARTITIONS]
         positions = ends
         model.event(process, op, "ok", micro=micro, ends=ends)
+
+
+def _asker(model: Model, process: str, *, plain: bool) -> Turns:
+    """Asks where all partitions end."""
+    while True:
+        op = model.next_op(process)
+        model.event(process, op, "invoke", f="end", isolation="plain" if plain else "committed")
+        yield
+        model.event(process, op, "ok", ends={p: model.end_of(p, plain=plain) for p in PARTITIONS})
+        yield
 
 
 def _final(model: Model, *, plain: bool) -> None:

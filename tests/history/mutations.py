@@ -381,6 +381,25 @@ def long_fork(events: list[Event], rng: random.Random, mode: Mode) -> bool:
     return True
 
 
+def stale_end(events: list[Event], rng: random.Random, mode: Mode) -> bool:
+    places = _places(events)
+    isolations = ("plain", "committed") if mode is Mode.JOURNAL else ("plain",)
+    pairs = [
+        (asker.last, places[send[2]])
+        for asker in _ops(events, "end")
+        if asker.last is not None and asker.invoke["isolation"] in isolations
+        for writer in _ops(events)
+        if writer.outcome == "ok" and writer.last is not None and writer.last["time_us"] < asker.invoke["time_us"]
+        for send in writer.sends
+        if send[2] in places
+    ]
+    answer, (partition, offset) = _chosen(rng, pairs) or (None, ("", 0))
+    if answer is None:
+        return False
+    answer["ends"][partition] = rng.randint(0, offset)
+    return True
+
+
 MUTATIONS: dict[Mutation, tuple[AnomalyKind, ...]] = {
     aborted_read: (anomalies.ABORTED_READ,),
     plain_aborted_read: (anomalies.PLAIN_ABORTED_READ,),
@@ -403,6 +422,7 @@ MUTATIONS: dict[Mutation, tuple[AnomalyKind, ...]] = {
     g0: (anomalies.G0,),
     g1c: (anomalies.G1C,),
     g_single: (anomalies.G_SINGLE,),
+    stale_end: (anomalies.STALE_END,),
     long_fork: (anomalies.G2, anomalies.G_SINGLE),
 }
 """What each plants. Two records that two cuts saw in two orders may depend on each other: then it is a G-single."""

@@ -44,6 +44,8 @@ class Kind(Enum):
     """Reading on from where the process' consumer is."""
     ASSIGN = "assign"
     """The process' consumer was given partitions, or lost some: a rebalance, or a seek."""
+    END = "end"
+    """A question where partitions end, to whoever is not reading them."""
     FINAL = "final"
     """A reading of whole partitions, from their beginning to their end, when all else has come to rest."""
 
@@ -107,7 +109,7 @@ class Operation:
     """Of ASSIGN: partitions that are taken."""
     ends: Mapping[str, int] = field(default_factory=dict[str, int])
     """Of FINAL: through which offset (exclusive) each partition was read. Of POLL: the same, and one answer gave it for
-    all these partitions together: a cut."""
+    all these partitions together: a cut. Of END: the ends that were answered."""
 
     @property
     def may_commit(self) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from tests.clients.raw_client import NONE, RawClient
 from tests.history.layout import IN, OUT, PARTITIONS, place
 from tests.history.recorder import Recorder
 
@@ -29,6 +30,8 @@ OPEN_SENDS = 25
 REST_S = 1.0
 """At most so long until the next one of these: with markers nobody reads on as long as one is open."""
 PAUSE_S = 0.02
+LATEST = -1
+"""ListOffsets' timestamp for the end of a partition."""
 
 CLIENT: dict[str, Any] = {
     "reconnect.backoff.ms": 10,
@@ -111,6 +114,7 @@ def write_transactions(
 ) -> None:
     """Transactions of 1 to 6 records in some partitions of OUT; some aborted, some left open for a while."""
     producer = TransactionalProducer(address, transactional_id, recorder)
+    asker = EndAsker(address, recorder)
     out = [index for topic, index in PARTITIONS if topic == OUT]
     while going():
         planned = [["send", place(OUT, rng.choice(out)), recorder.new_value()] for _ in range(rng.randint(1, 6))]
@@ -122,8 +126,8 @@ def write_transactions(
         elif rng.random() < ABORTED_SHARE:
             producer.producer.flush(rng.choice([0, 0.2]))
             producer.abort(op, planned, [])
-        else:
-            producer.commit(op, planned, [])
+        elif producer.commit(op, planned, []):
+            asker.ask()
         time.sleep(rng.uniform(0, 2 * PAUSE_S))
 
 
@@ -145,11 +149,13 @@ def _produce(producer: TransactionalProducer, planned: list[list[Any]], rng: ran
 def write_plain(address: str, recorder: Recorder, rng: random.Random, going: Callable[[], bool]) -> None:
     """Records outside transactions, a few at a time, into all partitions, most of them into IN."""
     producer = _plain_producer(address)
+    asker = EndAsker(address, recorder)
     inputs = [each for each in PARTITIONS if each[0] == IN]
     while going():
         chosen = [rng.choice(inputs if rng.random() < 0.8 else PARTITIONS) for _ in range(rng.randint(1, 4))]
         if not send_plain(producer, recorder, chosen):
             return
+        asker.ask()
         time.sleep(rng.uniform(0, 2 * PAUSE_S))
 
 
@@ -195,6 +201,43 @@ def leave_open(
             time.sleep(2 * PAUSE_S)
         producer.commit(op, planned, [])
         time.sleep(rng.uniform(0, REST_S))
+
+
+class EndAsker:
+    """Asks, after answers, where all partitions end: over a connection of its own, as somebody else would."""
+
+    def __init__(self, address: str, recorder: Recorder) -> None:
+        self._address, self._recorder = address, recorder
+        self._client: RawClient | None = None
+        self._plain = False
+
+    def ask(self) -> None:
+        """Ask for each of the two ends in turn. A question that is not answered tells nothing."""
+        self._plain = not self._plain
+        op = self._recorder.invoke("end", isolation="plain" if self._plain else "committed")
+        try:
+            if self._client is None:
+                self._client = RawClient(self._address, timeout_s=ANSWER_S)
+            ends = {
+                place(topic, index): self._end(self._client, topic, index, isolation=0 if self._plain else 1)
+                for topic, index in PARTITIONS
+            }
+        except OSError as error:
+            self.close()
+            self._recorder.end(op, "info", error=str(error))
+        else:
+            self._recorder.end(op, "ok", ends=ends)
+
+    def _end(self, client: RawClient, topic: str, index: int, *, isolation: int) -> int:
+        code, end = client.list_offset(topic, index, LATEST, isolation=isolation)
+        if code != NONE:
+            raise OSError(f"{place(topic, index)}: error {code}")
+        return end
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
 
 
 def send_plain(producer: Producer, recorder: Recorder, partitions: list[tuple[str, int]]) -> bool:

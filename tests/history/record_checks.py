@@ -6,7 +6,9 @@ first operation that shows it.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import accumulate
 
 from tests.history.anomalies import (
     ABORTED_READ,
@@ -18,6 +20,7 @@ from tests.history.anomalies import (
     PLAIN_ABORTED_READ,
     PLAIN_EARLY_READ,
     PRECOMMITTED_READ,
+    STALE_END,
     TORN_TRANSACTION,
     Anomaly,
     AnomalyKind,
@@ -104,6 +107,37 @@ def _seen_before_the_end(versions: Versions) -> dict[str, int]:
                     if first.get(value, reader.end_us) >= reader.end_us:
                         first[value] = reader.end_us
     return first
+
+
+def ends(versions: Versions) -> Iterator[Anomaly]:
+    """Stale ends: a record was answered before the question, and the end that was told is not after it.
+
+    With markers the end for readers of committed records is where an open transaction begins, and nobody knows which
+    were open; so there only the ends that plain consumers are told are judged.
+    """
+    answered: dict[str, list[tuple[int, int, str, Operation]]] = {}
+    for operation in versions.history.operations:
+        if operation.outcome is Outcome.OK and operation.end_us is not None:
+            for send in operation.sends():
+                partition, offset = versions.places.get(send.value, (None, 0))
+                if partition == send.partition:
+                    answered.setdefault(partition, []).append((operation.end_us, offset, send.value, operation))
+    for partition, records in answered.items():
+        records.sort(key=lambda each: each[:2])
+        latest = list(accumulate(records, lambda last, each: max(last, each, key=lambda it: it[1])))
+        times = [end_us for end_us, *_ in records]
+        for asker in versions.history.operations:
+            if asker.kind is not Kind.END or partition not in asker.ends:
+                continue
+            if versions.history.mode is Mode.MARKERS and asker.isolation is Isolation.COMMITTED:
+                continue
+            before = bisect_left(times, asker.start_us)
+            if before and latest[before - 1][1] >= asker.ends[partition]:
+                _, offset, value, writer = latest[before - 1]
+                told = f"{asker} was told that {partition} ends at {asker.ends[partition]}"
+                yield Anomaly(
+                    STALE_END, f"{told}; {value!r} at offset {offset} was answered: {writer}", (writer.line, asker.line)
+                )
 
 
 def consumption(versions: Versions) -> Iterator[Anomaly]:

@@ -39,6 +39,7 @@ def test_history_golden_file_is_read_as_the_page_says() -> None:
     assert (transaction.start_us, transaction.commit_us, transaction.end_us) == (120, 150, 170)
     assert transaction.micro == [Poll("in/0", [(0, "plain.0")]), Send("out/0", "p.0", None)]
     assert by_kind[Kind.ASSIGN].positions == {"in/0": 0}
+    assert by_kind[Kind.END].ends == {"in/0": 1, "out/0": 1}
     assert by_kind[Kind.FINAL].ends == {"in/0": 1, "out/0": 1}
     assert by_kind[Kind.FINAL].isolation is Isolation.PLAIN
 

@@ -147,6 +147,11 @@ def all_left_open(count: int, **how: Any) -> list[Events]:
 TWO_READS = [op("r", "poll", poll(P, "1")), op("s", "poll", poll(P, "2"))]
 
 PLANTED: dict[str, tuple[AnomalyKind, tuple[int, ...], list[Events]]] = {
+    "an end before a record that was answered": (
+        anomalies.STALE_END,
+        (2, 4),
+        [op("a", "send", send(P, "1", 0)), op("q", "end", isolation="plain", ends={P: 0}), final({P: ["1"]})],
+    ),
     "an aborted transaction is read": (
         anomalies.ABORTED_READ,
         (2, 4),
@@ -489,6 +494,24 @@ def test_checker_transaction_that_was_not_committed_may_have_ended_at_any_time()
     verdict = judge(*operations)
     assert not verdict.beside.transactions.pairs
     assert anomalies.HELD not in verdict.found
+
+
+@pytest.mark.parametrize("isolation", ["committed", "plain"])
+@pytest.mark.parametrize("mode", Mode)
+def test_checker_end_is_stale_if_a_record_was_answered_before_the_question(mode: Mode, isolation: str) -> None:
+    """Of a plain record and of a transaction; what is answered after the question does not count."""
+    operations = [
+        op("w", "send", send(P, "1", 0)),
+        txn("t", send(P, "2")),
+        op("q", "end", isolation=isolation, ends={P: 2}),
+        op("w", "send", send(P, "3", 2)),
+        final({P: ["1", "2", "3"]}),
+    ]
+    assert anomalies.STALE_END not in judge(*operations, mode=mode).found
+    operations[2] = op("q", "end", isolation=isolation, ends={P: 1})
+    # With markers a transaction may be open there, and nobody knows which.
+    judged = mode is Mode.JOURNAL or isolation == "plain"
+    assert (anomalies.STALE_END in judge(*operations, mode=mode).found) == judged
 
 
 def test_report_examples_are_limited_and_the_count_is_not() -> None:

@@ -34,6 +34,7 @@ def test_workload_under_faults_shows_no_violation(peer: Peer, tmp_path: Path) ->
     assert verdict.valid, as_text(verdict)
     assert verdict.has_finals
     assert verdict.operations["txn", "ok"] >= TRANSACTIONS_MIN
+    assert verdict.operations["end", "ok"] >= TRANSACTIONS_MIN
     assert "SIGKILL of the node" in str(verdict.about["faults"])
     assert peer is Peer.MARKERS or PLAIN_EARLY_READ not in verdict.found
     assert verdict.beside.transactions.judged

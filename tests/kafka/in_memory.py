@@ -36,6 +36,7 @@ from fairlog.broker import (
     CommitRefusal,
     DuplicateOf,
     LogCut,
+    PlacedEnd,
     RefusedAppend,
     Watcher,
 )
@@ -226,6 +227,11 @@ class MemoryLeaders:
         self.visible_before_hold.clear()
         self._wake()
 
+    def copy_through(self, log: LogId, offset: Offset) -> None:
+        """The copy of a log that is held comes so far."""
+        self.visible_before_hold[log] = offset
+        self._wake()
+
     def decide(self, log: LogId) -> None:
         """The log's open transactions have ended."""
         del self.undecided[log]
@@ -264,6 +270,12 @@ class MemoryLeaders:
 
     def log_start(self, log: LogId) -> Offset:
         return self.starts.get(log, Offset(0))
+
+    def placed_end(self, log: LogId) -> PlacedEnd | None:
+        if log not in self.logs:
+            return None
+        end = self.end(log)
+        return PlacedEnd(end, min(self.undecided.get(log, end), end))
 
     def last_stable_offset(self, log: LogId) -> Offset | None:
         high_watermark = self.high_watermark(log)
@@ -388,6 +400,7 @@ class MemoryCoordinator:
         self.calls: list[tuple[object, ...]] = []
         self.descriptions: dict[str, Description] = {}
         self.epochs: dict[ProducerId, ProducerEpoch] = {}
+        self.unplaced: set[LogId] = set()
         self._next_id = 40
 
     async def _called(self, *call: object) -> Refusal | None:
@@ -438,6 +451,9 @@ class MemoryCoordinator:
 
     def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None:
         return self.epochs.get(producer_id)
+
+    def lacks_commits(self, log: LogId) -> bool:
+        return log in self.unplaced
 
 
 class MemoryKept:

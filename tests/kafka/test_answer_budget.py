@@ -133,7 +133,7 @@ async def test_client_that_does_not_read_is_cut_off_when_others_need_the_room(nu
     connection._router.gate.set()
     peer = Peer(theirs, connection._router, connection)
     nursery.start_soon(peer.serve)
-    await peer.send(*([b"wait"] if queued else []), bytes(LARGE))
+    await peer.send(*([b"wait"] if queued else []), b"ready" + bytes(LARGE - 5))
     await trio.sleep(3600)
     assert not peer.ended
     AnswerRoom(answers).keep(LARGE)
@@ -188,7 +188,7 @@ async def test_large_answers_of_any_kind_are_counted(nursery, autojump_clock, qu
     peer = connected(answers)
     nursery.start_soon(peer.serve)
     if queued:
-        nursery.start_soon(peer.send, b"wait", *[bytes(LARGE)] * 5)
+        nursery.start_soon(peer.send, b"wait", *[b"ready" + bytes(LARGE - 5)] * 5)
         await trio.testing.wait_all_tasks_blocked()
         assert (len(peer.router.started), answers.free) == (3, -LARGE)
         peer.router.gate.set()
@@ -321,7 +321,7 @@ async def test_answers_whose_turn_never_comes_are_released(monkeypatch, autojump
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.serve)
-        await theirs.send_all(framed(b"join") * requests)
+        await theirs.send_all(framed(b"wait") * requests)
         await trio.testing.wait_all_tasks_blocked()
         assert (len(started), released) == (requests, [])
         if requests < IN_FLIGHT_MAX:

@@ -19,12 +19,65 @@ from tests.kafka.serving import FRAME_BYTES_MAX, EchoRouter, Peer, framed
 
 async def test_requests_are_answered_in_order(peer):
     """An answer that is ready waits for those in front of it."""
-    await peer.send(b"one", b"wait two", b"three", b"wait four", b"five")
+    await peer.send(b"one", b"wait two", b"ready three", b"wait four", b"ready five")
     assert await peer.receive() == b"one"
     await trio.testing.wait_all_tasks_blocked()
-    assert peer.router.started == [b"one", b"wait two", b"three", b"wait four", b"five"]
+    assert peer.router.started == [b"one", b"wait two", b"ready three", b"wait four", b"ready five"]
     peer.router.gate.set()
-    assert [await peer.receive() for _ in range(4)] == [b"<wait two>", b"three", b"<wait four>", b"five"]
+    assert [await peer.receive() for _ in range(4)] == [b"<wait two>", b"ready three", b"<wait four>", b"ready five"]
+
+
+@pytest.mark.parametrize("first", [b"wait", b"alone"])
+@pytest.mark.parametrize("second", [b"wait", b"alone", b"other"])
+async def test_request_is_started_when_those_before_it_are_answered(peer, first, second):
+    """So it sees what they have done; those that may overlap each other are started at once."""
+    await peer.send(first, second)
+    await trio.testing.wait_all_tasks_blocked()
+    assert peer.router.started == ([first, second] if first == second == b"wait" else [first])
+    peer.router.gate.set()
+    assert await peer.receive() == b"<%s>" % first
+    assert await peer.receive() == (second if second == b"other" else b"<%s>" % second)
+
+
+async def test_request_that_overlaps_waits_for_the_ones_that_do_not(peer):
+    """Of four requests the third waits for the first two, and the last one for it."""
+    peer.router.finished = steps = peer.router.started
+    requests = [b"wait 1", b"wait 2", b"alone 3", b"wait 4"]
+    await peer.send(*requests)
+    await trio.testing.wait_all_tasks_blocked()
+    assert steps == [b"wait 1", b"wait 2"]
+    peer.router.gate.set()
+    assert [await peer.receive() for _ in requests] == [b"<%s>" % each for each in requests]
+    assert steps == [*requests[:2] * 2, b"alone 3", b"alone 3", b"wait 4", b"wait 4"]
+
+
+async def test_large_request_takes_no_room_before_its_turn(nursery, autojump_clock):
+    """A Fetch may wait for minutes. Of what was sent after it no more than the beginning is read meanwhile."""
+    budget = FrameBudget()
+    ours, theirs = memory_stream_pair()
+    router = EchoRouter()
+    connection = Connection(
+        ours, Client(1, "peer:1"), router, frame_bytes_max=FRAME_BYTES_MAX, budget=budget, answers=AnswerBudget()
+    )
+    peer = Peer(theirs, router, connection)
+    nursery.start_soon(peer.serve)
+    free = budget.free
+    nursery.start_soon(peer.send, b"alone", bytes(FRAME_BYTES_MAX))
+    await trio.sleep(3600)
+    assert (router.started, budget.free) == ([b"alone"], free)
+    router.gate.set()
+    assert await peer.receive() == b"<alone>"
+    assert len(await peer.receive()) == FRAME_BYTES_MAX
+
+
+async def test_connection_stopped_starts_no_request_that_waits_for_its_turn(peer):
+    """What was not started is as good as not sent."""
+    await peer.send(b"alone", b"too late")
+    await trio.testing.wait_all_tasks_blocked()
+    peer.connection.stop()
+    peer.router.gate.set()
+    assert [await peer.receive() for _ in range(2)] == [b"<alone>", None]
+    assert peer.router.started == [b"alone"]
 
 
 async def test_request_without_an_answer_is_skipped(peer):
@@ -103,9 +156,17 @@ async def test_client_that_goes_takes_its_waiting_answers_along(peer):
     assert (peer.ended, peer.router.finished) == (True, [])
 
 
-@pytest.mark.parametrize("unread_requests", [0, 10])
-async def test_client_that_goes_while_the_queue_is_full_is_noticed(nursery, monkeypatch, unread_requests):
-    """Nothing is read any more, so the end of the stream is not: the system is asked."""
+FULL_QUEUE = [b"wait for ever"] * (IN_FLIGHT_MAX + 2)
+"""One is with the writer, IN_FLIGHT_MAX in the queue, one in the reader's hand."""
+
+
+@pytest.mark.parametrize(
+    ("started", "unread"),
+    [(FULL_QUEUE, []), (FULL_QUEUE, [b"wait for ever"] * 10), ([b"alone"], [b"another"] * 3)],
+    ids=["full queue", "full queue and more", "request that waits for its turn"],
+)
+async def test_client_that_goes_while_nothing_is_read_is_noticed(nursery, monkeypatch, started, unread):
+    """The end of the stream is not seen then: the system is asked."""
     monkeypatch.setattr("fairlog.kafka.connection.HANG_UP_CHECK_S", 0.01)
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     theirs = await trio.open_tcp_stream(*listener.socket.getsockname())
@@ -121,15 +182,14 @@ async def test_client_that_goes_while_the_queue_is_full_is_noticed(nursery, monk
     )
     peer = Peer(theirs, router, connection)
     nursery.start_soon(peer.serve)
-    # One is with the writer, IN_FLIGHT_MAX in the queue, one in the reader's hand.
-    await peer.send(*[b"wait for ever"] * (IN_FLIGHT_MAX + 2 + unread_requests))
-    while len(router.started) < IN_FLIGHT_MAX + 2:
+    await peer.send(*started, *unread)
+    while len(router.started) < len(started):
         await trio.testing.wait_all_tasks_blocked(0.001)
     await theirs.aclose()
     with trio.fail_after(5):
         while not peer.ended:
             await trio.testing.wait_all_tasks_blocked(0.001)
-    assert (len(router.started), router.finished) == (IN_FLIGHT_MAX + 2, [])
+    assert (router.started, router.finished) == (started, [])
     await listener.aclose()
 
 

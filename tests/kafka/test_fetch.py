@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.producer import ProduceRequest
 
 from fairlog.kafka.answer_budget import AnswerBudget, AnswerRoom
 from fairlog.kafka.api import Context
@@ -73,6 +74,12 @@ def request(
         "forgotten_topics_data": [],
         "rack_id": "",
     }
+
+
+def produced(records, acks=1):
+    row = ProduceRequest.TopicProduceData.PartitionProduceData(index=0, records=records)
+    topic = ProduceRequest.TopicProduceData(name="t", partition_data=[row])
+    return {"transactional_id": None, "acks": acks, "timeout_ms": 1000, "topic_data": [topic]}
 
 
 def lines(response):
@@ -296,6 +303,47 @@ async def test_batch_that_is_damaged_is_said_to_be_damage(ask, memory, fill):
     memory.data_logs.damaged = True
     with pytest.raises(CorruptStorage, match=r"the batch at or behind offset 0 is none: .* 7 bytes"):
         await ask(FETCH, 12, **request(memory, {0: 0}))
+
+
+@pytest.mark.parametrize("isolation_level", [0, 1])
+async def test_offset_that_is_answered_and_not_copied_is_in_range_and_waits(
+    ask, memory, fill, batch, autojump_clock, isolation_level
+):
+    """A client that goes on after its own record, right after the answer, is not told to reset; it waits for more."""
+    memory.topics.create_now("t")
+    fill()
+    memory.leaders.held = True
+    await ask(PRODUCE, 9, **produced(batch(records=3)))
+    for position in (2, 3, 5):
+        before, reads = trio.current_time(), memory.data_logs.reads
+        asked = request(memory, {0: position}, max_wait_ms=500, isolation_level=isolation_level)
+        line = lines(await ask(FETCH, 12, **asked))[0]
+        assert (line.error_code, bytes(line.records)) == (0, b"")
+        assert trio.current_time() - before == pytest.approx(0.5)
+        assert memory.data_logs.reads == reads
+    assert lines(await ask(FETCH, 12, **request(memory, {0: 6})))[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_ends_that_are_told_are_those_of_all_that_was_answered(ask, memory, fill, batch):
+    """Who comes to the end of what is copied, with data or without, is not told that this is the end of all."""
+    memory.topics.create_now("t")
+    fill()
+    memory.leaders.held = True
+    await ask(PRODUCE, 9, **produced(batch(records=3)))
+    for position in (0, 2, 5):
+        line = lines(await ask(FETCH, 12, **request(memory, {0: position})))[0]
+        assert (line.error_code, line.high_watermark, line.last_stable_offset) == (0, 5, 5)
+
+
+async def test_last_stable_offset_that_is_told_stays_before_what_is_open(ask, memory, fill, batch):
+    """It is where the open transaction begins, also if that is not copied yet."""
+    memory.topics.create_now("t")
+    fill()
+    memory.leaders.held = True
+    await ask(PRODUCE, 9, **produced(batch(records=3)))
+    memory.leaders.undecided[memory.log("t")] = Offset(4)
+    line = lines(await ask(FETCH, 12, **request(memory, {0: 2}, isolation_level=1)))[0]
+    assert (line.error_code, line.high_watermark, line.last_stable_offset) == (0, 5, 4)
 
 
 async def test_offset_read_ahead_of_the_announcement_is_in_range(ask, memory, fill):

@@ -11,6 +11,7 @@ from kafka.protocol.producer import ProduceRequest
 
 from coordinator.answers import Refusal
 from datalog.batch import check_crc, parse_batch_header_untrusted
+from fairlog.asked_ends import OWN_WAIT_S
 from fairlog.broker import DuplicateOf, RefusedAppend
 from fairlog.kafka.api import Client, Deferred, HangUp
 from fairlog.kafka.errors import APPEND_REFUSALS, ErrorCode
@@ -242,25 +243,56 @@ async def test_acks_all_waits_until_the_batch_is_visible(ask, memory, batch, aut
     assert (answered[0].error_code, answered[0].base_offset) == (0, 1)
 
 
-async def test_acks_all_beyond_the_time_out_is_answered_as_timed_out(ask, memory, batch, autojump_clock):
-    """A batch that does not become visible in time is REQUEST_TIMED_OUT: its effect is unknown."""
+TIME_OUTS = pytest.mark.parametrize(
+    ("timeout_ms", "waits_s"), [(-1, OWN_WAIT_S), (0, OWN_WAIT_S), (1500, OWN_WAIT_S), (60_000, 60)]
+)
+
+
+@TIME_OUTS
+async def test_acks_all_beyond_the_time_out_is_answered_as_timed_out(
+    ask, memory, batch, autojump_clock, timeout_ms, waits_s
+):
+    """A batch that does not become visible in time is REQUEST_TIMED_OUT: its effect is unknown. But a time-out is for
+    waiting on others: a short one does not cut off the wait for our own copy."""
     memory.topics.create_now("t")
     memory.leaders.held = True
     before = trio.current_time()
-    answer = only(await ask(PRODUCE, 9, **request(batch(), timeout_ms=1500)))
+    answer = only(await ask(PRODUCE, 9, **request(batch(), timeout_ms=timeout_ms)))
     assert (answer.error_code, answer.base_offset) == (ErrorCode.REQUEST_TIMED_OUT, -1)
-    assert trio.current_time() - before == pytest.approx(1.5)
+    assert trio.current_time() - before == pytest.approx(waits_s)
 
 
-async def test_wait_for_room_beyond_the_time_out_is_answered_as_timed_out(ask, memory, batch, autojump_clock):
+@pytest.mark.parametrize("timeout_ms", [0, 1])
+async def test_acks_all_with_a_short_time_out_is_answered_when_it_is_done(
+    ask, memory, batch, autojump_clock, timeout_ms
+):
+    """As in Kafka with one replica, which has done it when it looks at the clock."""
+    memory.topics.create_now("t")
+    memory.leaders.held = True
+    started = await ask.start(PRODUCE, 9, **request(batch(), timeout_ms=timeout_ms))
+    async with trio.open_nursery() as nursery:
+
+        async def release():
+            await trio.sleep(1)
+            memory.leaders.release()
+
+        nursery.start_soon(release)
+        answer = only(ask.parse(PRODUCE, 9, await ask.finish(started)))
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 0)
+
+
+@TIME_OUTS
+async def test_wait_for_room_beyond_the_time_out_is_answered_as_timed_out(
+    ask, memory, batch, autojump_clock, timeout_ms, waits_s
+):
     """The time-out counts from the request's start, for whatever it waits; with acks=1, too."""
     memory.topics.create_now("t")
     memory.leaders.full = True
     before = trio.current_time()
-    with trio.fail_after(60):
-        answer = only(await ask(PRODUCE, 9, **request(batch(), acks=1, timeout_ms=1500)))
+    with trio.fail_after(100):
+        answer = only(await ask(PRODUCE, 9, **request(batch(), acks=1, timeout_ms=timeout_ms)))
     assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert trio.current_time() - before == pytest.approx(1.5)
+    assert trio.current_time() - before == pytest.approx(waits_s)
 
 
 async def test_acks_none_is_not_answered(ask, memory, batch):

@@ -89,6 +89,9 @@ async def test_deferred_answer_that_hangs_up_is_counted_as_failed():
         raise HangUp("effect unknown")
 
     class OneRouter:
+        def overlapping_api(self, start: object) -> None:
+            return None
+
         async def start(self, frame: object, client: Client) -> object:
             await trio.lowlevel.checkpoint()
             return Started("EndTxn", 0, 0, Deferred(finish), [], statistics, 0.0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import trio
+import trio.testing
 
 from coordinator.answers import Refusal
 from coordinator.sinks.lane_ids import is_lane
@@ -274,6 +276,34 @@ async def test_cut_says_what_can_be_read(talker, written, asked, rows):
     """From the first offset to the last stable one, each partition once; and which topics these are."""
     ids = {row[0]: written.log(row[0], 0).topic for row in rows}
     assert await talker.ask("cut", **asked) == {"partitions": rows, "topic_ids": ids}
+
+
+async def test_cut_waits_for_what_was_answered_before_it(talker, written, nursery):
+    """Whoever asks for the end gets the end of all that was answered; a cut with a limit lies in the past."""
+    log = written.log("orders", 0)
+    written.leaders.visible_before_hold[log] = Offset(2)
+    limited = await talker.ask("cut", topics=["orders"], limit=10)
+    assert limited["partitions"] == [["orders", 0, 1, 2, 2], ORDERS[1]]
+    told = []
+
+    async def ask():
+        told.append((await talker.ask("cut", topics=["orders"]))["partitions"])
+
+    nursery.start_soon(ask)
+    await trio.testing.wait_all_tasks_blocked(0.02)
+    assert told == []
+    written.leaders.release()
+    while not told:
+        await trio.testing.wait_all_tasks_blocked()
+    assert told == [ORDERS]
+
+
+async def test_cut_after_copying_has_stopped_is_refused(talker, written):
+    """What was answered cannot be read before the node's restart."""
+    written.leaders.visible_before_hold[written.log("orders", 0)] = Offset(2)
+    written.leaders.failure = StorageFailure("the disk has failed")
+    kind, sentence = await talker.ask("cut", topics=["orders"])
+    assert (kind, sentence.partition(":")[0]) == ("not-copied", "cut")
 
 
 async def test_cut_with_a_limit_asks_from_the_starts(talker, written, monkeypatch):

@@ -57,6 +57,8 @@ class Disk:
         self.failing = ""
         """Part of the path of those files whose sync fails; empty: none."""
         self.waiting = 0
+        self.syncs = 0
+        """That have begun so far."""
         self._lock = Lock()
         self._held = ""
         self._go = Event()
@@ -64,6 +66,8 @@ class Disk:
 
     def __call__(self, fd: int) -> None:
         path = os.readlink(f"/proc/self/fd/{fd}")
+        with self._lock:
+            self.syncs += 1
         if self._held in path:
             with self._lock:
                 self.waiting += 1

@@ -6,14 +6,17 @@ Behaviour
 - A topic that does not exist is made, if the node is so configured.
 - acks=all, plain: answered when the batch is on disk *and* readable, so that a client which reads its own
   write finds it. acks=1: when it is in the journal. acks=0: never; a refusal closes the connection, as in
-  Kafka, so that the client notices. Waiting longer than the request's time-out, be it for room or for the disk,
-  is REQUEST_TIMED_OUT: the effect is unknown.
+  Kafka, so that the client notices. Waiting longer than the request's time-out, or than 20 seconds if that is
+  shorter, be it for room or for the disk, is REQUEST_TIMED_OUT: the effect is unknown. The time-out is for waiting on
+  replicas, of which there is one: a short one does not cut off the wait for the node's own disk.
 - Inside a transaction, journal mode: answered when it is in the journal, whatever acks says; durability is bought at
   the commit. The batch's place is not known until then. See `unknown_base_offset` for what is answered instead.
 - Inside a transaction, marker mode: the batch has its offset, which is answered. acks=all waits for the disk, as a
   replicated write does in Kafka; not until it is readable, which is the commit's affair.
 - A compacted topic looks into batches. If single records are the reason for a refusal, the answer names them, 1,000 in
   all at most; the whole batch is refused, as in Kafka.
+- Several of one connection wait for the disk side by side: their batches are in the journals in the order in which they
+  came, and share a flush.
 - A repeated batch of an idempotent producer is answered with the original's result.
 
 Version notes
@@ -35,6 +38,7 @@ import trio
 from coordinator.states import IdState
 from datalog.batch import BadBatch, BatchHeader, Compression, check_crc, parse_batch_header_untrusted, stamped
 from datalog.keyed import RECORDS_TOLD_MAX, NotKeyed, why_not_keyed_untrusted
+from fairlog.asked_ends import OWN_WAIT_S
 from fairlog.broker import Appended, Broker, Buffer, DuplicateOf, RefusedAppend
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Client, Context, Deferred, HangUp, Reply, Versions
@@ -110,7 +114,7 @@ def decode(reader: Reader, version: int) -> ProduceRequest:  # noqa: ARG001 (all
 
 
 async def handle(context: Context, request: ProduceRequest) -> Reply:
-    deadline = trio.current_time() + max(request.timeout_ms, 0) / 1000
+    deadline = trio.current_time() + max(request.timeout_ms / 1000, OWN_WAIT_S)
     results: _Results = []
     for name, partitions in request.topics:
         if request.acks not in (-1, 0, 1):
@@ -334,4 +338,4 @@ def encode(writer: Writer, version: int, results: _Results) -> Answer:
     return writer.parts()
 
 
-API = Api(0, "Produce", SERVED, FLEXIBLE_FROM, decode, handle)
+API = Api(0, "Produce", SERVED, FLEXIBLE_FROM, decode, handle, overlaps=True)

@@ -6,7 +6,10 @@ Behaviour
 - In one of the marker mode `read_committed` gets batches up to the last stable offset, and with them the list of
   transactions that were aborted there, from the same cut (`ReadResult.aborted`). Each stands there once, though the
   answer may be put together from several reads: librdkafka would apply a repetition to what the producer writes next.
-- An offset between the last stable offset and the high watermark is in range, and there is nothing there yet.
+- An offset up to the end of what is placed in the journal is in range, and there is nothing there yet if it is after
+  what can be read: after an answer to acks=1 the copy may be a millisecond away. The high watermark and the last stable
+  offset that are answered are those of that end, too, so that no one takes what is already copied for all there is
+  (invariant 13). Who has something to read does not wait for the copy of the rest.
 - A fetch offset in the middle of a batch gets the whole batch; the client skips what it does not want.
 - Waits until `min_bytes` are there, `max_wait` (or `WAIT_MS_MAX`) is over, or the node stops. A consumer at the end of
   its partitions costs no worker thread: offsets are compared with the leaders' first, and one thread call
@@ -32,7 +35,7 @@ Version notes
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -293,7 +296,21 @@ async def _fetch(
             waited_out = waiting.cancelled_caught
         if not session.is_current(turn):
             return session.why_over
+    await _tell_ends(broker, lines.values())
+    if not session.is_current(turn):
+        return session.why_over
     return await _tell(context, request, session, lines)
+
+
+async def _tell_ends(broker: Broker, lines: Iterable[_Partition]) -> None:
+    """Let the lines speak of all that is placed."""
+    for at, partition in enumerate(lines, 1):
+        placed = None if partition.log is None else broker.leaders.placed_end(partition.log)
+        if placed is not None and partition.error is ErrorCode.NONE:
+            partition.high_watermark = max(partition.high_watermark, placed.next_offset)
+            partition.last_stable = max(partition.last_stable, placed.last_stable_offset)
+        if at % _STEP == 0:
+            await trio.lowlevel.checkpoint()
 
 
 def _look_up(context: Context, asked: CachedPartition, *, committed_only: bool) -> _Partition:
@@ -379,8 +396,8 @@ async def _read(broker: Broker, behind: Sequence[_Partition], bytes_max: int, fe
 def _is_behind(broker: Broker, partition: _Partition) -> bool:
     """Whether there may be something to read; brings the line's offsets up to date.
 
-    The data logs may be ahead of the leader's high watermark, by the step from a commit to its announcement. Who
-    has read there already is not out of range: such a position is asked of the data logs, which know.
+    At a position after the readable end and up to the end of what is placed there is nothing yet. What is beyond
+    that, and before the start, is asked of the data logs, which say that it is out of range.
     """
     assert partition.log is not None, "partitions without a log are full"
     high_watermark = broker.leaders.high_watermark(partition.log)
@@ -392,7 +409,10 @@ def _is_behind(broker: Broker, partition: _Partition) -> bool:
     partition.last_stable = max(partition.last_stable, last_stable)
     partition.log_start = broker.leaders.log_start(partition.log)
     end = last_stable if partition.committed_only else high_watermark
-    return not end <= partition.position <= high_watermark
+    if partition.position <= end:
+        return partition.position < end
+    placed = broker.leaders.placed_end(partition.log)
+    return placed is None or partition.position > placed.next_offset
 
 
 def _take(partition: _Partition, answer: ReadAnswer, *, room: int, first: bool) -> int:

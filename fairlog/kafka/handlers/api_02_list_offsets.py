@@ -7,13 +7,18 @@ Behaviour
 - Nothing is tiered: earliest local (-4, from version 8) is the log start offset; latest tiered (-5, from 9) and
   earliest pending upload (-6, from 11) have no offset (-1), as in Kafka without remote storage. The time-out (from 10)
   is for reading remote storage, and is not looked at.
+- All that depend on the end wait for the copy of what was answered or decided before the question
+  (`fairlog.asked_ends`, invariant 13): 20 seconds at most, then OFFSET_NOT_AVAILABLE; KAFKA_STORAGE_ERROR if the disk
+  has failed before. Clients ask again on both.
 - A timestamp (ms, 0 or more) finds the first record that is not older, to the record; -1 if there is none. A record
   that the isolation level cannot read yet counts as none, as in Kafka. Markers and aborted records are found, too.
 - Another negative timestamp, or one that the version does not have, is UNSUPPORTED_VERSION, as in Kafka.
 - A partition that is named more than once is INVALID_REQUEST, as in Kafka.
-- Searching costs a turn in a worker thread each, so it is deferred: whoever hangs up is noticed between two.
+- Searching costs a turn in a worker thread each, so it is deferred, as waiting is: whoever hangs up is noticed between
+  two.
 
 Version notes
+- OFFSET_NOT_AVAILABLE is LEADER_NOT_AVAILABLE before 5, as in Kafka.
 - 2 adds the isolation level and the throttle time; 4 the leader epoch, which is checked; 6 is flexible; 7
   adds -3; 8 adds -4; 9 adds -5; 10 the time-out; 11 adds -6.
 """
@@ -22,14 +27,15 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import trio
 
 from datalog.interface import UnknownLog
+from fairlog.asked_ends import AskedEnds, EndRefusal
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
-from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.errors import END_REFUSALS, ErrorCode
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
 from fairlog_types import LogId
@@ -52,8 +58,10 @@ _SPECIAL_SINCE = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 """The first version that has each of them. Kafka's ReplicaManager has the same table."""
-_KNOWN_AT_ONCE = frozenset((LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD))
+_WITHOUT_END = frozenset((EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD))
+"""Their answers do not depend on where the log ends."""
 _TIMEOUT_FROM = 10
+_OFFSET_NOT_AVAILABLE_FROM = 5
 _READ_COMMITTED = 1
 
 
@@ -102,13 +110,26 @@ def decode(reader: Reader, version: int) -> ListOffsetsRequest:
 
 
 async def handle(context: Context, request: ListOffsetsRequest) -> Reply:
-    finish = functools.partial(_finish, context, request)
-    if any(query.timestamp not in _KNOWN_AT_ONCE for _, queries in request.topics for query in queries):
+    ends = await AskedEnds.ask(context.broker, _logs_with_ends(context, request))
+    finish = functools.partial(_finish, context, request, ends)
+    at_once = (*_WITHOUT_END, LATEST)
+    searches = any(query.timestamp not in at_once for _, queries in request.topics for query in queries)
+    if searches or not ends.can_be_read:
         return Deferred(finish, keeps_request=True)
     return await finish()
 
 
-async def _finish(context: Context, request: ListOffsetsRequest) -> Answer:
+def _logs_with_ends(context: Context, request: ListOffsetsRequest) -> Iterator[LogId]:
+    """The logs of whose ends an answer speaks."""
+    for name, queries in request.topics:
+        topic = context.broker.cluster.topic(name)
+        for query in queries:
+            log = log_of(topic, query.index)
+            if log is not None and query.timestamp not in _WITHOUT_END:
+                yield log
+
+
+async def _finish(context: Context, request: ListOffsetsRequest, ends: AskedEnds) -> Answer:
     named = Counter((name, query.index) for name, queries in request.topics for query in queries)
     answers: list[tuple[str, list[_Line]]] = []
     for name, queries in request.topics:
@@ -118,30 +139,37 @@ async def _finish(context: Context, request: ListOffsetsRequest) -> Answer:
             if named[name, query.index] > 1:
                 lines.append(_Line(query.index, ErrorCode.INVALID_REQUEST))
             else:
-                lines.append(await _answer(context, request, log_of(topic, query.index), query))
+                lines.append(await _answer(context, request, ends, log_of(topic, query.index), query))
             await trio.lowlevel.checkpoint()
         answers.append((name, lines))
     return encode(context, answers)
 
 
-async def _answer(context: Context, request: ListOffsetsRequest, log: LogId | None, query: OffsetQuery) -> _Line:
+async def _answer(
+    context: Context, request: ListOffsetsRequest, ends: AskedEnds, log: LogId | None, query: OffsetQuery
+) -> _Line:
     if query.timestamp < 0 and context.version < _SPECIAL_SINCE.get(query.timestamp, context.version + 1):
         return _Line(query.index, ErrorCode.UNSUPPORTED_VERSION)
     broker, epoch = context.broker, context.broker.cluster.leader_epoch
     readable_end = broker.leaders.last_stable_offset if request.committed_only else broker.leaders.high_watermark
-    end = None if log is None else readable_end(log)
-    if log is None or end is None:
+    if log is None or readable_end(log) is None:
         return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if 0 <= query.leader_epoch < epoch:
         return _Line(query.index, ErrorCode.FENCED_LEADER_EPOCH)
     if query.leader_epoch > epoch:
         return _Line(query.index, ErrorCode.UNKNOWN_LEADER_EPOCH)
-    if query.timestamp == LATEST:
-        return _Line(query.index, ErrorCode.NONE, -1, end, epoch)
     if query.timestamp in (EARLIEST, EARLIEST_LOCAL):
         return _Line(query.index, ErrorCode.NONE, -1, broker.leaders.log_start(log), epoch)
     if query.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _Line(query.index, ErrorCode.NONE)
+    refusal = await ends.reached(log)
+    if refusal is not None:
+        return _Line(query.index, _code_of(refusal, context.version))
+    if query.timestamp == LATEST:
+        end = readable_end(log)
+        if end is None:
+            return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _Line(query.index, ErrorCode.NONE, -1, end, epoch)
     try:
         if query.timestamp == MAX_TIMESTAMP:
             found = await trio.to_thread.run_sync(broker.data_logs.max_timestamp, log)
@@ -152,6 +180,13 @@ async def _answer(context: Context, request: ListOffsetsRequest, log: LogId | No
     if found is None or (request.committed_only and found.offset >= (readable_end(log) or 0)):
         return _Line(query.index, ErrorCode.NONE)
     return _Line(query.index, ErrorCode.NONE, found.timestamp_ms, found.offset, epoch)
+
+
+def _code_of(refusal: EndRefusal, version: int) -> ErrorCode:
+    code = END_REFUSALS[refusal]
+    if code is ErrorCode.OFFSET_NOT_AVAILABLE and version < _OFFSET_NOT_AVAILABLE_FROM:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return code
 
 
 def encode(context: Context, answers: Sequence[tuple[str, Sequence[_Line]]]) -> Answer:

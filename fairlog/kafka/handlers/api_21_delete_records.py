@@ -1,16 +1,17 @@
 """DeleteRecords: let partitions begin at a later offset.
 
 Behaviour
-- Records before the offset are gone for good when it is answered, on disk too; -1 stands for the high watermark, that
-  is, for all that can be read. The answer is the low watermark: where the partition begins now. Offsets stay
-  what they are; who reads below gets OFFSET_OUT_OF_RANGE. Only LMDB's file does not shrink: it uses the room again.
-- An offset before the partition's start changes nothing. One behind the high watermark, or below -1, is
-  OFFSET_OUT_OF_RANGE.
+- Records before the offset are gone for good when it is answered, on disk too; -1 stands for all that was answered or
+  decided before the request (invariant 13). Where these are not copied yet, the copy is waited for. The answer is the
+  low watermark: where the partition begins now. Offsets stay what they are; who reads below gets OFFSET_OUT_OF_RANGE.
+  Only LMDB's file does not shrink: it uses the room again.
+- An offset before the partition's start changes nothing. One after its end, or below -1, is OFFSET_OUT_OF_RANGE.
 - A topic that is compacted and not deleted from is POLICY_VIOLATION, as in Kafka: its records are not there by age.
 - A batch that reaches over the offset is kept whole, and its first records are not given to clients that ask for the
   right offset.
 - Much is deleted in steps, between which others write; the partition begins later from the first one on. What is not
-  done when the request's time-out is over is REQUEST_TIMED_OUT: the rest goes in the background.
+  done when the request's time-out, or 20 seconds if that is shorter, is over is REQUEST_TIMED_OUT: the rest goes in the
+  background. The time-out is for waiting on replicas, and there are none.
 
 Version notes
 - 2 is flexible.
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 
 import trio
 
+from fairlog.asked_ends import OWN_WAIT_S, AskedEnds, EndRefusal
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import ErrorCode
@@ -36,6 +38,12 @@ FLEXIBLE_FROM = 2
 
 _ALL = -1
 _NO_LOW_WATERMARK = -1
+
+DELETE_REFUSALS = {
+    EndRefusal.NOT_YET: ErrorCode.REQUEST_TIMED_OUT,
+    EndRefusal.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,
+}
+"""What is answered when the records to be deleted cannot be waited for; nothing is deleted then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +70,15 @@ def decode(reader: Reader, version: int) -> DeleteRecordsRequest:  # noqa: ARG00
 
 
 async def handle(context: Context, request: DeleteRecordsRequest) -> Reply:
-    return Deferred(functools.partial(_finish, context, request), keeps_request=True)
+    cluster = context.broker.cluster
+    logs = (log_of(cluster.topic(name), index) for name, partitions in request.topics for index, _ in partitions)
+    wait_s = max(request.timeout_ms / 1000, OWN_WAIT_S)
+    ends = await AskedEnds.ask(context.broker, (log for log in logs if log is not None), wait_s=wait_s)
+    deadline = trio.current_time() + wait_s
+    return Deferred(functools.partial(_finish, context, request, ends, deadline), keeps_request=True)
 
 
-async def _finish(context: Context, request: DeleteRecordsRequest) -> Answer:
-    deadline = trio.current_time() + max(request.timeout_ms, 0) / 1000
+async def _finish(context: Context, request: DeleteRecordsRequest, ends: AskedEnds, deadline: float) -> Answer:
     writer = context.writer()
     writer.int32(0)  # throttle time
     writer.array_length(len(request.topics))
@@ -74,7 +86,8 @@ async def _finish(context: Context, request: DeleteRecordsRequest) -> Answer:
         writer.string(name)
         writer.array_length(len(partitions))
         for index, offset in partitions:
-            low_watermark, error = await _delete(context, context.broker.cluster.topic(name), index, offset, deadline)
+            topic = context.broker.cluster.topic(name)
+            low_watermark, error = await _delete(context, ends, topic, index, offset, deadline)
             writer.int32(index)
             writer.int64(low_watermark)
             writer.int16(error)
@@ -86,19 +99,23 @@ async def _finish(context: Context, request: DeleteRecordsRequest) -> Answer:
 
 
 async def _delete(
-    context: Context, topic: Topic | None, index: int, offset: int, deadline: float
+    context: Context, ends: AskedEnds, topic: Topic | None, index: int, offset: int, deadline: float
 ) -> tuple[int, ErrorCode]:
     """The low watermark, or the error."""
     broker = context.broker
     log = log_of(topic, index)
-    high_watermark = None if log is None else broker.leaders.high_watermark(log)
-    if topic is None or log is None or high_watermark is None:
+    end = None if log is None else ends.end(log)
+    if topic is None or log is None or end is None:
         return _NO_LOW_WATERMARK, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if CleanupPolicy.DELETE not in cleanup_policies(topic, broker.settings):
         return _NO_LOW_WATERMARK, ErrorCode.POLICY_VIOLATION
-    if not _ALL <= offset <= high_watermark:
+    if not _ALL <= offset <= end:
         return _NO_LOW_WATERMARK, ErrorCode.OFFSET_OUT_OF_RANGE
-    return await _delete_before(context, log, high_watermark if offset == _ALL else Offset(offset), deadline)
+    before = end if offset == _ALL else Offset(offset)
+    refusal = await ends.reached_offset(log, before)
+    if refusal is not None:
+        return _NO_LOW_WATERMARK, DELETE_REFUSALS[refusal]
+    return await _delete_before(context, log, before, deadline)
 
 
 async def _delete_before(context: Context, log: LogId, offset: Offset, deadline: float) -> tuple[int, ErrorCode]:

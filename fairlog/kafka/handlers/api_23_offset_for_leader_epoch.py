@@ -1,9 +1,10 @@
 """OffsetForLeaderEpoch: how far the records of a leader epoch reach, so that a consumer finds out what it lost.
 
 Behaviour
-- The leader epoch is the count of the node's starts (decision 14). The current one ends at the high watermark; a former
-  one where the records of the next begin. Answered is the largest epoch up to the one asked for that has records, or
-  the one asked for if none has, as in Kafka. A larger one than the current has neither (-1, -1).
+- The leader epoch is the count of the node's starts (decision 14). The current one ends where all that
+  was answered or decided before the question ends, whose copy is waited for as in ListOffsets; a former one where the
+  records of the next begin. Answered is the largest epoch up to the one asked for that has records, or the one asked
+  for if none has, as in Kafka. A larger one than the current has neither (-1, -1).
 - A consumer that stands behind the answer has read records that a loss of power took away (journal.fsync = interval
   or never), and resets its position.
 - The client's own idea of the current leader epoch is checked first.
@@ -21,8 +22,9 @@ from dataclasses import dataclass
 import trio
 
 from datalog.interface import UnknownLog
+from fairlog.asked_ends import AskedEnds
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
-from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.errors import END_REFUSALS, ErrorCode
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
 from fairlog_types import LeaderEpoch, LogId
@@ -71,10 +73,13 @@ def decode(reader: Reader, version: int) -> OffsetForLeaderEpochRequest:
 
 
 async def handle(context: Context, request: OffsetForLeaderEpochRequest) -> Reply:
-    return Deferred(functools.partial(_finish, context, request), keeps_request=True)
+    cluster = context.broker.cluster
+    logs = (log_of(cluster.topic(name), query.index) for name, queries in request.topics for query in queries)
+    ends = await AskedEnds.ask(context.broker, (log for log in logs if log is not None))
+    return Deferred(functools.partial(_finish, context, request, ends), keeps_request=True)
 
 
-async def _finish(context: Context, request: OffsetForLeaderEpochRequest) -> Answer:
+async def _finish(context: Context, request: OffsetForLeaderEpochRequest, ends: AskedEnds) -> Answer:
     writer = context.writer()
     writer.int32(0)  # throttle time
     writer.array_length(len(request.topics))
@@ -82,7 +87,7 @@ async def _finish(context: Context, request: OffsetForLeaderEpochRequest) -> Ans
         writer.string(name)
         writer.array_length(len(queries))
         for query in queries:
-            line = await _answer(context, log_of(context.broker.cluster.topic(name), query.index), query)
+            line = await _answer(context, ends, log_of(context.broker.cluster.topic(name), query.index), query)
             writer.int16(line.error)
             writer.int32(line.index)
             writer.int32(line.leader_epoch)
@@ -94,10 +99,9 @@ async def _finish(context: Context, request: OffsetForLeaderEpochRequest) -> Ans
     return writer.parts()
 
 
-async def _answer(context: Context, log: LogId | None, query: EpochQuery) -> _Line:
+async def _answer(context: Context, ends: AskedEnds, log: LogId | None, query: EpochQuery) -> _Line:
     broker, current = context.broker, context.broker.cluster.leader_epoch
-    high_watermark = None if log is None else broker.leaders.high_watermark(log)
-    if log is None or high_watermark is None:
+    if log is None or broker.leaders.high_watermark(log) is None:
         return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if 0 <= query.current_leader_epoch < current:
         return _Line(query.index, ErrorCode.FENCED_LEADER_EPOCH)
@@ -106,6 +110,12 @@ async def _answer(context: Context, log: LogId | None, query: EpochQuery) -> _Li
     if not 0 <= query.leader_epoch <= current:
         return _Line(query.index, ErrorCode.NONE)
     if query.leader_epoch == current:
+        refusal = await ends.reached(log)
+        if refusal is not None:
+            return _Line(query.index, END_REFUSALS[refusal])
+        high_watermark = broker.leaders.high_watermark(log)
+        if high_watermark is None:
+            return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return _Line(query.index, ErrorCode.NONE, current, high_watermark)
     try:
         end = await trio.to_thread.run_sync(broker.data_logs.end_of_epoch, log, LeaderEpoch(query.leader_epoch))

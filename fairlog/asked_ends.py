@@ -1,0 +1,93 @@
+"""Where logs end, for whoever asks: not before what was answered or decided before the question (invariant 13).
+
+    question ─▶ where the journals say that the logs end ─▶ wait for the copy up to there ─▶ how far they can be read
+
+An answer goes out as soon as its record is in a journal (acks=1, a commit), so that only those wait for the copy who
+want to see it: they ask for an end. The leader knows at once the end of all that is placed in its journal, and the
+copier gets there, usually within a millisecond or two. What is open is not placed, and is not waited for: with a
+transaction open in marker mode, the end for readers of committed records stays where that transaction begins.
+
+The wait has a bound. After it, and when copying has stopped for good, the question gets an error on which clients ask
+again: an end that may lack what was answered is not given out. After a failure of the disk a commit may be answered,
+and its records be placed nowhere until the restart; the coordinator knows of which logs that is so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+import trio
+
+from fairlog.broker import Broker
+from fairlog_types import LogId, Offset, StorageFailure
+
+OWN_WAIT_S = 20.0
+"""How long a request waits for this node's own flush and copy, whatever time-out it brings: that one is for waiting on
+others. Kafka's clients give a request up after 30 seconds (`request.timeout.ms`)."""
+
+_STEP = 256
+"""Logs that are asked for before others get their turn: less than a millisecond's work."""
+
+
+class EndRefusal(Enum):
+    """Why no end is given. The same question may be asked again."""
+
+    NOT_YET = "what was answered before the question is not copied yet"
+    STORAGE = "the disk has failed: what was answered before the question cannot be read until the node is restarted"
+
+
+class AskedEnds:
+    """One question for the ends of some logs."""
+
+    def __init__(self, broker: Broker, wait_s: float) -> None:
+        """For `ask`."""
+        self._broker = broker
+        self._ends: dict[LogId, Offset] = {}
+        self._deadline = trio.current_time() + wait_s
+        self.can_be_read = True
+        """Whether no one had to wait, as things stood when the question came in."""
+
+    @classmethod
+    async def ask(cls, broker: Broker, logs: Iterable[LogId], *, wait_s: float = OWN_WAIT_S) -> AskedEnds:
+        """The question comes in; from now on its copy is waited for so long.
+
+        Logs that are not led here are left out: there is nothing to wait for in them.
+        """
+        asked = cls(broker, wait_s)
+        leaders = broker.leaders
+        for at, log in enumerate(logs, 1):
+            placed, high_watermark = leaders.placed_end(log), leaders.high_watermark(log)
+            if placed is not None and high_watermark is not None:
+                asked._ends[log] = placed.next_offset
+                asked.can_be_read &= placed.next_offset <= high_watermark
+            if at % _STEP == 0:
+                await trio.lowlevel.checkpoint()
+        return asked
+
+    def end(self, log: LogId) -> Offset | None:
+        """The end of all that was placed when the question came in; None if the log was not led here."""
+        return self._ends.get(log)
+
+    async def reached(self, log: LogId) -> EndRefusal | None:
+        """Wait until the log can be read up to the end that was asked for. None: it can, or it is gone.
+
+        From then on `Leaders.high_watermark` and `last_stable_offset` are an answer.
+        """
+        if self._broker.coordinator.lacks_commits(log):
+            return EndRefusal.STORAGE
+        end = self._ends.get(log)
+        return None if end is None else await self.reached_offset(log, end)
+
+    async def reached_offset(self, log: LogId, offset: Offset) -> EndRefusal | None:
+        """Wait until the log can be read up to an offset that is not after its end. None: it can, or it is gone."""
+        high_watermark = self._broker.leaders.high_watermark(log)
+        if high_watermark is None or high_watermark >= offset:
+            return None
+        try:
+            with trio.move_on_at(self._deadline):
+                await self._broker.leaders.visible(log, offset)
+                return None
+        except StorageFailure:
+            return EndRefusal.STORAGE
+        return EndRefusal.NOT_YET
