@@ -37,8 +37,14 @@ class Feature:
         assert 0 <= self.level_min <= self.level_default <= self.level_max, self
 
 
-FEATURES: Mapping[str, Feature] = types.MappingProxyType({})
-"""All features of this program, by name. None yet: what a client may use without asking needs no row."""
+_ROWS = (
+    # Level 2: an epoch for each transaction, and partitions added on the way to them (KIP-890). Clients look at
+    # it before they use it; a request of such a version is served at any level, as in Kafka.
+    Feature("transaction.version", 0, 2, 2),
+)
+
+FEATURES: Mapping[str, Feature] = types.MappingProxyType({row.name: row for row in _ROWS})
+"""All features of this program, by name."""
 
 
 @dataclass(frozen=True, slots=True)

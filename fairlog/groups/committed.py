@@ -241,7 +241,8 @@ class CommittedOffsets:
             )
             if isinstance(outcome, RefusedAppend | GroupRefusal | Refusal):
                 return outcome
-            self._latest_connections[producer.producer_id] = producer.epoch, producer.connection
+            if producer.connection is not None:
+                self._latest_connections[producer.producer_id] = producer.epoch, producer.connection
             self._index.pend(log, outcome, group, [new.partition for new in offsets])
             return None
         return OffsetRefusal.TIMED_OUT
@@ -260,10 +261,11 @@ class CommittedOffsets:
             return Refusal.FENCED
         if known.state == IdState.MUST_ABORT.name:
             return Refusal.MUST_ABORT
-        epoch, connection = self._latest_connections.get(producer.producer_id, (producer.epoch, producer.connection))
-        if epoch == producer.epoch and producer.connection < connection:
-            return Refusal.LATE
-        return None
+        latest = self._latest_connections.get(producer.producer_id)
+        if latest is None or producer.connection is None:
+            return None
+        epoch, connection = latest
+        return Refusal.LATE if epoch == producer.epoch and producer.connection < connection else None
 
     def _decided(self, log: LogId, txid: TxId, visible_at: Offset | None) -> None:
         self._index.decided(log, txid, visible_at, self._now_ms())

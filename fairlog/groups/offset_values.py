@@ -21,12 +21,13 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class TransactionalProducer:
-    """Who commits inside a transaction, and on which connection (its ordinal)."""
+    """Who commits inside a transaction, and on which connection."""
 
     transactional_id: str
     producer_id: ProducerId
     epoch: ProducerEpoch
-    connection: int
+    connection: int | None
+    """Its ordinal; None with transaction version 2, where the epoch says which transaction is meant."""
 
 
 @dataclass(frozen=True, slots=True)

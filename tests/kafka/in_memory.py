@@ -401,6 +401,8 @@ class MemoryCoordinator:
         self.descriptions: dict[str, Description] = {}
         self.epochs: dict[ProducerId, ProducerEpoch] = {}
         self.unplaced: set[LogId] = set()
+        self.added: set[tuple[str, ProducerId, ProducerEpoch, LogId]] = set()
+        """What `has_added` knows."""
         self._next_id = 40
 
     async def _called(self, *call: object) -> Refusal | None:
@@ -439,6 +441,15 @@ class MemoryCoordinator:
         self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool, connection: int
     ) -> Refusal | None:
         return await self._called("end", transactional_id, producer_id, epoch, commit, connection)
+
+    async def end_epoch(
+        self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool
+    ) -> Granted | Refusal:
+        refusal = await self._called("end epoch", transactional_id, producer_id, epoch, commit)
+        return Granted(producer_id, ProducerEpoch(epoch + 1)) if refusal is None else refusal
+
+    def has_added(self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId) -> bool:
+        return (transactional_id, producer_id, epoch, log) in self.added
 
     async def abort_by_marker(self, txid: TxId) -> Refusal | None:
         return await self._called("abort by marker", txid)

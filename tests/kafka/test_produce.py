@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import time
+from uuid import UUID
 
 import pytest
 import trio
@@ -22,7 +23,9 @@ from tests.datalog.batches import keyed_batch
 
 PRODUCE = 0
 TRANSACTIONAL = 0x10
-ALL_VERSIONS = pytest.mark.parametrize("version", range(api_00_produce.SERVED.min, api_00_produce.SERVED.max + 1))
+NAMED = range(api_00_produce.SERVED.min, 13)
+"""The versions in which topics are named; later ones give their ids."""
+ALL_VERSIONS = pytest.mark.parametrize("version", NAMED)
 
 Topic = ProduceRequest.TopicProduceData
 Partition = Topic.PartitionProduceData
@@ -52,6 +55,54 @@ async def test_plain_batch_is_answered_with_its_offset(ask, memory, batch, versi
     assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (0, 2, -1)
     if version >= 5:
         assert answer.log_start_offset == 0
+
+
+async def test_topics_by_id_are_answered_by_id(ask, memory, batch):
+    """From version 13 on; an id that no topic has is told so, and makes no topic."""
+    topic_id = memory.topics.create_now("t").topic_id
+    unknown = UUID(int=7)
+    asked = [
+        Topic(topic_id=each, partition_data=[Partition(index=0, records=batch(records=2))])
+        for each in (topic_id, unknown)
+    ]
+    fields = {"transactional_id": None, "acks": -1, "timeout_ms": 1000, "topic_data": asked}
+    response = await ask(PRODUCE, 13, **fields)
+    errors = {topic.topic_id: topic.partition_responses[0].error_code for topic in response.responses}
+    assert errors == {topic_id: 0, unknown: ErrorCode.UNKNOWN_TOPIC_ID}
+    assert [topic.name for topic in memory.cluster.topics()] == ["t"]
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_partition_is_added_to_the_transaction_on_the_way(ask, memory, batch, known):
+    """From version 12 on (KIP-890): the coordinator is asked first, on no connection, unless it has the partition."""
+    memory.topics.create_now("t")
+    if known:
+        memory.coordinator.added.add(("tx", 41, 2, memory.log("t")))
+    sent = request(batch(producer_id=41, epoch=2, sequence=0, attributes=0x10), transactional_id="tx")
+    assert only(await ask(PRODUCE, 12, **sent)).error_code == 0
+    asked = [("add", "tx", 41, 2, (memory.log("t"),), None)]
+    assert memory.coordinator.calls == ([] if known else asked)
+    assert only(await ask(PRODUCE, 11, **sent)).error_code == 0
+    assert memory.coordinator.calls == ([] if known else asked), "before, AddPartitionsToTxn has to come first"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code"),
+    [
+        (Refusal.UNKNOWN_PRODUCER_ID_MAPPING, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        (Refusal.FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (Refusal.MUST_ABORT, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (Refusal.CONCURRENT, ErrorCode.TRANSACTION_ABORTABLE),
+        (Refusal.STORAGE, ErrorCode.KAFKA_STORAGE_ERROR),
+    ],
+)
+async def test_partition_that_cannot_be_added_on_the_way_takes_no_batch(ask, memory, batch, refusal, code):
+    """A late batch above all: its epoch has ended, and the next transaction has another one."""
+    memory.topics.create_now("t")
+    memory.coordinator.refusal = refusal
+    sent = request(batch(producer_id=41, epoch=2, sequence=0, attributes=0x10), transactional_id="tx")
+    assert only(await ask(PRODUCE, 12, **sent)).error_code == code
+    assert memory.leaders.logs.get(memory.log("t"), []) == []
 
 
 async def test_batch_is_stored_as_it_was_sent(ask, memory, batch):

@@ -64,7 +64,7 @@ async def test_versions_served_are_listed(ask, version):
     """Exactly what the router serves, and what software asks is remembered from version 3 on."""
     answer = await ask(VERSIONS, version, client_software_name="librdkafka", client_software_version="2.16.1")
     listed = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
-    assert listed[0] == (3, 10)
+    assert listed[0] == (3, 13)
     assert listed == {api.key: (api.served.min, api.served.max) for api in ALL if api.advertised}
     assert ask.client.software_name == ("librdkafka" if version >= 3 else "")
 
@@ -89,7 +89,11 @@ def init(transactional_id="tx", producer_id=-1, epoch=-1):
 
 def add(*partitions):
     topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="t", partitions=list(partitions))
+    transaction = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+        transactional_id="tx", producer_id=41, producer_epoch=2, verify_only=False, topics=[topic]
+    )
     return {
+        "transactions": [transaction],
         "v3_and_below_transactional_id": "tx",
         "v3_and_below_producer_id": 41,
         "v3_and_below_producer_epoch": 2,
@@ -102,9 +106,13 @@ def end(committed=True):
 
 
 def added(answer):
+    """Of the one transaction, in whichever version."""
+    topics = answer.results_by_topic_v3_and_below
+    for result in answer.results_by_transaction or ():
+        topics = result.topic_results
     return {
         (topic.name, partition.partition_index): partition.partition_error_code
-        for topic in answer.results_by_topic_v3_and_below
+        for topic in topics
         for partition in topic.results_by_partition
     }
 
@@ -132,7 +140,28 @@ async def test_partitions_are_added(ask, memory, version):
     memory.topics.create_now("t", partitions=3)
     assert added(await ask(ADD, version, **add(2, 0))) == {("t", 2): 0, ("t", 0): 0}
     logs = (memory.log("t", 2), memory.log("t", 0))
-    assert memory.coordinator.calls == [("add", "tx", 41, 2, logs, 11)]
+    assert memory.coordinator.calls == [("add", "tx", 41, 2, logs, 11 if version < 4 else None)]
+
+
+async def test_partitions_of_several_transactions_are_added_or_looked_at(ask, memory):
+    """What Kafka's brokers ask a coordinator, from version 4 on."""
+    memory.topics.create_now("t", partitions=3)
+    memory.coordinator.added.add(("ty", 42, 0, memory.log("t", 1)))
+    (first,) = add(2)["transactions"]
+    topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="t", partitions=[0, 1, 7])
+    second = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+        transactional_id="ty", producer_id=42, producer_epoch=0, verify_only=True, topics=[topic]
+    )
+    answer = await ask(ADD, 5, transactions=[first, second])
+    told = {
+        (result.transactional_id, partition.partition_index): partition.partition_error_code
+        for result in answer.results_by_transaction
+        for topic in result.topic_results
+        for partition in topic.results_by_partition
+    }
+    not_there = ErrorCode.TRANSACTION_ABORTABLE
+    assert told == {("tx", 2): 0, ("ty", 0): not_there, ("ty", 1): 0, ("ty", 7): not_there}
+    assert [call[:2] for call in memory.coordinator.calls] == [("add", "tx")]
 
 
 async def test_partitions_are_added_all_or_none(ask, memory):
@@ -182,9 +211,21 @@ async def test_transactional_id_is_bounded_in_bytes(ask, memory, transactional_i
 @versions(api_26_end_txn)
 @pytest.mark.parametrize("committed", [True, False])
 async def test_transaction_is_ended(ask, memory, version, committed):
-    """Commit or abort, with the ordinal of the connection."""
-    assert (await ask(END, version, **end(committed))).error_code == 0
-    assert memory.coordinator.calls == [("end", "tx", 41, 2, committed, 11)]
+    """Commit or abort, with the ordinal of the connection; from 5 on with the epoch of the next transaction."""
+    answer = await ask(END, version, **end(committed))
+    assert answer.error_code == 0
+    if version < 5:
+        assert memory.coordinator.calls == [("end", "tx", 41, 2, committed, 11)]
+    else:
+        assert (answer.producer_id, answer.producer_epoch) == (41, 3)
+        assert memory.coordinator.calls == [("end epoch", "tx", 41, 2, committed)]
+
+
+async def test_transaction_that_is_not_ended_grants_nothing(ask, memory):
+    """The error comes without an epoch."""
+    memory.coordinator.refusal = Refusal.FENCED
+    answer = await ask(END, 5, **end())
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (ErrorCode.PRODUCER_FENCED, -1, -1)
 
 
 @pytest.mark.parametrize("refusal", COORDINATOR_REFUSALS)

@@ -18,11 +18,14 @@ Behaviour
 - Several of one connection wait for the disk side by side: their batches are in the journals in the order in which they
   came, and share a flush.
 - A repeated batch of an idempotent producer is answered with the original's result.
+- Transaction version 2 (KIP-890, from 12 on): the partition is added to the transaction on the way, and the transaction
+  begins with it if need be. Which transaction is meant, the epoch tells: a late batch cannot slip into the next one.
 
 Version notes
 - 4 allows KafkaStorageException; 5 adds the log start offset; 7 allows zstd (passed through in any
   version); 8 adds error messages, and says which records of a refused batch are to blame (KIP-467); 9 is flexible; 10
-  can name a new leader in tagged fields (never given: there is one node).
+  can name a new leader in tagged fields (never given: there is one node); 11 knows TRANSACTION_ABORTABLE, which is
+  what a batch outside of its transaction gets then; 13 names topics by their ids.
 """
 
 from __future__ import annotations
@@ -31,10 +34,12 @@ import functools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 import structlog
 import trio
 
+from coordinator.answers import Refusal
 from coordinator.states import IdState
 from datalog.batch import BadBatch, BatchHeader, Compression, check_crc, parse_batch_header_untrusted, stamped
 from datalog.keyed import RECORDS_TOLD_MAX, NotKeyed, why_not_keyed_untrusted
@@ -42,7 +47,7 @@ from fairlog.asked_ends import OWN_WAIT_S
 from fairlog.broker import Appended, Broker, Buffer, DuplicateOf, RefusedAppend
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Client, Context, Deferred, HangUp, Reply, Versions
-from fairlog.kafka.errors import APPEND_REFUSALS, BAD_BATCHES, ErrorCode
+from fairlog.kafka.errors import APPEND_REFUSALS, BAD_BATCHES, ErrorCode, code_of_refusal
 from fairlog.kafka.must_abort import must_abort_code
 from fairlog.kafka.topic_lookup import find_or_create, log_of
 from fairlog.kafka.wire import Reader, Writer
@@ -51,8 +56,11 @@ from fairlog_types import LogId, StorageFailure
 
 log = structlog.get_logger()
 
-SERVED = Versions(3, 10)
+SERVED = Versions(3, 13)
 FLEXIBLE_FROM = 9
+_KNOWS_ABORTABLE_FROM = 11
+_ADDS_FROM = 12
+_TOPIC_IDS_FROM = 13
 
 _NO_OFFSET = -1
 
@@ -68,8 +76,8 @@ class ProduceRequest:
     transactional_id: str | None
     acks: int
     timeout_ms: int
-    topics: tuple[tuple[str, tuple[tuple[int, memoryview | None], ...]], ...]
-    """(name, ((partition, records), …))"""
+    topics: tuple[tuple[str | UUID | None, tuple[tuple[int, memoryview | None], ...]], ...]
+    """(name or id, ((partition, records), …)); None is the id that no topic has"""
 
 
 @dataclass(slots=True)
@@ -94,17 +102,17 @@ class _Result:
         return self
 
 
-_Results = list[tuple[str, list[_Result]]]
+_Results = list[tuple[str | UUID | None, list[_Result]]]
 
 
-def decode(reader: Reader, version: int) -> ProduceRequest:  # noqa: ARG001 (all versions look alike)
+def decode(reader: Reader, version: int) -> ProduceRequest:
     def partition() -> tuple[int, memoryview | None]:
         entry = reader.int32(), reader.nullable_records()
         reader.end_of_fields()
         return entry
 
-    def topic() -> tuple[str, tuple[tuple[int, memoryview | None], ...]]:
-        entry = reader.string(), reader.array(partition)
+    def topic() -> tuple[str | UUID | None, tuple[tuple[int, memoryview | None], ...]]:
+        entry = reader.uuid() if version >= _TOPIC_IDS_FROM else reader.string(), reader.array(partition)
         reader.end_of_fields()
         return entry
 
@@ -116,13 +124,17 @@ def decode(reader: Reader, version: int) -> ProduceRequest:  # noqa: ARG001 (all
 async def handle(context: Context, request: ProduceRequest) -> Reply:
     deadline = trio.current_time() + max(request.timeout_ms / 1000, OWN_WAIT_S)
     results: _Results = []
-    for name, partitions in request.topics:
+    for key, partitions in request.topics:
         if request.acks not in (-1, 0, 1):
             refused = [_Result(partition).fail(ErrorCode.INVALID_REQUIRED_ACKS) for partition, _ in partitions]
-            results.append((name, refused))
+            results.append((key, refused))
             continue
-        topic = await find_or_create(context.broker, context.client, name, may_create=True)
-        results.append((name, [await _append(context, request, topic, *entry, deadline) for entry in partitions]))
+        if isinstance(key, str):
+            topic = await find_or_create(context.broker, context.client, key, may_create=True)
+        else:
+            known = None if key is None else context.broker.cluster.topic_by_id(key)
+            topic = known or ErrorCode.UNKNOWN_TOPIC_ID
+        results.append((key, [await _append(context, request, topic, *entry, deadline) for entry in partitions]))
     if request.acks == 0:
         _hang_up_on_errors(results)
         return None
@@ -171,6 +183,10 @@ async def _append(
     if stamps:
         data = stamped(data, time.time_ns() // 1_000_000)
         header = parse_batch_header_untrusted(data)
+    if request.transactional_id is not None and context.version >= _ADDS_FROM:
+        refusal = await _add(broker, request.transactional_id, header, log_id)
+        if refusal is not None:
+            return result.fail(_code_of_refused_add(context, refusal), refusal.value)
     outcome: Appended | DuplicateOf | RefusedAppend | None = None
     with trio.move_on_at(deadline):
         try:
@@ -185,10 +201,36 @@ async def _append(
         code = APPEND_REFUSALS[outcome]
         if outcome is RefusedAppend.MUST_ABORT:
             code = must_abort_code(0, context.client)
+        elif outcome is RefusedAppend.NOT_IN_TRANSACTION and context.version >= _KNOWS_ABORTABLE_FROM:
+            code = ErrorCode.TRANSACTION_ABORTABLE
         return result.fail(code, outcome.value)
     if stamps and isinstance(outcome, Appended):
         result.append_time_ms = header.max_timestamp
     return _accepted(context, result, log_id, header, outcome)
+
+
+async def _add(broker: Broker, transactional_id: str, header: BatchHeader, log_id: LogId) -> Refusal | None:
+    """Let the producer's transaction have the partition, unless it has; why not."""
+    who = transactional_id, header.producer_id, header.producer_epoch
+    if broker.coordinator.has_added(*who, log_id):
+        return None
+    try:
+        added = await broker.coordinator.add_logs(*who, (log_id,), None)
+    except StorageFailure:
+        return Refusal.STORAGE
+    return added if isinstance(added, Refusal) else added[log_id]
+
+
+def _code_of_refused_add(context: Context, refusal: Refusal) -> ErrorCode:
+    match refusal:
+        case Refusal.MUST_ABORT:
+            return must_abort_code(0, context.client)
+        case Refusal.UNKNOWN_LOG:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        case Refusal.CONCURRENT:  # the transaction is being ended: the batch is late
+            return ErrorCode.TRANSACTION_ABORTABLE
+        case _:
+            return code_of_refusal(refusal, knows_producer_fenced=False)
 
 
 def _accepted(
@@ -326,9 +368,12 @@ def encode(writer: Writer, version: int, results: _Results) -> Answer:
             writer.message(result.message)
         writer.end_of_fields()
 
-    def topic(entry: tuple[str, list[_Result]]) -> None:
-        name, lines = entry
-        writer.string(name)
+    def topic(entry: tuple[str | UUID | None, list[_Result]]) -> None:
+        key, lines = entry
+        if isinstance(key, str):
+            writer.string(key)
+        else:
+            writer.uuid(key)
         writer.array(lines, partition)
         writer.end_of_fields()
 

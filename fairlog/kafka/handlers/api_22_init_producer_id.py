@@ -9,7 +9,8 @@ Behaviour
 
 Version notes
 - 2 is flexible; 3 lets a producer say which id and epoch it had, so that it can recover from an error
-  (KIP-360); 4 has PRODUCER_FENCED, before it the same is INVALID_PRODUCER_EPOCH.
+  (KIP-360); 4 has PRODUCER_FENCED, before it the same is INVALID_PRODUCER_EPOCH; 5 knows
+  TRANSACTION_ABORTABLE. 6, of two-phase commit (KIP-939), is not served.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, StorageFailure
 
-SERVED = Versions(0, 4)
+SERVED = Versions(0, 5)
 FLEXIBLE_FROM = 2
 
 

@@ -10,14 +10,18 @@ Behaviour
   new epoch, aborts, or stops (`must_abort.py`).
 
 Version notes
-- 2 has PRODUCER_FENCED, before it the same is INVALID_PRODUCER_EPOCH; 3 is flexible. 4 and above are for
-  brokers among themselves.
+- 2 has PRODUCER_FENCED, before it the same is INVALID_PRODUCER_EPOCH; 3 is flexible.
+- 4 and 5 are what Kafka's brokers send to a coordinator: several transactions, each to be added to, or (*verify only*)
+  to be asked whether it has the partitions: TRANSACTION_ABORTABLE if not. Those that send them are not known by their
+  connections.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import trio
 
 from coordinator.answers import Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
@@ -28,40 +32,74 @@ from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import LogId, ProducerEpoch, ProducerId, StorageFailure
 
-SERVED = Versions(0, 3)
+SERVED = Versions(0, 5)
 FLEXIBLE_FROM = 3
+_SEVERAL_FROM = 4
 
 
 @dataclass(frozen=True, slots=True)
-class AddPartitionsToTxnRequest:
+class Transaction:
+    """What one transaction is to write to."""
+
     transactional_id: str
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
     topics: tuple[tuple[str, tuple[int, ...]], ...]
+    verify_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitionsToTxnRequest:
+    transactions: tuple[Transaction, ...]
+    """One, before version 4."""
 
 
 Partition = tuple[str, int]
 
 
-def decode(reader: Reader, version: int) -> AddPartitionsToTxnRequest:  # noqa: ARG001 (all versions look alike)
+def decode(reader: Reader, version: int) -> AddPartitionsToTxnRequest:
     def topic() -> tuple[str, tuple[int, ...]]:
         entry = reader.string(), reader.array(reader.int32)
         reader.end_of_fields()
         return entry
 
-    request = AddPartitionsToTxnRequest(
-        reader.string(), ProducerId(reader.int64()), ProducerEpoch(reader.int16()), reader.array(topic)
-    )
+    def transaction() -> Transaction:
+        transactional_id, producer_id = reader.string(), ProducerId(reader.int64())
+        epoch, verify_only = ProducerEpoch(reader.int16()), reader.boolean()
+        topics = reader.array(topic)
+        reader.end_of_fields()
+        return Transaction(transactional_id, producer_id, epoch, topics, verify_only)
+
+    if version >= _SEVERAL_FROM:
+        transactions = reader.array(transaction)
+    else:
+        transactional_id, producer_id = reader.string(), ProducerId(reader.int64())
+        transactions = (Transaction(transactional_id, producer_id, ProducerEpoch(reader.int16()), reader.array(topic)),)
     reader.end_of_fields()
-    return request
+    return AddPartitionsToTxnRequest(transactions)
 
 
 async def handle(context: Context, request: AddPartitionsToTxnRequest) -> Answer:
-    errors = await _errors(context, request)
+    errors: list[Mapping[Partition, ErrorCode]] = []
+    for transaction in request.transactions:
+        errors.append(_verify(context, transaction) if transaction.verify_only else await _errors(context, transaction))
+        await trio.lowlevel.checkpoint()
     return encode(context, request, errors)
 
 
-async def _errors(context: Context, request: AddPartitionsToTxnRequest) -> dict[Partition, ErrorCode]:
+def _verify(context: Context, request: Transaction) -> dict[Partition, ErrorCode]:
+    """Whether the transaction is open and has each of the partitions."""
+    broker, who = context.broker, (request.transactional_id, request.producer_id, request.producer_epoch)
+    codes: dict[Partition, ErrorCode] = {}
+    for name, partitions in request.topics:
+        for partition in partitions:
+            log = log_of(broker.cluster.topic(name), partition)
+            has_it = log is not None and broker.coordinator.has_added(*who, log)
+            codes[name, partition] = ErrorCode.NONE if has_it else ErrorCode.TRANSACTION_ABORTABLE
+    return codes
+
+
+async def _errors(context: Context, request: Transaction) -> dict[Partition, ErrorCode]:
     cluster = context.broker.cluster
     logs = {
         (name, partition): log_of(cluster.topic(name), partition)
@@ -85,7 +123,7 @@ async def _errors(context: Context, request: AddPartitionsToTxnRequest) -> dict[
 
 async def _add(
     context: Context,
-    request: AddPartitionsToTxnRequest,
+    request: Transaction,
     *,
     logs: Mapping[Partition, LogId],
     asked: Iterable[Partition],
@@ -97,7 +135,7 @@ async def _add(
             request.producer_id,
             request.producer_epoch,
             tuple(logs.values()),
-            context.client.connection,
+            context.client.connection if context.version < _SEVERAL_FROM else None,
         )
     except StorageFailure:
         return dict.fromkeys(asked, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -117,23 +155,32 @@ def _code(context: Context, refusal: Refusal | None) -> ErrorCode:
     return code_of_refusal(refusal, knows_producer_fenced=context.version >= 2)
 
 
-def encode(context: Context, request: AddPartitionsToTxnRequest, errors: Mapping[Partition, ErrorCode]) -> Answer:
+def encode(
+    context: Context, request: AddPartitionsToTxnRequest, errors: Sequence[Mapping[Partition, ErrorCode]]
+) -> Answer:
     writer = context.writer()
 
-    def topic(entry: tuple[str, tuple[int, ...]]) -> None:
-        name, partitions = entry
-
-        def partition(index: int) -> None:
-            writer.int32(index)
-            writer.int16(errors[name, index])
+    def topics(transaction: Transaction, codes: Mapping[Partition, ErrorCode]) -> None:
+        writer.array_length(len(transaction.topics))
+        for name, partitions in transaction.topics:
+            writer.string(name)
+            writer.array_length(len(partitions))
+            for index in partitions:
+                writer.int32(index)
+                writer.int16(codes[name, index])
+                writer.end_of_fields()
             writer.end_of_fields()
 
-        writer.string(name)
-        writer.array(partitions, partition)
-        writer.end_of_fields()
-
     writer.int32(0)  # throttle time
-    writer.array(request.topics, topic)
+    if context.version < _SEVERAL_FROM:
+        topics(request.transactions[0], errors[0])
+    else:
+        writer.int16(ErrorCode.NONE)
+        writer.array_length(len(request.transactions))
+        for transaction, codes in zip(request.transactions, errors, strict=True):
+            writer.string(transaction.transactional_id)
+            topics(transaction, codes)
+            writer.end_of_fields()
     writer.end_of_fields()
     return writer.parts()
 

@@ -6,7 +6,8 @@ Behaviour
 - After a transaction that the broker has aborted, and before the client has: see `must_abort.py`.
 
 Version notes
-- 2 has PRODUCER_FENCED, before it the same is INVALID_PRODUCER_EPOCH; 3 is flexible.
+- 2 has PRODUCER_FENCED, before it the same is INVALID_PRODUCER_EPOCH; 3 is flexible; 4 knows
+  TRANSACTION_ABORTABLE.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import ProducerEpoch, ProducerId, StorageFailure
 
-SERVED = Versions(0, 3)
+SERVED = Versions(0, 4)
 FLEXIBLE_FROM = 3
 
 

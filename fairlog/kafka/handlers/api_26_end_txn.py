@@ -4,31 +4,38 @@ Behaviour
 - A commit is answered when the transaction is decided and durable: it *will* be visible, whatever happens.
   The next transaction may begin at once; CONCURRENT_TRANSACTIONS is for one that is really still being
   decided.
-- Repeated with the same outcome, and an abort of nothing, it succeeds. From an older connection than the
-  one that began the transaction it is refused (invariant 10).
+- Repeated with the same outcome it succeeds. From an older connection than the one that began the transaction it is
+  refused (invariant 10).
+- Transaction version 2 (KIP-890, from 5 on): it grants the epoch of the next transaction, and so the epoch alone tells
+  which one is meant, on whatever connection. Said again it is answered with the same epoch, and an abort succeeds also
+  where nothing was added.
 - A commit of a transaction that the broker has aborted is refused with the code that this client takes so
   (`must_abort.py`).
 - If the disk fails while the decision is written, the outcome is unknown until the node has restarted: the
   connection is closed without an answer, and the client asks again.
 
 Version notes
-- 2 has PRODUCER_FENCED, before it the same is INVALID_PRODUCER_EPOCH; 3 is flexible.
+- 2 has PRODUCER_FENCED, before it the same is INVALID_PRODUCER_EPOCH; 3 is flexible; 4 knows TRANSACTION_ABORTABLE;
+  5 answers the producer id and epoch to go on with.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.answers import Refusal
+from coordinator.answers import Granted, Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import EffectUnknown, ErrorCode, code_of_refusal
 from fairlog.kafka.must_abort import must_abort_code
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
-from fairlog_types import ProducerEpoch, ProducerId, StorageFailure
+from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, StorageFailure
 
-SERVED = Versions(0, 3)
+SERVED = Versions(0, 5)
 FLEXIBLE_FROM = 3
+_GRANTS_FROM = 5
+
+_NOTHING_GRANTED = Granted(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +55,35 @@ def decode(reader: Reader, version: int) -> EndTxnRequest:  # noqa: ARG001 (all 
 
 
 async def handle(context: Context, request: EndTxnRequest) -> Answer:
-    error = ErrorCode.INVALID_REQUEST
+    outcome: Granted | ErrorCode = ErrorCode.INVALID_REQUEST
     if is_acceptable(request.transactional_id):
-        error = await _end(context, request)
+        outcome = await _end(context, request)
     writer = context.writer()
     writer.int32(0)  # throttle time
-    writer.int16(error)
+    writer.int16(outcome if isinstance(outcome, ErrorCode) else ErrorCode.NONE)
+    if context.version >= _GRANTS_FROM:
+        granted = outcome if isinstance(outcome, Granted) else _NOTHING_GRANTED
+        writer.int64(granted.producer_id)
+        writer.int16(granted.epoch)
     writer.end_of_fields()
     return writer.parts()
 
 
-async def _end(context: Context, request: EndTxnRequest) -> ErrorCode:
+async def _end(context: Context, request: EndTxnRequest) -> Granted | ErrorCode:
+    coordinator = context.broker.coordinator
+    who = request.transactional_id, request.producer_id, request.producer_epoch, request.commit
     try:
-        refusal = await context.broker.coordinator.end(
-            request.transactional_id,
-            request.producer_id,
-            request.producer_epoch,
-            request.commit,
-            context.client.connection,
-        )
+        if context.version >= _GRANTS_FROM:
+            outcome = await coordinator.end_epoch(*who)
+        else:
+            outcome = await coordinator.end(*who, context.client.connection)
     except StorageFailure as failure:
         raise EffectUnknown(f"the disk failed at the end of a transaction of {request.transactional_id}") from failure
-    if refusal is None:
-        return ErrorCode.NONE
-    if refusal is Refusal.MUST_ABORT:
+    if not isinstance(outcome, Refusal):
+        return outcome or ErrorCode.NONE
+    if outcome is Refusal.MUST_ABORT:
         return must_abort_code(26, context.client)
-    return code_of_refusal(refusal, knows_producer_fenced=context.version >= 2)
+    return code_of_refusal(outcome, knows_producer_fenced=context.version >= 2)
 
 
 API = Api(26, "EndTxn", SERVED, FLEXIBLE_FROM, decode, handle)

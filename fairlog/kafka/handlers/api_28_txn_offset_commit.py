@@ -14,27 +14,31 @@ Behaviour
 Version notes
 - 2 adds the leader epoch; 3 is flexible and says who the sender is in the group, so that it can be refused. Before
   that, only the epoch fences.
+- From 4 on, a group that was not added is TRANSACTION_ABORTABLE, as in Kafka. From 5 on (transaction version 2,
+  KIP-890) it is added on the way, and the transaction begins with it if need be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.answers import Refusal
-from fairlog.broker import RefusedAppend
+from fairlog.broker import CommitRefusal, RefusedAppend
 from fairlog.groups.interface import is_group_id
-from fairlog.groups.offset_values import Sender, TransactionalProducer
+from fairlog.groups.offset_values import NewOffset, Sender, TransactionalProducer
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_commit_refusal
 from fairlog.kafka.must_abort import must_abort_code
 from fairlog.kafka.offset_lines import OffsetLines, check_lines, read_lines, write_lines
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
-from fairlog_types import ProducerEpoch, ProducerId
+from fairlog_types import ProducerEpoch, ProducerId, StorageFailure
 
-SERVED = Versions(0, 3)
+SERVED = Versions(0, 5)
 FLEXIBLE_FROM = 3
+_KNOWS_ABORTABLE_FROM = 4
+_ADDS_FROM = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +73,41 @@ async def handle(context: Context, request: TxnOffsetCommitRequest) -> Answer:
     )
     if not offsets:
         return encode(context, request, refused, ErrorCode.NONE)
-    producer = TransactionalProducer(
-        request.transactional_id, request.producer_id, request.producer_epoch, context.client.connection
-    )
-    refusal = await context.broker.offsets.commit_in_transaction(request.group, request.sender, producer, offsets)
-    outcome = ErrorCode.NONE if refusal is None else code_of_commit_refusal(refusal)
-    if refusal in (Refusal.MUST_ABORT, RefusedAppend.MUST_ABORT):
-        outcome = must_abort_code(28, context.client)
+    outcome = await _commit(context, request, offsets)
     return encode(context, request, refused, outcome)
+
+
+async def _commit(context: Context, request: TxnOffsetCommitRequest, offsets: Sequence[NewOffset]) -> ErrorCode:
+    connection: int | None = context.client.connection
+    if context.version >= _ADDS_FROM:
+        connection = None
+        refusal = await _add(context, request)
+        if refusal is not None:
+            return _code(context, refusal)
+    producer = TransactionalProducer(request.transactional_id, request.producer_id, request.producer_epoch, connection)
+    outcome = await context.broker.offsets.commit_in_transaction(request.group, request.sender, producer, offsets)
+    return ErrorCode.NONE if outcome is None else _code(context, outcome)
+
+
+async def _add(context: Context, request: TxnOffsetCommitRequest) -> CommitRefusal | None:
+    """Let the transaction have the group's offsets log, unless it has."""
+    coordinator, log = context.broker.coordinator, context.broker.offsets.log_of(request.group)
+    who = request.transactional_id, request.producer_id, request.producer_epoch
+    if coordinator.has_added(*who, log):
+        return None
+    try:
+        added = await coordinator.add_logs(*who, (log,), None)
+    except StorageFailure:
+        return RefusedAppend.STORAGE
+    return added if isinstance(added, Refusal) else added[log]
+
+
+def _code(context: Context, refusal: CommitRefusal) -> ErrorCode:
+    if refusal in (Refusal.MUST_ABORT, RefusedAppend.MUST_ABORT):
+        return must_abort_code(28, context.client)
+    if refusal is RefusedAppend.NOT_IN_TRANSACTION and context.version >= _KNOWS_ABORTABLE_FROM:
+        return ErrorCode.TRANSACTION_ABORTABLE
+    return code_of_commit_refusal(refusal)
 
 
 def encode(
