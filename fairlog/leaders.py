@@ -55,7 +55,7 @@ from fairlog_types import (
 from journal.failpoints import reach
 from journal.flush import Flusher
 from journal.journal import JournalSettings, NoFiles
-from journal.local_records import Forget, LocalRecord, PlainBatch
+from journal.local_records import Forget, LocalRecord
 from journal.local_state import LocalState
 
 EXPIRY_CHECK_MS = 600_000
@@ -227,31 +227,36 @@ class LocalLeaders:
         """Write one checked batch to the journal of `log`. See `fairlog.broker.Leaders`.
 
         Waits only for room: in the journal (it is made ahead), and in the copier's backlog. A batch whose
-        transaction has ended meanwhile does not go into the producer's next one.
+        transaction has ended meanwhile does not go into the producer's next one: MUST_ABORT, or FENCED. A repetition is
+        answered as one also when its transaction has ended: clients use the sequences of refused batches again.
         """
         came_in = self.participants.open_of(header.producer_id) if header.transactional else None
         try:
             leader = await self._writer.leader_with_place(log, len(data))
             if leader is None:
                 return RefusedAppend.UNKNOWN_LOG
-            decision = self._decide(leader, header)
+            decision = self._decide(leader, header, came_in)
             if isinstance(decision, DuplicateOf | RefusedAppend):
                 return decision
-            if not isinstance(decision, PlainBatch) and decision.txid != came_in:
-                return RefusedAppend.NOT_IN_TRANSACTION
             self._writer.write(leader, decision, data)
         except StorageFailure:
             return self._answered_before(log, header) or RefusedAppend.STORAGE
         self.appended.note(header)
         return produce_decisions.appended(decision, through=leader.state.folded_through)
 
-    def _decide(self, leader: LedLog, header: BatchHeader) -> produce_decisions.Decision:
+    def _decide(self, leader: LedLog, header: BatchHeader, came_in: TxId | None) -> produce_decisions.Decision:
+        """`came_in`: what the producer had open when the batch came, if it is transactional."""
         producer_id = header.producer_id
         if header.transactional:
             txid = self.participants.open_transaction(producer_id, header.producer_epoch)
-            if isinstance(txid, RefusedAppend):
+            if txid is RefusedAppend.FENCED:
                 return txid
-            return produce_decisions.transactional(leader.state, header, txid, leader.mode)
+            if isinstance(txid, TxId) and txid == came_in:
+                return produce_decisions.transactional(leader.state, header, txid, leader.mode)
+            has_ended = came_in is not None and came_in.epoch == header.producer_epoch
+            return produce_decisions.outside(
+                leader.state, header, has_ended=has_ended, current_epoch=self._epoch_of(producer_id)
+            )
         return produce_decisions.plain(
             leader.state,
             header,

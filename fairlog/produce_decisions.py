@@ -70,12 +70,26 @@ def transactional(state: LocalState, header: BatchHeader, txid: TxId, mode: Tran
         case producer_window.Refused(reason):
             return _REFUSALS[reason]
         case producer_window.DuplicateOf(base_offset, remembered):
-            if not remembered:
-                return RefusedAppend.DUPLICATE_FORGOTTEN
-            # The first one may not be on disk yet; where it ends is not remembered, but not behind the journal's end.
-            return DuplicateOf(base_offset, None, None if base_offset is None else state.folded_through)
+            return _repeated_in_transaction(state, base_offset) if remembered else RefusedAppend.DUPLICATE_FORGOTTEN
         case producer_window.Accept():
             return mode.batch(state, txid, header)
+
+
+def outside(
+    state: LocalState, header: BatchHeader, *, has_ended: bool, current_epoch: ProducerEpoch | None
+) -> DuplicateOf | RefusedAppend:
+    """Decide on a transactional batch whose transaction is not open, or no longer (`has_ended`, while it waited).
+
+    It may be a repetition: then it was written, and its sequences are used, whatever has become of its transaction.
+    `current_epoch` is the coordinator's word on this producer.
+    """
+    if current_epoch is not None and header.producer_epoch < current_epoch:
+        return RefusedAppend.FENCED
+    match state.check_plain(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count):
+        case producer_window.DuplicateOf(base_offset, remembered):
+            return _repeated_in_transaction(state, base_offset) if remembered else RefusedAppend.DUPLICATE_FORGOTTEN
+        case _:
+            return RefusedAppend.MUST_ABORT if has_ended else RefusedAppend.NOT_IN_TRANSACTION
 
 
 def answered_before(state: LocalState, header: BatchHeader) -> DuplicateOf | None:
@@ -97,6 +111,11 @@ def appended(record: PlainBatch | TransactionalBatch | OpenBatch, *, through: Jo
     if isinstance(record, OpenBatch):
         return Appended(record.base_offset, None, through)
     return Appended(record.base_offset, Offset(record.base_offset + record.record_count))
+
+
+def _repeated_in_transaction(state: LocalState, base_offset: Offset | None) -> DuplicateOf:
+    """The first one may not be on disk yet; where it ends is not remembered, but not after the journal's end."""
+    return DuplicateOf(base_offset, None, None if base_offset is None else state.folded_through)
 
 
 def _first_result(base_offset: Offset | None, header: BatchHeader) -> DuplicateOf:

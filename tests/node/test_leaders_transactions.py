@@ -13,7 +13,7 @@ import trio.testing
 from coordinator.messages import ApplyCommit, Begin, Expected, Prepare
 from fairlog.broker import Appended, DuplicateOf, RefusedAppend
 from fairlog.transaction_modes import JOURNAL, MARKERS, TransactionMode
-from fairlog_types import LeaderEpoch, LogId, Offset, Placement, StorageFailure
+from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, StorageFailure
 from tests.node.runs import A, B, C, Run, is_waiting, read_all, transaction
 
 T0 = transaction(7)
@@ -59,8 +59,63 @@ async def test_transaction_takes_no_batch_that_has_waited_since_the_one_before_i
             run.discard(T0, A)
             await run.begin(transaction(7, 1), A)
             run.disk.let_go()
-        assert outcomes == [RefusedAppend.NOT_IN_TRANSACTION]
+        assert outcomes == [RefusedAppend.MUST_ABORT]
         assert isinstance(await run.write(transaction(7, 1), A, b"w", sequence=1), Appended)
+
+
+@pytest.mark.parametrize("newer", [False, True], ids=["same epoch", "newer epoch"])
+async def test_transaction_that_is_aborted_while_its_batch_waits_is_told_so(open_run, newer: bool) -> None:
+    """Its producer may abort and go on. "Not in a transaction" would be fatal to it, and it had done nothing wrong."""
+    async with open_run() as run:
+        await run.start(A)
+        run.leaders.ask_epochs_of(lambda _: ProducerEpoch(1 if newer else 0))
+        await run.begin(T0, A)
+        await run.write(T0, A, b"v")
+        outcomes: list[object] = []
+
+        async def produce() -> None:
+            outcomes.append(await run.write(T0, A, bytes(500_000), sequence=1))
+
+        run.disk.hold()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(produce)
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            run.discard(T0, A)
+            run.disk.let_go()
+        assert outcomes == [RefusedAppend.FENCED if newer else RefusedAppend.MUST_ABORT]
+
+
+@pytest.mark.parametrize("mode", [JOURNAL, MARKERS])
+async def test_transaction_repeated_batch_of_an_aborted_one_is_answered_as_before(
+    open_run, mode: TransactionMode
+) -> None:
+    """Its sequences are used. Java takes those of a refused batch back, and would be out of order from then on."""
+    async with open_run() as run:
+        await run.start(A, mode=mode)
+        await run.begin(T0, A)
+        first = await run.write(T0, A, b"v")
+        assert isinstance(first, Appended)
+        run.discard(T0, A)
+        repeated = await run.write(T0, A, b"v")
+        assert isinstance(repeated, DuplicateOf)
+        assert repeated.base_offset == first.base_offset
+        assert await run.write(T0, A, b"w", sequence=1) is RefusedAppend.NOT_IN_TRANSACTION
+        assert await run.write(T0, A, b"v", b"w") is RefusedAppend.NOT_IN_TRANSACTION
+        assert await run.write(transaction(7, epoch=1), A, b"v") is RefusedAppend.NOT_IN_TRANSACTION
+        await run.begin(transaction(7, 1), A)
+        assert isinstance(await run.write(transaction(7, 1), A, b"next", sequence=1), Appended)
+        assert (await run.prepare(transaction(7, 1), A))[A].records == 1
+
+
+async def test_transaction_repeated_batch_of_long_ago_is_known_as_one_after_the_abort(open_run) -> None:
+    """Clients take it as success, too, and it was written."""
+    async with open_run() as run:
+        await run.start(A)
+        await run.begin(T0, A)
+        for sequence in range(7):
+            await run.write(T0, A, b"v", sequence=sequence)
+        run.discard(T0, A)
+        assert await run.write(T0, A, b"v") is RefusedAppend.DUPLICATE_FORGOTTEN
 
 
 async def test_transaction_is_seen_whole_by_every_reader(open_run) -> None:
