@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from scripts.node_process import NodeProcess
-from tests.clients.drivers import CONFLUENT, ClientError, ClientKind
+from tests.clients.conftest import make_topic
+from tests.clients.drivers import CONFLUENT, ClientError, ClientKind, ProducerDriver
 from tests.clients.modes import BOTH_MODES, Mode
 from tests.clients.raw_client import RawClient
 from tests.clients.reading import WAIT_S, assert_topic_holds
+from tests.node.nodes import pretend_reboot
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,6 +34,78 @@ def wait_until_ended(node: NodeProcess, transactional_id: str) -> None:
         while (state := client.transaction_state(transactional_id).transaction_state) in ("Ongoing", "PrepareAbort"):
             assert time.monotonic() < deadline, f"{transactional_id} is still {state}"
             time.sleep(0.02)
+
+
+GAVE_UP = (ClientError, AssertionError)
+"""What the clients raise when they refuse to go on; aiokafka, an assertion of its own."""
+
+
+def carry_on(client: ClientKind, address: str, producer: ProducerDriver, transactional_id: str, topic: str) -> bool:
+    """Abort, then commit one more transaction; whether the same producer did. If it cannot begin, a new one does.
+
+    A producer that begins has to be able to commit: one that is refused again and again would never end.
+    """
+    with suppress(*GAVE_UP):
+        producer.abort()
+    try:
+        producer.begin()
+    except GAVE_UP:
+        with client.producer(address, transactional_id) as successor:
+            successor.begin()
+            successor.send(topic, 0, b"next")
+            successor.commit()
+        return False
+    producer.send(topic, 0, b"next")
+    producer.commit()
+    return True
+
+
+@pytest.mark.parametrize("fence", ["true", "false"], ids=["fenced", "not fenced"])
+def test_timeout_is_heard_of_in_whatever_the_client_does_next(
+    fresh_node: Callable[..., NodeProcess], client: ClientKind, fence: str
+) -> None:
+    """It writes on, to a partition of the transaction or to a new one, or commits: nothing of that is ever read.
+
+    Then its next transaction is committed, by a new producer if the client knows no way to go on. librdkafka does,
+    unless it is fenced.
+    """
+    node = fresh_node(FAIRLOG_TRANSACTIONS_FENCE_ON_TIMEOUT=fence)
+    topic = make_topic(node.address, 2)
+    steps = {"same partition": 0, "new partition": 1, "commit": None}
+    with ExitStack() as stack:
+        late: dict[str, ProducerDriver] = {}
+        for step in steps:
+            late[step] = stack.enter_context(client.producer(node.address, step, timeout_ms=TIMEOUT_MS))
+            late[step].begin()
+            late[step].send(topic, 0, b"lost")
+            late[step].flush()
+        for step, partition in steps.items():
+            wait_until_ended(node, step)
+            if partition is not None:
+                late[step].send(topic, partition, b"lost")
+            with pytest.raises(ClientError):
+                late[step].commit()
+            goes_on = carry_on(client, node.address, late[step], step, topic)
+            assert goes_on == (client is CONFLUENT and fence == "false"), step
+    assert_topic_holds(node.address, topic, {0: [b"next"] * len(steps), 1: []})
+
+
+def test_client_with_nothing_written_yet_is_not_refused_for_ever_after_a_loss_of_power(
+    fresh_node: Callable[..., NodeProcess], client: ClientKind
+) -> None:
+    """Its first request is refused. Some clients then abort without a word to the broker, and begin anew."""
+    node = fresh_node()
+    topic = make_topic(node.address, 1)
+    with client.producer(node.address, "txn") as producer:
+        producer.begin()
+        node.kill()
+        pretend_reboot(node)
+        node.start()
+        producer.send(topic, 0, b"lost")
+        with pytest.raises(ClientError):
+            producer.commit()
+        assert carry_on(client, node.address, producer, "txn", topic) == (client is CONFLUENT)
+    assert_topic_holds(node.address, topic, {0: [b"next"]})
 
 
 @BOTH_MODES
