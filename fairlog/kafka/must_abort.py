@@ -11,7 +11,8 @@ TRANSACTION_ABORTABLE for that. But no code is taken as *abort, and go on* by ev
 - *Unknown codes are fatal* to most in EndTxn: Java before 3.8, sarama, franz-go, kafka-python, aiokafka.
 
 A client that knows no way to go on gets a code that is fatal to it: a new producer with the same transactional id
-starts afresh. docs/compatibility.md ("You must abort") has the table of what each client does with which code; decision 44 the reasons.
+starts afresh. docs/compatibility.md ("You must abort") has the table of what each client does with which code, and
+decision 44 the reasons.
 
 Pure. Clients are told apart by the software name of ApiVersions 3 and above. What they say is not proven, and need not
 be: each code refuses the request.
