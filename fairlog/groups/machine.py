@@ -285,6 +285,10 @@ class Group:
         """The topics that its members consume; see `interface.Membership`."""
         return self._current.subscribed()
 
+    def to_keep(self) -> KeptGroup:
+        """The current generation, with what each member reads in it."""
+        return self._current.to_keep()
+
     def overview(self) -> GroupOverview:
         return GroupOverview(self.group_id, self.state, self._roster.protocol_type)
 

@@ -40,6 +40,8 @@ from fairlog.kafka.handlers import (
     api_61_describe_producers,
     api_65_describe_transactions,
     api_66_list_transactions,
+    api_68_consumer_group_heartbeat,
+    api_69_consumer_group_describe,
 )
 
 ALL: tuple[Api[Any], ...] = (
@@ -77,5 +79,7 @@ ALL: tuple[Api[Any], ...] = (
     api_61_describe_producers.API,
     api_65_describe_transactions.API,
     api_66_list_transactions.API,
+    api_68_consumer_group_heartbeat.API,
+    api_69_consumer_group_describe.API,
 )
 """Every API that the node serves."""

@@ -1,13 +1,15 @@
 """DescribeGroups: the state of groups, and their members.
 
 Behaviour
-- A group that has offsets and no members is Empty. One that is unknown is Dead, without an error, as in Kafka.
+- A group that has offsets and no members is Empty. One that is unknown, or a consumer group of the new protocol, is
+  Dead: without an error before version 6, with GROUP_ID_NOT_FOUND from it on, as in Kafka.
 - Metadata is shown once the members have agreed on a strategy, assignments while the group is stable.
 - A group that is named more than once is answered once. Other clients run between one and the next.
 - Authorized operations are not computed: there is nobody to be authorized yet.
 
 Version notes
-- 1 adds the throttle time; 3 asks for authorized operations; 4 shows static members; 5 is flexible.
+- 1 adds the throttle time; 3 asks for authorized operations; 4 shows static members; 5 is flexible; 6
+  has an error message.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from dataclasses import dataclass
 
 import trio
 
-from fairlog.groups.interface import GroupDescription, MemberDescription
+from fairlog.groups.interface import GroupDescription, GroupType, MemberDescription
 from fairlog.groups.states import GroupState
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader
 
-SERVED = Versions(0, 5)
+SERVED = Versions(0, 6)
 FLEXIBLE_FROM = 5
 
 _NOT_COMPUTED = -(1 << 31)
@@ -55,7 +57,10 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> Answer:
         writer.end_of_fields()
 
     def group(entry: GroupDescription) -> None:
-        writer.int16(ErrorCode.NONE)
+        is_missing = version >= 6 and entry.state is GroupState.DEAD
+        writer.int16(ErrorCode.GROUP_ID_NOT_FOUND if is_missing else ErrorCode.NONE)
+        if version >= 6:
+            writer.message(f"there is no classic group {entry.group_id}" if is_missing else None)
         writer.string(entry.group_id)
         writer.string(entry.state.value)
         writer.string(entry.protocol_type)
@@ -71,7 +76,9 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> Answer:
     writer.array_length(len(asked))
     for group_id in asked:
         described = context.broker.groups.describe(group_id)
-        group(described or GroupDescription(group_id, GroupState.DEAD, "", "", ()))
+        if described is None or described.type is not GroupType.CLASSIC:
+            described = GroupDescription(group_id, GroupState.DEAD, "", "", ())
+        group(described)
         await trio.lowlevel.checkpoint()
     writer.end_of_fields()
     return writer.parts()
