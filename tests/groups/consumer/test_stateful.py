@@ -180,7 +180,9 @@ class Groups(RuleBasedStateMachine):
         )
 
     def send(self, client):
-        """The client does what it was told, and says so."""
+        """The client does what it was told, and says so; it has one request under way on a connection."""
+        if any(each is client and request.connection == client.connection for _, each, request, _ in self.waiting):
+            return
         client.reading = client.assignment if client.epoch != JOINING else NOTHING
         request = self.request(client)
         client.said = client.reading
