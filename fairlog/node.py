@@ -392,6 +392,8 @@ def _make_groups(settings: Settings, cluster: EmbeddedStore) -> NodeGroups:
             session_timeout_ms=groups.consumer_session_timeout_ms,
             heartbeat_interval_ms=groups.consumer_heartbeat_interval_ms,
             members_max=groups.members_max,
+            classic_session_timeout_min_ms=groups.min_session_timeout_ms,
+            classic_session_timeout_max_ms=groups.max_session_timeout_ms,
         ),
         ClusterTopics(cluster),
         now_ms=_now_ms,

@@ -194,6 +194,12 @@ class Group:
         if self._is_kept:
             self._keep(None)
 
+    def begin_anew(self, now_ms: int, reason: str) -> Sequence[Answer]:
+        """The members, who are of another group so far, are gathered; the group is to be kept as it is."""
+        self._keep(self._current.to_keep())
+        self._rebalance(now_ms, reason)
+        return self._parking.take()
+
     # --- what is kept of it --------------------------------------------------------------------------
 
     def take_keeping(self) -> Keeping | None:

@@ -4,15 +4,19 @@
     ConsumerGroupHeartbeat   ──▶            └─▶ ConsumerGroups     groups of the new protocol
 
 A group is of one protocol at a time, and its first member decides of which. An empty group is of none: who comes next,
-by either protocol, has it, and its generations and epochs go on from the last one.
+by either protocol, has it. A classic group with members becomes one of the new protocol when a member of that one
+joins, and is a classic one again when the last of these has gone; in between it has members of both
+(`consumer/classic_members.py`). In all of this generations and epochs go on from the last one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import structlog
 import trio
 
+from fairlog.groups.consumer.classic_members import to_classic_group, to_consumer_group
 from fairlog.groups.consumer.service import ConsumerGroups
 from fairlog.groups.consumer.values import JOINING, Beat, Beaten, GroupSnapshot, Refused
 from fairlog.groups.interface import (
@@ -29,6 +33,8 @@ from fairlog.groups.messages import NO_MEMBER_ID, Joined, Joining, JoinRefused, 
 from fairlog.groups.service import LocalGroups, ParkedRequest
 from fairlog.groups.subscription import CONSUMER
 
+log = structlog.get_logger()
+
 
 class NodeGroups:
     """Implements `fairlog.broker.Groups`. `run` has to run, for time to have its effect."""
@@ -36,11 +42,10 @@ class NodeGroups:
     def __init__(self, classic: LocalGroups, consumer: ConsumerGroups) -> None:
         self._classic = classic
         self._consumer = consumer
-        self._offsets: GroupOffsets | None = None
+        consumer.tell_classic_groups(self._go_back)
 
     def ask_offsets_of(self, offsets: GroupOffsets) -> None:
         """Where groups without members are to be looked for. Until this is called, none has offsets."""
-        self._offsets = offsets
         self._classic.ask_offsets_of(offsets)
         self._consumer.ask_offsets_of(offsets)
 
@@ -85,10 +90,22 @@ class NodeGroups:
         """Make a group of the new protocol of a classic one, if there is one."""
         if group_id not in self._classic.known():
             return None
-        if not self._classic.is_empty(group_id):
-            return Refused(GroupRefusal.UNKNOWN_GROUP, f"the group {group_id} has members of the classic protocol")
-        self._consumer.begin(group_id, self._classic.hand_over(group_id).generation)
+        if self._classic.is_empty(group_id):
+            self._consumer.begin(group_id, self._classic.hand_over(group_id).generation)
+            return None
+        group = to_consumer_group(self._classic.to_keep(group_id), self._consumer.topics)
+        if group is None or len(group.members) > self._consumer.settings.members_max:
+            return Refused(GroupRefusal.UNKNOWN_GROUP, f"the members of {group_id} cannot be those of a consumer group")
+        self._classic.hand_over(group_id)
+        self._consumer.take_over(group_id, group)
+        log.info("classic group becomes a consumer group", group=group_id, members=len(group.members))
         return None
+
+    def _go_back(self, group_id: str) -> None:
+        """Make a classic group of one of the new protocol that has classic members alone."""
+        group = to_classic_group(self._consumer.hand_over(group_id), self._consumer.topics)
+        self._classic.take_over(group_id, group)
+        log.info("consumer group becomes a classic group", group=group_id, members=len(group.members))
 
     def snapshot(self, group_id: str) -> tuple[GroupDescription, GroupSnapshot, str] | None:
         """A group of the new protocol, with the name of its assignor; None if there is none."""
@@ -118,22 +135,23 @@ class NodeGroups:
         group = self._consumer.get(group_id)
         if group is not None:
             if not group.is_empty:
-                parked = ParkedRequest[Joined | JoinRefused]()
-                parked.set(JoinRefused(GroupRefusal.INCONSISTENT_PROTOCOL, request.member_id))
-                return parked
+                return self._consumer.join(group_id, request)
             if request.member_id == NO_MEMBER_ID:
-                epoch = self._consumer.hand_over(group_id)
+                epoch = self._consumer.hand_over(group_id).group_epoch
                 self._classic.take_over(group_id, KeptGroup(epoch, CONSUMER, "", "", ()))
         return self._classic.join(group_id, request)
 
     def sync(self, group_id: str, request: Syncing) -> ParkedRequest[Synced | GroupRefusal]:
-        return self._classic.sync(group_id, request)
+        service = self._classic if self._consumer.get(group_id) is None else self._consumer
+        return service.sync(group_id, request)
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> GroupRefusal | None:
-        return self._classic.heartbeat(group_id, member_id, instance_id, generation)
+        service = self._classic if self._consumer.get(group_id) is None else self._consumer
+        return service.heartbeat(group_id, member_id, instance_id, generation)
 
     def leave(self, group_id: str, leaving: Sequence[Leaving]) -> Sequence[GroupRefusal | None] | GroupRefusal:
-        return self._classic.leave(group_id, leaving)
+        service = self._classic if self._consumer.get(group_id) is None else self._consumer
+        return service.leave(group_id, leaving)
 
     # --- what others ask -----------------------------------------------------------------------------
 

@@ -293,6 +293,10 @@ class LocalGroups:
 
     # --- a group that changes its protocol -----------------------------------------------------------
 
+    def to_keep(self, group_id: str) -> KeptGroup:
+        """A group's current generation."""
+        return self._entries[group_id].group.to_keep()
+
     def hand_over(self, group_id: str) -> KeptGroup:
         """Give up a group, that goes on by the new protocol; answers its generation. Who waits has to join again."""
         entry = self._entries.pop(group_id)
@@ -301,10 +305,11 @@ class LocalGroups:
         return entry.group.to_keep()
 
     def take_over(self, group_id: str, generation: KeptGroup) -> None:
-        """Go on with a group of the new protocol."""
+        """Go on with a group of the new protocol; its members, if it has some, have to join again."""
         group = Group.resumed(group_id, generation, self._settings, _clock_ms())
         entry = self._entries[group_id] = _Entry(group, group.state, empty_since_ms=self._unix_ms())
-        self._settle(entry, ())
+        answers = group.begin_anew(_clock_ms(), "it was a consumer group") if generation.members else ()
+        self._settle(entry, answers)
 
     # --- the machines --------------------------------------------------------------------------------
 

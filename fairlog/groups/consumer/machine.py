@@ -75,6 +75,8 @@ class _Life:
     session_ends_ms: float
     revokes_until_ms: float = math.inf
     """When it has to have given up what it was told to."""
+    classic_until_ms: float = math.inf
+    """When a member of the classic protocol has to have joined again, or asked for its assignment."""
     connection: int = 0
     """The latest that it was heard of by."""
 
@@ -93,7 +95,7 @@ class ConsumerGroup:
         """When `tick` is to be called next, at the latest; there may be nothing to do yet."""
         self.is_forgotten = False
         self._settings = settings
-        self._topics = topics
+        self.topics = topics
         self._assignment_epoch = epoch
         self._sizes: dict[str, int] = {}
         """The partitions of the topics that the target knows, by id."""
@@ -157,6 +159,8 @@ class ConsumerGroup:
         for member_id, life in list(self._lives.items()):
             if life.session_ends_ms <= now_ms:
                 removed.append(f"{member_id} was not heard of")
+            elif life.classic_until_ms <= now_ms:
+                removed.append(f"{member_id} did not join again, or ask for its assignment, in time")
             elif life.revokes_until_ms <= now_ms:
                 removed.append(f"{member_id} did not give up its partitions in time")
             else:
@@ -164,7 +168,9 @@ class ConsumerGroup:
             self.remove(member_id, now_ms)
         if self.is_empty and now_ms >= self._idle_until_ms:
             self.forget()
-        deadlines = [min(life.session_ends_ms, life.revokes_until_ms) for life in self._lives.values()]
+        deadlines = [
+            min(life.session_ends_ms, life.revokes_until_ms, life.classic_until_ms) for life in self._lives.values()
+        ]
         self.due_ms = min(deadlines, default=math.inf if self.is_forgotten else self._idle_until_ms)
         return removed
 
@@ -245,6 +251,15 @@ class ConsumerGroup:
     def is_empty(self) -> bool:
         return not self.members
 
+    def allows_session(self, timeout_ms: int) -> bool:
+        """Whether a member of the classic protocol may ask for this session time-out."""
+        settings = self._settings
+        return settings.classic_session_timeout_min_ms <= timeout_ms <= settings.classic_session_timeout_max_ms
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.members) >= self._settings.members_max
+
     @property
     def size_bytes(self) -> int:
         """What it takes of the node's memory, roughly."""
@@ -283,10 +298,10 @@ class ConsumerGroup:
                         GroupRefusal.UNRELEASED_INSTANCE,
                         f"the instance id {beat.instance_id} is held by the member {holder.member_id}",
                     )
-                return self._takes_place(holder, beat.member_id)
+                return self.take_place(holder, beat.member_id)
             member = self.members.get(beat.member_id)
             if member is None:
-                if len(self.members) >= self._settings.members_max:
+                if self.is_full:
                     return Refused(
                         GroupRefusal.GROUP_MAX_SIZE, f"the group has {self._settings.members_max} members already"
                     )
@@ -334,7 +349,7 @@ class ConsumerGroup:
         member_id = None if instance_id is None else self._instances.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
-    def _takes_place(self, holder: Member, member_id: str) -> Member:
+    def take_place(self, holder: Member, member_id: str) -> Member:
         """A static member is back, as a new process: it gets what its predecessor had."""
         member = replace(holder, member_id=member_id, epoch=JOINING, previous_epoch=JOINING, revoking=NOTHING)
         self._targets[member_id] = self._targets.pop(holder.member_id, NOTHING)
@@ -369,7 +384,7 @@ class ConsumerGroup:
         known = self.members.get(member.member_id)
         is_other = known is None or (known.topic_names, known.topic_regex) != (member.topic_names, member.topic_regex)
         self._put(member, now_ms)
-        if is_other or self._generation_seen != self._topics.generation:
+        if is_other or self._generation_seen != self.topics.generation:
             sizes = self._sizes_now()
             if is_other or sizes != self._sizes:
                 self._bump()
@@ -398,6 +413,23 @@ class ConsumerGroup:
         elif life.revokes_until_ms == math.inf and classic is None:
             life.revokes_until_ms = now_ms + member.rebalance_timeout_ms
         self.due_ms = min(self.due_ms, life.session_ends_ms, life.revokes_until_ms)
+
+    def expect_classic(self, member: Member, now_ms: int, *, anew: bool) -> None:
+        """A member of the classic protocol has its rebalance time-out, from now or (not `anew`) as before, to act."""
+        life = self._lives[member.member_id]
+        if anew or life.classic_until_ms == math.inf:
+            life.classic_until_ms = now_ms + member.rebalance_timeout_ms
+        self.due_ms = min(self.due_ms, life.classic_until_ms)
+
+    def expect_nothing(self, member: Member) -> None:
+        """The member of the classic protocol has done what it had to."""
+        self._lives[member.member_id].classic_until_ms = math.inf
+
+    def has_more_for(self, member: Member) -> bool:
+        """Whether a member that waits for partitions could have them all now."""
+        return member.state is MemberState.UNRELEASED and not any(
+            partition in self._owners for partition in self._targets[member.member_id] - member.assigned
+        )
 
     def remove(self, member_id: str, now_ms: int) -> None:
         """The member is gone; what it owned is free."""
@@ -443,18 +475,18 @@ class ConsumerGroup:
         self._changed = True
 
     def _names_of(self, member: Member) -> frozenset[str]:
-        return member.topic_names.union(() if member.topic_regex is None else self._topics.matching(member.topic_regex))
+        return member.topic_names.union(() if member.topic_regex is None else self.topics.matching(member.topic_regex))
 
     def _sizes_now(self) -> dict[str, int]:
-        self._generation_seen = self._topics.generation
-        found = map(self._topics.find, self.subscribed())
+        self._generation_seen = self.topics.generation
+        found = map(self.topics.find, self.subscribed())
         return dict(topic for topic in found if topic is not None)
 
     def _assign(self) -> None:
         """Make the target assignment of the current epoch."""
 
         def topics_of(member: Member) -> frozenset[str]:
-            found = map(self._topics.find, self._names_of(member))
+            found = map(self.topics.find, self._names_of(member))
             return frozenset(topic[0] for topic in found if topic is not None)
 
         subscribers = {

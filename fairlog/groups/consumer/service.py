@@ -17,12 +17,14 @@ from __future__ import annotations
 import functools
 import heapq
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import structlog
 import trio
 
+from fairlog.groups.consumer import classic_members
 from fairlog.groups.consumer.cluster_topics import ClusterTopics
 from fairlog.groups.consumer.machine import ASSIGNORS, ConsumerGroup
 from fairlog.groups.consumer.patterns import BadPattern
@@ -32,15 +34,16 @@ from fairlog.groups.consumer.values import JOINING, Beat, Beaten, GroupSnapshot,
 from fairlog.groups.interface import GroupOffsets, GroupRefusal, is_group_id
 from fairlog.groups.keeper import Keeper
 from fairlog.groups.kept import Keeping
+from fairlog.groups.member import MEMBER_BYTES_MAX, bytes_of
+from fairlog.groups.messages import Joined, Joining, JoinRefused, Leaving, Synced, Syncing
 from fairlog.groups.service import ParkedRequest
 
 log = structlog.get_logger()
 
+A = TypeVar("A")
+
 CONSUMER_GROUPS_BYTES_MAX = 256 << 20
 """What all groups of the new protocol may take: room for a hundred thousand members."""
-
-MEMBER_BYTES_MAX = 1 << 20
-"""What the names of one heartbeat may take; as much as a classic member's metadata."""
 
 _STALE_MAX = 1_000
 """So many stale entries the heap may have, beside as many as there are groups, before it is made anew."""
@@ -51,8 +54,8 @@ class Waiting:
     """An answer that waits until what it tells is kept."""
 
     number: int
-    parked: ParkedRequest[Beaten | Refused]
-    answer: Beaten | Refused
+    deliver: Callable[[], None]
+    refuse: Callable[[GroupRefusal], None]
 
 
 @dataclass(slots=True)
@@ -85,6 +88,11 @@ class ConsumerGroups:
         """A heap of (ms, group id); what `Entry.scheduled_ms` does not confirm is stale."""
         self._sooner = trio.Event()
         self._stopping = False
+        self._on_classic: Callable[[str], None] | None = None
+
+    def tell_classic_groups(self, on_classic: Callable[[str], None]) -> None:
+        """Who is to hear that a group has members of the classic protocol alone."""
+        self._on_classic = on_classic
 
     def ask_offsets_of(self, offsets: GroupOffsets) -> None:
         """Who is to hear that a group has no members any more."""
@@ -159,19 +167,57 @@ class ConsumerGroups:
         if entry is None:
             if beat.epoch != JOINING:
                 refusal = GroupRefusal.UNKNOWN_GROUP if beat.epoch < JOINING else GroupRefusal.UNKNOWN_MEMBER
-                return _answered(Refused(refusal, f"there is no consumer group {group_id}"))
+                return answered(Refused(refusal, f"there is no consumer group {group_id}"))
             entry = self.begin(group_id)
         answer = entry.group.beat(beat, clock_ms())
-        return self.answer(entry, answer)
+        return self._answer(entry, answer, lambda refusal: Refused(refusal, refusal.value))
 
-    def answer(self, entry: Entry, answer: Beaten | Refused) -> ParkedRequest[Beaten | Refused]:
+    def join(self, group_id: str, request: Joining) -> ParkedRequest[Joined | JoinRefused]:
+        """A member of the classic protocol joins a group of the new one."""
+        size_bytes = bytes_of(request)
+        refusal = None
+        if self._stopping:
+            refusal = GroupRefusal.STOPPING
+        elif size_bytes > MEMBER_BYTES_MAX:
+            refusal = GroupRefusal.TOO_LARGE
+        elif self._size_bytes + size_bytes > CONSUMER_GROUPS_BYTES_MAX:
+            refusal = GroupRefusal.NO_ROOM
+        if refusal is not None:
+            return answered(JoinRefused(refusal, request.member_id))
+        entry = self._entries[group_id]
+        answer = classic_members.join(entry.group, request, clock_ms())
+        return self._answer(entry, answer, lambda refusal: JoinRefused(refusal, request.member_id))
+
+    def sync(self, group_id: str, request: Syncing) -> ParkedRequest[Synced | GroupRefusal]:
+        """A member of the classic protocol asks for its assignment."""
+        if self._stopping:
+            return answered(GroupRefusal.STOPPING)
+        entry = self._entries[group_id]
+        answer = classic_members.sync(entry.group, request, clock_ms())
+        return self._answer(entry, answer, lambda refusal: refusal)
+
+    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> GroupRefusal | None:
+        """A member of the classic protocol lives."""
+        entry = self._entries[group_id]
+        answer = classic_members.heartbeat(entry.group, member_id, instance_id, generation, clock_ms())
+        self._settle(entry)
+        return answer
+
+    def leave(self, group_id: str, leaving: Sequence[Leaving]) -> Sequence[GroupRefusal | None]:
+        """Members of the classic protocol go."""
+        entry = self._entries[group_id]
+        outcome = classic_members.leave(entry.group, leaving, clock_ms())
+        self._settle(entry)
+        return outcome
+
+    def _answer(self, entry: Entry, answer: A, refused: Callable[[GroupRefusal], A]) -> ParkedRequest[A]:
         """After whatever was asked of a group: what is to be answered, once it is kept."""
         self._settle(entry)
         number = entry.group.answer_number
-        if number is None:
-            return _answered(answer)
-        parked = ParkedRequest[Beaten | Refused]()
-        entry.waiting.append(Waiting(number, parked, answer))
+        if number is None or self._entries.get(entry.group.group_id) is not entry:  # or it goes on by another protocol
+            return answered(answer)
+        parked = ParkedRequest[A]()
+        entry.waiting.append(Waiting(number, lambda: parked.set(answer), lambda refusal: parked.set(refused(refusal))))
         return parked
 
     def begin(self, group_id: str, epoch: int = 0) -> Entry:
@@ -180,13 +226,17 @@ class ConsumerGroups:
         entry = self._entries[group_id] = Entry(group, empty_since_ms=self._unix_ms())
         return entry
 
-    def hand_over(self, group_id: str) -> int:
-        """Give up an empty group, that goes on by the other protocol; answers its epoch."""
+    def take_over(self, group_id: str, group: GroupSnapshot) -> None:
+        """Go on with a group of the classic protocol, and its members."""
+        made = ConsumerGroup.resumed(group_id, group, self.settings, self.topics, clock_ms())
+        self._entries[group_id] = Entry(made, made.state, empty_since_ms=self._unix_ms())
+
+    def hand_over(self, group_id: str) -> GroupSnapshot:
+        """Give up a group, that goes on by the classic protocol. Who waits is to ask again."""
         entry = self._entries.pop(group_id)
-        assert entry.group.is_empty, "it has members"
-        self._refuse_waiting(entry, GroupRefusal.UNKNOWN_MEMBER)
+        self._refuse_waiting(entry, GroupRefusal.REBALANCE_IN_PROGRESS)
         self._size_bytes -= entry.size_bytes
-        return entry.group.epoch
+        return entry.group.snapshot()
 
     # --- what others ask -----------------------------------------------------------------------------
 
@@ -230,6 +280,9 @@ class ConsumerGroups:
             if group.state is ConsumerGroupState.EMPTY:
                 entry.empty_since_ms = self._unix_ms()
             entry.state = group.state
+        if self._on_classic is not None and classic_members.can_go_back(group):
+            self._on_classic(group.group_id)
+            return
         keeping = group.take_keeping()
         if keeping is not None or group.is_empty:
             size_bytes = group.size_bytes
@@ -262,7 +315,7 @@ class ConsumerGroups:
             due = [each for each in entry.waiting if each.number <= number]
             entry.waiting = [each for each in entry.waiting if each.number > number]
             for each in due:
-                each.parked.set(each.answer)
+                each.deliver()
         elif group.not_kept(number, clock_ms()):
             self._refuse_waiting(entry, GroupRefusal.NOT_KEPT)
             self._settle(entry)
@@ -270,7 +323,7 @@ class ConsumerGroups:
     def _refuse_waiting(self, entry: Entry, refusal: GroupRefusal) -> None:
         waiting, entry.waiting = entry.waiting, []
         for each in waiting:
-            each.parked.set(Refused(refusal, refusal.value))
+            each.refuse(refusal)
 
     def _schedule(self, entry: Entry) -> None:
         entry.scheduled_ms = entry.group.due_ms
@@ -301,9 +354,9 @@ def size_of(beat: Beat) -> int:
     return sum(map(len, names)) + sum(len(name) + 64 for name in beat.topic_names or ())
 
 
-def _answered(answer: Beaten | Refused) -> ParkedRequest[Beaten | Refused]:
+def answered(answer: A) -> ParkedRequest[A]:
     """What needs no waiting."""
-    request = ParkedRequest[Beaten | Refused]()
+    request = ParkedRequest[A]()
     request.set(answer)
     return request
 

@@ -12,3 +12,6 @@ class ConsumerGroupSettings:
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
     members_max: int = 1_000
+    classic_session_timeout_min_ms: int = 6_000
+    classic_session_timeout_max_ms: int = 1_800_000
+    """What a member of the classic protocol may ask for."""
