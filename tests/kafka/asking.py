@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import warnings
 from typing import Any
 
@@ -22,6 +23,42 @@ with warnings.catch_warnings():
 
 PLACEMENTS_TAG_BYTES = b"\x01\x90\x4e"
 """One tagged field, number 10,000."""
+
+
+def classes_of_kio(key: int, name: str) -> tuple[Any, Any]:
+    """Stand-ins for the classes of an API that kafka-python does not have, as far as they are used here."""
+
+    def module(version: int, kind: EntityType) -> Any:
+        return load_payload_module(key, version, kind)
+
+    class Request:
+        def __init__(self, *, version: int, **fields: Any) -> None:
+            self._entity = getattr(module(version, EntityType.request), f"{name}Request")(**fields)
+            self._header = b""
+
+        def with_header(self, *, correlation_id: int, client_id: str) -> None:
+            """Of flexible versions: those that kafka-python lacks are new."""
+            text = client_id.encode()
+            head = struct.pack(">hhih", key, self._entity.__version__, correlation_id, len(text))
+            self._header = head + text + b"\0"
+
+        def encode(self, *, version: int, header: bool) -> bytes:
+            assert header, f"{name} v{version} is asked with its header alone"
+            return self._header + write_with_kio(self._entity)
+
+        @staticmethod
+        def flexible_version_q(_version: int) -> bool:
+            return True
+
+    class Response:
+        @staticmethod
+        def decode(data: bytes, *, version: int) -> Any:
+            entity, _ = entity_reader(getattr(module(version, EntityType.response), f"{name}Response"))(data, 0)
+            return entity
+
+    Response.__name__ = f"{name}Response"
+    return Request, Response
+
 
 REQUESTS: dict[int, Any] = {
     0: (producer.ProduceRequest, producer.ProduceResponse),
@@ -58,8 +95,10 @@ REQUESTS: dict[int, Any] = {
     61: (admin.DescribeProducersRequest, admin.DescribeProducersResponse),
     65: (admin.DescribeTransactionsRequest, admin.DescribeTransactionsResponse),
     66: (admin.ListTransactionsRequest, admin.ListTransactionsResponse),
+    68: classes_of_kio(68, "ConsumerGroupHeartbeat"),
+    69: classes_of_kio(69, "ConsumerGroupDescribe"),
 }
-"""kafka-python's classes by API key."""
+"""kafka-python's classes by API key; kio's where it has none."""
 
 
 NOT_IN_KIO = {(27, 0)}
