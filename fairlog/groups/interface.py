@@ -58,15 +58,6 @@ class GroupRefusal(Enum):
     STOPPING = "the node is stopping: find the coordinator again, and try again"
 
 
-class GroupType(Enum):
-    """By which protocol members share their topics. The value is Kafka's word for it, as ListGroups says it."""
-
-    CLASSIC = "Classic"
-    """JoinGroup and SyncGroup; also a group that has only offsets."""
-    CONSUMER = "Consumer"
-    """ConsumerGroupHeartbeat (KIP-848)."""
-
-
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
     """A member as DescribeGroups shows it."""
@@ -80,6 +71,15 @@ class MemberDescription:
     """What it said under the protocol that was chosen; empty while none is."""
     assignment: bytes
     """What the leader gave it in the current generation; empty unless the group is stable."""
+
+
+class GroupType(Enum):
+    """By which protocol members share their topics. The value is Kafka's word for it, as ListGroups says it."""
+
+    CLASSIC = "classic"
+    """JoinGroup and SyncGroup; also a group that has only offsets."""
+    CONSUMER = "consumer"
+    """ConsumerGroupHeartbeat (KIP-848)."""
 
 
 @dataclass(frozen=True, slots=True)
