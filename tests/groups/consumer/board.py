@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fairlog.groups.consumer.values import JOINING, NOTHING, Beat
@@ -63,3 +65,24 @@ def joining(member_id, *names, **other):
     """The first heartbeat of a member."""
     fields = {"rebalance_timeout_ms": 60_000, "topic_names": frozenset(names)}
     return beat(member_id, JOINING, NOTHING, **{**fields, **other})
+
+
+def array(items: Iterable[bytes]) -> bytes:
+    items = list(items)
+    return struct.pack(">i", len(items)) + b"".join(items)
+
+
+def text(value: str) -> bytes:
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def subscription(*topics, owned=(), version=1):
+    """As a client's library writes it."""
+    data = struct.pack(">h", version) + array(map(text, topics)) + struct.pack(">i", -1)
+    if version >= 1:
+        names = sorted({name for name, _ in owned})
+        data += array(
+            text(name) + array(struct.pack(">i", index) for each, index in sorted(owned) if each == name)
+            for name in names
+        )
+    return data + struct.pack(">i", 7) if version >= 2 else data

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable
-
 import pytest
 
 from fairlog.groups.consumer import classic_members
@@ -20,31 +17,10 @@ from fairlog.groups.consumer.values import LEAVING, Beaten
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.kept import KeptGroup, KeptMember
 from fairlog.groups.messages import Joined, Joining, JoinRefused, Leaving, Synced, Syncing
-from tests.groups.consumer.board import Board, beat, joining
+from tests.groups.consumer.board import Board, beat, joining, subscription
 
 SETTINGS = ConsumerGroupSettings(members_max=3)
 REBALANCE_MS = 60_000
-
-
-def array(items: Iterable[bytes]) -> bytes:
-    items = list(items)
-    return struct.pack(">i", len(items)) + b"".join(items)
-
-
-def text(value: str) -> bytes:
-    return struct.pack(">h", len(value)) + value.encode()
-
-
-def subscription(*topics, owned=(), version=1):
-    """As a client's library writes it."""
-    data = struct.pack(">h", version) + array(map(text, topics)) + struct.pack(">i", -1)
-    if version >= 1:
-        names = sorted({name for name, _ in owned})
-        data += array(
-            text(name) + array(struct.pack(">i", index) for each, index in sorted(owned) if each == name)
-            for name in names
-        )
-    return data + struct.pack(">i", 7) if version >= 2 else data
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""A consumer group under everything that can happen to it, against clients that do what KIP-848 asks of them.
+"""A consumer group under everything that can happen to it, against clients of both
+protocols that do what is asked of them.
 
 Answers are lost, requests come late, clients die, come back and change their minds, topics come and go, the disk is
 slow or refuses, and the node restarts at any moment. What must hold, always:
@@ -18,12 +19,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fairlog.groups import kept
+from fairlog.groups.consumer import classic_members
+from fairlog.groups.consumer.embedded_protocol import decode_assignment_untrusted
 from fairlog.groups.consumer.machine import ConsumerGroup
 from fairlog.groups.consumer.settings import ConsumerGroupSettings
 from fairlog.groups.consumer.states import ConsumerGroupState
 from fairlog.groups.consumer.values import AWAY, JOINING, LEAVING, NOTHING, Beaten
 from fairlog.groups.interface import GroupRefusal
-from tests.groups.consumer.board import Board, beat
+from fairlog.groups.messages import Joined, Joining, JoinRefused, Leaving, Synced, Syncing
+from tests.groups.consumer.board import Board, beat, subscription
 
 pytestmark = pytest.mark.slow
 
@@ -51,6 +55,12 @@ class Client:
     says_all: bool = True
     is_over: bool = False
     """It was fenced for good, or has left."""
+    classic: str | None = None
+    """The strategy of one that speaks the classic protocol: `cooperative` keeps what it reads while it joins."""
+    has_joined: bool = False
+    has_synced: bool = False
+    was_removed: bool = False
+    """It joins with what it read before it was removed, and has not heard yet that it is not its own any more."""
     late: list = field(default_factory=list)
     """Heartbeats of earlier connections that may still arrive."""
 
@@ -161,6 +171,14 @@ class Groups(RuleBasedStateMachine):
         self.clients.append(client)
         self.send(client)
 
+    @rule(names=st.frozensets(st.sampled_from(TOPICS)), strategy=st.sampled_from(["cooperative", "eager"]))
+    def a_classic_client_comes(self, names, strategy):
+        self.born += 1
+        if any(client.classic not in (None, strategy) for client in self.clients):
+            return
+        self.clients.append(Client(f"c{self.born}", None, names, None, None, classic=strategy))
+        self.send(self.clients[-1])
+
     def new_connection(self):
         self.connections += 1
         return self.connections
@@ -181,6 +199,9 @@ class Groups(RuleBasedStateMachine):
 
     def send(self, client):
         """The client does what it was told, and says so; it has one request under way on a connection."""
+        if client.classic is not None:
+            self.send_classic(client)
+            return
         if any(each is client and request.connection == client.connection for _, each, request, _ in self.waiting):
             return
         client.reading = client.assignment if client.epoch != JOINING else NOTHING
@@ -188,8 +209,72 @@ class Groups(RuleBasedStateMachine):
         client.said = client.reading
         self.ask(client, request)
 
+    def send_classic(self, client):
+        """The next request of a client of the classic protocol."""
+        if any(each is client for _, each, _, _ in self.waiting):
+            return
+        if not client.has_joined:
+            if client.classic == "eager":
+                client.reading = NOTHING
+            if self.group is None:
+                self.group = ConsumerGroup("g", SETTINGS, self.board, self.now_ms)
+            client.was_removed |= client.member_id not in self.group.members
+            # Topics that are gone cannot be named.
+            client.reading = frozenset(each for each in client.reading if self.board.name_of(each[0]) is not None)
+            metadata = subscription(*client.names, owned=[(self.board.name_of(t), i) for t, i in client.reading])
+            request = Joining(
+                *(client.member_id, None, client.member_id),
+                id_required=False,
+                knows_skipping=True,
+                client_id="client",
+                client_host="/127.0.0.1",
+                session_timeout_ms=10_000,
+                rebalance_timeout_ms=8_000,
+                protocol_type="consumer",
+                protocols=((client.classic, metadata),),
+            )
+            answer = classic_members.join(self.group, request, self.now_ms)
+        elif self.group is None:
+            answer = GroupRefusal.UNKNOWN_MEMBER
+        elif not client.has_synced:
+            request = Syncing(client.member_id, None, client.epoch, None, None, {})
+            answer = classic_members.sync(self.group, request, self.now_ms)
+        else:
+            answer = classic_members.heartbeat(self.group, client.member_id, None, client.epoch, self.now_ms)
+        if self.group is None:
+            self.hear_classic(client, answer)
+            return
+        self.settle()
+        if self.group is None or self.group.answer_number is None:
+            self.hear_classic(client, answer)
+        else:
+            self.waiting.append((self.group.answer_number, client, None, answer))
+
+    def hear_classic(self, client, answer):
+        match answer:
+            case Joined():
+                client.epoch, client.has_joined, client.has_synced = answer.generation, True, False
+            case Synced():
+                told = decode_assignment_untrusted(answer.assignment)
+                client.reading = frozenset(
+                    (topic[0], index) for name, index in told if (topic := self.board.find(name)) is not None
+                )
+                client.has_synced, client.was_removed = True, False
+            case GroupRefusal.REBALANCE_IN_PROGRESS:
+                client.has_joined = False
+            case GroupRefusal.UNKNOWN_MEMBER | GroupRefusal.ILLEGAL_GENERATION:
+                client.has_joined, client.reading, client.epoch = False, NOTHING, JOINING
+            case JoinRefused():
+                client.is_over, client.reading = True, NOTHING
+            case _:
+                assert answer is None, answer
+
     def hear(self, client, request, answer):
         """An answer arrives, unless the client asks on another connection by now."""
+        if client.classic is not None:
+            if not client.is_over:
+                self.hear_classic(client, answer)
+            return
         if isinstance(answer, Beaten):
             assert answer.epoch <= (0 if self.disk is None else self.disk.group_epoch), "told before it is kept"
         if client.is_over or request.connection != client.connection or request.epoch != client.epoch:
@@ -226,7 +311,7 @@ class Groups(RuleBasedStateMachine):
     def a_connection_breaks(self, number, arrives):
         """The request that was on its way may still arrive, now or later; its answer does not."""
         client = self.pick(number)
-        if client is None:
+        if client is None or client.classic is not None:
             return
         request = self.request(client)
         client.connection, client.says_all = self.new_connection(), True
@@ -253,7 +338,7 @@ class Groups(RuleBasedStateMachine):
     def a_client_changes_its_mind(self, number, names):
         client = self.pick(number)
         if client is not None:
-            client.names, client.says_all = names, True
+            client.names, client.says_all, client.has_joined = names, True, False
             self.send(client)
 
     @rule(number=st.integers(0, 20), for_good=st.booleans())
@@ -262,6 +347,12 @@ class Groups(RuleBasedStateMachine):
         if client is None or client.epoch == JOINING:
             return
         client.reading = NOTHING
+        if client.classic is not None:
+            client.is_over = True
+            if self.group is not None:
+                classic_members.leave(self.group, [Leaving(client.member_id, None)], self.now_ms)
+                self.settle()
+            return
         epoch = LEAVING if for_good or client.instance_id is None else AWAY
         self.ask(client, self.request(client, epoch))
         client.is_over = True
@@ -281,7 +372,7 @@ class Groups(RuleBasedStateMachine):
             return
         for client in self.clients:
             member = self.group.members.get(client.member_id)
-            if member is not None and not client.is_over:
+            if member is not None and not client.is_over and not client.was_removed:
                 assert client.reading <= member.owned, client
         owned = [place for member in self.group.members.values() for place in member.owned]
         assert len(owned) == len(set(owned))
@@ -304,6 +395,8 @@ class Groups(RuleBasedStateMachine):
             assert all(client.is_over for client in self.clients)
             return
         group = self.group
+        if classic_members.can_go_back(group):
+            return  # the service makes it a classic group
         assert group.state is ConsumerGroupState.STABLE
         alive = {client.member_id: client for client in self.clients if not client.is_over}
         assert set(alive) == set(group.members)
