@@ -171,7 +171,7 @@ class Groups(RuleBasedStateMachine):
         self.clients.append(client)
         self.send(client)
 
-    @rule(names=st.frozensets(st.sampled_from(TOPICS)), strategy=st.sampled_from(["cooperative", "eager"]))
+    @rule(names=st.frozensets(st.sampled_from(TOPICS), min_size=1), strategy=st.sampled_from(["cooperative", "eager"]))
     def a_classic_client_comes(self, names, strategy):
         self.born += 1
         if any(client.classic not in (None, strategy) for client in self.clients):
@@ -306,6 +306,15 @@ class Groups(RuleBasedStateMachine):
     def all_clients_send_heartbeats(self):
         for client in [client for client in self.clients if not client.is_over]:
             self.send(client)
+
+    @rule(rounds=st.integers(1, 3))
+    def all_goes_well_for_a_while(self, rounds):
+        for _ in range(rounds):
+            if self.to_write is not None:
+                self.the_disk_has_written(refused=False)
+            for client in [client for client in self.clients if not client.is_over]:
+                self.send(client)
+                self.members_read_what_is_theirs()
 
     @rule(number=st.integers(0, 20), arrives=st.booleans())
     def a_connection_breaks(self, number, arrives):
