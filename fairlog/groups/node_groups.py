@@ -90,10 +90,12 @@ class NodeGroups:
         """Make a group of the new protocol of a classic one, if there is one."""
         if group_id not in self._classic.known():
             return None
-        if self._classic.is_empty(group_id):
-            self._consumer.begin(group_id, self._classic.hand_over(group_id).generation)
+        classic = self._classic.to_keep(group_id)
+        if not classic.members:  # there may be clients that were given an id; they can come all the same
+            self._classic.hand_over(group_id)
+            self._consumer.begin(group_id, classic.generation)
             return None
-        group = to_consumer_group(self._classic.to_keep(group_id), self._consumer.topics)
+        group = to_consumer_group(classic, self._consumer.topics)
         if group is None or len(group.members) > self._consumer.settings.members_max:
             return Refused(GroupRefusal.UNKNOWN_GROUP, f"the members of {group_id} cannot be those of a consumer group")
         self._classic.hand_over(group_id)

@@ -178,6 +178,16 @@ async def test_classic_group_becomes_a_consumer_group_and_a_classic_one_again(st
         assert back.generation == again.generation + 1
 
 
+async def test_client_that_was_given_an_id_finds_the_group_of_the_other_protocol(start):
+    """Who is about to join is no member yet, and may come all the same."""
+    async with start() as groups:
+        refused = await groups.join("g", classic(id_required=True, new_member_id="c")).answer()
+        assert refused == JoinRefused(GroupRefusal.MEMBER_ID_REQUIRED, "c")
+        assert (await ask(groups, joining("n", "t"))).epoch == 1
+        joined = await groups.join("g", classic("c")).answer()
+        assert (joined.member_id, joined.generation) == ("c", 2)
+
+
 async def test_group_of_another_protocol_type_does_not_become_a_consumer_group(start):
     async with start() as groups:
         first = await groups.join("g", classic_joining(protocol_type="connect", protocols=(("default", b""),))).answer()
