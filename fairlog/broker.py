@@ -35,7 +35,8 @@ from datalog.batch import BatchHeader
 from datalog.interface import DataLogs
 from fairlog.cluster.interface import ClusterStore, Topic
 from fairlog.config import Address, Settings
-from fairlog.groups.interface import GroupOverview, GroupRefusal, Membership
+from fairlog.groups.consumer.values import Beat, Beaten, GroupSnapshot, Refused
+from fairlog.groups.interface import GroupDescription, GroupOverview, GroupRefusal, Membership
 from fairlog.groups.messages import Joined, Joining, JoinRefused, Leaving, Synced, Syncing
 from fairlog.groups.offset_index import Partition
 from fairlog.groups.offset_values import (
@@ -358,7 +359,16 @@ class Parked(Protocol[A_co]):
 
 
 class Groups(Membership, Protocol):
-    """Consumer groups' members; `fairlog.groups.service.LocalGroups` says what each method promises."""
+    """Consumer groups' members; `fairlog.groups.node_groups.NodeGroups` says what each method promises."""
+
+    @property
+    def heartbeat_interval_ms(self) -> int: ...
+
+    async def beat(self, group_id: str, beat: Beat) -> Parked[Beaten | Refused]: ...
+
+    def snapshot(self, group_id: str) -> tuple[GroupDescription, GroupSnapshot, str] | None: ...
+
+    def may_fetch(self, group_id: str, member_id: str | None, epoch: int) -> GroupRefusal | None: ...
 
     def new_member_id(self, name: str) -> str: ...
 

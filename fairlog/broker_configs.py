@@ -110,12 +110,22 @@ _ROWS = (
     _of_setting("group.max.session.timeout.ms", ConfigType.INT, "groups.max_session_timeout_ms"),
     _of_setting("group.max.size", ConfigType.INT, "groups.members_max"),
     _of_setting("log.dirs", ConfigType.STRING, "data_dir"),
+    _of_setting("group.consumer.session.timeout.ms", ConfigType.INT, "groups.consumer_session_timeout_ms"),
+    _of_setting("group.consumer.heartbeat.interval.ms", ConfigType.INT, "groups.consumer_heartbeat_interval_ms"),
+    _of_setting("group.consumer.max.size", ConfigType.INT, "groups.members_max"),
     BrokerConfig("listeners", ConfigType.STRING, KEYS["listen"].doc, _listeners, "listen"),
     BrokerConfig("advertised.listeners", ConfigType.STRING, KEYS["advertised"].doc, _advertised, "advertised"),
     _retention_in(60_000, "log.retention.minutes", "minutes"),
     _retention_in(3_600_000, "log.retention.hours", "hours"),
     _always(
         "authorizer.class.name", ConfigType.STRING, "", "There are no ACLs: whoever can connect may do everything."
+    ),
+    _always("group.consumer.assignors", ConfigType.LIST, "uniform,range", "The first is for groups that do not say."),
+    _always(
+        "group.consumer.migration.policy",
+        ConfigType.STRING,
+        "bidirectional",
+        "Groups change between the classic protocol and the new one while they have members.",
     ),
     _always("default.replication.factor", ConfigType.INT, "1", "Replicas of a partition: this node's alone."),
     _always("delete.topic.enable", ConfigType.BOOLEAN, "true", "Topics can be deleted."),

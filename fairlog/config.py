@@ -391,6 +391,18 @@ class GroupSettings:
         _whole(1, 2**31 - 1),
         "A consumer's session.timeout.ms above this is refused. Kafka's group.max.session.timeout.ms.",
     )
+    consumer_session_timeout_ms: int = key(
+        45_000,
+        _whole(1, 2**31 - 1),
+        "A member of the new protocol (KIP-848) that is not heard of for so many milliseconds is removed. Kafka's "
+        "group.consumer.session.timeout.ms.",
+    )
+    consumer_heartbeat_interval_ms: int = key(
+        5_000,
+        _whole(1, 2**31 - 1),
+        "Milliseconds between two heartbeats of a member of the new protocol, as it is told to send them. Kafka's "
+        "group.consumer.heartbeat.interval.ms.",
+    )
     members_max: int = key(
         1_000, _whole(1), "Members of one group; one more is refused. Kafka's group.max.size, which is unlimited."
     )

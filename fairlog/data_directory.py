@@ -12,7 +12,7 @@ from datalog.lmdb_file import check_length
 from datalog.snapshot import mapped_lmdb
 from fairlog.cluster.content import StoreContent, read_content
 from fairlog.groups import kept
-from fairlog.groups.kept import KeptGroup
+from fairlog.groups.kept import Kept
 from fairlog_types import CorruptStorage, JournalPosition
 from journal.segment import file_offset
 from journal.segment_file import read_range
@@ -37,7 +37,7 @@ def read_cluster_store(directory: Path) -> StoreContent:
         raise CorruptStorage(f"{path}: {error}") from error
 
 
-def read_kept_groups(path: Path) -> dict[str, KeptGroup]:
+def read_kept_groups(path: Path) -> dict[str, Kept]:
     """What is kept of groups, by id; nothing if there is no store, as in a backup."""
     if not path.exists():
         return {}

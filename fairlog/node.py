@@ -33,9 +33,13 @@ from fairlog.broker import Broker
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.config import Address, ConfigError, Ready, Settings, advertised_address
 from fairlog.groups.committed import CommittedOffsets
+from fairlog.groups.consumer.cluster_topics import ClusterTopics
+from fairlog.groups.consumer.service import ConsumerGroups
+from fairlog.groups.consumer.settings import ConsumerGroupSettings
 from fairlog.groups.keeper import Keeper
-from fairlog.groups.kept import KeptGroup
+from fairlog.groups.kept import Kept
 from fairlog.groups.kept_store import KeptStore
+from fairlog.groups.node_groups import NodeGroups
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
 from fairlog.kafka.server import Server
@@ -125,7 +129,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             leaders = await _open_leaders(stack, settings, cluster, last_run)
             coordinator = await _open_coordinator(stack, settings, cluster, leaders)
             leaders.ask_epochs_of(coordinator.epoch_of)
-            groups = _make_groups(settings)
+            groups = _make_groups(settings, cluster)
             offsets = _make_offsets(settings, cluster, leaders, coordinator, groups)
             groups.ask_offsets_of(offsets)
             topics = LocalTopics(cluster, leaders, _now_ms, on_deleted=offsets.topic_deleted)
@@ -276,7 +280,7 @@ async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedSt
 
 async def _open_keeper(
     stack: AsyncExitStack, settings: Settings, cluster: EmbeddedStore
-) -> tuple[Keeper, Mapping[str, KeptGroup]]:
+) -> tuple[Keeper, Mapping[str, Kept]]:
     """What keeps groups over restarts, and what it has kept. Right behind the cluster store: of a start that is counted
     there and not here, the next one would think that it was another program's."""
     store, groups = await trio.to_thread.run_sync(KeptStore.open, settings.data_dir / "groups", cluster.leader_epoch)
@@ -374,9 +378,9 @@ async def _begin(journals: Sequence[Journal]) -> None:
         raise failures[0]
 
 
-def _make_groups(settings: Settings) -> LocalGroups:
+def _make_groups(settings: Settings, cluster: EmbeddedStore) -> NodeGroups:
     groups = settings.groups
-    return LocalGroups(
+    classic = LocalGroups(
         GroupSettings(
             initial_rebalance_delay_ms=groups.initial_rebalance_delay_ms,
             session_timeout_min_ms=groups.min_session_timeout_ms,
@@ -386,10 +390,22 @@ def _make_groups(settings: Settings) -> LocalGroups:
         now_ms=_now_ms,
         new_suffix=lambda: str(uuid.uuid4()),
     )
+    consumer = ConsumerGroups(
+        ConsumerGroupSettings(
+            session_timeout_ms=groups.consumer_session_timeout_ms,
+            heartbeat_interval_ms=groups.consumer_heartbeat_interval_ms,
+            members_max=groups.members_max,
+            classic_session_timeout_min_ms=groups.min_session_timeout_ms,
+            classic_session_timeout_max_ms=groups.max_session_timeout_ms,
+        ),
+        ClusterTopics(cluster),
+        now_ms=_now_ms,
+    )
+    return NodeGroups(classic, consumer)
 
 
 def _make_offsets(
-    settings: Settings, cluster: EmbeddedStore, leaders: LocalLeaders, coordinator: Coordinator, groups: LocalGroups
+    settings: Settings, cluster: EmbeddedStore, leaders: LocalLeaders, coordinator: Coordinator, groups: NodeGroups
 ) -> CommittedOffsets:
     return CommittedOffsets(
         leaders=OffsetLeaders(leaders, _now_ms),

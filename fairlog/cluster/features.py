@@ -41,6 +41,8 @@ _ROWS = (
     # Level 2: an epoch for each transaction, and partitions added on the way to them (KIP-890). Clients look at
     # it before they use it; a request of such a version is served at any level, as in Kafka.
     Feature("transaction.version", 0, 2, 2),
+    # Level 1: consumer groups of the new protocol (KIP-848), beside the classic ones. It cannot be switched off.
+    Feature("group.version", 1, 1, 1),
 )
 
 FEATURES: Mapping[str, Feature] = types.MappingProxyType({row.name: row for row in _ROWS})

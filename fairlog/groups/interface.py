@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from fairlog.groups.consumer.states import ConsumerGroupState
 from fairlog.groups.states import GroupState
 
 GROUP_ID_BYTES_MAX = 1_024
@@ -48,6 +49,12 @@ class GroupRefusal(Enum):
     TOO_LARGE = "names, metadata or assignments take more room than a member may have"
     NO_ROOM = "the node has as many groups or joining members as it has room for: try again later"
     NOT_KEPT = "the disk refuses to keep the group: find the coordinator again, and try again"
+    FENCED_MEMBER_EPOCH = "the member names another epoch than its own: give up all partitions and join again"
+    STALE_MEMBER_EPOCH = "the member has moved on to another epoch: ask again with that one"
+    UNRELEASED_INSTANCE = "the group instance id is held by a member that has not left"
+    UNSUPPORTED_ASSIGNOR = "there is no such server-side assignor"
+    INVALID_REGEX = "the pattern of topics cannot be read, or is too large"
+    LATE = "the request was delayed on an earlier connection of the member: ask again"
     STOPPING = "the node is stopping: find the coordinator again, and try again"
 
 
@@ -71,6 +78,8 @@ class GroupType(Enum):
 
     CLASSIC = "classic"
     """JoinGroup and SyncGroup; also a group that has only offsets."""
+    CONSUMER = "consumer"
+    """ConsumerGroupHeartbeat (KIP-848)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,7 @@ class GroupOverview:
     """A group as ListGroups shows it."""
 
     group_id: str
-    state: GroupState
+    state: GroupState | ConsumerGroupState
     protocol_type: str
     """As in `GroupDescription`."""
     type: GroupType = GroupType.CLASSIC
@@ -89,12 +98,14 @@ class GroupDescription:
     """A group as DescribeGroups shows it."""
 
     group_id: str
-    state: GroupState
+    state: GroupState | ConsumerGroupState
     protocol_type: str
     """`consumer` for consumers; empty if the group has only offsets, and had no members lately."""
     protocol: str
     """The assignment strategy that the members agreed on; empty while there is none."""
     members: tuple[MemberDescription, ...]
+    """Of a consumer group only who they are."""
+    type: GroupType = GroupType.CLASSIC
 
 
 class Membership(Protocol):

@@ -17,7 +17,7 @@ from typing import Protocol
 import structlog
 import trio
 
-from fairlog.groups.kept import KeptGroup
+from fairlog.groups.kept import Kept
 from fairlog_types import StorageFailure
 
 log = structlog.get_logger()
@@ -29,7 +29,7 @@ Told = Callable[[bool], None]
 class Store(Protocol):
     """What is needed of the store; `kept_store.KeptStore` has it."""
 
-    def write(self, changes: Mapping[str, KeptGroup | None]) -> None: ...
+    def write(self, changes: Mapping[str, Kept | None]) -> None: ...
 
 
 class Keeper:
@@ -37,13 +37,13 @@ class Keeper:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._due: dict[str, tuple[KeptGroup | None, Told]] = {}
-        self._writing: dict[str, tuple[KeptGroup | None, Told]] = {}
+        self._due: dict[str, tuple[Kept | None, Told]] = {}
+        self._writing: dict[str, tuple[Kept | None, Told]] = {}
         self._something_is_due = trio.Event()
         self._written = trio.Event()
         self._refused = False
 
-    def keep(self, group_id: str, group: KeptGroup | None, told: Told) -> None:
+    def keep(self, group_id: str, group: Kept | None, told: Told) -> None:
         """Keep this of the group from now on, or (None) nothing. `told` is called on the event loop, once, unless
         something newer is to be kept of the same group before this was begun."""
         self._due[group_id] = group, told
@@ -67,7 +67,7 @@ class Keeper:
             self._written.set()
             self._written = trio.Event()
 
-    async def _write(self, changes: Mapping[str, KeptGroup | None]) -> bool:
+    async def _write(self, changes: Mapping[str, Kept | None]) -> bool:
         try:
             await trio.to_thread.run_sync(self._store.write, changes)
         except StorageFailure as failure:

@@ -1,7 +1,8 @@
 """What is kept of a group over a restart, as values and as bytes: docs/formats/group-membership.md. Pure.
 
 A `KeptGroup` is the whole of a generation: who is in it, what each has said when it joined, and what the leader gave
-it. One without members tells nothing but the number of the last generation.
+it. One without members tells nothing but the number of the last generation. A group of the new protocol (KIP-848) is
+kept as a `GroupSnapshot`; its record is read and written by `consumer.records`.
 
     Group ──▶ Keeping ──▶ keeper ──▶ encode_group ──▶ the store ──▶ decode_group ──▶ Group.resumed
 
@@ -19,10 +20,15 @@ import cbor2
 
 from fairlog import cbor_records
 from fairlog.cbor_records import load
+from fairlog.groups.consumer import records
+from fairlog.groups.consumer.values import GroupSnapshot
 from fairlog_types import CorruptStorage
 
 MAGIC = "fairlog-groups"
-VERSION = 1
+VERSION = 2
+"""Version 1 has no groups of the new protocol, and is otherwise the same."""
+
+VERSIONS_READ = (1, VERSION)
 
 FORMAT_KEY = b"format"
 START_KEY = b"start"
@@ -58,13 +64,17 @@ class KeptGroup:
     members: tuple[KeptMember, ...]
 
 
+Kept = KeptGroup | GroupSnapshot
+"""A group of either protocol."""
+
+
 @dataclass(frozen=True, slots=True)
 class Keeping:
     """What a group wants kept from now on, in place of all before. `Group.kept` is to be told the number."""
 
     number: int
     """Grows with each wish of one group."""
-    group: KeptGroup | None
+    group: Kept | None
     """None: nothing, the group is forgotten."""
 
 
@@ -103,7 +113,9 @@ def group_key(group_id: str) -> bytes:
     return GROUP_PREFIX + blake2b(group_id.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
-def encode_group(group_id: str, group: KeptGroup) -> bytes:
+def encode_group(group_id: str, group: Kept) -> bytes:
+    if isinstance(group, GroupSnapshot):
+        return cbor2.dumps(records.to_record(group_id, group))
     members = [
         [
             member.member_id,
@@ -120,7 +132,7 @@ def encode_group(group_id: str, group: KeptGroup) -> bytes:
     return cbor2.dumps([group_id, group.generation, group.protocol_type, group.protocol, group.leader_id, members])
 
 
-def decode_group(key: bytes, value: bytes) -> tuple[str, KeptGroup]:
+def decode_group(key: bytes, value: bytes) -> tuple[str, Kept]:
     """Read a group's id and what is kept of it. Raises CorruptStorage if it is not what `encode_group` has written."""
     name = f"group/{key.removeprefix(GROUP_PREFIX).hex()}"
     content = load(value, name)
@@ -130,6 +142,8 @@ def decode_group(key: bytes, value: bytes) -> tuple[str, KeptGroup]:
         ):
             members = tuple(_member(line, name) for line in cast("list[list[object]]", content)[5])
             group = KeptGroup(generation, protocol_type, protocol, leader_id, members)
+        case [str(group_id), records.KIND, int(), int(), list(), list()] if group_key(group_id) == key:
+            return group_id, records.from_record(cast("list[object]", content), name)
         case _:
             raise CorruptStorage(f"the record {name} is not a group under its own key")
     if not _holds_together(group):
@@ -171,11 +185,11 @@ def _protocol(line: object, name: str) -> tuple[str, bytes]:
             raise CorruptStorage(f"the record {name} has a member with a protocol that is none")
 
 
-def decode_store(content: Mapping[bytes, bytes]) -> dict[str, KeptGroup]:
+def decode_store(content: Mapping[bytes, bytes]) -> dict[str, Kept]:
     """What is kept, by group id, out of all records of a store. Raises CorruptStorage. An empty one keeps nothing."""
     if content:
         version = decode_format(content.get(FORMAT_KEY, b""))
-        if version != VERSION:
+        if version not in VERSIONS_READ:
             raise CorruptStorage(f"the store of groups' members has format {version}, and this program reads {VERSION}")
         decode_start(content.get(START_KEY, b""))
     return dict(decode_group(key, value) for key, value in content.items() if key.startswith(GROUP_PREFIX))

@@ -23,7 +23,7 @@ from datalog.lmdb_file import check_length
 from datalog.new_file import make_file
 from fairlog.cluster.embedded import StoreMismatch
 from fairlog.groups import kept
-from fairlog.groups.kept import KeptGroup
+from fairlog.groups.kept import Kept
 from fairlog_types import CorruptStorage, LeaderEpoch, StorageFailure
 from journal.failpoints import reach
 
@@ -41,7 +41,7 @@ class KeptStore:
         self._failed: StorageFailure | None = None
 
     @classmethod
-    def open(cls, directory: Path, start: LeaderEpoch) -> tuple[KeptStore, Mapping[str, KeptGroup]]:
+    def open(cls, directory: Path, start: LeaderEpoch) -> tuple[KeptStore, Mapping[str, Kept]]:
         """Open the store in `directory`, making both if need be; answers what is kept, by group id.
 
         `start` is the leader epoch of this start, which is noted, durably. Raises StoreMismatch if a newer program has
@@ -70,7 +70,7 @@ class KeptStore:
             raise
         return cls(environment, directory), groups
 
-    def write(self, changes: Mapping[str, KeptGroup | None]) -> None:
+    def write(self, changes: Mapping[str, Kept | None]) -> None:
         """Keep these groups from now on, by id; of those that are None nothing. On disk when this returns.
 
         One thread at a time. Raises StorageFailure, and after the first that leaves it open what is on disk, always.
@@ -107,10 +107,10 @@ def _open_environment(directory: Path) -> lmdb.Environment:
     return lmdb.open(str(directory), map_size=_MAP_BYTES, max_dbs=0, max_readers=16)
 
 
-def _start(transaction: lmdb.Transaction, directory: Path, start: LeaderEpoch) -> dict[str, KeptGroup]:
+def _start(transaction: lmdb.Transaction, directory: Path, start: LeaderEpoch) -> dict[str, Kept]:
     """Note the start, and answer what is kept from the one before it."""
     content = {bytes(key): bytes(value) for key, value in transaction.cursor()}
-    groups: dict[str, KeptGroup] = {}
+    groups: dict[str, Kept] = {}
     if content:
         last = _last_start(content, directory)
         for key, value in content.items():
@@ -124,8 +124,7 @@ def _start(transaction: lmdb.Transaction, directory: Path, start: LeaderEpoch) -
             except CorruptStorage as error:
                 raise _corrupt(directory / "data.mdb", f"is corrupt: {error}") from error
             groups[group_id] = group
-    else:
-        transaction.put(kept.FORMAT_KEY, kept.encode_format())
+    transaction.put(kept.FORMAT_KEY, kept.encode_format())
     transaction.put(kept.START_KEY, kept.encode_start(start))
     return groups
 
@@ -133,7 +132,7 @@ def _start(transaction: lmdb.Transaction, directory: Path, start: LeaderEpoch) -
 def _last_start(content: Mapping[bytes, bytes], directory: Path) -> int:
     try:
         version = kept.decode_format(content[kept.FORMAT_KEY])
-        if version != kept.VERSION:
+        if version not in kept.VERSIONS_READ:
             raise StoreMismatch(
                 f"the groups' members in {directory} have format {version}, and this program reads {kept.VERSION}: "
                 "run the version of Fairlog that wrote it, or a newer one"

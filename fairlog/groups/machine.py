@@ -194,6 +194,12 @@ class Group:
         if self._is_kept:
             self._keep(None)
 
+    def begin_anew(self, now_ms: int, reason: str) -> Sequence[Answer]:
+        """The members, who are of another group so far, are gathered; the group is to be kept as it is."""
+        self._keep(self._current.to_keep())
+        self._rebalance(now_ms, reason)
+        return self._parking.take()
+
     # --- what is kept of it --------------------------------------------------------------------------
 
     def take_keeping(self) -> Keeping | None:
@@ -284,6 +290,10 @@ class Group:
     def subscribed(self) -> frozenset[str] | None:
         """The topics that its members consume; see `interface.Membership`."""
         return self._current.subscribed()
+
+    def to_keep(self) -> KeptGroup:
+        """The current generation, with what each member reads in it."""
+        return self._current.to_keep()
 
     def overview(self) -> GroupOverview:
         return GroupOverview(self.group_id, self.state, self._roster.protocol_type)

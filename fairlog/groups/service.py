@@ -32,7 +32,7 @@ from fairlog.groups.interface import (
     GroupRefusal,
     is_group_id,
 )
-from fairlog.groups.kept import Keeping, KeptGroup
+from fairlog.groups.kept import Keeping, Kept, KeptGroup
 from fairlog.groups.machine import Group
 from fairlog.groups.member import bytes_of
 from fairlog.groups.messages import (
@@ -63,7 +63,7 @@ _STALE_MAX = 1_000
 class Keeper(Protocol):
     """What keeps groups over a restart; `fairlog.groups.keeper.Keeper` is one."""
 
-    def keep(self, group_id: str, group: KeptGroup | None, told: Callable[[bool], None]) -> None: ...
+    def keep(self, group_id: str, group: Kept | None, told: Callable[[bool], None]) -> None: ...
 
     async def settled(self, group_id: str) -> None: ...
 
@@ -290,6 +290,26 @@ class LocalGroups:
             if self._keeper is not None:
                 await self._keeper.settled(group)
         return refusal
+
+    # --- a group that changes its protocol -----------------------------------------------------------
+
+    def to_keep(self, group_id: str) -> KeptGroup:
+        """A group's current generation."""
+        return self._entries[group_id].group.to_keep()
+
+    def hand_over(self, group_id: str) -> KeptGroup:
+        """Give up a group, that goes on by the new protocol; answers its generation. Who waits has to join again."""
+        entry = self._entries.pop(group_id)
+        self._deliver(entry.group.refuse_parked(GroupRefusal.REBALANCE_IN_PROGRESS))
+        self._size_bytes -= entry.size_bytes
+        return entry.group.to_keep()
+
+    def take_over(self, group_id: str, generation: KeptGroup) -> None:
+        """Go on with a group of the new protocol; its members, if it has some, have to join again."""
+        group = Group.resumed(group_id, generation, self._settings, _clock_ms())
+        entry = self._entries[group_id] = _Entry(group, group.state, empty_since_ms=self._unix_ms())
+        answers = group.begin_anew(_clock_ms(), "it was a consumer group") if generation.members else ()
+        self._settle(entry, answers)
 
     # --- the machines --------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from datalog.lmdb_pages import LmdbFile
 from fairlog.groups import kept
+from fairlog.groups.consumer.values import GroupSnapshot
 from fairlog.inspection.lines import Line
 from fairlog.inspection.small_stores import show_small_store
 
@@ -21,6 +22,16 @@ def _show(key: bytes, value: bytes) -> Line:
     if key == kept.START_KEY:
         return Line("start", {"number": kept.decode_start(value)})
     group_id, group = kept.decode_group(key, value)
+    if isinstance(group, GroupSnapshot):
+        return Line(
+            "consumer group",
+            {
+                "name": group_id,
+                "epoch": group.group_epoch,
+                "assignment_epoch": group.assignment_epoch,
+                "members": [view.member.member_id for view in group.members],
+            },
+        )
     return Line(
         "group",
         {

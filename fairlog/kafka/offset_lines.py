@@ -1,6 +1,7 @@
 """The partitions of an OffsetCommit or a TxnOffsetCommit: checked one by one, and answered one by one.
 
-The two requests carry the same lines and are answered with the same lines. A line that cannot be taken (no such
+The two requests carry the same lines and are answered with the same lines; since OffsetCommit 10 topics are named by
+id. A line that cannot be taken (no such
 partition, too long a metadata string) is refused alone, as in Kafka; the others go on together and share their fate.
 """
 
@@ -8,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 import trio
 
 from fairlog.broker import Broker
+from fairlog.cluster.interface import Topic
 from fairlog.groups.offset_values import NewOffset
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader, Writer
@@ -31,11 +34,24 @@ class OffsetLine:
     metadata: str | None
 
 
-OffsetLines = tuple[tuple[str, tuple[OffsetLine, ...]], ...]
+TopicKey = str | UUID | None
+"""What names a topic: its name, or its id; None for the zero id."""
+
+OffsetLines = tuple[tuple[TopicKey, tuple[OffsetLine, ...]], ...]
 """(topic, its partitions)"""
 
+Refusals = dict[tuple[TopicKey, int], ErrorCode]
+"""Why partitions are refused alone, by (topic, partition)."""
 
-def read_lines(reader: Reader, *, has_leader_epoch: bool) -> OffsetLines:
+
+def find_topic(broker: Broker, key: TopicKey) -> Topic | None:
+    """The topic of this name or id; None if there is none."""
+    if isinstance(key, str):
+        return broker.cluster.topic(key)
+    return None if key is None else broker.cluster.topic_by_id(key)
+
+
+def read_lines(reader: Reader, *, has_leader_epoch: bool, by_id: bool = False) -> OffsetLines:
     """The request's array of topics. Raises Malformed."""
 
     def line() -> OffsetLine:
@@ -45,8 +61,8 @@ def read_lines(reader: Reader, *, has_leader_epoch: bool) -> OffsetLines:
         reader.end_of_fields()
         return entry
 
-    def topic() -> tuple[str, tuple[OffsetLine, ...]]:
-        entry = reader.string(), reader.array(line)
+    def topic() -> tuple[TopicKey, tuple[OffsetLine, ...]]:
+        entry = reader.uuid() if by_id else reader.string(), reader.array(line)
         reader.end_of_fields()
         return entry
 
@@ -55,22 +71,23 @@ def read_lines(reader: Reader, *, has_leader_epoch: bool) -> OffsetLines:
 
 async def check_lines(
     broker: Broker, lines: OffsetLines, *, unknown_partition: ErrorCode
-) -> tuple[list[NewOffset], dict[tuple[str, int], ErrorCode]]:
+) -> tuple[list[NewOffset], Refusals]:
     """What may be committed, and for each other (topic, partition) why not. Others run between one and the next."""
     offsets: list[NewOffset] = []
-    refused: dict[tuple[str, int], ErrorCode] = {}
+    refused: Refusals = {}
     seen = 0
-    for name, partitions in lines:
-        topic = broker.cluster.topic(name)
+    for key, partitions in lines:
+        topic = find_topic(broker, key)
+        no_such_topic = unknown_partition if isinstance(key, str) else ErrorCode.UNKNOWN_TOPIC_ID
         for line in partitions:
             seen += 1
             if seen % LINES_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
             metadata = line.metadata or ""
             if topic is None or not 0 <= line.partition < topic.partitions:
-                refused[name, line.partition] = unknown_partition
+                refused[key, line.partition] = no_such_topic if topic is None else unknown_partition
             elif len(metadata.encode()) > broker.settings.offsets.metadata_bytes_max:
-                refused[name, line.partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                refused[key, line.partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 partition = (topic.topic_id.hex, line.partition)
                 offsets.append(NewOffset(partition, line.offset, line.leader_epoch, metadata))
@@ -78,7 +95,7 @@ async def check_lines(
 
 
 def write_lines(
-    writer: Writer, lines: OffsetLines, refused: Mapping[tuple[str, int], ErrorCode], outcome: ErrorCode
+    writer: Writer, lines: OffsetLines, refused: Mapping[tuple[TopicKey, int], ErrorCode], outcome: ErrorCode
 ) -> None:
     """The answer's array of topics: `outcome` for all partitions but those that were refused alone.
 
@@ -86,18 +103,21 @@ def write_lines(
     looks at the sender first; but not of one that does not exist.
     """
 
-    def topic(entry: tuple[str, Sequence[OffsetLine]]) -> None:
-        name, partitions = entry
+    def topic(entry: tuple[TopicKey, Sequence[OffsetLine]]) -> None:
+        key, partitions = entry
 
         def partition(line: OffsetLine) -> None:
             writer.int32(line.partition)
-            error = refused.get((name, line.partition), outcome)
+            error = refused.get((key, line.partition), outcome)
             if error is ErrorCode.OFFSET_METADATA_TOO_LARGE and outcome is not ErrorCode.NONE:
                 error = outcome
             writer.int16(error)
             writer.end_of_fields()
 
-        writer.string(name)
+        if isinstance(key, str):
+            writer.string(key)
+        else:
+            writer.uuid(key)
         writer.array(partitions, partition)
         writer.end_of_fields()
 

@@ -14,6 +14,8 @@ import trio.testing
 
 from fairlog.cluster.embedded import StoreMismatch
 from fairlog.groups import kept
+from fairlog.groups.consumer.states import MemberState
+from fairlog.groups.consumer.values import ClassicPart, GroupSnapshot, Member, MemberView
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.keeper import Keeper
 from fairlog.groups.kept import KeptGroup, KeptMember
@@ -25,7 +27,8 @@ from fairlog_types import CorruptStorage, LeaderEpoch, StorageFailure
 from tests.groups.stage import SESSION_MS, joining, wish
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-GOLDEN = REPOSITORY / "tests" / "golden" / "group-membership-1.txt"
+GOLDEN = REPOSITORY / "tests" / "golden" / "group-membership-2.txt"
+GOLDEN_1 = GOLDEN.with_name("group-membership-1.txt")
 
 ORDERS = KeptGroup(
     7,
@@ -38,10 +41,37 @@ ORDERS = KeptGroup(
     ),
 )
 GONE = KeptGroup(4, "consumer", "", "", ())
+TOPIC = "11223344556677889900aabbccddeeff"
+EVENTS = GroupSnapshot(
+    5,
+    5,
+    ((TOPIC, 3),),
+    (
+        MemberView(
+            Member(
+                *("m-1", "S", None, "a", "/127.0.0.1", 300_000, frozenset({"t"}), "t.*", "range", 5, 4),
+                MemberState.UNRELEASED,
+                frozenset({(TOPIC, 0)}),
+            ),
+            frozenset({(TOPIC, 0), (TOPIC, 1)}),
+        ),
+        MemberView(
+            Member(
+                *("m-2", None, "r", "b", "/127.0.0.1", 60_000, frozenset({"t"}), None, None, 4, 3),
+                MemberState.UNREVOKED,
+                frozenset({(TOPIC, 2)}),
+                frozenset({(TOPIC, 1)}),
+                ClassicPart(45_000, (("range", wish("t")),)),
+            ),
+            frozenset({(TOPIC, 2)}),
+        ),
+    ),
+)
+"""A group of the new protocol, whose second member speaks the classic one and has yet to give up a partition."""
 
 
-def golden() -> dict[bytes, bytes]:
-    lines = (line.split() for line in GOLDEN.read_text().splitlines())
+def golden(path: Path = GOLDEN) -> dict[bytes, bytes]:
+    lines = (line.split() for line in path.read_text().splitlines())
     return {bytes.fromhex(key): bytes.fromhex(value) for key, value in lines}
 
 
@@ -59,12 +89,13 @@ def change(directory, key, value):
 
 
 def test_records_written_are_those_of_the_golden_file():
-    """The bytes of format 1 do not change."""
+    """The bytes of format 2 do not change."""
     written = {
         kept.FORMAT_KEY: kept.encode_format(),
         kept.START_KEY: kept.encode_start(3),
         kept.group_key("orders"): kept.encode_group("orders", ORDERS),
         kept.group_key("gone"): kept.encode_group("gone", GONE),
+        kept.group_key("events"): kept.encode_group("events", EVENTS),
     }
     assert written == golden()
 
@@ -93,7 +124,45 @@ def test_group_that_does_not_hold_together_is_corrupt(group):
         kept.decode_group(kept.group_key("orders"), kept.encode_group("orders", group))
 
 
-@pytest.mark.parametrize("value", [b"", b"\xff", cbor2.dumps(1), cbor2.dumps(["orders", 1, "", "", "", [1]])])
+def with_member(number, **changes):
+    """The group of the new protocol with one member changed."""
+    views = list(EVENTS.members)
+    views[number] = replace(views[number], member=replace(views[number].member, **changes))
+    return replace(EVENTS, members=tuple(views))
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        replace(EVENTS, group_epoch=0),
+        replace(EVENTS, assignment_epoch=6),
+        replace(EVENTS, topics=((TOPIC, 0),)),
+        replace(EVENTS, members=(*EVENTS.members, EVENTS.members[0])),
+        with_member(0, epoch=6),
+        with_member(0, epoch=-3),
+        with_member(0, assigned=frozenset({(TOPIC, 2)})),
+        with_member(1, member_id="m-1"),
+        with_member(1, instance_id="S"),
+        with_member(1, revoking=frozenset({(TOPIC, 2)})),
+        with_member(1, classic=ClassicPart(0, ())),
+    ],
+)
+def test_consumer_group_that_does_not_hold_together_is_corrupt(group):
+    """Never a guess: not with two owners of a partition, nor with an epoch that was never given."""
+    with pytest.raises(CorruptStorage, match="group/"):
+        kept.decode_group(kept.group_key("events"), kept.encode_group("events", group))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"\xff",
+        cbor2.dumps(1),
+        cbor2.dumps(["orders", 1, "", "", "", [1]]),
+        cbor2.dumps(["orders", "consumer", 1, 1, [], [1]]),
+    ],
+)
 def test_bytes_that_are_no_group_are_corrupt(value):
     with pytest.raises(CorruptStorage):
         kept.decode_group(kept.group_key("orders"), value)
@@ -119,14 +188,24 @@ def test_store_gives_back_what_was_kept(tmp_path):
     store.close()
 
 
-def test_store_reads_the_golden_records(tmp_path):
-    """A store of format 1 can be read for ever."""
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        (GOLDEN_1, {"orders": ORDERS, "gone": GONE}),
+        (GOLDEN, {"orders": ORDERS, "gone": GONE, "events": EVENTS}),
+    ],
+)
+def test_store_reads_the_golden_records(tmp_path, path, content):
+    """A store of each format can be read for ever, and is of the newest format from then on."""
     (tmp_path / "groups").mkdir()
-    for key, value in golden().items():
+    for key, value in golden(path).items():
         change(tmp_path / "groups", key, value)
-    store, groups = open_store(tmp_path / "groups", 4)
-    assert groups == {"orders": ORDERS, "gone": GONE}
-    store.close()
+    for start in (4, 5):
+        store, groups = open_store(tmp_path / "groups", start)
+        assert groups == content
+        store.close()
+    with lmdb.open(str(tmp_path / "groups")) as environment, environment.begin() as transaction:
+        assert kept.decode_format(transaction.get(kept.FORMAT_KEY)) == 2
 
 
 @pytest.mark.parametrize("start", [1, 3, 1_000])
@@ -145,7 +224,7 @@ def test_store_of_a_newer_format_is_refused(tmp_path):
     store, _ = open_store(tmp_path / "groups", 1)
     store.close()
     change(tmp_path / "groups", kept.FORMAT_KEY, cbor2.dumps([kept.MAGIC, kept.VERSION + 1]))
-    with pytest.raises(StoreMismatch, match="format 2, and this program reads 1"):
+    with pytest.raises(StoreMismatch, match="format 3, and this program reads 2"):
         open_store(tmp_path / "groups", 2)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import struct
 import warnings
 from typing import Any
@@ -228,4 +229,13 @@ def example_fields(key: int) -> dict[str, Any]:
             "duration_filter": -1,
             "transactional_id_pattern": "t.*",
         },
+        68: {
+            "group_id": "g",
+            "member_id": "m",
+            "member_epoch": 0,
+            "rebalance_timeout": datetime.timedelta(minutes=1),
+            "subscribed_topic_names": ("t",),
+            "topic_partitions": (),
+        },
+        69: {"group_ids": ("g",), "include_authorized_operations": False},
     }[key]

@@ -44,7 +44,11 @@ from fairlog.cluster.features import FEATURES, FeatureLevels, FeatureUpdate, upd
 from fairlog.cluster.interface import Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
 from fairlog.config import Address, Settings
+from fairlog.groups.consumer.cluster_topics import ClusterTopics
+from fairlog.groups.consumer.service import ConsumerGroups
+from fairlog.groups.consumer.settings import ConsumerGroupSettings
 from fairlog.groups.interface import GroupRefusal
+from fairlog.groups.node_groups import NodeGroups
 from fairlog.groups.offset_index import Partition
 from fairlog.groups.offset_values import CommitUnderWay, FetchedOffset, NewOffset, Sender, TransactionalProducer
 from fairlog.groups.service import LocalGroups
@@ -566,11 +570,15 @@ class Memory:
         self.kept = MemoryKept()
         # The real one: it is in memory, too. No rebalance waits for time.
         counter = itertools.count(1)
-        self.groups = LocalGroups(
+        classic = LocalGroups(
             GroupSettings(initial_rebalance_delay_ms=0, members_max=3),
             now_ms=lambda: 1_000,
             new_suffix=lambda: str(next(counter)),
         )
+        consumer = ConsumerGroups(
+            ConsumerGroupSettings(members_max=3), ClusterTopics(self.cluster), now_ms=lambda: 1_000
+        )
+        self.groups = NodeGroups(classic, consumer)
         self.groups.ask_offsets_of(self.kept)
         self.data_logs = MemoryDataLogs(self.leaders)
 

@@ -180,7 +180,7 @@ async def test_leave_of_a_group_without_a_name_is_refused(ask, version):
 
 @versions(api_15_describe_groups)
 async def test_groups_are_described(ask, memory, version):
-    """With their members, if they have any; Empty if they have but offsets; Dead if nobody knows them."""
+    """With their members, if they have any; Empty if they have but offsets; Dead, an error since 6, if unknown."""
     member_id = await settle(ask)
     memory.kept.of.add("kept")
     answer = await ask(DESCRIBE, version, groups=["g", "kept", "nobody", "g"], include_authorized_operations=True)

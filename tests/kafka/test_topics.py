@@ -94,23 +94,24 @@ async def test_topic_that_cannot_be_made_says_why(ask, memory, failure, error):
 
 
 @pytest.mark.parametrize("version", [12, 13])
-async def test_metadata_by_topic_id(ask, memory, version):
+@pytest.mark.parametrize("name", [None, ""])
+async def test_metadata_by_topic_id(ask, memory, version, name):
     """A client that knows only the id gets the name; an id that is gone has an error of its own."""
     topic = memory.topics.create_now("t")
     gone = UUID(int=99)
-    topics = [MetadataRequest.MetadataRequestTopic(name=None, topic_id=i) for i in (topic.topic_id, gone)]
+    topics = [MetadataRequest.MetadataRequestTopic(name=name, topic_id=i) for i in (topic.topic_id, gone)]
     answer = await ask(METADATA, version, topics=topics, allow_auto_topic_creation=True)
     told = [(t.error_code, t.name, t.topic_id) for t in answer.topics]
     assert told == [(0, "t", topic.topic_id), (ErrorCode.UNKNOWN_TOPIC_ID, None, gone)]
 
 
 async def test_metadata_of_a_topic_named_again_and_again_is_told_once(ask, memory):
-    """By name or by id, and in the order of asking: a short request must not have a long answer."""
+    """By id if there is one, else by name, and in the order of asking: a short request must not have a long answer."""
     one, two = memory.topics.create_now("one", partitions=50), memory.topics.create_now("two")
     asked = [("two", None), ("one", None), ("one", one.topic_id), ("two", one.topic_id), (None, two.topic_id)]
     topics = [MetadataRequest.MetadataRequestTopic(name=name, topic_id=i) for name, i in [*asked, asked[-1]]]
     answer = await ask(METADATA, 12, topics=topics, allow_auto_topic_creation=True)
-    assert [topic.name for topic in answer.topics] == ["two", "one", "two"]
+    assert [topic.name for topic in answer.topics] == ["two", "one", "one", "two"]
 
 
 async def test_metadata_is_encoded_once_per_generation(ask, memory):

@@ -447,7 +447,7 @@ async def test_transactions_are_listed_by_pattern(ask, memory, description, patt
     assert (await ask(LIST, 2, state_filters=["Empty"], **fields)).transaction_states == []
 
 
-@pytest.mark.parametrize("pattern", ["(", r"\1", "(a{1000}){1000}", "(a|b)*a(a|b){300}"])
+@pytest.mark.parametrize("pattern", ["(", r"\1", "(a{1000}){1000}", "((a{100}){100}){100}"])
 async def test_transactions_by_a_pattern_that_is_none_are_refused(ask, memory, description, pattern):
     """Or that takes too much: before the first id, or at some later one."""
     names = [f"{number * 7919:0200b}".replace("0", "a").replace("1", "b") for number in range(1000)]

@@ -37,7 +37,7 @@ FLEXIBLE_FROM = 9
 
 @dataclass(frozen=True, slots=True)
 class TopicWanted:
-    """Exactly one of the two is given, if the client does right."""
+    """By id if there is one: Java's client says an empty name beside it, as Kafka takes it."""
 
     name: str | None
     topic_id: UUID | None
@@ -109,12 +109,12 @@ async def _describe(context: Context, asked: tuple[TopicWanted, ...] | None, req
 
 def _once_each(topics: Iterable[TopicWanted]) -> tuple[TopicWanted, ...]:
     """Without repetitions: a name of two bytes would otherwise cost its topic's partitions each time."""
-    by_what_counts = {(wanted.topic_id if wanted.name is None else wanted.name): wanted for wanted in topics}
+    by_what_counts = {(wanted.topic_id or wanted.name): wanted for wanted in topics}
     return tuple(by_what_counts.values())
 
 
 async def _look_up(context: Context, wanted: TopicWanted, may_create: bool) -> _Line:
-    if wanted.name is None:
+    if wanted.name is None or wanted.topic_id is not None:
         topic = None if wanted.topic_id is None else context.broker.cluster.topic_by_id(wanted.topic_id)
         return _Line(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id, 0) if topic is None else _Line.of(topic)
     found = await find_or_create(context.broker, context.client, wanted.name, may_create=may_create)

@@ -5,12 +5,13 @@ Behaviour
   longer than five seconds, COORDINATOR_NOT_AVAILABLE: the client asks again.
 - A partition that does not exist, or whose metadata string is too long, is refused alone; the others are committed
   together. If none is left, whether the sender is a member is not looked at (as in Kafka).
-- Who may commit is the group's business: a member of the current generation, or who is none while nobody else is.
+- Who may commit is the group's business: a member of the current generation, or who is none while nobody else is. A
+  member of the new protocol names its epoch instead; if it has another one by now, STALE_MEMBER_EPOCH.
 
 Version notes
 - 2 to 4 have a retention time, which is read and not acted upon: `offsets.retention_minutes` is for all. 3 adds the
-  throttle time, 6 the leader epoch, 7 the group instance id; 8 is flexible. 9 is for KIP-848 members, of which
-  there are none: it is served as 8.
+  throttle time, 6 the leader epoch, 7 the group instance id; 8 is flexible. 9 is for members of the
+  new protocol, and looks like 8. 10 names topics by id.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from fairlog.groups.interface import is_group_id
 from fairlog.groups.offset_values import CommitUnderWay, Sender
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_commit_refusal
-from fairlog.kafka.offset_lines import OffsetLines, check_lines, read_lines, write_lines
+from fairlog.kafka.offset_lines import OffsetLines, TopicKey, check_lines, read_lines, write_lines
 from fairlog.kafka.wire import Reader
 
-SERVED = Versions(2, 9)
+SERVED = Versions(2, 10)
 FLEXIBLE_FROM = 8
 
 
@@ -43,7 +44,9 @@ def decode(reader: Reader, version: int) -> OffsetCommitRequest:
     if version <= 4:
         reader.int64()  # retention time
     request = OffsetCommitRequest(
-        group, Sender(member_id, instance_id, generation), read_lines(reader, has_leader_epoch=version >= 6)
+        group,
+        Sender(member_id, instance_id, generation),
+        read_lines(reader, has_leader_epoch=version >= 6, by_id=version >= 10),
     )
     reader.end_of_fields()
     return request
@@ -64,14 +67,20 @@ async def handle(context: Context, request: OffsetCommitRequest) -> Reply:
 
 
 async def _finish(
-    context: Context, request: OffsetCommitRequest, refused: Mapping[tuple[str, int], ErrorCode], commit: CommitUnderWay
+    context: Context,
+    request: OffsetCommitRequest,
+    refused: Mapping[tuple[TopicKey, int], ErrorCode],
+    commit: CommitUnderWay,
 ) -> Answer:
     settled = await context.broker.offsets.settled(commit)
     return encode(context, request, refused, ErrorCode.NONE if settled else ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 def encode(
-    context: Context, request: OffsetCommitRequest, refused: Mapping[tuple[str, int], ErrorCode], outcome: ErrorCode
+    context: Context,
+    request: OffsetCommitRequest,
+    refused: Mapping[tuple[TopicKey, int], ErrorCode],
+    outcome: ErrorCode,
 ) -> Answer:
     writer = context.writer()
     if context.version >= 3:

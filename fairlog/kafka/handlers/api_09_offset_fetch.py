@@ -8,12 +8,15 @@ Behaviour
   partitions, those are named too that have no other offset yet: Kafka leaves them out, and they look uncommitted.
 - A group, or a partition of it, that is named more than once is answered once, for all that was asked: else a small
   request could ask for an answer without bounds.
+- A member of the new protocol that names itself is refused at another epoch than its own (STALE_MEMBER_EPOCH), or if it
+  is none (UNKNOWN_MEMBER_ID): it would read offsets that are not its own any more.
 - While a disk has failed, so that what is decided cannot be read, and while answers that nobody reads hold all
   the room there is: COORDINATOR_LOAD_IN_PROGRESS, which clients repeat.
 
 Version notes
 - 2 may ask for all partitions and has an error for the whole; 3 adds the throttle time, 5 the leader epoch, 7
-  `require_stable`; 6 is flexible; 8 asks for several groups.
+  `require_stable`; 6 is flexible; 8 asks for several groups, 9 says which member asks,
+  10 names topics by id.
 """
 
 from __future__ import annotations
@@ -32,21 +35,23 @@ from fairlog.groups.offset_index import Partition
 from fairlog.groups.offset_values import FetchedOffset
 from fairlog.kafka.answer_budget import AnswerRoom
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
-from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.offset_lines import LINES_AT_ONCE
+from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
+from fairlog.kafka.offset_lines import LINES_AT_ONCE, TopicKey, find_topic
 from fairlog.kafka.wire import Reader, Writer
 from fairlog_types import CorruptStorage, Offset, StorageFailure
 
 log = structlog.get_logger()
 
-SERVED = Versions(1, 8)
+SERVED = Versions(1, 10)
 FLEXIBLE_FROM = 6
 _MANY_GROUPS_FROM = 8
+_MEMBERS_FROM = 9
+_TOPIC_IDS_FROM = 10
 
 _NONE = FetchedOffset(None, pending=False)
 _NO_OFFSET = CommittedOffset(Offset(-1), -1, "", -1)
 
-Topics = tuple[tuple[str, tuple[int, ...]], ...]
+Topics = tuple[tuple[TopicKey, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,8 @@ class GroupRequest:
     group: str
     topics: Topics | None
     """None: all partitions that have offsets. No topic, and no partition of one, stands twice."""
+    member_id: str | None = None
+    member_epoch: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +70,31 @@ class OffsetFetchRequest:
     require_stable: bool
 
 
+Lines = list[tuple[TopicKey, list[tuple[int, FetchedOffset | ErrorCode]]]]
+"""By topic, what is answered of each partition."""
+
+
 @dataclass(frozen=True, slots=True)
 class _GroupAnswer:
     group: str
     error: ErrorCode
-    topics: list[tuple[str, list[tuple[int, FetchedOffset]]]]
+    topics: Lines
 
 
 def decode(reader: Reader, version: int) -> OffsetFetchRequest:
-    def topic() -> tuple[str, tuple[int, ...]]:
-        entry = reader.string(), reader.array(reader.int32)
+    def topic() -> tuple[TopicKey, tuple[int, ...]]:
+        key = reader.uuid() if version >= _TOPIC_IDS_FROM else reader.string()
+        entry = key, reader.array(reader.int32)
         reader.end_of_fields()
         return entry
 
     def group() -> GroupRequest:
         name = reader.string()
-        return GroupRequest(name, reader.nullable_array(topic) if version >= 2 else reader.array(topic))
+        member_id, member_epoch = None, -1
+        if version >= _MEMBERS_FROM:
+            member_id, member_epoch = reader.nullable_string(), reader.int32()
+        topics = reader.nullable_array(topic) if version >= 2 else reader.array(topic)
+        return GroupRequest(name, topics, member_id, member_epoch)
 
     def group_of_many() -> GroupRequest:
         entry = group()
@@ -93,8 +109,10 @@ def decode(reader: Reader, version: int) -> OffsetFetchRequest:
 
 def _each_once(groups: Sequence[GroupRequest]) -> tuple[GroupRequest, ...]:
     """The same question, with nothing in it twice."""
-    asked: dict[str, dict[str, dict[int, None]] | None] = {}
+    asked: dict[str, dict[TopicKey, dict[int, None]] | None] = {}
+    members: dict[str, tuple[str | None, int]] = {}
     for group in groups:
+        members.setdefault(group.group, (group.member_id, group.member_epoch))
         topics = asked.setdefault(group.group, {})
         if group.topics is None or topics is None:
             asked[group.group] = None
@@ -102,7 +120,11 @@ def _each_once(groups: Sequence[GroupRequest]) -> tuple[GroupRequest, ...]:
         for name, indexes in group.topics:
             topics.setdefault(name, {}).update(dict.fromkeys(indexes))
     return tuple(
-        GroupRequest(name, None if topics is None else tuple((topic, tuple(found)) for topic, found in topics.items()))
+        GroupRequest(
+            name,
+            None if topics is None else tuple((topic, tuple(found)) for topic, found in topics.items()),
+            *members[name],
+        )
         for name, topics in asked.items()
     )
 
@@ -137,6 +159,10 @@ async def _finish(context: Context, request: OffsetFetchRequest, room: AnswerRoo
 
 async def _fetch(context: Context, request: GroupRequest, *, require_stable: bool) -> _GroupAnswer:
     broker = context.broker
+    refusal = broker.groups.may_fetch(request.group, request.member_id, request.member_epoch)
+    if refusal is not None:
+        return _GroupAnswer(request.group, GROUP_REFUSALS[refusal], [])
+    by_id = context.version >= _TOPIC_IDS_FROM
     asked = None if request.topics is None else await _partitions(broker, request.topics)
     fetched: Mapping[Partition, FetchedOffset] | None = None
     if not context.answers.spent:
@@ -149,41 +175,40 @@ async def _fetch(context: Context, request: GroupRequest, *, require_stable: boo
             if more is not None:
                 log.warning(event, group=request.group, reason=str(failure), **more)
     if fetched is None:
-        lines = [(name, [(index, _NONE) for index in indexes]) for name, indexes in request.topics or ()]
+        lines: Lines = [(name, [(index, _NONE) for index in indexes]) for name, indexes in request.topics or ()]
         return _GroupAnswer(request.group, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, lines)
     if asked is None:
-        return _GroupAnswer(request.group, ErrorCode.NONE, _named(broker, fetched))
+        return _GroupAnswer(request.group, ErrorCode.NONE, _named(broker, fetched, by_id=by_id))
     assert request.topics is not None
-    topics: list[tuple[str, list[tuple[int, FetchedOffset]]]] = []
-    for name, indexes in request.topics:
-        places = [(index, asked[name, index]) for index in indexes]
-        topics.append((name, [(index, _NONE if place is None else fetched[place]) for index, place in places]))
+    topics: Lines = []
+    for key, indexes in request.topics:
+        missing = ErrorCode.UNKNOWN_TOPIC_ID if by_id and find_topic(broker, key) is None else _NONE
+        places = [(index, asked[key, index]) for index in indexes]
+        topics.append((key, [(index, missing if place is None else fetched[place]) for index, place in places]))
     return _GroupAnswer(request.group, ErrorCode.NONE, topics)
 
 
-async def _partitions(broker: Broker, topics: Topics) -> dict[tuple[str, int], Partition | None]:
+async def _partitions(broker: Broker, topics: Topics) -> dict[tuple[TopicKey, int], Partition | None]:
     """What is asked for, as offsets are kept; None for a partition that does not exist."""
-    found: dict[tuple[str, int], Partition | None] = {}
-    for name, indexes in topics:
-        topic = broker.cluster.topic(name)
+    found: dict[tuple[TopicKey, int], Partition | None] = {}
+    for key, indexes in topics:
+        topic = find_topic(broker, key)
         for index in indexes:
             exists = topic is not None and 0 <= index < topic.partitions
-            found[name, index] = (topic.topic_id.hex, index) if topic is not None and exists else None
+            found[key, index] = (topic.topic_id.hex, index) if topic is not None and exists else None
             if len(found) % LINES_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()
     return found
 
 
-def _named(
-    broker: Broker, fetched: Mapping[Partition, FetchedOffset]
-) -> list[tuple[str, list[tuple[int, FetchedOffset]]]]:
-    """All offsets of a group by topic name; those of topics that are gone, and not yet forgotten, are left out."""
-    topics: dict[str, list[tuple[int, FetchedOffset]]] = {}
+def _named(broker: Broker, fetched: Mapping[Partition, FetchedOffset], *, by_id: bool) -> Lines:
+    """All offsets of a group by topic; those of topics that are gone, and not yet forgotten, are left out."""
+    topics: dict[str, tuple[TopicKey, list[tuple[int, FetchedOffset | ErrorCode]]]] = {}
     for (topic_id, index), offset in sorted(fetched.items(), key=lambda item: item[0]):
         topic = broker.cluster.topic_by_id(UUID(hex=topic_id))
         if topic is not None:
-            topics.setdefault(topic.name, []).append((index, offset))
-    return sorted(topics.items())
+            topics.setdefault(topic.name, (topic.topic_id if by_id else topic.name, []))[1].append((index, offset))
+    return [topics[name] for name in sorted(topics)]
 
 
 async def _write_topics(writer: Writer, version: int, answer: _GroupAnswer) -> None:
@@ -194,11 +219,17 @@ async def _write_topics(writer: Writer, version: int, answer: _GroupAnswer) -> N
         error, topics = (answer.error, topics) if version < 2 else (ErrorCode.NONE, [])
     writer.array_length(len(topics))
     written = 0
-    for name, partitions in topics:
-        writer.string(name)
+    for key, partitions in topics:
+        if isinstance(key, str):
+            writer.string(key)
+        else:
+            writer.uuid(key)
         writer.array_length(len(partitions))
         for index, offset in partitions:
-            _write_partition(writer, version, index, offset, error)
+            if isinstance(offset, ErrorCode):
+                _write_partition(writer, version, index, _NONE, offset)
+            else:
+                _write_partition(writer, version, index, offset, error)
             written += 1
             if written % LINES_AT_ONCE == 0:
                 await trio.lowlevel.checkpoint()

@@ -1,8 +1,8 @@
 """DescribeGroups: the state of groups, and their members.
 
 Behaviour
-- A group that has offsets and no members is Empty. One that is unknown is Dead; from version 6 on with
-  GROUP_ID_NOT_FOUND, before without an error, as in Kafka.
+- A group that has offsets and no members is Empty. One that is unknown, or a consumer group of the new protocol, is
+  Dead: from version 6 on with GROUP_ID_NOT_FOUND, before without an error, as in Kafka.
 - Metadata is shown once the members have agreed on a strategy, assignments while the group is stable.
 - A group that is named more than once is answered once. Other clients run between one and the next.
 - Authorized operations are all that a group has: there is no authorizer (`fairlog.kafka.acl_operations`).
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import trio
 
-from fairlog.groups.interface import GroupDescription, MemberDescription
+from fairlog.groups.interface import GroupDescription, GroupType, MemberDescription
 from fairlog.groups.states import GroupState
 from fairlog.kafka.acl_operations import ALL_OF_GROUP, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
@@ -77,9 +77,11 @@ async def handle(context: Context, request: DescribeGroupsRequest) -> Answer:
     for group_id in asked:
         described = context.broker.groups.describe(group_id)
         error, message = ErrorCode.NONE, None
-        if described is None and version >= _NOT_FOUND_FROM:
-            error, message = ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id}"
-        group(described or GroupDescription(group_id, GroupState.DEAD, "", "", ()), error, message)
+        if described is None or described.type is not GroupType.CLASSIC:
+            described = GroupDescription(group_id, GroupState.DEAD, "", "", ())
+            if version >= _NOT_FOUND_FROM:
+                error, message = ErrorCode.GROUP_ID_NOT_FOUND, f"there is no classic group {group_id}"
+        group(described, error, message)
         await trio.lowlevel.checkpoint()
     writer.end_of_fields()
     return writer.parts()

@@ -6,7 +6,8 @@ Behaviour
 - Refused, without a trace: an older epoch (INVALID_PRODUCER_EPOCH), another producer id than the transactional id has
   (INVALID_PRODUCER_ID_MAPPING), a group that was not added to an open transaction, or a request that came late on an
   earlier connection (INVALID_TXN_STATE), a transaction that the broker has aborted (TRANSACTION_ABORTABLE), and whom
-  the group refuses: a member that is gone or of an older generation (KIP-447), or whose instance id is taken.
+  the group refuses: a member that is gone or of an older generation (KIP-447), or whose instance id is taken. A member
+  of the new protocol names its epoch as the generation, and is ILLEGAL_GENERATION at another one, as in Kafka.
 - A partition that does not exist, or whose metadata string is too long, is refused alone. The former is
   TRANSACTION_ABORTABLE, where Kafka says UNKNOWN_TOPIC_OR_PARTITION: clients repeat that without end
   (docs/decisions/0003-deleted-topics.md).
@@ -30,7 +31,7 @@ from fairlog.groups.offset_values import NewOffset, Sender, TransactionalProduce
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_commit_refusal
 from fairlog.kafka.must_abort import must_abort_code
-from fairlog.kafka.offset_lines import OffsetLines, check_lines, read_lines, write_lines
+from fairlog.kafka.offset_lines import OffsetLines, TopicKey, check_lines, read_lines, write_lines
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import ProducerEpoch, ProducerId, StorageFailure
@@ -111,7 +112,10 @@ def _code(context: Context, refusal: CommitRefusal) -> ErrorCode:
 
 
 def encode(
-    context: Context, request: TxnOffsetCommitRequest, refused: Mapping[tuple[str, int], ErrorCode], outcome: ErrorCode
+    context: Context,
+    request: TxnOffsetCommitRequest,
+    refused: Mapping[tuple[TopicKey, int], ErrorCode],
+    outcome: ErrorCode,
 ) -> Answer:
     writer = context.writer()
     writer.int32(0)  # throttle time
