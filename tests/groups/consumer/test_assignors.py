@@ -12,6 +12,8 @@ from fairlog.groups.consumer.ranges import assign_ranges
 from fairlog.groups.consumer.uniform import assign_uniformly
 from fairlog.groups.consumer.values import NOTHING
 
+pytestmark = pytest.mark.slow
+
 SIZES = {"t": 6, "u": 3, "v": 1, "w": 5}
 
 
