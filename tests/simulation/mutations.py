@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 from unittest import mock
 from weakref import WeakKeyDictionary
@@ -31,11 +31,11 @@ import journal.segment_file
 from coordinator import events as ev
 from coordinator.answers import Refusal
 from coordinator.messages import Applied, Prepared
-from coordinator.producer import Outcome
+from coordinator.producer import Outcome, Producer
 from coordinator.service import Coordinator
 from coordinator.sinks.committing import Committing
 from coordinator.sinks.sink import Sink
-from coordinator.states import IdState
+from coordinator.states import EventKind, IdState
 from coordinator.turns import Turns
 from copier.backlog import Backlog
 from copier.copier import Copier
@@ -371,6 +371,39 @@ def _timeout_forgets_the_client() -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True, slots=True)
+class _ToldProducer(Producer):
+    """A producer of which one connection has been told that its transaction is aborted."""
+
+    told: tuple[int, int] = (-1, -1)
+    """The number of what would be the next transaction, and the connection."""
+
+
+def _told(producer: Producer, connection: int) -> Producer:
+    values = {each.name: getattr(producer, each.name) for each in fields(Producer)}
+    return _ToldProducer(**values, told=(producer.number, connection))
+
+
+def _whoever_was_told_begins_anew(producer: Producer, event: ev.Add) -> Any:
+    machine = coordinator.machine
+    if isinstance(producer, _ToldProducer) and producer.told == (producer.number, event.connection):
+        return machine._add(replace(producer, state=IdState.EMPTY), event)
+    after, effects = machine._add_after_abort(producer, event)
+    return (after if after is producer else _told(after, event.connection)), effects
+
+
+@contextmanager
+def _told_clients_may_begin() -> Iterator[None]:
+    machine = coordinator.machine
+    pair = (IdState.MUST_ABORT, EventKind.ADD)
+    after = machine.NEXT_STATES[pair] | {IdState.EMPTY}
+    with (
+        mock.patch.object(machine, "_RULES", {**machine._RULES, pair: _whoever_was_told_begins_anew}),
+        mock.patch.object(machine, "NEXT_STATES", {**machine.NEXT_STATES, pair: after}),
+    ):
+        yield
+
+
 # --- sinks ---
 
 
@@ -674,6 +707,11 @@ MUTATIONS: tuple[Mutation, ...] = (
         "doubt-forgotten",
         "a start does not finish what was being committed",
         _patched(coordinator.recovery, "in_doubt", lambda _: []),
+    ),
+    Mutation(
+        "told-client-begins-anew",
+        "a client that was told once of an abort may begin anew in the same epoch",
+        _told_clients_may_begin,
     ),
     Mutation(
         "recovery-not-copied",

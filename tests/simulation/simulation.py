@@ -64,7 +64,7 @@ class _Stuck(BaseException):
     """Time goes on, and nothing else."""
 
 
-class _Scheduler(trio.abc.Instrument):
+class Scheduler(trio.abc.Instrument):
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
@@ -76,7 +76,7 @@ def run(plan: Plan) -> Outcome:
     """Run the plan. Never raises for what the node does."""
     world = World(plan.seed)
     started = time.perf_counter()
-    with _deterministic(world):
+    with deterministic(world):
         try:
             trio.run(_run, world, plan, clock=world.clock)
         except (_Stuck, trio.TrioInternalError) as error:
@@ -106,7 +106,7 @@ def _verdict_on(error: BaseException) -> Violation:
 
 
 @contextmanager
-def _deterministic(world: World) -> Iterator[None]:
+def deterministic(world: World) -> Iterator[None]:
     """Seed all that is random, and keep the node from talking."""
     runner = trio._core._run  # type: ignore[attr-defined]
     structlog.configure(processors=[_drop], cache_logger_on_first_use=False)
@@ -132,7 +132,7 @@ async def _run(world: World, plan: Plan) -> None:
     logs = [LogId.of_topic(UUID(int=7), partition) for partition in range(plan.logs)]
     machine = Machine(world, plan, logs)
     history = History(world, logs)
-    trio.lowlevel.add_instrument(_Scheduler(machine))
+    trio.lowlevel.add_instrument(Scheduler(machine))
     trio.lowlevel.spawn_system_task(_watch, world)
     with machine.calls.installed(), machine.workers.installed(), world.finished:
         async with trio.open_nursery() as nursery:
