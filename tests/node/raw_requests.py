@@ -518,7 +518,7 @@ class _Course:
             ),
         )
         if isinstance(answer, dict):
-            self._ledger(producer_id, epoch).added.update(log.partition for log in logs)
+            self._ledger(producer_id, epoch).added.update(log.partition for log in logs if log in LOGS)
 
     async def _produce(self, step: Request, log: int, which: Which) -> None:
         client = self._clients[step.id]

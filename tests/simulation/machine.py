@@ -144,6 +144,7 @@ class Node:
     tail_kept: bool
     """The run before this one has left all that it had written."""
     offsets: CommittedOffsets | None = None
+    serves_since_s: float = field(default_factory=trio.current_time)
     connections: itertools.count[int] = field(default_factory=itertools.count)
     alive: bool = True
 
@@ -216,6 +217,8 @@ class Machine:
         self._make_offsets = make_offsets
         self.durable = Durable()
         self.node: Node | None = None
+        self.ended_by: dict[int, str] = {}
+        """How each start has ended so far: power cut, kill, stop, or refused."""
         self.came_up = trio.Event()
         """Set while a node serves."""
         self.workers = Workers(world, pause_probability=plan.pause_probability)
@@ -342,12 +345,14 @@ class Machine:
             if not world.crashed:
                 world.note("node", "cannot start: the disk refuses")
                 world.count("refused starts")
+                self.ended_by[self.durable.starts] = "refused"
         self._life = None
         self.calls.die_at_call = self._steps_left = None
         failpoints._armed = None
         if world.crashed:
             world.note("machine", self._died)
             world.count(self._kind)
+            self.ended_by[self.durable.starts] = self._kind
             image, env = self._after
             self.calls.restart(image)
             self.env = env
@@ -355,6 +360,8 @@ class Machine:
         else:
             self.calls.restart(self.calls.disk)
             self.env = self.env.after_end(self._rng_of_commits)
+        if death.down_s:
+            await trio.sleep(death.down_s)
 
     async def _live(
         self,
@@ -399,6 +406,7 @@ class Machine:
                 background.cancel_scope.cancel()
         if leaders.failure is None:
             last_run.end()
+        self.ended_by[durable.starts] = "stop"
         world.note("node", "stopped in good order")
         world.count("stops")
 

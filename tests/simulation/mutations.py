@@ -19,6 +19,7 @@ import trio
 import coordinator.housekeeping
 import coordinator.machine
 import coordinator.recovery
+import coordinator.restarting
 import coordinator.sinks.service
 import coordinator.sinks.sink
 import copier.apply
@@ -46,9 +47,10 @@ from datalog.interface import Mark
 from datalog.writer import LmdbWriter
 from fairlog.leaders import LocalLeaders
 from fairlog.participants import LocalParticipants
-from fairlog_types import JournalPosition, LogId
+from fairlog_types import JournalPosition, LeaderEpoch, LogId, TxId
 from journal import failpoints
 from journal.group_journal import GroupJournal
+from journal.group_records import ProducerRecord
 from journal.journal import Journal
 from journal.local_state import LocalState
 from journal.producer_window import ACCEPT, DuplicateOf
@@ -367,6 +369,63 @@ def _timeout_forgets_the_client() -> Iterator[None]:
     rules: Mapping[Any, Any] = {
         pair: _timeout_without_fence if rule is machine._end_by_force else rule for pair, rule in machine._RULES.items()
     }
+    with mock.patch.object(machine, "_RULES", rules):
+        yield
+
+
+def _resume_without_its_batches(self: LocalState, txid: TxId) -> LeaderEpoch | str:
+    transaction = self.open_transactions.get(txid)
+    if transaction is not None:
+        transaction.batches.clear()
+        transaction.records = 0
+    return _REAL_RESUME(self, txid)
+
+
+@contextmanager
+def _first_log_is_forgotten() -> Iterator[None]:
+    def resume(self: LocalParticipants, message: Any) -> Any:
+        leader = self._writer.led.get(message.logs[0])
+        if leader is not None:
+            with mock.patch.object(LocalState, "resume", _resume_without_its_batches):
+                leader.state.resume(message.txid)
+        return _REAL_RESUME_ALL(self, message)
+
+    with mock.patch.object(LocalParticipants, "resume", resume):
+        yield
+
+
+def _resume_with_half_its_batches(self: LocalState, txid: TxId) -> LeaderEpoch | str:
+    transaction = self.open_transactions.get(txid)
+    if transaction is not None and transaction.batches:
+        del transaction.batches[(len(transaction.batches) + 1) // 2 :]
+        transaction.records = sum(batch.record_count for batch in transaction.batches)
+    return _REAL_RESUME(self, txid)
+
+
+_REAL_RESUME = LocalState.resume
+_REAL_RESUME_ALL = LocalParticipants.resume
+
+
+def _aborts_what_was_open(producer: Producer, event: ev.Restarted) -> Any:
+    return _REAL_RESTARTED(producer, replace(event, goes_on=False))
+
+
+_REAL_RESTARTED = coordinator.machine._restarted
+
+
+def _end_by_force_without_its_record(producer: Producer, event: Any) -> Any:
+    after, effects = _REAL_END_BY_FORCE(producer, event)
+    kept = (it for it in effects if not (isinstance(it, ev.Append) and isinstance(it.record, ProducerRecord)))
+    return after, tuple(kept)
+
+
+_REAL_END_BY_FORCE = coordinator.machine._end_by_force
+
+
+@contextmanager
+def _rule_replaced(real: Any, new: Any) -> Iterator[None]:
+    machine = coordinator.machine
+    rules: Mapping[Any, Any] = {pair: new if rule is real else rule for pair, rule in machine._RULES.items()}
     with mock.patch.object(machine, "_RULES", rules):
         yield
 
@@ -707,6 +766,31 @@ MUTATIONS: tuple[Mutation, ...] = (
         "doubt-forgotten",
         "a start does not finish what was being committed",
         _patched(coordinator.recovery, "in_doubt", lambda _: []),
+    ),
+    Mutation(
+        "batch-forgotten-at-the-start",
+        "a start forgets what a transaction that goes on has written to the first of its logs",
+        _first_log_is_forgotten,
+    ),
+    Mutation(
+        "deadline-begins-anew",
+        "a transaction that goes on after a start has its whole time-out again",
+        _patched(coordinator.restarting, "open_before", lambda *_: 0),
+    ),
+    Mutation(
+        "fence-lost-at-the-start",
+        "the epoch that a time-out has bumped is not written down",
+        lambda: _rule_replaced(coordinator.machine._end_by_force, _end_by_force_without_its_record),
+    ),
+    Mutation(
+        "count-of-half-a-journal",
+        "what a transaction that goes on holds is counted over the first half of its batches",
+        _patched(LocalState, "resume", _resume_with_half_its_batches),
+    ),
+    Mutation(
+        "open-transaction-aborted-at-the-start",
+        "a start aborts what is open, though nothing is lost",
+        lambda: _rule_replaced(coordinator.machine._restarted, _aborts_what_was_open),
     ),
     Mutation(
         "told-client-begins-anew",

@@ -30,7 +30,8 @@ import coordinator.housekeeping
 from copier.reclaim import Reclaimer
 from fairlog_types import CorruptStorage, LogId, Offset
 from tests.simulation.beside import nobody_waits
-from tests.simulation.clients import Client, PlainProducer, Reader, TransactionalProducer
+from tests.simulation.clients import Client, PatientProducer, PlainProducer, Reader, TransactionalProducer
+from tests.simulation.deadlines import watch
 from tests.simulation.history import History
 from tests.simulation.machine import Machine, Node
 from tests.simulation.network import Network
@@ -148,6 +149,7 @@ async def _run(world: World, plan: Plan) -> None:
 
             nursery.start_soon(run_clients)
             nursery.start_soon(_disturb, machine, plan)
+            nursery.start_soon(watch, machine, history.deadlines)
             for death in plan.deaths:
                 await _run_once(machine, history, death, trio.Event())
             world.stopping.set()
@@ -169,6 +171,8 @@ def _clients(world: World, plan: Plan, network: Network, history: History) -> li
         clients.append(Driver(world, network, history, f"d{number}", checkpoint))
         if number < plan.second_drivers:
             clients.append(Driver(world, network, history, f"d{number}x", checkpoint))
+    for number in range(plan.patient):
+        clients.append(PatientProducer(world, network, history, f"w{number}", f"waits-{number}"))
     clients += [Reader(world, network, history, f"r{number}") for number in range(plan.readers)]
     return clients
 
@@ -179,6 +183,7 @@ async def _run_once(machine: Machine, history: History, death: Death, until: tri
         found = await node.read(dict.fromkeys(history.logs, Offset(0)))
         ends = history.view(f"start {node.number}", starts, found)
         history.settled(f"after start {node.number}", ends)
+        history.deadlines.after_start(node)
         history.fences(f"after start {node.number}", node.producers(history.logs) if node.tail_kept else None)
         if last:
             await nobody_waits(machine, node, history)
