@@ -47,7 +47,7 @@ from fairlog.transaction_modes import MARKERS, TransactionMode
 from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId
 from tests.clients.raw_client import batch, records_of
 from tests.node.runs import read_committed
-from tests.simulation.machine import Machine, Node
+from tests.simulation.machine import PATIENCE_S, Machine, Node
 from tests.simulation.plan import Death, Plan
 from tests.simulation.simulation import Scheduler, deterministic
 from tests.simulation.world import World
@@ -148,6 +148,16 @@ class End(Request):
 
 
 @dataclass(frozen=True, slots=True)
+class Together:
+    """EndTxn, and another request that does not wait for its answer."""
+
+    end: End
+    other: Add | Produce | AddOffsets | CommitOffsets
+    steps_later: int = 0
+    """So many checkpoints after EndTxn was sent."""
+
+
+@dataclass(frozen=True, slots=True)
 class Reconnect:
     """The client opens this connection anew: it is the latest one then."""
 
@@ -196,7 +206,7 @@ class DieLater:
     at_step: int
 
 
-Step = Request | Reconnect | AbortOpen | AbortByHand | Wait | Restart | DieLater
+Step = Request | Together | Reconnect | AbortOpen | AbortByHand | Wait | Restart | DieLater
 
 
 # ------------------------------------------------------------------------------------------------ the rule
@@ -461,7 +471,9 @@ class _Course:
             case CommitOffsets():
                 await self._commit_offsets(step)
             case End():
-                await self._end(step)
+                await self._note_end(step, await self._end(step))
+            case Together():
+                await self._send_together(step)
             case Reconnect():
                 self._clients[step.id].ordinals.pop(step.connection, None)
             case AbortOpen():
@@ -575,16 +587,32 @@ class _Course:
         elif answer is None:
             ledger.answers(item)
 
-    async def _end(self, step: End) -> None:
+    async def _send_together(self, step: Together) -> None:
+        """What the other request was answered for belongs to the transaction that is ended."""
+        answers: list[object] = []
+
+        async def end() -> None:
+            answers.append(await self._end(step.end))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end)
+            for _ in range(step.steps_later):
+                await trio.lowlevel.checkpoint()
+            await self._take(step.other)
+        await self._note_end(step.end, answers[0])
+
+    async def _end(self, step: End) -> Any:
         client = self._clients[step.id]
         producer_id, epoch = self._producer(client, step)
-        ledger = self._ledger(producer_id, epoch)
-        answer = await self._ask(
+        return await self._ask(
             f"{client.name} {'commits' if step.commit else 'aborts'} in epoch {epoch}",
             lambda node: node.coordinator.end(
                 client.name, producer_id, epoch, step.commit, self._ordinal(client, node, step.connection)
             ),
         )
+
+    async def _note_end(self, step: End, answer: object) -> None:
+        ledger = self._ledger(*self._producer(self._clients[step.id], step))
         if answer is _LOST:
             ledger.loses_end(step.commit)
         elif answer is None:
@@ -605,7 +633,13 @@ class _Course:
     # --- asking ---
 
     async def _ask(self, what: str, request: Callable[[Node], Awaitable[Any]]) -> Any:
-        """The answer, or LOST if the node dies meanwhile."""
+        """The answer, or LOST if the node dies meanwhile. Raises BrokenRule if neither comes."""
+        with trio.move_on_after(PATIENCE_S) as patience:
+            return await self._answer(what, request)
+        assert patience.cancelled_caught
+        raise BrokenRule(f"{what}: no answer in {PATIENCE_S:.0f} s")
+
+    async def _answer(self, what: str, request: Callable[[Node], Awaitable[Any]]) -> Any:
         while (node := self._machine.node) is None:
             await self._machine.came_up.wait()
         box: list[object] = []

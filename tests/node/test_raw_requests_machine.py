@@ -60,13 +60,19 @@ def mixed(*bags: tuple[int, Sequence[st.SearchStrategy[raw.Step]]]) -> st.Search
 def transactions(draw: st.DrawFn) -> list[raw.Step]:
     """Most requests are of one id on one connection, and the last one ends its transaction."""
     own = {"id": st.just(draw(ID)), "connection": st.just(draw(CONNECTION))}
+    end = st.builds(End, **own, commit=st.sampled_from((True, True, True, False)))
     others = (
         *requests(ID, CONNECTION),
         st.builds(End, ID, CONNECTION, commit=st.booleans()),
         st.builds(Init, ID, CONNECTION, named=st.booleans()),
     )
+    beside = st.one_of(
+        st.builds(raw.Add, **own, logs=st.tuples(LOG)),
+        st.builds(raw.Produce, **own, log=LOG),
+        st.builds(raw.CommitOffsets, **own),
+    )
     steps = draw(st.lists(mixed((5, requests(**own)), (2, DISTURBANCES), (1, others)), min_size=2, max_size=9))
-    return [*steps, draw(st.builds(End, **own, commit=st.sampled_from((True, True, True, False))))]
+    return [*steps, draw(end | st.builds(raw.Together, end, beside, st.integers(0, 30)))]
 
 
 @st.composite
