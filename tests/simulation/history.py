@@ -73,6 +73,9 @@ class Transaction:
     asked_in: int | None = None
     """The start of the node that was first asked to commit it."""
 
+    def __str__(self) -> str:
+        return self.name
+
 
 class History:
     """All clients' and readers' memory."""
