@@ -30,6 +30,15 @@ T = TypeVar("T")
 
 REPEATS = 6
 
+WITHOUT_A_TRACE = (
+    Refusal.UNKNOWN_PRODUCER_ID_MAPPING,
+    Refusal.FENCED,
+    Refusal.LATE,
+    Refusal.WRONG_STATE,
+    Refusal.CONCURRENT,
+)
+"""A request that is refused so has ended nothing."""
+
 
 class StartOver(Exception):
     """The producer does not know where it stands: it asks for a new epoch."""
@@ -183,9 +192,7 @@ class TransactionalProducer(Producer):
             self.producer_id, self.epoch = -1, -1  # as a new instance
         while not self.done:
             try:
-                answer = await self.ask(
-                    "init", init(self.transactional_id, self.timeout_ms, self.producer_id, self.epoch)
-                )
+                answer = await self.ask("init", self._ask_init)
             except Unanswered:
                 continue
             if isinstance(answer, Granted):
@@ -196,6 +203,15 @@ class TransactionalProducer(Producer):
             if answer is not Refusal.CONCURRENT:
                 self.producer_id, self.epoch = -1, -1
             await trio.sleep(0.05)
+
+    async def _ask_init(self, node: Node, connection: int) -> Granted | Refusal:
+        request = init(self.transactional_id, self.timeout_ms, self.producer_id, self.epoch)
+        with self.history.deadlines.ending(self.transactional_id) as ending:
+            answer = await request(node, connection)
+            ending.changed_nothing = answer in WITHOUT_A_TRACE
+        if isinstance(answer, Granted) and not self.world.crashed:
+            self.history.deadlines.granted(answer.producer_id, answer.epoch)
+        return answer
 
     async def _transaction(self) -> None:
         self._count += 1
@@ -231,11 +247,21 @@ class TransactionalProducer(Producer):
         producer_id, epoch = ProducerId(self.producer_id), ProducerEpoch(self.epoch)
 
         async def add(node: Node, connection: int) -> Mapping[LogId, Refusal | None] | Refusal:
+            if transaction.began_after_s is None:
+                transaction.began_after_s = trio.current_time()
             answer = await node.coordinator.add_logs(self.transactional_id, producer_id, epoch, tuple(logs), connection)
-            if not isinstance(answer, Refusal) and not self.world.crashed:
+            if self.world.crashed:
+                return answer
+            if not isinstance(answer, Refusal):
                 for log in logs:
                     if answer[log] is None:
                         self.history.has_begun(log, producer_id, epoch)
+                if any(why is None for why in answer.values()):
+                    transaction.began_in = transaction.began_in or node.number
+                    after_s, timeout_ms = transaction.began_after_s, self.timeout_ms
+                    self.history.deadlines.has_begun(node, self.transactional_id, after_s, timeout_ms)
+            elif answer is Refusal.FENCED:
+                self.history.deadlines.is_fenced(producer_id, epoch)
             return answer
 
         for _ in range(REPEATS):
@@ -268,22 +294,29 @@ class TransactionalProducer(Producer):
     async def _end(self, transaction: Transaction, *, commit: bool) -> None:
         producer_id, epoch = ProducerId(self.producer_id), ProducerEpoch(self.epoch)
         unanswered = False
+
+        async def end(node: Node, connection: int) -> Refusal | None:
+            transaction.asked_in = transaction.asked_in or node.number
+            with self.history.deadlines.ending(self.transactional_id) as ending:
+                answer = await node.coordinator.end(self.transactional_id, producer_id, epoch, commit, connection)
+                ending.changed_nothing = answer in WITHOUT_A_TRACE
+            if answer is Refusal.FENCED and not self.world.crashed:
+                self.history.deadlines.is_fenced(producer_id, epoch)
+            return answer
+
         for _ in range(REPEATS):
             if commit:
                 self.history.asks_commit(transaction)
             try:
-                answer = await self.ask(
-                    f"{transaction.name} {'commits' if commit else 'aborts'}",
-                    lambda node, connection: node.coordinator.end(
-                        self.transactional_id, producer_id, epoch, commit, connection
-                    ),
-                )
+                answer = await self.ask(f"{transaction.name} {'commits' if commit else 'aborts'}", end)
             except Unanswered:
                 unanswered = True
                 continue
             if answer is None:
                 transaction.committed = transaction.committed or commit
                 self.world.count("commits" if commit else "aborts")
+                if commit and self._went_on_over_a_kill(transaction):
+                    self.world.count("transactions that went on over a kill and committed")
                 self.network.machine.answered("committed" if commit else "aborted")
                 return
             if answer is Refusal.CONCURRENT and not unanswered:
@@ -295,6 +328,68 @@ class TransactionalProducer(Producer):
                 await self._give_up(transaction, must_abort=True)
             break
         raise StartOver
+
+    def _went_on_over_a_kill(self, transaction: Transaction) -> bool:
+        """Between its first request that was answered, and the first one that asked for its commit."""
+        began_in, asked_in = transaction.began_in, transaction.asked_in
+        assert asked_in is not None
+        ends = self.network.machine.ended_by
+        return began_in is not None and "kill" in [ends.get(start) for start in range(began_in, asked_in)]
+
+
+class PatientProducer(TransactionalProducer):
+    """What Flink's sink and franz-go do: it rests before it commits, and goes on after a refusal.
+
+    What was refused fails the records that it was for; the others are committed, on the connection on which it was
+    refused as on any other. So an abort by the broker must be refused to the end.
+    """
+
+    def __init__(self, world: World, network: Network, history: History, name: str, transactional_id: str) -> None:
+        super().__init__(world, network, history, name, transactional_id)
+        self.timeout_ms = self.rng.choice((300, 1000, 1000, 3000))
+
+    async def _transaction(self) -> None:
+        self._count += 1
+        name = f"{self.name}#{self._count}"
+        transaction = Transaction(name, self.transactional_id, (self.producer_id, self.epoch))
+        self.history.transactions.append(transaction)
+        for _ in range(self.rng.randint(1, 6)):
+            log = self.rng.choice(self.history.logs)
+            with suppress(RecordFailed):
+                await self._add(transaction, [log])
+                await self._produce(transaction, log)
+            await trio.sleep(self.rng.choice((0.0, 0.01, 0.1)) * self.rng.random())
+        if not transaction.batches:
+            raise StartOver
+        await trio.sleep(self.rng.choice((0.0, 0.05, 0.3, self.timeout_ms / 1000)) * self.rng.random())
+        if self.rng.random() < 0.5:
+            self._connection = None  # whoever commits is not who wrote
+        await self._end(transaction, commit=self.rng.random() < 0.9)
+
+    async def _produce(self, transaction: Transaction, log: LogId) -> None:
+        batch, data = self.new_batch(log, transaction)
+        answer = await self.send(batch, data, repeats=REPEATS)
+        if isinstance(answer, RefusedAppend):
+            if batch.refused:
+                _forget(transaction, batch)
+            await self._give_up(transaction, must_abort=answer is RefusedAppend.MUST_ABORT and batch.refused)
+
+    async def _give_up(self, transaction: Transaction, *, must_abort: bool) -> None:
+        if must_abort and not transaction.asked:
+            self.world.count("refusals after which a client goes on")
+            raise RecordFailed
+        await super()._give_up(transaction, must_abort=must_abort)
+
+
+def _forget(transaction: Transaction, batch: Batch) -> None:
+    """It is not part of the transaction."""
+    transaction.batches[batch.log].remove(batch)
+    if not transaction.batches[batch.log]:
+        del transaction.batches[batch.log]
+
+
+class RecordFailed(Exception):
+    """The client's record is refused; its transaction is not given up for that."""
 
 
 class NextTransaction(Exception):

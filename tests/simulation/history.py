@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from datalog.batch import parse_stored_header
 from fairlog_types import LogId, Offset, Placement
+from tests.simulation.deadlines import Deadlines
 from tests.simulation.world import World
 
 _BODY_FROM = 17
@@ -65,6 +66,15 @@ class Transaction:
     """It was sent after a newer instance had been granted a newer epoch."""
     batch: int | None = None
     """Of a group commit: which batch of its sink, whose name stands for the transactional id."""
+    began_after_s: float | None = None
+    """When its first request came to a node, by the run's clock."""
+    began_in: int | None = None
+    """The start of the node that answered its first request."""
+    asked_in: int | None = None
+    """The start of the node that was first asked to commit it."""
+
+    def __str__(self) -> str:
+        return self.name
 
 
 class History:
@@ -73,6 +83,7 @@ class History:
     def __init__(self, world: World, logs: Sequence[LogId]) -> None:
         self._world = world
         self.logs = logs
+        self.deadlines = Deadlines(world)
         self._sent: dict[bytes, Batch] = {}
         self.seen: dict[LogId, list[Batch]] = {log: [] for log in logs}
         self._ends: dict[LogId, list[int]] = {log: [] for log in logs}

@@ -33,7 +33,9 @@ from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
 from datalog.layout import LOGS, decode_log_record
 from fairlog.broker import Appended, DuplicateOf, RefusedAppend
+from fairlog.groups.committed import CommittedOffsets
 from fairlog.leaders import LocalLeaders
+from fairlog.transaction_modes import JOURNAL, TransactionMode
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, StorageFailure
 from journal import failpoints
 from journal.flush import Flusher
@@ -52,8 +54,12 @@ T = TypeVar("T")
 
 DATA = Path(ROOT) / "data"
 LOCAL, GROUP = DATA / "local", DATA / "group"
+SETTINGS = CoordinatorSettings(check_interval_ms=40, min_timeout_ms=80, max_timeout_ms=20_000)
 PATIENCE_S = 60.0
 """So long a request may take on a healthy node, by the virtual clock, before the run is judged to hang."""
+
+
+MakeOffsets = Callable[[LocalLeaders, LmdbDataLogs, Coordinator], CommittedOffsets]
 
 
 class EffectUnknown(Exception):
@@ -138,6 +144,8 @@ class Node:
     serving: trio.Nursery
     tail_kept: bool
     """The run before this one has left all that it had written."""
+    offsets: CommittedOffsets | None = None
+    serves_since_s: float = field(default_factory=trio.current_time)
     connections: itertools.count[int] = field(default_factory=itertools.count)
     alive: bool = True
 
@@ -191,12 +199,27 @@ class Node:
 class Machine:
     """Runs nodes one after the other on one disk."""
 
-    def __init__(self, world: World, plan: Plan, logs: Sequence[LogId]) -> None:
+    def __init__(
+        self,
+        world: World,
+        plan: Plan,
+        logs: Sequence[LogId],
+        *,
+        mode: TransactionMode = JOURNAL,
+        settings: CoordinatorSettings = SETTINGS,
+        make_offsets: MakeOffsets | None = None,
+    ) -> None:
+        """`logs` are of `mode`; with `make_offsets`, each node has committed offsets as well."""
         self.world = world
         self.plan = plan
         self.logs = logs
+        self._mode = mode
+        self._settings = settings
+        self._make_offsets = make_offsets
         self.durable = Durable()
         self.node: Node | None = None
+        self.ended_by: dict[int, str] = {}
+        """How each start has ended so far: power cut, kill, stop, or refused."""
         self.came_up = trio.Event()
         """Set while a node serves."""
         self.workers = Workers(world, pause_probability=plan.pause_probability)
@@ -264,6 +287,13 @@ class Machine:
         self.calls.die_at_call = death.at_call
         self._steps_left, self._where = death.at_step, f"at step {death.at_step}"
 
+    def die(self, kind: str) -> None:
+        """Now, if a node runs: `kind` is a power cut or a kill."""
+        if self._life is not None:
+            self._kind = kind
+            with suppress(Crashed):
+                self._crash("at a request")
+
     def dies_at(self, point: str, steps_later: int) -> bool:
         """The point at which it is to die is reached; False if some steps are left."""
         if steps_later:
@@ -316,12 +346,14 @@ class Machine:
             if not world.crashed:
                 world.note("node", "cannot start: the disk refuses")
                 world.count("refused starts")
+                self.ended_by[self.durable.starts] = "refused"
         self._life = None
         self.calls.die_at_call = self._steps_left = None
         failpoints._armed = None
         if world.crashed:
             world.note("machine", self._died)
             world.count(self._kind)
+            self.ended_by[self.durable.starts] = self._kind
             image, env = self._after
             self.calls.restart(image)
             self.env = env
@@ -329,6 +361,8 @@ class Machine:
         else:
             self.calls.restart(self.calls.disk)
             self.env = self.env.after_end(self._rng_of_commits)
+        if death.down_s:
+            await trio.sleep(death.down_s)
 
     async def _live(
         self,
@@ -339,7 +373,10 @@ class Machine:
     ) -> None:
         world, durable = self.world, self.durable
         async with self._open(machine) as (leaders, coordinator, data_logs, last_run):
-            await leaders.lead(self.logs)
+            await leaders.lead(self.logs, self._mode)
+            offsets = None if self._make_offsets is None else self._make_offsets(leaders, data_logs, coordinator)
+            if offsets is not None:
+                await leaders.lead(offsets.logs())
             await coordinator.recover(tail_kept=last_run.tail_kept)
             leaders.finish_recovery()
             async with trio.open_nursery(strict_exception_groups=True) as background:
@@ -347,8 +384,10 @@ class Machine:
                 background.start_soon(coordinator.run)
                 await leaders.drain()
                 last_run.begin()
+                if offsets is not None:
+                    await offsets.load()
                 async with self._serving(), trio.open_nursery(strict_exception_groups=True) as serving:
-                    node = Node(durable.starts, leaders, coordinator, data_logs, serving, last_run.tail_kept)
+                    node = Node(durable.starts, leaders, coordinator, data_logs, serving, last_run.tail_kept, offsets)
                     world.count("recoveries")
                     world.note("node", f"start {durable.starts} serves, tail kept: {last_run.tail_kept}")
                     await after_recovery(node)
@@ -368,6 +407,7 @@ class Machine:
                 background.cancel_scope.cancel()
         if leaders.failure is None:
             last_run.end()
+        self.ended_by[durable.starts] = "stop"
         world.note("node", "stopped in good order")
         world.count("stops")
 
@@ -427,7 +467,7 @@ class Machine:
                 journals=[GroupJournal(journal) for journal in opened],
                 participants=leaders.participants,
                 producer_ids=ProducerIds(durable),
-                settings=CoordinatorSettings(check_interval_ms=40, min_timeout_ms=80, max_timeout_ms=20_000),
+                settings=self._settings,
                 now_ms=self.now_ms,
                 on_failure=leaders.refuse_writes,
             )

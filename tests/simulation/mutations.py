@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 from unittest import mock
 from weakref import WeakKeyDictionary
@@ -19,6 +19,7 @@ import trio
 import coordinator.housekeeping
 import coordinator.machine
 import coordinator.recovery
+import coordinator.restarting
 import coordinator.sinks.service
 import coordinator.sinks.sink
 import copier.apply
@@ -31,11 +32,11 @@ import journal.segment_file
 from coordinator import events as ev
 from coordinator.answers import Refusal
 from coordinator.messages import Applied, Prepared
-from coordinator.producer import Outcome
+from coordinator.producer import Outcome, Producer
 from coordinator.service import Coordinator
 from coordinator.sinks.committing import Committing
 from coordinator.sinks.sink import Sink
-from coordinator.states import IdState
+from coordinator.states import EventKind, IdState
 from coordinator.turns import Turns
 from copier.backlog import Backlog
 from copier.copier import Copier
@@ -46,9 +47,10 @@ from datalog.interface import Mark
 from datalog.writer import LmdbWriter
 from fairlog.leaders import LocalLeaders
 from fairlog.participants import LocalParticipants
-from fairlog_types import JournalPosition, LogId
+from fairlog_types import JournalPosition, LeaderEpoch, LogId, TxId
 from journal import failpoints
 from journal.group_journal import GroupJournal
+from journal.group_records import ProducerRecord
 from journal.journal import Journal
 from journal.local_state import LocalState
 from journal.producer_window import ACCEPT, DuplicateOf
@@ -371,6 +373,96 @@ def _timeout_forgets_the_client() -> Iterator[None]:
         yield
 
 
+def _resume_without_its_batches(self: LocalState, txid: TxId) -> LeaderEpoch | str:
+    transaction = self.open_transactions.get(txid)
+    if transaction is not None:
+        transaction.batches.clear()
+        transaction.records = 0
+    return _REAL_RESUME(self, txid)
+
+
+@contextmanager
+def _first_log_is_forgotten() -> Iterator[None]:
+    def resume(self: LocalParticipants, message: Any) -> Any:
+        leader = self._writer.led.get(message.logs[0])
+        if leader is not None:
+            with mock.patch.object(LocalState, "resume", _resume_without_its_batches):
+                leader.state.resume(message.txid)
+        return _REAL_RESUME_ALL(self, message)
+
+    with mock.patch.object(LocalParticipants, "resume", resume):
+        yield
+
+
+def _resume_with_half_its_batches(self: LocalState, txid: TxId) -> LeaderEpoch | str:
+    transaction = self.open_transactions.get(txid)
+    if transaction is not None and transaction.batches:
+        del transaction.batches[(len(transaction.batches) + 1) // 2 :]
+        transaction.records = sum(batch.record_count for batch in transaction.batches)
+    return _REAL_RESUME(self, txid)
+
+
+_REAL_RESUME = LocalState.resume
+_REAL_RESUME_ALL = LocalParticipants.resume
+
+
+def _aborts_what_was_open(producer: Producer, event: ev.Restarted) -> Any:
+    return _REAL_RESTARTED(producer, replace(event, goes_on=False))
+
+
+_REAL_RESTARTED = coordinator.machine._restarted
+
+
+def _end_by_force_without_its_record(producer: Producer, event: Any) -> Any:
+    after, effects = _REAL_END_BY_FORCE(producer, event)
+    kept = (it for it in effects if not (isinstance(it, ev.Append) and isinstance(it.record, ProducerRecord)))
+    return after, tuple(kept)
+
+
+_REAL_END_BY_FORCE = coordinator.machine._end_by_force
+
+
+@contextmanager
+def _rule_replaced(real: Any, new: Any) -> Iterator[None]:
+    machine = coordinator.machine
+    rules: Mapping[Any, Any] = {pair: new if rule is real else rule for pair, rule in machine._RULES.items()}
+    with mock.patch.object(machine, "_RULES", rules):
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class _ToldProducer(Producer):
+    """A producer of which one connection has been told that its transaction is aborted."""
+
+    told: tuple[int, int] = (-1, -1)
+    """The number of what would be the next transaction, and the connection."""
+
+
+def _told(producer: Producer, connection: int) -> Producer:
+    values = {each.name: getattr(producer, each.name) for each in fields(Producer)}
+    return _ToldProducer(**values, told=(producer.number, connection))
+
+
+def _whoever_was_told_begins_anew(producer: Producer, event: ev.Add) -> Any:
+    machine = coordinator.machine
+    if isinstance(producer, _ToldProducer) and producer.told == (producer.number, event.connection):
+        return machine._add(replace(producer, state=IdState.EMPTY), event)
+    after, effects = machine._add_after_abort(producer, event)
+    return (after if after is producer else _told(after, event.connection)), effects
+
+
+@contextmanager
+def _told_clients_may_begin() -> Iterator[None]:
+    machine = coordinator.machine
+    pair = (IdState.MUST_ABORT, EventKind.ADD)
+    after = machine.NEXT_STATES[pair] | {IdState.EMPTY}
+    with (
+        mock.patch.object(machine, "_RULES", {**machine._RULES, pair: _whoever_was_told_begins_anew}),
+        mock.patch.object(machine, "NEXT_STATES", {**machine.NEXT_STATES, pair: after}),
+    ):
+        yield
+
+
 # --- sinks ---
 
 
@@ -674,6 +766,36 @@ MUTATIONS: tuple[Mutation, ...] = (
         "doubt-forgotten",
         "a start does not finish what was being committed",
         _patched(coordinator.recovery, "in_doubt", lambda _: []),
+    ),
+    Mutation(
+        "batch-forgotten-at-the-start",
+        "a start forgets what a transaction that goes on has written to the first of its logs",
+        _first_log_is_forgotten,
+    ),
+    Mutation(
+        "deadline-begins-anew",
+        "a transaction that goes on after a start has its whole time-out again",
+        _patched(coordinator.restarting, "open_before", lambda *_: 0),
+    ),
+    Mutation(
+        "fence-lost-at-the-start",
+        "the epoch that a time-out has bumped is not written down",
+        lambda: _rule_replaced(coordinator.machine._end_by_force, _end_by_force_without_its_record),
+    ),
+    Mutation(
+        "count-of-half-a-journal",
+        "what a transaction that goes on holds is counted over the first half of its batches",
+        _patched(LocalState, "resume", _resume_with_half_its_batches),
+    ),
+    Mutation(
+        "open-transaction-aborted-at-the-start",
+        "a start aborts what is open, though nothing is lost",
+        lambda: _rule_replaced(coordinator.machine._restarted, _aborts_what_was_open),
+    ),
+    Mutation(
+        "told-client-begins-anew",
+        "a client that was told once of an abort may begin anew in the same epoch",
+        _told_clients_may_begin,
     ),
     Mutation(
         "recovery-not-copied",

@@ -38,6 +38,8 @@ class Death:
     nth: int = 1
     steps_later: int = 0
     """So many steps of the event loop behind the point."""
+    down_s: float = 0.0
+    """Until the next start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Plan:
     """So many of these queries run twice."""
     commit_error: float = 0.0
     """Of each part of a commit of the data logs."""
+    patient: int = 0
+    """Transactional producers that rest before they commit, and go on after a refusal."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -88,6 +92,7 @@ def draw(seed: str, *, faults: bool = True) -> Plan:
     # From streams of their own: what seeds meant before there were sinks, they mean still, where there are none.
     of_sinks = Random(f"{seed}/sinks")
     of_commits = Random(f"{seed}/commits")
+    of_patient = Random(f"{seed}/patient")
     sinks = of_sinks.choice((0, 0, 1, 2))
     transactional = rng.randint(1, 4)
     failing = rng.random() < 0.25
@@ -116,6 +121,10 @@ def draw(seed: str, *, faults: bool = True) -> Plan:
     if sinks:
         deaths = tuple(_moved_to_a_batch(death, of_sinks) for death in plan.deaths)
         plan = replace(plan, deaths=deaths, slow_sync_s=of_sinks.choice((plan.slow_sync_s, 0.05)))
+    patient = of_patient.choice((0, 1, 2))
+    if patient:
+        deaths = tuple(replace(death, down_s=_draw_down_s(of_patient)) for death in plan.deaths)
+        plan = replace(plan, patient=patient, deaths=deaths)
     if faults:
         return plan
     return replace(
@@ -128,6 +137,10 @@ def draw(seed: str, *, faults: bool = True) -> Plan:
         disk_full=0.0,
         commit_error=0.0,
     )
+
+
+def _draw_down_s(rng: Random) -> float:
+    return rng.choice((0.0, 0.0, 0.05, 1.0)) * rng.random()
 
 
 def _moved_to_a_batch(death: Death, rng: Random) -> Death:

@@ -45,14 +45,16 @@ def shrink(failed: Outcome, *, runs_max: int = RUNS_MAX) -> Outcome:
 def _size(outcome: Outcome) -> tuple[int, int]:
     """Of two runs the one with the shorter transcript is the smaller one."""
     plan = outcome.plan
-    clients = plan.transactional + plan.rivals + plan.plain + plan.readers + plan.sinks + plan.second_drivers
+    clients = (
+        plan.transactional + plan.rivals + plan.plain + plan.readers + plan.sinks + plan.second_drivers + plan.patient
+    )
     return len(outcome.transcript), clients + len(plan.deaths)
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
     for index in range(len(plan.deaths)):
         yield replace(plan, deaths=plan.deaths[:index] + plan.deaths[index + 1 :])
-    for field in ("transactional", "rivals", "plain", "readers", "sinks", "second_drivers", "logs"):
+    for field in ("transactional", "rivals", "plain", "readers", "sinks", "second_drivers", "patient", "logs"):
         value = getattr(plan, field)
         least = 1 if field == "logs" else 0
         for fewer in {least, value - 1}:

@@ -30,7 +30,8 @@ import coordinator.housekeeping
 from copier.reclaim import Reclaimer
 from fairlog_types import CorruptStorage, LogId, Offset
 from tests.simulation.beside import nobody_waits
-from tests.simulation.clients import Client, PlainProducer, Reader, TransactionalProducer
+from tests.simulation.clients import Client, PatientProducer, PlainProducer, Reader, TransactionalProducer
+from tests.simulation.deadlines import watch
 from tests.simulation.history import History
 from tests.simulation.machine import Machine, Node
 from tests.simulation.network import Network
@@ -64,7 +65,7 @@ class _Stuck(BaseException):
     """Time goes on, and nothing else."""
 
 
-class _Scheduler(trio.abc.Instrument):
+class Scheduler(trio.abc.Instrument):
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
@@ -76,7 +77,7 @@ def run(plan: Plan) -> Outcome:
     """Run the plan. Never raises for what the node does."""
     world = World(plan.seed)
     started = time.perf_counter()
-    with _deterministic(world):
+    with deterministic(world):
         try:
             trio.run(_run, world, plan, clock=world.clock)
         except (_Stuck, trio.TrioInternalError) as error:
@@ -106,7 +107,7 @@ def _verdict_on(error: BaseException) -> Violation:
 
 
 @contextmanager
-def _deterministic(world: World) -> Iterator[None]:
+def deterministic(world: World) -> Iterator[None]:
     """Seed all that is random, and keep the node from talking."""
     runner = trio._core._run  # type: ignore[attr-defined]
     structlog.configure(processors=[_drop], cache_logger_on_first_use=False)
@@ -132,7 +133,7 @@ async def _run(world: World, plan: Plan) -> None:
     logs = [LogId.of_topic(UUID(int=7), partition) for partition in range(plan.logs)]
     machine = Machine(world, plan, logs)
     history = History(world, logs)
-    trio.lowlevel.add_instrument(_Scheduler(machine))
+    trio.lowlevel.add_instrument(Scheduler(machine))
     trio.lowlevel.spawn_system_task(_watch, world)
     with machine.calls.installed(), machine.workers.installed(), world.finished:
         async with trio.open_nursery() as nursery:
@@ -148,6 +149,7 @@ async def _run(world: World, plan: Plan) -> None:
 
             nursery.start_soon(run_clients)
             nursery.start_soon(_disturb, machine, plan)
+            nursery.start_soon(watch, machine, history.deadlines)
             for death in plan.deaths:
                 await _run_once(machine, history, death, trio.Event())
             world.stopping.set()
@@ -169,6 +171,8 @@ def _clients(world: World, plan: Plan, network: Network, history: History) -> li
         clients.append(Driver(world, network, history, f"d{number}", checkpoint))
         if number < plan.second_drivers:
             clients.append(Driver(world, network, history, f"d{number}x", checkpoint))
+    for number in range(plan.patient):
+        clients.append(PatientProducer(world, network, history, f"w{number}", f"waits-{number}"))
     clients += [Reader(world, network, history, f"r{number}") for number in range(plan.readers)]
     return clients
 
@@ -179,6 +183,7 @@ async def _run_once(machine: Machine, history: History, death: Death, until: tri
         found = await node.read(dict.fromkeys(history.logs, Offset(0)))
         ends = history.view(f"start {node.number}", starts, found)
         history.settled(f"after start {node.number}", ends)
+        history.deadlines.after_start(node)
         history.fences(f"after start {node.number}", node.producers(history.logs) if node.tail_kept else None)
         if last:
             await nobody_waits(machine, node, history)

@@ -55,6 +55,9 @@ def test_simulation_of_fixed_seeds_finds_nothing() -> None:
     assert status == 0, output
     crashes = re.findall(r"([\d,]+) (?:power cut|kill)\b", output)
     assert len(crashes) == 2, output
+    went_on = re.search(r"(\d+) transactions that went on over a kill and committed", output)
+    assert went_on is not None, output
+    assert int(went_on[1]) >= 10, output
 
 
 @pytest.mark.slow
@@ -107,6 +110,25 @@ def test_simulation_finds_a_planted_bug_and_makes_it_small(name: str) -> None:
     assert again == 1, told
     end = next(at for at, line in enumerate(transcript) if "VIOLATION" in line) + 1
     assert told.splitlines()[:end] == transcript[:end]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "verdict"),
+    [
+        ("batch-forgotten-at-the-start", "not behind what stands before it|is missing|sees a part"),
+        ("deadline-begins-anew", "is open for .* too long"),
+        ("fence-lost-at-the-start", "was fenced, and is not now"),
+        ("count-of-half-a-journal", "not behind what stands before it|is missing|sees a part"),
+        ("open-transaction-aborted-at-the-start", "is open, but its id is MUST_ABORT"),
+        ("told-client-begins-anew", "not behind what stands before it|is missing|sees a part"),
+    ],
+)
+def test_simulation_finds_a_planted_bug_of_transactions_that_go_on(name: str, verdict: str) -> None:
+    """What a start must know of a transaction that is open; and that one which it does not know is not committed."""
+    status, output = simulate("--mutation", name, "--runs", "60", "--seed", "planted", "--shrink-runs", "0")
+    assert status == 1, output
+    assert re.search(verdict, output.splitlines()[0]), output
 
 
 @pytest.mark.slow
