@@ -92,6 +92,14 @@ class TxId(NamedTuple):
         return f"{self.producer_id}.{self.epoch}.{self.number}"
 
 
+class EndedEpoch(NamedTuple):
+    """A producer epoch that had one transaction, whose end granted the next epoch (KIP-890)."""
+
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+    committed: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where a transaction's records are in one log: `count` records from `base_offset`.

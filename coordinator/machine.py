@@ -38,8 +38,17 @@ from coordinator.id_records import prepare_abort_record, prepare_commit_record, 
 from coordinator.messages import Begin, DiscardTransaction, Prepare
 from coordinator.producer import NO_CONNECTION, Decided, OpenTransaction, Outcome, Producer
 from coordinator.states import NEXT_STATES, EventKind, IdState
-from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogId, Placement, ProducerEpoch, ProducerId, TxId
-from journal.group_records import AbortedRecord, BeginRecord, CommittedRecord, EndedEpoch, ExpiredRecord
+from fairlog_types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    EndedEpoch,
+    LogId,
+    Placement,
+    ProducerEpoch,
+    ProducerId,
+    TxId,
+)
+from journal.group_records import AbortedRecord, BeginRecord, CommittedRecord, ExpiredRecord
 
 EPOCH_MAX = 32_767
 """int16. The last one is never granted: it is kept to fence the one before (as in Kafka)."""

@@ -16,13 +16,13 @@ from coordinator.states import IdState
 from fairlog_types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    EndedEpoch,
     LeaderEpoch,
     LogId,
     ProducerEpoch,
     ProducerId,
     TxId,
 )
-from journal.group_records import EndedEpoch
 
 NO_CONNECTION = -1
 """Smaller than any connection's ordinal."""

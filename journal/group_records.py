@@ -21,6 +21,7 @@ import cbor2
 
 from fairlog_types import (
     CorruptStorage,
+    EndedEpoch,
     LeaderEpoch,
     LogId,
     LogKind,
@@ -59,14 +60,6 @@ class Expectation(NamedTuple):
 
     leader_epoch: LeaderEpoch
     records: int
-
-
-class EndedEpoch(NamedTuple):
-    """A producer epoch that had one transaction, whose end granted the next epoch (KIP-890)."""
-
-    producer_id: ProducerId
-    epoch: ProducerEpoch
-    committed: bool
 
 
 @dataclass(frozen=True, slots=True)

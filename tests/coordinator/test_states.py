@@ -13,8 +13,16 @@ from coordinator.messages import Expected
 from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
 from coordinator.settings import CoordinatorSettings
 from coordinator.states import NEXT_STATES, TABLE, EventKind, IdState, diagram, matrix
-from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LeaderEpoch, LogId, ProducerEpoch, ProducerId, TxId
-from journal.group_records import EndedEpoch
+from fairlog_types import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    EndedEpoch,
+    LeaderEpoch,
+    LogId,
+    ProducerEpoch,
+    ProducerId,
+    TxId,
+)
 
 LOG = LogId("t", "ab" * 16, 0)
 PID, EPOCH = ProducerId(7), ProducerEpoch(3)

@@ -13,6 +13,7 @@ from uuid import UUID
 from fairlog_types import (
     NO_APPLY_NUMBER,
     ApplyNumber,
+    EndedEpoch,
     JournalPosition,
     LeaderEpoch,
     LogId,
@@ -29,7 +30,6 @@ from journal.group_records import (
     BeginRecord,
     CommittedPart,
     CommittedRecord,
-    EndedEpoch,
     Expectation,
     ExpiredRecord,
     GroupAbortedRecord,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fairlog_types import (
     CorruptStorage,
+    EndedEpoch,
     JournalPosition,
     LeaderEpoch,
     LogId,
@@ -38,7 +39,6 @@ from journal.group_records import (
     BeginRecord,
     CommittedPart,
     CommittedRecord,
-    EndedEpoch,
     Expectation,
     ExpiredRecord,
     GroupAbortedRecord,

@@ -44,7 +44,7 @@ from fairlog.groups.offset_values import NewOffset, Sender, TransactionalProduce
 from fairlog.leaders import LocalLeaders
 from fairlog.offset_leaders import OffsetLeaders
 from fairlog.transaction_modes import MARKERS, TransactionMode
-from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId
+from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, TxId
 from tests.clients.raw_client import batch, records_of
 from tests.node.runs import read_committed
 from tests.simulation.machine import PATIENCE_S, Machine, Node
@@ -173,8 +173,8 @@ class AbortOpen:
 
 
 @dataclass(frozen=True, slots=True)
-class AbortByHand:
-    """An administrator writes an abort marker into one log (WriteTxnMarkers)."""
+class AbortByMarker:
+    """An administrator sends an abort marker for one log (WriteTxnMarkers)."""
 
     id: int
     log: int
@@ -206,7 +206,7 @@ class DieLater:
     at_step: int
 
 
-Step = Request | Together | Reconnect | AbortOpen | AbortByHand | Wait | Restart | DieLater
+Step = Request | Together | Reconnect | AbortOpen | AbortByMarker | Wait | Restart | DieLater
 
 
 # ------------------------------------------------------------------------------------------------ the rule
@@ -479,8 +479,8 @@ class _Course:
             case AbortOpen():
                 name = self._clients[step.id].name
                 await self._ask(f"operator aborts {name}", lambda node: node.coordinator.abort_open(name))
-            case AbortByHand():
-                await self._abort_by_hand(step)
+            case AbortByMarker():
+                await self._abort_by_marker(step)
             case Wait():
                 await trio.sleep(LONG_S if step.long else SHORT_S)
             case Restart():
@@ -620,15 +620,19 @@ class _Course:
             ledger.ends(step.commit)
             await self._look()
 
-    async def _abort_by_hand(self, step: AbortByHand) -> None:
+    async def _abort_by_marker(self, step: AbortByMarker) -> None:
         if self._mode is not MARKERS:
             return
         client = self._clients[step.id]
         producer_id, epoch = self._producer(client, Request(step.id))
-        await self._ask(
-            f"an administrator aborts {client.name} in {step.log}",
-            lambda node: node.leaders.abort_by_hand(LOGS[step.log], producer_id, epoch, node.number),
-        )
+
+        async def abort(node: Node) -> None:
+            """What the handler of WriteTxnMarkers does."""
+            found = node.leaders.open_for_abort(LOGS[step.log], producer_id, epoch, node.number)
+            if isinstance(found, TxId):
+                await node.coordinator.abort_by_marker(found)
+
+        await self._ask(f"an administrator aborts {client.name} in {step.log}", abort)
 
     # --- asking ---
 

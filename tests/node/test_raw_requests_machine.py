@@ -33,6 +33,7 @@ DISTURBANCES = (
     *[st.just(Wait(long=True))] * 2,
     st.just(Wait(long=False)),
     st.builds(raw.AbortOpen, ID),
+    st.builds(raw.AbortByMarker, ID, LOG),
     st.builds(raw.Reconnect, ID, CONNECTION),
     st.builds(raw.DieLater, st.sampled_from(("kill", "power cut")), st.integers(1, 60)),
 )
@@ -158,11 +159,10 @@ def test_raw_requests_over_a_restart_go_on_with_the_transaction(
     assert (counts["commits"], counts.get("refusals", 0)) == (1, 0)
 
 
-@pytest.mark.xfail(strict=True, raises=BrokenRule, reason="a restart forgets which part was aborted by hand")
-def test_raw_requests_after_an_abort_by_hand_and_a_restart_commit_nothing() -> None:
+def test_raw_requests_after_an_abort_marker_and_a_restart_commit_nothing() -> None:
     """An administrator has ended the transaction in one log: it can be committed nowhere, in a later run neither."""
     carry_out(
-        [Write(0, log=0), Write(0, log=1), raw.AbortByHand(0, 0), Restart("kill"), End(0)],
+        [Write(0, log=0), Write(0, log=1), raw.AbortByMarker(0, 0), Restart("kill"), End(0)],
         mode=MARKERS,
         fence_on_timeout=True,
     )
