@@ -1,4 +1,4 @@
-"""Nodes for engines, in each of the two modes of transactions."""
+"""Nodes for engines, in each of the two modes of transactions, and the job of Flink's tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 from scripts.node_process import NodeProcess
 from tests.clients.modes import Mode
+from tests.engines.flink_job import Job
+from tests.engines.jvm import FLINK
 
 ENVIRONMENT = {
     "FAIRLOG_TRANSACTIONS_CHECK_INTERVAL_MS": "100",
@@ -48,3 +50,18 @@ def fresh_node(tmp_path: Path, mode: Mode) -> Iterator[Callable[..., NodeProcess
     yield make
     for each in nodes:
         each.stop()
+
+
+@pytest.fixture
+def make_job(tmp_path: Path) -> Iterator[Callable[[str, str], Job]]:
+    """A factory of jobs: `make_job(address, topic)`. They are killed at the end."""
+    FLINK.require()
+    made: list[Job] = []
+
+    def make(address: str, topic: str) -> Job:
+        made.append(Job(address, topic, tmp_path))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.kill()
