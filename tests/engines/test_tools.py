@@ -27,7 +27,11 @@ MAIN = {
     "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "kafka-groups": "org.apache.kafka.tools.GroupsCommand",
+    "kafka-leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
     "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
     "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
@@ -220,3 +224,36 @@ def test_kafka_cluster_and_api_versions_know_the_node(node: NodeProcess, tool: T
     assert versions[0].startswith(f"{node.address} (id: 1 ")
     assert any("Produce(0)" in line for line in versions)
     assert not any("UNSUPPORTED" in line for line in versions if "Produce(0)" in line or "Fetch(1)" in line)
+
+
+def test_kafka_log_dirs_tells_what_partitions_take(node: NodeProcess, tool: Tool) -> None:
+    """The node's directory, with the partitions of the topic; what was written to takes room."""
+    topics.make(node.address, "weighed", 2)
+    topics.fill_partition(node.address, "weighed", 1, [("k", "v" * 1000)])
+    [answer] = [line for line in tool("kafka-log-dirs", "--describe", "--topic-list", "weighed") if line[:1] == "{"]
+    [directory] = json.loads(answer)["brokers"][0]["logDirs"]
+    assert directory["error"] is None
+    assert directory["logDir"] == str(node.data_dir)
+    sizes = {each["partition"]: each["size"] for each in directory["partitions"]}
+    assert set(sizes) == {"weighed-0", "weighed-1"}
+    assert sizes["weighed-1"] > 1000
+
+
+def test_tools_of_a_cluster_find_one_node_that_has_everything(node: NodeProcess, tool: Tool, tmp_path: Path) -> None:
+    """The quorum is the node; an election and a reassignment change nothing, and say that they are done."""
+    topics.make(node.address, "led")
+    status = dict(line.split(":", 1) for line in tool("kafka-metadata-quorum", "describe", "--status"))
+    assert (status["LeaderId"].strip(), status["MaxFollowerLag"].strip()) == ("1", "0")
+    tool("kafka-leader-election", "--election-type", "preferred", "--topic", "led", "--partition", "0")
+    wanted = tmp_path / "reassignment.json"
+    wanted.write_text(
+        json.dumps({"version": 1, "partitions": [{"topic": "led", "partition": 0, "replicas": [1]}]}), "utf-8"
+    )
+    tool("kafka-reassign-partitions", "--reassignment-json-file", str(wanted), "--execute")
+    assert "Reassignment of partition led-0 is completed." in tool(
+        "kafka-reassign-partitions", "--reassignment-json-file", str(wanted), "--verify"
+    )
+    assert tool("kafka-reassign-partitions", "--list") == ["No partition reassignments found."]
+    assert "\tTopic: led\tPartition: 0\tLeader: 1\tReplicas: 1\tIsr: 1" in "".join(
+        tool("kafka-topics", "--describe", "--topic", "led")
+    )
