@@ -115,9 +115,9 @@ def test_mirror_both_ways_under_kills_carries_each_record_once(
         assert records(west.address, "east.back", mode) == records(east.address, "back", mode)
 
 
-def carry_group(west: NodeProcess, east: NodeProcess, directory: Path) -> None:
+def carry_group(west: NodeProcess, east: NodeProcess, directory: Path, **config: str) -> None:
     """What a group has read here it has read there: its offsets come to be those after the last mirrored records."""
-    topics.make(west.address, "forth", PARTITIONS)
+    topics.make(west.address, "forth", PARTITIONS, **config)
     command = mirror_maker(directory, west.address, east.address)
     with Workers([command], directory / "mirror.log") as workers:
         fill(west.address, "forth", 0, 1000)
@@ -137,3 +137,8 @@ def test_mirror_syncs_groups_in_marker_mode(fresh_node: Callable[..., NodeProces
     """Offsets are translated by those in delivery reports, which marker mode has."""
     west, east = (fresh_node(FAIRLOG_TOPICS_TRANSACTIONS=Mode.MARKERS.value) for _ in range(2))
     carry_group(west, east, tmp_path)
+
+
+def test_mirror_syncs_groups_with_lowest_offsets(fresh_node: Callable[..., NodeProcess], tmp_path: Path) -> None:
+    """In journal mode as well, if delivery reports have the lowest offset; the mirrored topic has the config, too."""
+    carry_group(fresh_node(), fresh_node(), tmp_path, **{"fairlog.transactional.offsets": "lowest"})

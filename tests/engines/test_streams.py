@@ -20,6 +20,7 @@ from tests.engines.programs import Workers
 PARTITIONS = 2
 COUNT = 8000
 KEYS = 50
+TRANSACTIONAL_OFFSETS = "fairlog.transactional.offsets"
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +41,8 @@ def fill(address: str, keys: list[str]) -> None:
         )
 
 
-def application(node: NodeProcess, directory: Path) -> list[str]:
-    return STREAMS.command("CountWords", node.address, "input", "output", "count-words", str(directory))
+def application(node: NodeProcess, directory: Path, *settings: str) -> list[str]:
+    return STREAMS.command("CountWords", node.address, "input", "output", "count-words", str(directory), *settings)
 
 
 def through(address: str) -> int:
@@ -89,12 +90,20 @@ def test_clean_stop_leaves_nothing_to_be_restored(fresh_node: Callable[..., Node
     assert restored_after_clean_stop(node, Mode.MARKERS, tmp_path) == 0
 
 
-def restored_after_clean_stop(node: NodeProcess, mode: Mode, directory: Path) -> int:
+def test_clean_stop_with_lowest_offsets_leaves_nothing_to_be_restored(
+    fresh_node: Callable[..., NodeProcess], tmp_path: Path
+) -> None:
+    """In journal mode the changelogs' delivery reports have offsets if their topics are told to answer the lowest."""
+    lowest = f"topic.{TRANSACTIONAL_OFFSETS}=lowest"
+    assert restored_after_clean_stop(fresh_node(), Mode.JOURNAL, tmp_path, lowest) == 0
+
+
+def restored_after_clean_stop(node: NodeProcess, mode: Mode, directory: Path, *settings: str) -> int:
     """The records that are restored when Streams starts after a clean stop; the counts have to be right."""
     for name in ("input", "output"):
         topics.make(node.address, name, PARTITIONS)
     keys = words(seed=12)
-    command, log = application(node, directory / "state"), directory / "streams.log"
+    command, log = application(node, directory / "state", *settings), directory / "streams.log"
     for round_number in range(2):
         fill(node.address, keys)
         already = restored(log)

@@ -13,7 +13,8 @@ import org.apache.kafka.streams.state.KeyValueStore;
 import org.apache.kafka.common.TopicPartition;
 
 /**
- * Counts the records of each key with a state store, exactly once: ADDRESS INPUT OUTPUT APPLICATION-ID STATE-DIRECTORY.
+ * Counts the records of each key with a state store, exactly once: ADDRESS INPUT OUTPUT APPLICATION-ID STATE-DIRECTORY
+ * [NAME=VALUE, more settings].
  *
  * <p>Each count goes to the output as it changes. What is restored is told on standard output: TOTAL records restored of
  * a changelog. SIGTERM closes it in order.
@@ -39,6 +40,11 @@ public final class CountWords {
         settings.put("producer.delivery.timeout.ms", "30000");
         settings.put("producer.request.timeout.ms", "10000");
         settings.put("producer.transaction.timeout.ms", "30000");
+
+        for (int index = 5; index < arguments.length; index++) {
+            String[] setting = arguments[index].split("=", 2);
+            settings.put(setting[0], setting[1]);
+        }
 
         StreamsBuilder builder = new StreamsBuilder();
         builder.stream(arguments[1], Consumed.with(Serdes.String(), Serdes.String()))
