@@ -15,13 +15,14 @@ from collections.abc import Sequence
 
 import browser
 import java
+import jdk
 import kcat
 import maven
 
 
 def ensure() -> None:
     """Find all of it, or install it. Exits with a sentence if that cannot be done."""
-    for program in (browser, kcat, java, maven):
+    for program in (browser, kcat, java, jdk, maven):
         if program.find() is None:
             _install(program.PACKAGES, program.MISSING)
         if program.find() is None:

@@ -6,8 +6,9 @@ a debugger wants. Spark's tests come behind the others, by fewer processes, sinc
 part is said once more at the end. Files are in memory, if there is room (scratch.py).
 
 The console is tested in Chromium, the wire also with kcat, and the data source with Spark and its Java 17, beside the
-Kafka connector's jars from Maven: on CI (the variable CI is set) they are installed if they are missing; elsewhere
-those tests are skipped without them, and say what is missing.
+Kafka connector's jars from Maven, from which come Kafka's own clients and engines as well (tests/engines): on CI (the
+variable CI is set) they are installed if they are missing; elsewhere those tests are skipped without them, and say what
+is missing.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def main() -> None:
     if os.environ.get("CI"):
         debian.ensure()
         _have_connector()
+        _have_engines(python)
     os.chdir(environment.ROOT)
     sys.stdout.flush()
     with scratch.directory() as files:
@@ -65,6 +67,12 @@ def _have_connector() -> None:
         kafka_artifacts.obtain_connector()
     except kafka_artifacts.Unavailable as error:
         sys.exit(str(error))
+
+
+def _have_engines(python: Path) -> None:
+    """Exits if something of what tests/engines needs cannot be had; what it is was said."""
+    if subprocess.run([python, "-m", "tests.engines", "--obtain"], cwd=environment.ROOT, check=False).returncode:
+        sys.exit("the engines of tests/engines cannot be had")
 
 
 def _pytest(python: Path, files: Path, workers: int, arguments: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-LONGEST_FIRST = ("crash", "spark", "history", "simulation", "console", "limits", "node")
+LONGEST_FIRST = ("crash", "engines", "spark", "history", "simulation", "console", "limits", "node")
 """Folders with files that take a minute or more. The others follow as they were collected."""
 
 _HERE = Path(__file__).parent

@@ -39,40 +39,51 @@ class Artifacts:
 
 def obtain() -> Artifacts:
     """The broker's jars, had from Maven if they are not there yet (a minute, some 45 MB). Raises Unavailable."""
-    return _obtain(POM, "Kafka's", "kafka", "kafka_")
+    return obtain_pom(POM, "Kafka's", "kafka", "kafka_")
 
 
 def obtain_connector() -> Artifacts:
     """The jars of Spark's connector to Kafka, likewise; those of Spark itself are pyspark's. Raises Unavailable."""
-    return _obtain(CONNECTOR_POM, "the Kafka connector's", "spark-connector", _CONNECTOR)
+    return obtain_pom(CONNECTOR_POM, "the Kafka connector's", "spark-connector", _CONNECTOR)
 
 
 def connector_at_hand() -> Path | None:
     """The directory of the connector's jars if they have been had already; Maven is asked for nothing."""
-    directory = cache.DIRECTORY / _directory(CONNECTOR_POM, "spark-connector", _CONNECTOR)
-    return directory if directory.is_dir() else None
+    return at_hand(CONNECTOR_POM, "spark-connector", _CONNECTOR)
 
 
 def connector_version() -> str:
     """The connector's version, whether it is there or not."""
-    return _version(CONNECTOR_POM, _CONNECTOR)
+    return pom_version(CONNECTOR_POM, _CONNECTOR)
 
 
-def _obtain(pom_path: Path, whose: str, name: str, artifact: str) -> Artifacts:
+def at_hand(pom: Path, name: str, artifact: str) -> Path | None:
+    """The directory of a pom's jars if they have been had already; Maven is asked for nothing."""
+    directory = cache.DIRECTORY / _directory(pom, name, artifact)
+    return directory if directory.is_dir() else None
+
+
+def obtain_pom(pom_path: Path, whose: str, name: str, artifact: str) -> Artifacts:
+    """The jars that a pom names, likewise.
+
+    `whose` names them in messages. `name` is how their directory's name begins; the version in it is that of the first
+    dependency whose artifact begins with `artifact`. Raises Unavailable.
+    """
     java = shutil.which("java")
     if java is None:
         raise Unavailable("there is no `java` on the path (Kafka 4 and Spark 4 need Java 17 or newer)")
     directory = _directory(pom_path, name, artifact)
     jars = cache.kept(directory, lambda partial: _copy_dependencies(pom_path, whose, partial))
-    return Artifacts(java, jars, _version(pom_path, artifact))
+    return Artifacts(java, jars, pom_version(pom_path, artifact))
 
 
 def _directory(pom: Path, name: str, artifact: str) -> str:
     """What the jars are kept under."""
-    return f"{name}-{_version(pom, artifact)}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:8]}"
+    return f"{name}-{pom_version(pom, artifact)}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:8]}"
 
 
-def _version(pom: Path, artifact: str) -> str:
+def pom_version(pom: Path, artifact: str) -> str:
+    """The version that a pom has of the first dependency whose artifact begins so."""
     for dependency in ElementTree.fromstring(pom.read_bytes()).iterfind(".//pom:dependency", _NAMESPACE):
         if dependency.findtext("pom:artifactId", "", _NAMESPACE).startswith(artifact):
             return dependency.findtext("pom:version", "", _NAMESPACE)

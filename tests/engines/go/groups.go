@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// transform writes each value in capitals to the same partition of another topic, with a GroupTransactSession as its
+// documentation has it. Records whose promise failed are aborted and read again; what is fatal ends the program.
+func transform(address, input, output, group, transactionalID string) error {
+	session, err := kgo.NewGroupTransactSession(
+		kgo.SeedBrokers(address),
+		kgo.TransactionalID(transactionalID),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.ConsumerGroup(group),
+		kgo.ConsumeTopics(input),
+		kgo.RequireStableFetchOffsets(),
+		kgo.SessionTimeout(3*time.Second),
+		kgo.HeartbeatInterval(500*time.Millisecond),
+		kgo.RecordDeliveryTimeout(30*time.Second),
+	)
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	for {
+		fetches := session.PollRecords(ctx, 100)
+		for _, each := range fetches.Errors() {
+			fmt.Fprintln(os.Stderr, "fetch:", each.Err)
+		}
+		if fetches.NumRecords() == 0 {
+			continue
+		}
+		if err := session.Begin(); err != nil {
+			return err
+		}
+		promise := kgo.AbortingFirstErrPromise(session.Client())
+		fetches.EachRecord(func(record *kgo.Record) {
+			session.Produce(ctx, &kgo.Record{
+				Topic:     output,
+				Partition: record.Partition,
+				Key:       record.Key,
+				Value:     []byte(strings.ToUpper(string(record.Value))),
+			}, promise.Promise())
+		})
+		committed, err := session.End(ctx, promise.Err() == nil)
+		if err != nil {
+			return err
+		}
+		if !committed {
+			fmt.Fprintln(os.Stderr, "aborted:", promise.Err())
+		}
+	}
+}
+
+// count prints each record that a member of a group gets, and commits it when the next ones are asked for.
+func count(address, input, group string) error {
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(address),
+		kgo.ConsumerGroup(group),
+		kgo.ConsumeTopics(input),
+		kgo.DisableAutoCommit(),
+		kgo.SessionTimeout(3*time.Second),
+		kgo.HeartbeatInterval(500*time.Millisecond),
+	)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx := context.Background()
+	for {
+		fetches := client.PollRecords(ctx, 100)
+		var failed error
+		fetches.EachRecord(func(record *kgo.Record) {
+			line := map[string]any{"partition": record.Partition, "offset": record.Offset, "value": string(record.Value)}
+			if err := json.NewEncoder(os.Stdout).Encode(line); err != nil {
+				failed = err
+			}
+		})
+		if failed != nil {
+			return failed
+		}
+		if err := client.CommitUncommittedOffsets(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "commit:", err)
+		}
+	}
+}

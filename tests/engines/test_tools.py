@@ -1,0 +1,259 @@
+"""Kafka's command line tools, judged by what they print and by what is there afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from scripts.node_process import NodeProcess
+from tests.clients.modes import BOTH_MODES, MODE_CONFIG, Mode
+from tests.engines import programs, topics
+from tests.engines.conftest import ENVIRONMENT
+from tests.engines.jvm import PLATFORM
+
+Tool = Callable[..., list[str]]
+
+MAIN = {
+    "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "kafka-cluster": "org.apache.kafka.tools.ClusterTool",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-groups": "org.apache.kafka.tools.GroupsCommand",
+    "kafka-leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
+    "kafka-log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "kafka-metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
+    "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+    "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
+    "kafka-verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
+    "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
+}
+"""What the scripts of Kafka's distribution run."""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """One node for all of these tests, which make topics of their own."""
+    PLATFORM.require()
+    node = NodeProcess(tmp_path_factory.mktemp("node") / "data", ENVIRONMENT)
+    node.start()
+    yield node
+    assert node.stop() == 0, node.log_tail()
+
+
+@pytest.fixture
+def tool(node: NodeProcess) -> Tool:
+    """Runs a tool: `tool("kafka-topics", "--list")`. The lines that it prints; it has to end with status 0."""
+
+    def call(name: str, *arguments: str, text: str = "") -> list[str]:
+        # kafka-cluster and kafka-transactions have sub-commands: one wants the address after it, the other before.
+        address = ("--bootstrap-server", node.address)
+        words = (*arguments, *address) if name == "kafka-cluster" else (*address, *arguments)
+        command = PLATFORM.command(MAIN[name], *words)
+        return programs.run(command, text=text).splitlines()
+
+    return call
+
+
+def rows(lines: list[str]) -> list[dict[str, str]]:
+    """A table of words, by the names in its first line."""
+    header, *others = [line.split() for line in lines if line.strip()]
+    return [dict(zip(header, row, strict=False)) for row in others]
+
+
+def test_kafka_topics_makes_alters_and_deletes(node: NodeProcess, tool: Tool) -> None:
+    """The topic is there with its partitions and configs, has more of them when told, and is gone when deleted."""
+    tool("kafka-topics", "--create", "--topic", "made", "--partitions", "2", "--config", "retention.ms=3600000")
+    tool("kafka-topics", "--alter", "--topic", "made", "--partitions", "3")
+    head, *partitions = tool("kafka-topics", "--describe", "--topic", "made")
+    assert "PartitionCount: 3" in head
+    assert "retention.ms=3600000" in head
+    fields = [dict(field.partition(":")[::2] for field in line.strip().split("\t")) for line in partitions]
+    assert [(each["Partition"].strip(), each["Leader"].strip(), each["Isr"].strip()) for each in fields] == [
+        (str(number), "1", "1") for number in range(3)
+    ]
+    assert "made" in tool("kafka-topics", "--list")
+    tool("kafka-topics", "--delete", "--topic", "made")
+    assert "made" not in tool("kafka-topics", "--list")
+
+
+def test_console_producer_and_consumer_carry_keys_and_values(node: NodeProcess, tool: Tool) -> None:
+    """What was typed in comes out with its offsets, and the group's offsets and lags are told."""
+    topics.make(node.address, "typed", 2)
+    typed = [f"key-{number}\tvalue {number}" for number in range(50)]
+    tool("kafka-console-producer", "--topic", "typed", "--reader-property", "parse.key=true", text="\n".join(typed))
+    printed = tool(
+        "kafka-console-consumer", "--topic", "typed", "--from-beginning", "--max-messages", "50", "--group", "console",
+        *("--formatter-property", "print.key=true", "--formatter-property", "print.offset=true"),
+        *("--formatter-property", "print.partition=true"),
+    )  # fmt: skip
+    records = [line.split("\t") for line in printed if line.startswith("Partition:")]
+    assert sorted("\t".join(record[2:]) for record in records) == sorted(typed)
+    ends = topics.ends(node.address, "typed", 2)
+    assert sorted((record[0], int(record[1].removeprefix("Offset:"))) for record in records) == [
+        (f"Partition:{partition}", offset) for partition in range(2) for offset in range(ends[partition])
+    ]
+    assert tool("kafka-get-offsets", "--topic", "typed") == [f"typed:{number}:{ends[number]}" for number in range(2)]
+    assert tool("kafka-get-offsets", "--topic", "typed", "--time", "earliest") == ["typed:0:0", "typed:1:0"]
+
+    told = rows(tool("kafka-consumer-groups", "--describe", "--group", "console")[1:])
+    assert sorted((row["PARTITION"], row["CURRENT-OFFSET"], row["LOG-END-OFFSET"], row["LAG"]) for row in told) == [
+        (str(number), str(ends[number]), str(ends[number]), "0") for number in range(2)
+    ]
+
+
+def test_kafka_consumer_groups_lists_resets_and_deletes(node: NodeProcess, tool: Tool) -> None:
+    """Offsets are where they were reset to; deleted ones, and a deleted group, are gone."""
+    topics.make(node.address, "grouped", 2)
+    topics.fill(node.address, "grouped", 2, ((str(number), str(number)) for number in range(20)))
+    arguments = ["--reset-offsets", "--group", "resettable", "--topic", "grouped", "--execute"]
+    told = rows(tool("kafka-consumer-groups", *arguments, "--to-latest"))
+    assert sorted((row["PARTITION"], row["NEW-OFFSET"]) for row in told) == [("0", "10"), ("1", "10")]
+    tool("kafka-consumer-groups", *arguments, "--shift-by", "-3")
+    assert topics.group_offsets(node.address, "resettable") == {("grouped", 0): 7, ("grouped", 1): 7}
+    assert "resettable" in tool("kafka-consumer-groups", "--list")
+    states = rows(tool("kafka-consumer-groups", "--list", "--state"))
+    assert {"GROUP": "resettable", "STATE": "Empty"} in states
+    tool("kafka-consumer-groups", "--delete-offsets", "--group", "resettable", "--topic", "grouped:1")
+    assert topics.group_offsets(node.address, "resettable") == {("grouped", 0): 7}
+    tool("kafka-consumer-groups", "--delete", "--group", "resettable")
+    assert "resettable" not in tool("kafka-consumer-groups", "--list")
+    assert not topics.group_offsets(node.address, "resettable")
+    assert not any("resettable" in line for line in tool("kafka-groups", "--list"))
+
+
+def test_kafka_configs_alters_and_describes(node: NodeProcess, tool: Tool) -> None:
+    """What was set is shown, and what was deleted has its default again."""
+    topics.make(node.address, "configured")
+    entity = ("--entity-type", "topics", "--entity-name", "configured")
+    tool("kafka-configs", "--alter", *entity, "--add-config", "retention.ms=7200000,cleanup.policy=[compact,delete]")
+
+    def described(*more: str) -> dict[str, str]:
+        lines = [line.split()[0] for line in tool("kafka-configs", "--describe", *entity, *more)[1:]]
+        return dict(line.split("=", 1) for line in lines)
+
+    shown = described()
+    assert (shown["retention.ms"], shown["cleanup.policy"]) == ("7200000", "compact,delete")
+    tool("kafka-configs", "--alter", *entity, "--delete-config", "retention.ms")
+    assert "retention.ms" not in described()
+    assert described("--all")["retention.ms"] == "604800000"
+
+
+def test_kafka_delete_records_moves_the_start(node: NodeProcess, tool: Tool, tmp_path: Path) -> None:
+    """The tool tells the new start, and readers begin there."""
+    topics.make(node.address, "shortened")
+    topics.fill(node.address, "shortened", 1, [("k", "v")])
+    topics.fill(node.address, "shortened", 1, [("k", "w")])
+    wanted = tmp_path / "offsets.json"
+    wanted.write_text(
+        json.dumps({"version": 1, "partitions": [{"topic": "shortened", "partition": 0, "offset": 1}]}), "utf-8"
+    )
+    assert "partition: shortened-0\tlow_watermark: 1" in tool("kafka-delete-records", "--offset-json-file", str(wanted))
+    assert tool("kafka-get-offsets", "--topic", "shortened", "--time", "earliest") == ["shortened:0:1"]
+
+
+@BOTH_MODES
+def test_kafka_transactions_shows_and_ends_what_is_open(node: NodeProcess, mode: Mode, tool: Tool) -> None:
+    """An open transaction is listed and described; forced to end, it is empty, and its records are gone."""
+    name = f"open-{mode.value}"
+    topics.make(node.address, name, **{MODE_CONFIG: mode.value})
+    producer = Producer({"bootstrap.servers": node.address, "transactional.id": name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(name, b"never to be seen")
+    assert producer.flush(30) == 0
+
+    listed = {row["TransactionalId"]: row for row in rows(tool("kafka-transactions", "list"))}
+    assert listed[name]["TransactionState"] == "Ongoing"
+    described = rows(tool("kafka-transactions", "describe", "--transactional-id", name))[0]
+    assert described["ProducerId"] == listed[name]["ProducerId"]
+    assert f"{name}-0" in described.values()
+    active = rows(tool("kafka-transactions", "describe-producers", "--topic", name, "--partition", "0"))
+    assert [row["ProducerId"] for row in active] == [described["ProducerId"]]
+
+    tool("kafka-transactions", "forceTerminateTransaction", "--transactionalId", name)
+    listed = {row["TransactionalId"]: row for row in rows(tool("kafka-transactions", "list"))}
+    assert listed[name]["TransactionState"] == "Empty"
+    assert not topics.committed(node.address, name, 1, mode)
+
+
+@BOTH_MODES
+def test_producer_performance_writes_whole_transactions(node: NodeProcess, mode: Mode, tool: Tool) -> None:
+    """The load generator's records are all there, for readers of committed records."""
+    name = f"load-{mode.value}"
+    topics.make(node.address, name, 2, **{MODE_CONFIG: mode.value})
+    tool(
+        "kafka-producer-perf-test", "--topic", name, "--num-records", "5000", "--record-size", "50",
+        *("--throughput", "-1", "--transactional-id", name, "--transaction-duration-ms", "50"),
+    )  # fmt: skip
+    assert len(topics.committed(node.address, name, 2, mode)) == 5000
+
+
+def test_verifiable_producer_and_consumer_agree(node: NodeProcess, tool: Tool) -> None:
+    """The programs of Kafka's own system tests: what one says was written is what the other says was read."""
+    topics.make(node.address, "verified", 2)
+
+    def events(lines: list[str], name: str) -> list[dict[str, object]]:
+        return [event for event in map(json.loads, lines) if event["name"] == name]
+
+    written = tool("kafka-verifiable-producer", "--topic", "verified", "--max-messages", "500")
+    sent = {(event["partition"], event["offset"]) for event in events(written, "producer_send_success")}
+    assert len(sent) == 500
+    lines = tool(
+        "kafka-verifiable-consumer", "--topic", "verified", "--group-id", "verified", "--max-messages", "500",
+        *("--reset-policy", "earliest", "--verbose"),
+    )  # fmt: skip
+    read = {(event["partition"], event["offset"]) for event in events(lines, "record_data")}
+    assert read == sent
+
+
+def test_kafka_cluster_and_api_versions_know_the_node(node: NodeProcess, tool: Tool) -> None:
+    """The cluster's one node is told with its address, and with the versions of each API."""
+    endpoints = rows(tool("kafka-cluster", "list-endpoints"))
+    assert [f"{row['HOST']}:{row['PORT']}" for row in endpoints] == [node.address]
+    versions = tool("kafka-broker-api-versions")
+    assert versions[0].startswith(f"{node.address} (id: 1 ")
+    assert any("Produce(0)" in line for line in versions)
+    assert not any("UNSUPPORTED" in line for line in versions if "Produce(0)" in line or "Fetch(1)" in line)
+
+
+def test_kafka_log_dirs_tells_what_partitions_take(node: NodeProcess, tool: Tool) -> None:
+    """The node's directory, with the partitions of the topic; what was written to takes room."""
+    topics.make(node.address, "weighed", 2)
+    topics.fill_partition(node.address, "weighed", 1, [("k", "v" * 1000)])
+    [answer] = [line for line in tool("kafka-log-dirs", "--describe", "--topic-list", "weighed") if line[:1] == "{"]
+    [directory] = json.loads(answer)["brokers"][0]["logDirs"]
+    assert directory["error"] is None
+    assert directory["logDir"] == str(node.data_dir)
+    sizes = {each["partition"]: each["size"] for each in directory["partitions"]}
+    assert set(sizes) == {"weighed-0", "weighed-1"}
+    assert sizes["weighed-1"] > 1000
+
+
+def test_tools_of_a_cluster_find_one_node_that_has_everything(node: NodeProcess, tool: Tool, tmp_path: Path) -> None:
+    """The quorum is the node; an election and a reassignment change nothing, and say that they are done."""
+    topics.make(node.address, "led")
+    status = dict(line.split(":", 1) for line in tool("kafka-metadata-quorum", "describe", "--status"))
+    assert (status["LeaderId"].strip(), status["MaxFollowerLag"].strip()) == ("1", "0")
+    tool("kafka-leader-election", "--election-type", "preferred", "--topic", "led", "--partition", "0")
+    wanted = tmp_path / "reassignment.json"
+    wanted.write_text(
+        json.dumps({"version": 1, "partitions": [{"topic": "led", "partition": 0, "replicas": [1]}]}), "utf-8"
+    )
+    tool("kafka-reassign-partitions", "--reassignment-json-file", str(wanted), "--execute")
+    assert "Reassignment of partition led-0 is completed." in tool(
+        "kafka-reassign-partitions", "--reassignment-json-file", str(wanted), "--verify"
+    )
+    assert tool("kafka-reassign-partitions", "--list") == ["No partition reassignments found."]
+    assert "\tTopic: led\tPartition: 0\tLeader: 1\tReplicas: 1\tIsr: 1" in "".join(
+        tool("kafka-topics", "--describe", "--topic", "led")
+    )
