@@ -435,7 +435,7 @@ async def test_transactional_batch_is_answered_without_an_offset(ask, memory, ba
 async def test_transactional_batch_is_answered_with_the_lowest_offset_where_that_is_asked_for(
     ask, memory, batch, of_node, of_topic, base_offset, repeated
 ):
-    """The topic's config goes before the node's setting; so is a batch that came twice."""
+    """The topic's config goes before the node's setting. A repeated batch is answered by the same rule."""
     memory.configure(transactional_offsets=of_node)
     memory.topics.create_now("t", configs={} if of_topic is None else {"fairlog.transactional.offsets": of_topic})
     memory.leaders.lowest = Offset(40)
