@@ -181,6 +181,14 @@ class Leaders(Protocol):
         """
         ...
 
+    def lowest_offset(self, log: LogId, header: BatchHeader) -> Offset | None:
+        """The smallest offset that the first record of a batch can still get; it gets this one or a larger one.
+
+        The batch was taken, and waits in its open transaction for its place. None if it does not: the transaction has
+        ended, or the log is of marker mode, where batches have their offsets.
+        """
+        ...
+
     def log_start(self, log: LogId) -> Offset:
         """The first offset that can be read. Only for logs that are led here."""
         ...

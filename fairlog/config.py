@@ -44,6 +44,7 @@ _SERVICE_LINK = re.compile(r"FAIRLOG_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|
 T = TypeVar("T")
 
 TransactionModeName = Literal["journal", "markers"]
+TransactionalOffsetsName = Literal["none", "lowest"]
 """How transactions reach a topic."""
 
 
@@ -219,6 +220,13 @@ class TopicSettings:
         "How transactions reach a topic that is made without fairlog.transactions of its own. journal: copied into it "
         "when they have committed. markers: at once, and ended by a control record, as in Kafka. Topics that exist "
         "stay as they are.",
+    )
+    transactional_offsets: TransactionalOffsetsName = key(
+        "none",
+        _one_of("none", "lowest"),
+        "What delivery reports inside a transaction show as offsets, in topics of journal mode, unless the topic's "
+        "fairlog.transactional.offsets says otherwise. none: that there is none yet. lowest: the smallest that the "
+        "record can still get, which is exact where one producer writes a partition.",
     )
     retention_ms: int = key(
         604_800_000,

@@ -269,6 +269,14 @@ class LocalLeaders:
         leader = self._writer.led.get(log)
         return None if leader is None else produce_decisions.answered_before(leader.state, header)
 
+    def lowest_offset(self, log: LogId, header: BatchHeader) -> Offset | None:
+        """See `fairlog.broker.Leaders`."""
+        leader = self._writer.led.get(log)
+        txid = self.participants.open_transaction(header.producer_id, header.producer_epoch)
+        if leader is None or isinstance(txid, RefusedAppend):
+            return None
+        return produce_decisions.lowest_offset(leader.state, txid, header.base_sequence)
+
     # --- other records than batches -----------------------------------------------------------
 
     async def append_record(

@@ -113,6 +113,23 @@ def appended(record: PlainBatch | TransactionalBatch | OpenBatch, *, through: Jo
     return Appended(record.base_offset, Offset(record.base_offset + record.record_count))
 
 
+def lowest_offset(state: LocalState, txid: TxId, first_sequence: int) -> Offset | None:
+    """The smallest offset that a batch which is held for an open transaction can still get; None if it is not held.
+
+    A transaction's records are placed as one block, in their order, at the log's next offset. That only grows until
+    then: by what others place before. So the answer is never too large, and exact if nobody does.
+    """
+    transaction = state.open_transactions.get(txid)
+    if transaction is None:
+        return None
+    before = transaction.records
+    for batch in reversed(transaction.batches):  # it is the last one, or one of the few that may be repeated
+        before -= batch.record_count
+        if batch.first_sequence == first_sequence:
+            return Offset(state.next_offset + before)
+    return None
+
+
 def _repeated_in_transaction(state: LocalState, base_offset: Offset | None) -> DuplicateOf:
     """The first one may not be on disk yet; where it ends is not remembered, but not after the journal's end."""
     return DuplicateOf(base_offset, None, None if base_offset is None else state.folded_through)

@@ -23,7 +23,7 @@ from enum import Enum
 from typing import cast
 
 from fairlog.cluster.interface import Topic
-from fairlog.config import Settings, TransactionModeName
+from fairlog.config import Settings, TransactionalOffsetsName, TransactionModeName
 
 
 class ConfigType(Enum):
@@ -130,6 +130,7 @@ class TopicConfig:
 
 MESSAGE_BYTES_MAX = "max.message.bytes"
 TRANSACTIONS = "fairlog.transactions"
+TRANSACTIONAL_OFFSETS = "fairlog.transactional.offsets"
 TIMESTAMP_TYPE = "message.timestamp.type"
 CLEANUP_POLICY = "cleanup.policy"
 RETENTION_MS = "retention.ms"
@@ -163,6 +164,17 @@ _ROWS = (
         "Milliseconds for which a compacted topic keeps a tombstone, so that slow consumers see the deletion.",
         acts=True,
         broker_name="log.cleaner.delete.retention.ms",
+    ),
+    TopicConfig(
+        TRANSACTIONAL_OFFSETS,
+        _one_of(*typing.get_args(TransactionalOffsetsName)),
+        "",
+        "What delivery reports inside a transaction show as offsets, if the topic is of journal mode. none: that there "
+        "is none yet. lowest: the smallest that the record can still get, which is exact where one producer writes a "
+        "partition.",
+        acts=True,
+        setting="topics.transactional_offsets",
+        broker_name=TRANSACTIONAL_OFFSETS,
     ),
     TopicConfig(
         TRANSACTIONS,
@@ -383,6 +395,11 @@ def stamps_append_time(topic: Topic) -> bool:
 def transactions(topic: Topic) -> TransactionModeName:
     """How transactions reach the topic. One that says nothing is `journal`, whatever the node's setting is now."""
     return cast(TransactionModeName, topic.configs.get(TRANSACTIONS, TOPIC_CONFIGS[TRANSACTIONS].default))
+
+
+def answers_lowest_offsets(topic: Topic, settings: Settings) -> bool:
+    """Whether a batch of an open transaction is answered with the lowest offset that it can still get."""
+    return value_of(TRANSACTIONAL_OFFSETS, topic, settings) == "lowest"
 
 
 def cleanup_policies(topic: Topic, settings: Settings) -> frozenset[CleanupPolicy]:

@@ -315,6 +315,24 @@ def test_topic_that_says_nothing_of_transactions_has_journals() -> None:
     assert topic_configs.transactions(topic_with(MARKERS)) == "markers"
 
 
+def test_offsets_of_delivery_reports_are_the_topics_or_the_nodes_and_can_be_changed() -> None:
+    """It is not fixed with the topic: what it says acts from the next batch on."""
+    of_node = Settings(topics=TopicSettings(transactional_offsets="lowest"))
+    name = "fairlog.transactional.offsets"
+    own = changed({}, [change(SET, name, "lowest")], SETTINGS)
+    assert own == {name: "lowest"}
+    assert changed(own, [change(SET, name, "none")], SETTINGS) == {name: "none"}
+    answers = [
+        topic_configs.answers_lowest_offsets(topic_with(configs), settings)
+        for settings in (SETTINGS, of_node)
+        for configs in ({}, {name: "none"}, own)
+    ]
+    assert answers == [False, False, True, True, False, True]
+    assert why_refused({name: "highest"}) == (
+        "fairlog.transactional.offsets=highest is not a value of this config: one of none, lowest is needed"
+    )
+
+
 def test_topic_is_made_with_the_nodes_mode_unless_it_names_one() -> None:
     """What the node's setting is later does not matter to it."""
     settings = Settings(topics=TopicSettings(transactions="markers"))

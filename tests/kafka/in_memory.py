@@ -186,6 +186,8 @@ class MemoryLeaders:
         self.refusal: RefusedAppend | None = None
         self.failure: StorageFailure | None = None
         self.duplicate: DuplicateOf | None = None
+        self.lowest: Offset | None = None
+        """What a batch of an open transaction gets at least, in whatever log; None: it has ended."""
         self.starts: dict[LogId, Offset] = {}
         self.producers: dict[LogId, list[ActiveProducer]] = {}
         self.marker_logs: set[LogId] = set()
@@ -274,6 +276,9 @@ class MemoryLeaders:
 
     def log_start(self, log: LogId) -> Offset:
         return self.starts.get(log, Offset(0))
+
+    def lowest_offset(self, log: LogId, header: BatchHeader) -> Offset | None:
+        return self.lowest
 
     def placed_end(self, log: LogId) -> PlacedEnd | None:
         if log not in self.logs:

@@ -24,6 +24,7 @@ NODE = "7"
 OF_TOPIC, OF_BROKER, DEFAULT = 1, 4, 5
 SET_FOR_BROKER, SET_FOR_ALL = 2, 3
 DYNAMIC = {
+    "fairlog.transactional.offsets",
     "log.cleaner.backoff.ms",
     "log.cleaner.dedupe.buffer.size",
     "log.retention.bytes",

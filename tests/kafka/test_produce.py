@@ -422,6 +422,55 @@ async def test_transactional_batch_is_answered_without_an_offset(ask, memory, ba
     assert (answer.error_code, answer.base_offset) == (0, base_offset)
 
 
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize(
+    ("of_node", "of_topic", "base_offset"),
+    [
+        ("none", None, -1),
+        ("none", "lowest", 40),
+        ("lowest", None, 40),
+        ("lowest", "none", -1),
+    ],
+)
+async def test_transactional_batch_is_answered_with_the_lowest_offset_where_that_is_asked_for(
+    ask, memory, batch, of_node, of_topic, base_offset, repeated
+):
+    """The topic's config goes before the node's setting. A repeated batch is answered by the same rule."""
+    memory.configure(transactional_offsets=of_node)
+    memory.topics.create_now("t", configs={} if of_topic is None else {"fairlog.transactional.offsets": of_topic})
+    memory.leaders.lowest = Offset(40)
+    memory.leaders.duplicate = DuplicateOf(None, None) if repeated else None
+    ask.client.software_name, ask.client.software_version = "apache-kafka-java", "4.1.0"
+    records = batch(records=5, producer_id=5, epoch=0, sequence=0, attributes=TRANSACTIONAL)
+    answer = only(await ask(PRODUCE, 9, **request(records, transactional_id="tx")))
+    assert (answer.error_code, answer.base_offset) == (0, base_offset)
+
+
+async def test_transactional_batch_that_waits_for_no_place_is_answered_without_an_offset(ask, memory, batch):
+    """A repetition after the end of its transaction: where the first one lies is not remembered, or nowhere."""
+    memory.configure(transactional_offsets="lowest")
+    memory.topics.create_now("t")
+    memory.leaders.duplicate = DuplicateOf(None, None)
+    ask.client.software_name, ask.client.software_version = "librdkafka", "2.16.1"
+    records = batch(records=5, producer_id=5, epoch=0, sequence=0, attributes=TRANSACTIONAL)
+    answer = only(await ask(PRODUCE, 9, **request(records, transactional_id="tx")))
+    assert (answer.error_code, answer.base_offset) == (0, -5)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+async def test_batch_that_has_its_offset_is_answered_with_that_whatever_the_config_says(
+    ask, memory, batch, transactional
+):
+    """Plain batches, and those of marker mode."""
+    memory.configure(transactional_offsets="lowest")
+    memory.topics.create_now("t")
+    memory.leaders.lowest = Offset(40)
+    memory.leaders.marker_logs.add(memory.log("t"))
+    sent = batch(records=2, producer_id=5, epoch=0, sequence=0, attributes=TRANSACTIONAL if transactional else 0)
+    answer = only(await ask(PRODUCE, 9, **request(sent, transactional_id="tx" if transactional else None)))
+    assert (answer.error_code, answer.base_offset) == (0, 0)
+
+
 async def test_transactional_batch_of_marker_mode_is_answered_with_its_offset_once_it_is_on_disk(
     ask, memory, batch, autojump_clock
 ):

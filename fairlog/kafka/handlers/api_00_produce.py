@@ -10,7 +10,8 @@ Behaviour
   shorter, be it for room or for the disk, is REQUEST_TIMED_OUT: the effect is unknown. The time-out is for waiting on
   replicas, of which there is one: a short one does not cut off the wait for the node's own disk.
 - Inside a transaction, journal mode: answered when it is in the journal, whatever acks says; durability is bought at
-  the commit. The batch's place is not known until then. See `unknown_base_offset` for what is answered instead.
+  the commit. The batch's place is not known until then. See `unknown_base_offset` for what is answered instead, unless
+  the topic's fairlog.transactional.offsets is lowest: then it is the smallest offset that the batch can still get.
 - Inside a transaction, marker mode: the batch has its offset, which is answered. acks=all waits for the disk, as a
   replicated write does in Kafka; not until it is readable, which is the commit's affair.
 - A compacted topic looks into batches. If single records are the reason for a refusal, the answer names them, 1,000 in
@@ -51,7 +52,7 @@ from fairlog.kafka.errors import APPEND_REFUSALS, BAD_BATCHES, ErrorCode, code_o
 from fairlog.kafka.must_abort import must_abort_code
 from fairlog.kafka.topic_lookup import find_or_create, log_of
 from fairlog.kafka.wire import Reader, Writer
-from fairlog.topic_configs import is_compacted, message_bytes_max, stamps_append_time
+from fairlog.topic_configs import answers_lowest_offsets, is_compacted, message_bytes_max, stamps_append_time
 from fairlog_types import LogId, StorageFailure
 
 log = structlog.get_logger()
@@ -206,7 +207,7 @@ async def _append(
         return result.fail(code, outcome.value)
     if stamps and isinstance(outcome, Appended):
         result.append_time_ms = header.max_timestamp
-    return _accepted(context, result, log_id, header, outcome)
+    return _accepted(context, result, topic, log_id, header, outcome)
 
 
 async def _add(broker: Broker, transactional_id: str, header: BatchHeader, log_id: LogId) -> Refusal | None:
@@ -234,14 +235,21 @@ def _code_of_refused_add(context: Context, refusal: Refusal) -> ErrorCode:
 
 
 def _accepted(
-    context: Context, result: _Result, log_id: LogId, header: BatchHeader, outcome: Appended | DuplicateOf
+    context: Context,
+    result: _Result,
+    topic: Topic,
+    log_id: LogId,
+    header: BatchHeader,
+    outcome: Appended | DuplicateOf,
 ) -> _Result:
     leaders = context.broker.leaders
     result.log_start = leaders.log_start(log_id)
-    if outcome.base_offset is not None:
-        result.base_offset = outcome.base_offset
-    else:
-        result.base_offset = unknown_base_offset(context.client, header.record_count)
+    base_offset = outcome.base_offset
+    if base_offset is None and answers_lowest_offsets(topic, context.broker.settings):
+        base_offset = leaders.lowest_offset(log_id, header)
+    if base_offset is None:
+        base_offset = unknown_base_offset(context.client, header.record_count)
+    result.base_offset = base_offset
     if outcome.visible_at is not None:
         result.settled = functools.partial(leaders.visible, log_id, outcome.visible_at)
     elif outcome.durable_at is not None:
