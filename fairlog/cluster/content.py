@@ -23,6 +23,8 @@ class StoreContent:
     """All of them are on disk."""
     feature_levels: Mapping[str, int]
     """Those that were set, by the features' names."""
+    broker_configs: Mapping[str, Mapping[str, str]]
+    """What clients have set, by the broker's id in decimal, or nothing for all brokers."""
 
 
 def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
@@ -42,6 +44,7 @@ def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
             [record.topic for record in topics if record.deleting],
             records.GROUP_JOURNALS_BEGUN_KEY in content,
             records.decode_features(content),
+            records.decode_broker_configs(content),
         )
     except KeyError as error:
         raise CorruptStorage(f"it lacks the record {error}") from error

@@ -72,7 +72,7 @@ class FeatureLevels:
 
 
 def first_epoch(starts: int) -> int:
-    """The epoch at the beginning of the node's so-manieth start: above those of all starts before it."""
+    """The epoch at the beginning of the node's n-th start: above those of all starts before it."""
     return starts << 24
 
 

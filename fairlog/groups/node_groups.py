@@ -166,6 +166,9 @@ class NodeGroups:
             return self._classic.may_commit(group, member_id, instance_id, generation, transactional=transactional)
         if generation < 0 and consumer.is_empty:
             return None
+        if transactional and generation < 0 and member_id == NO_MEMBER_ID and instance_id is None:
+            # A producer that does not say who it is in the group: the epoch alone fences it, as in Kafka (KAFKA-18060).
+            return None
         refusal = _refusal_at(consumer.find_epoch(member_id), generation)
         if refusal is GroupRefusal.STALE_MEMBER_EPOCH and transactional:
             return GroupRefusal.ILLEGAL_GENERATION  # TxnOffsetCommit does not have the other

@@ -35,6 +35,8 @@ class ClusterTopics:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._patterns = Patterns()
+        self._looking = trio.CapacityLimiter(1)
+        """A pattern may take long to be looked at, and Fetch shall find threads free."""
         self._names: frozenset[str] = frozenset()
         self._names_generation: int | None = None
 
@@ -57,7 +59,7 @@ class ClusterTopics:
         """Let `matching` be quick for this pattern. Raises BadPattern if it is not one."""
         if self._patterns.accept_untrusted(regex):
             names = self._all_names()
-            matched = await trio.to_thread.run_sync(self._patterns.look_at, regex, names)
+            matched = await trio.to_thread.run_sync(self._patterns.look_at, regex, names, limiter=self._looking)
             self._patterns.note(regex, matched, names)
 
     def _all_names(self) -> frozenset[str]:

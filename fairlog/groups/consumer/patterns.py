@@ -1,7 +1,7 @@
 """Which topics the patterns of strangers match (`fairlog.patterns`).
 
-What matches is remembered by pattern: when topics come, only the new names are matched. Patterns that no one has
-asked about for a while are forgotten.
+What matches is remembered by pattern: when topics come, only the new names are matched. Of more than `PATTERNS_MAX`
+patterns those that were asked about least recently are forgotten.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ PATTERNS_MAX = 1_000
 @dataclass(slots=True)
 class _Known:
     compiled: Pattern
-    looked_at: frozenset[str] = frozenset()
+    looked_at: frozenset[str] | None = None
+    """The names among which `matching` are; None until that is found for the first time."""
     matching: frozenset[str] = frozenset()
 
 
@@ -30,10 +31,8 @@ class Patterns:
         self._known: OrderedDict[str, _Known] = OrderedDict()
 
     def accept_untrusted(self, pattern: str) -> bool:
-        """Make sure that `matching` takes this pattern; whether it was not known. Raises BadPattern."""
-        is_new = pattern not in self._known
-        self._entry(pattern)
-        return is_new
+        """Make sure that `matching` takes this pattern; whether no names were looked at yet. Raises BadPattern."""
+        return self._entry(pattern).looked_at is None
 
     def look_at(self, pattern: str, names: Collection[str]) -> frozenset[str]:
         """Those of the names that match. Changes nothing, and may run in a thread."""
@@ -49,7 +48,7 @@ class Patterns:
         """Those of all topic names that match; for a pattern that was accepted."""
         known = self._entry(pattern)
         if names != known.looked_at:
-            new = (name for name in names - known.looked_at if known.compiled.matches(name))
+            new = (name for name in names - (known.looked_at or frozenset()) if known.compiled.matches(name))
             known.matching = (known.matching & names).union(new)
             known.looked_at = names
         return known.matching

@@ -206,15 +206,27 @@ async def _session(context: Context, request: FetchRequest) -> FetchSession | Se
             committed_only=request.committed_only,
             unwatch=context.broker.leaders.unwatch,
         )
-    else:
-        session = context.sessions.claim(
-            request.session_id,
-            request.session_epoch,
-            uses_topic_ids=uses_topic_ids,
-            committed_only=request.committed_only,
-        )
-        if isinstance(session, SessionRefusal):
-            return session
+        return await _put_all(session, request)
+    session = context.sessions.claim(
+        request.session_id,
+        request.session_epoch,
+        uses_topic_ids=uses_topic_ids,
+        committed_only=request.committed_only,
+    )
+    if isinstance(session, SessionRefusal):
+        return session
+    try:
+        over = await _put_all(session, request)
+    except BaseException:
+        context.sessions.close(request.session_id)  # it may have grown by more than is counted
+        raise
+    if isinstance(over, SessionRefusal):
+        return over
+    return session if context.sessions.keep(session, _now_ms()) else SessionRefusal.NOT_FOUND
+
+
+async def _put_all(session: FetchSession, request: FetchRequest) -> FetchSession | SessionRefusal:
+    """Let the session have what the request says of partitions."""
     turn, count = session.turn, 0
     for topic in request.topics:
         for asked in topic.partitions:
@@ -230,8 +242,6 @@ async def _session(context: Context, request: FetchRequest) -> FetchSession | Se
                 await trio.lowlevel.checkpoint()
                 if not session.is_current(turn):
                     return session.why_over
-    if is_full(request.session_epoch):
-        return session
     for key, indices in request.forgotten:
         for index in indices:
             session.forget(key, index)
@@ -240,7 +250,7 @@ async def _session(context: Context, request: FetchRequest) -> FetchSession | Se
                 await trio.lowlevel.checkpoint()
                 if not session.is_current(turn):
                     return session.why_over
-    return session if context.sessions.keep(session, _now_ms()) else SessionRefusal.NOT_FOUND
+    return session
 
 
 async def _fetch(
@@ -285,7 +295,9 @@ async def _fetch(
                     await trio.lowlevel.checkpoint()
         full += sum(line.full for line in looked_at)
         failed = failed or any(line.error is not ErrorCode.NONE for line in looked_at)
-        if failed or full == session.size or fetched >= request.min_bytes or waited_out:
+        if not session.is_current(turn):
+            return session.why_over
+        if failed or full == session.size or fetched >= min(request.min_bytes, bytes_max) or waited_out:
             break
         if not session.pending:
             moved = trio.Event()

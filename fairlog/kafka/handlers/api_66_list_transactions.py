@@ -33,6 +33,8 @@ _PATTERN_FROM = 2
 
 _IDS_PER_TURN = 500
 """Looked at, or written, before others run."""
+_MATCHED_PER_TURN = 8
+"""A hostile pattern may take some milliseconds for each id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ async def _passing(descriptions: Sequence[Description], request: ListTransaction
     for count, description in enumerate(descriptions, 1):
         if _passes(description, request, now_ms) and (pattern is None or pattern.matches(description.transactional_id)):
             passing.append(description)
-        if count % _IDS_PER_TURN == 0:
+        if count % (_IDS_PER_TURN if pattern is None else _MATCHED_PER_TURN) == 0:
             await trio.lowlevel.checkpoint()
     return passing
 
