@@ -52,25 +52,39 @@ def produce(node: NodeProcess, *values: bytes, partition: int = 0) -> None:
 
 
 def read(node: NodeProcess, partition: int = 0) -> list[bytes | None]:
-    """All records of the partition, asserted to be dense."""
+    """All records of the partition up to the end that the answers tell, asserted to be dense.
+
+    After a failure of the disk that end may not be reached before the restart: see `read_when`.
+    """
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        found, end = _read_what_is_there(node, partition)
+        if len(found) >= end:
+            return found
+        assert time.monotonic() < deadline, f"{len(found)} records of {end}"
+
+
+def read_when(node: NodeProcess, count: int, partition: int = 0) -> list[bytes | None]:
+    """What can be read of the partition, once there are `count` records: an answer is there a moment before its copy."""
+    deadline = time.monotonic() + WAIT_S
+    while len(found := _read_what_is_there(node, partition)[0]) < count:
+        assert time.monotonic() < deadline, f"{len(found)} records of {count}"
+    return found
+
+
+def _read_what_is_there(node: NodeProcess, partition: int) -> tuple[list[bytes | None], int]:
+    """The records that can be read now, asserted to be dense, and the high watermark that was told last."""
     found: list[tuple[int, bytes | None]] = []
     with RawClient(node.address) as client:
         while True:
             row = client.fetch(TOPIC, partition, len(found), wait_ms=0)
             assert row.error_code == raw.NONE, row.error_code
-            found += records_of(bytes(row.records or b""))
-            if len(found) >= row.high_watermark:
+            new = records_of(bytes(row.records or b""))
+            found += new
+            if not new:
                 break
     assert [offset for offset, _ in found] == list(range(len(found)))
-    return [value for _, value in found]
-
-
-def read_when(node: NodeProcess, count: int, partition: int = 0) -> list[bytes | None]:
-    """`read`, once there are `count` records: a commit is answered a moment before it is visible."""
-    deadline = time.monotonic() + WAIT_S
-    while len(found := read(node, partition)) < count:
-        assert time.monotonic() < deadline, f"{len(found)} records of {count}"
-    return found
+    return [value for _, value in found], row.high_watermark
 
 
 class Producer:

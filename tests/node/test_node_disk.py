@@ -59,7 +59,7 @@ def test_failed_fsync_refuses_writes_until_a_restart(new_node: NewNode, nth: int
     assert code == REQUEST_TIMED_OUT
     assert len(answered) >= 2
     assert_writes_are_refused(node)
-    assert read(node) == answered
+    assert read_when(node, len(answered)) == answered
     assert (node.data_dir / "last-run").read_text().endswith(" lost\n")
     restart_healed(node)
     assert (node.data_dir / "last-run").read_text().endswith(" open\n")
@@ -224,7 +224,7 @@ def test_full_map_refuses_writes_until_a_restart_with_a_larger_one(new_node: New
     answered, doubtful, code = produce_until_refused(node, value_bytes=900_000)
     assert code == REQUEST_TIMED_OUT
     assert_writes_are_refused(node)
-    assert read(node) == answered
+    assert read_when(node, len(answered)) == answered
     assert "map is full" in node.log_tail()
     node.environment["FAIRLOG_DATALOG_MAP_BYTES"] = str(64 * 2**20)
     restart_healed(node)
@@ -248,7 +248,7 @@ def test_full_map_holds_back_a_commit_and_does_not_lose_it(new_node: NewNode) ->
         while client.produce(TOPIC, 0, batch([b"refused"]))[0] == raw.NONE:
             pass
     for partition in (0, 1):
-        assert set(read(node, partition)) <= {b"plain", b"refused"}
+        assert set(read_when(node, 0, partition)) <= {b"plain", b"refused"}
     node.environment["FAIRLOG_DATALOG_MAP_BYTES"] = str(64 * 2**20)
     restart_healed(node)
     for partition in (0, 1):
@@ -282,7 +282,7 @@ def test_full_disk_refuses_writes_until_space_returns_and_a_restart(new_node: Ne
     answered, doubtful, _code = produce_until_refused(node, value_bytes=200_000)
     answered = [b"plain", b"committed", *answered]
     assert_writes_are_refused(node)
-    assert read(node) == answered
+    assert read_when(node, len(answered)) == answered
     ballast.unlink()
     assert_writes_are_refused(node)
     restart_healed(node)
