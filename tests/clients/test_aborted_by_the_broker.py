@@ -89,7 +89,10 @@ def stop_and_time_out(node: NodeProcess) -> None:
 def test_aborted_by_the_broker_stays_aborted_until_the_client_says_so(
     fresh_node: Callable[..., NodeProcess], mode: Mode, abort: Callable[[NodeProcess], None]
 ) -> None:
-    """Every request of the epoch is refused, however often, on the connection that was told, and on another one."""
+    """Every request of the epoch is refused, however often, on the connection that was told, and on another one.
+
+    The codes are those for a client that gives no name (`fairlog.kafka.must_abort`).
+    """
     node = fresh_node(FAIRLOG_TRANSACTIONS_FENCE_ON_TIMEOUT="false")
     topic = make_topic(node.address, 3)
     half = begun(node, topic, 60_000 if abort is lose_power else TIMEOUT_MS)
@@ -99,7 +102,12 @@ def test_aborted_by_the_broker_stays_aborted_until_the_client_says_so(
             for _ in range(2):
                 codes = [half.add(client, 1), half.add_offsets(client), half.add(client, 2)]
                 codes += [half.produce(client, 2, b"second half"), half.commit_offset(client, 6)]
-                assert [*codes, half.end(client, commit=True)] == [raw.TRANSACTION_ABORTABLE] * 6
+                assert [*codes, half.end(client, commit=True)] == [
+                    *[raw.UNKNOWN_PRODUCER_ID] * 3,
+                    raw.INVALID_PRODUCER_EPOCH,
+                    raw.TRANSACTION_ABORTABLE,
+                    raw.UNKNOWN_PRODUCER_ID,
+                ]
         assert half.end(second, commit=False) == raw.NONE
         assert second.committed_offset(GROUP, topic, INPUT) == (raw.NONE, -1)
         codes = [half.add(second, 2), half.produce(second, 2, b"next"), half.add_offsets(second)]

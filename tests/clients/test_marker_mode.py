@@ -324,12 +324,12 @@ def test_abort_marker_by_hand_survives_a_kill(fresh_node: Callable[..., NodeProc
         mine = hung.transactional_id, hung.producer_id, hung.epoch
         hung.write(b"hung")
         assert wire.write_marker("t", 0, hung.producer_id, hung.epoch) == raw.NONE
-        assert wire.add_partitions(*mine, "u", [0]) == {0: raw.TRANSACTION_ABORTABLE}
+        assert wire.add_partitions(*mine, "u", [0]) == {0: raw.UNKNOWN_PRODUCER_ID}
     node.kill()
     node.start()
     with RawClient(node.address) as wire:
-        assert wire.add_partitions(*mine, "u", [0]) == {0: raw.TRANSACTION_ABORTABLE}
-        assert hung.end(commit=True, by=wire) == raw.TRANSACTION_ABORTABLE
+        assert wire.add_partitions(*mine, "u", [0]) == {0: raw.UNKNOWN_PRODUCER_ID}
+        assert hung.end(commit=True, by=wire) == raw.UNKNOWN_PRODUCER_ID
         assert wire.produce("t", 0, batch([b"after"]))[0] == raw.NONE
     assert_topic_holds(node.address, "t", {0: [b"after"]}, mode=Mode.MARKERS, aborted={0: [b"hung"]})
 

@@ -65,7 +65,7 @@ def read(node: NodeProcess, partition: int = 0) -> list[bytes | None]:
 
 
 def read_when(node: NodeProcess, count: int, partition: int = 0) -> list[bytes | None]:
-    """What can be read of the partition, once there are `count` records: an answer is there a moment before its copy."""
+    """What can be read, once there are `count` records: an answer is there a moment before its copy."""
     deadline = time.monotonic() + WAIT_S
     while len(found := _read_what_is_there(node, partition)[0]) < count:
         assert time.monotonic() < deadline, f"{len(found)} records of {count}"
