@@ -336,18 +336,19 @@ def _end_nothing(producer: Producer, event: ev.End) -> Step:
     where there was no transaction, as in Kafka. But an abort succeeds if partitions were asked for since, in vain:
     then the client means the transaction that never began (docs/decisions/0015-retries-and-late-requests.md). With
     transaction version 2 an abort of nothing succeeds: partitions are added on the way to them, and the client cannot
-    know whether one was.
+    know whether one was. It does not where the epoch's transaction was committed and the grant was lost in a crash.
     """
     if (repeated := _repeated_end(producer, event)) is not None:
         return producer, (ev.AnswerWith(repeated),)
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     if event.grants:
-        if not event.commit:
-            return _abort_and_grant(producer, event)
-        if producer.last is not Outcome.COMMITTED:
+        committed = producer.last is Outcome.COMMITTED
+        if event.commit and committed:
+            return _grant_after_commit(producer, event)
+        if event.commit or (committed and not producer.moved_on):
             return producer, (ev.AnswerWith(Refusal.WRONG_STATE),)
-        return _grant_after_commit(producer, event)
+        return _abort_and_grant(producer, event)
     if producer.last is not Outcome.ABORTED and producer.moved_on and not event.commit:
         after = _touched(producer, event, number=producer.number + 1, last=Outcome.ABORTED)
         record = AbortedRecord(producer.txid, producer.transactional_id, event.now_ms)

@@ -345,7 +345,10 @@ class Turns:
             return ev.Refused(self.now_ms())
         participants_s = trio.current_time()
         self.tally.prepare.observe(participants_s - slot.prepared_s)
-        await journal.flush(through)
+        if slot.producer.next_grant is None:
+            await journal.flush(through)
+        else:  # the next epoch goes out with the answer: it must be on disk, whatever commits wait for
+            await journal.to_disk(through)
         self.tally.flush.observe(trio.current_time() - participants_s)
         reach("coordinator.prepared")
         return ev.Prepared(self.now_ms())

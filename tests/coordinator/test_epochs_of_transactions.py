@@ -80,6 +80,18 @@ async def test_granted_epoch_is_on_disk_when_it_is_answered(running, logs, nurse
     assert lost.coordinator.epoch_of(SAME_PRODUCER) == third.epoch == 2
 
 
+async def test_epoch_that_a_commit_grants_is_on_disk_though_commits_do_not_wait_for_it(
+    running, logs, nursery, autojump_clock
+):
+    """With fsync=interval|never too: the data logs may have kept what was written in it."""
+    running.journal.waits_for_disk = False
+    first = await running.init()
+    await write(running, first, logs[0])
+    second = await end(running, first)
+    lost = await restart(running, nursery, power_lost=True)
+    assert lost.coordinator.epoch_of(SAME_PRODUCER) == second.epoch == 1
+
+
 async def test_abort_of_nothing_grants_an_epoch_and_commit_of_nothing_is_refused(running, logs, autojump_clock):
     """Partitions are added on the way to them: a client that aborts cannot know whether one was."""
     first = await running.init()
@@ -143,6 +155,7 @@ async def test_restart_after_part_of_a_commits_records_commits_and_answers_its_r
     world.participants.prepare_s = 0.0
     await world.coordinator.recover(tail_kept=True)
     await nursery.start(world.run)
+    assert await end(world, first, commit=False) is Refusal.WRONG_STATE
     second = await end(world, first)
     assert second == await end(world, first) == after(first)
     assert world.participants.placings == [txid(0)]
