@@ -140,10 +140,10 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
 
             async with trio.open_nursery() as background:
                 background.start_soon(leaders.run)
-                background.start_soon(coordinator.run)
                 await leaders.drain()
                 await trio.to_thread.run_sync(last_run.begin)
                 await offsets.load()
+                background.start_soon(coordinator.run)  # from now on what is open may time out
                 background.start_soon(topics.run)
                 groups.resume(keeper, kept_groups)
                 background.start_soon(keeper.run)

@@ -22,7 +22,8 @@ read: what comes later is concurrent to the request.
 
 *Late requests* (invariant 10, in spirit): a TxnOffsetCommit has no number, so one that was delayed on an old
 connection could overwrite a later one's offsets. It is refused on an earlier connection than the latest of the same
-producer, as the coordinator does with EndTxn.
+producer and epoch, as the coordinator does with EndTxn. With transaction version 2, too: there the epoch tells
+transactions apart, and not the requests of one.
 
 Not here: Kafka's messages, which topics exist (handlers ask), who is a member (`interface.Membership`).
 """
@@ -241,8 +242,7 @@ class CommittedOffsets:
             )
             if isinstance(outcome, RefusedAppend | GroupRefusal | Refusal):
                 return outcome
-            if producer.connection is not None:
-                self._latest_connections[producer.producer_id] = producer.epoch, producer.connection
+            self._latest_connections[producer.producer_id] = producer.epoch, producer.connection
             self._index.pend(log, outcome, group, [new.partition for new in offsets])
             return None
         return OffsetRefusal.TIMED_OUT
@@ -262,7 +262,7 @@ class CommittedOffsets:
         if known.state == IdState.MUST_ABORT.name:
             return Refusal.MUST_ABORT
         latest = self._latest_connections.get(producer.producer_id)
-        if latest is None or producer.connection is None:
+        if latest is None:
             return None
         epoch, connection = latest
         return Refusal.LATE if epoch == producer.epoch and producer.connection < connection else None

@@ -26,8 +26,8 @@ class TransactionalProducer:
     transactional_id: str
     producer_id: ProducerId
     epoch: ProducerEpoch
-    connection: int | None
-    """Its ordinal; None with transaction version 2, where the epoch says which transaction is meant."""
+    connection: int
+    """Its ordinal."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -376,7 +376,7 @@ async def test_txn_commit_reaches_the_group_with_producer_and_sender(ask, memory
     assert errors(answer) == {("t", 1): 0, ("u", 0): ErrorCode.TRANSACTION_ABORTABLE}
     sender = Sender("m", "i", 3) if version >= 3 else Sender()
     new = NewOffset((topic, 1), 12, 4 if version >= 2 else -1, "meta")
-    producer = TransactionalProducer("tx", 41, 2, 11 if version < 5 else None)
+    producer = TransactionalProducer("tx", 41, 2, 11)
     assert memory.offsets.calls == [("commit in", "g", sender, producer, (new,))]
     added = [("add", "tx", 41, 2, (memory.offsets.log_of("g"),), None)]
     assert memory.coordinator.calls == ([] if version < 5 else added), "from 5 on the group is added on the way"

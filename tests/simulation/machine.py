@@ -381,11 +381,11 @@ class Machine:
             leaders.finish_recovery()
             async with trio.open_nursery(strict_exception_groups=True) as background:
                 background.start_soon(leaders.run)
-                background.start_soon(coordinator.run)
                 await leaders.drain()
                 last_run.begin()
                 if offsets is not None:
                     await offsets.load()
+                background.start_soon(coordinator.run)
                 async with self._serving(), trio.open_nursery(strict_exception_groups=True) as serving:
                     node = Node(durable.starts, leaders, coordinator, data_logs, serving, last_run.tail_kept, offsets)
                     world.count("recoveries")

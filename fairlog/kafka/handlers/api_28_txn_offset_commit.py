@@ -79,13 +79,13 @@ async def handle(context: Context, request: TxnOffsetCommitRequest) -> Answer:
 
 
 async def _commit(context: Context, request: TxnOffsetCommitRequest, offsets: Sequence[NewOffset]) -> ErrorCode:
-    connection: int | None = context.client.connection
     if context.version >= _ADDS_FROM:
-        connection = None
         refusal = await _add(context, request)
         if refusal is not None:
             return _code(context, refusal)
-    producer = TransactionalProducer(request.transactional_id, request.producer_id, request.producer_epoch, connection)
+    producer = TransactionalProducer(
+        request.transactional_id, request.producer_id, request.producer_epoch, context.client.connection
+    )
     outcome = await context.broker.offsets.commit_in_transaction(request.group, request.sender, producer, offsets)
     return ErrorCode.NONE if outcome is None else _code(context, outcome)
 
