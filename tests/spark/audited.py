@@ -59,13 +59,22 @@ PLACES = (5, 7, 9, 11, 14, 15, 16, 17, 18, *range(RECORDS - LATE, RECORDS))
 MARKER_BATCHES = 11
 MARKER_RECORDS = 7
 """Of each partition of the topic of marker mode, by offset: 0 plain, 1 long, 2 committed by 3, 4 aborted by 5, 6 long,
-aborted by 7, 8 hanging, 9 plain; and 10, with which the next start aborts what hung."""
+aborted by 7, 8 hanging, 9 plain; and 10, with which what hung is aborted."""
+
+HANGING = "hanging in markers"
 
 
 def filled(base: Path, *, partitions: int, marker_partitions: int) -> tuple[Path, Path]:
-    """The same node's directory as a kill leaves it, and as a good end does."""
+    """The same node's directory as a kill leaves it, and as a good end does, with what hung in markers aborted."""
     fill = partial(_fill, partitions=partitions, marker_partitions=marker_partitions)
-    return kill_and_stop(base, fill, FAIRLOG_TOPICS_PARTITIONS_DEFAULT=str(partitions))
+    killed, stopped = kill_and_stop(base, fill, FAIRLOG_TOPICS_PARTITIONS_DEFAULT=str(partitions))
+    if marker_partitions:
+        node = NodeProcess(stopped, {"FAIRLOG_JOURNAL_GROUP_JOURNALS": "2"})
+        node.start()
+        with RawClient(node.address) as client:
+            assert client.init_producer_id(HANGING).error_code == raw.NONE
+        assert node.stop() == 0, node.log_tail()
+    return killed, stopped
 
 
 def planted(directory: Path, topic: str = TOPIC) -> Planted:
@@ -129,7 +138,7 @@ def _fill_with_markers(client: RawClient, partitions: int) -> None:
         for partition in range(partitions):
             assert client.produce(MARKERS, partition, batch([value]))[0] == raw.NONE
 
-    names = ("long", "short", "hanging in markers")
+    names = ("long", "short", HANGING)
     long, short, hanging = (Producer(client, name, partitions=partitions, topic=MARKERS) for name in names)
     plain(b"first")
     interleave(long, short, hanging)
