@@ -319,13 +319,15 @@ class LmdbDataLogs:
         return reindexing(log, headers=headers, entries=entries, write=self._write)
 
     def sync(self) -> None:
-        self._raise_if_failed()
         if _last_commit(self._env) == self._found_at:
             # A sync that failed in the process before may have lost the page that points to its last commit: we have
             # it from the system's memory, from where no sync writes it again. A commit of ours points to all anew.
             with self._write() as writer:
                 writer.point_anew()
-        self._sync()
+        # The system tells of a failed write once. Beside a commit, each could take the other's failure for a success.
+        with self._write_lock:
+            self._raise_if_failed()
+            self._sync()
 
     def _sync(self) -> None:
         try:

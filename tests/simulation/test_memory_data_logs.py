@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from threading import Thread
 
 import pytest
 
@@ -68,6 +69,39 @@ def test_sync_that_failed_in_the_process_before_is_made_up_for() -> None:
     after.sync()
     for seed in range(10):
         assert open_memory_logs(NOWHERE, next_env.after_power_cut(Random(seed))).bounds(ORDERS).next_offset == 1
+
+
+def test_sync_beside_a_commit_that_fails_is_refused() -> None:
+    """The system tells of a failed write once: a sync that begins while a commit fails takes no success from it."""
+    outcomes: list[StorageFailure | None] = []
+    beside = Thread(target=lambda: outcomes.append(_failure_of(logs.sync)))
+    commit_begins = False
+
+    def fails(part: str) -> bool:
+        nonlocal commit_begins
+        if not commit_begins or part != "sync":
+            return False
+        commit_begins = False
+        beside.start()
+        beside.join(timeout=0.2)  # it has to wait for the commit; if it does not, it ends here
+        return True
+
+    logs = open_memory_logs(NOWHERE, MemoryEnvironment(fails=fails))
+    with logs.write() as writer:
+        writer.create(ORDERS)
+    commit_begins = True
+    with pytest.raises(StorageFailure, match="Input/output error"), logs.write() as writer:
+        append(writer, ORDERS, 0, [0])
+    beside.join()
+    assert [str(outcome) for outcome in outcomes if outcome is not None and "earlier failure" in str(outcome)]
+
+
+def _failure_of(work: Callable[[], None]) -> StorageFailure | None:
+    try:
+        work()
+    except StorageFailure as failure:
+        return failure
+    return None
 
 
 @pytest.mark.parametrize("part", ["pages", "sync", "pointer"])
