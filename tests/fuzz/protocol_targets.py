@@ -136,6 +136,7 @@ def serve_kafka(data: bytes) -> None:
             answers=AnswerBudget(),
             openings=(b"FLG",),
         ),
+        beside=memory.groups.run,
     )
 
 
@@ -149,11 +150,19 @@ def serve_natively(data: bytes) -> None:
     )
 
 
-def _serve(data: bytes, connection: Callable[[trio.abc.Stream], Served]) -> None:
-    _run(_converse, data, connection)
+def _serve(
+    data: bytes,
+    connection: Callable[[trio.abc.Stream], Served],
+    *,
+    beside: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+) -> None:
+    """`beside` runs as long as the connection: what time does to requests that wait."""
+    _run(_converse, data, connection, beside)
 
 
-async def _converse(data: bytes, connection: Callable[[trio.abc.Stream], Served]) -> None:
+async def _converse(
+    data: bytes, connection: Callable[[trio.abc.Stream], Served], beside: Callable[[], Awaitable[None]]
+) -> None:
     ours, theirs = memory_stream_pair()
     piece = (data[0] if data else 0) * 8 or len(data) or 1
 
@@ -172,6 +181,7 @@ async def _converse(data: bytes, connection: Callable[[trio.abc.Stream], Served]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(send)
             nursery.start_soon(receive)
+            nursery.start_soon(beside)
             await connection(ours).serve()
             nursery.cancel_scope.cancel()
 
