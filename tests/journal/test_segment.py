@@ -49,7 +49,7 @@ def test_segment_header_cut_short_is_unreadable() -> None:
     assert decode_segment_header_untrusted(encode_segment_header(HEADER)[:-1]) is BadHeader.UNREADABLE
 
 
-@pytest.mark.parametrize(("kind", "written"), [(JournalKind.LOCAL, 2), (JournalKind.GROUP, 3)], ids=["local", "group"])
+@pytest.mark.parametrize(("kind", "written"), [(JournalKind.LOCAL, 2), (JournalKind.GROUP, 4)], ids=["local", "group"])
 def test_segment_of_an_older_version_is_read(kind: JournalKind, written: int) -> None:
     """What is written is of the newest version of its kind of journal; an older segment reads as it did."""
     from crc32c import crc32c
@@ -65,7 +65,7 @@ def test_segment_of_an_older_version_is_read(kind: JournalKind, written: int) ->
 @pytest.mark.parametrize(
     ("offset", "value", "reason"),
     [
-        (8, 4, BadHeader.VERSION),
+        (8, 5, BadHeader.VERSION),
         (10, 3, BadHeader.FIELDS),
         (11, 9, BadHeader.FIELDS),
         (16, 1, BadHeader.FIELDS),
