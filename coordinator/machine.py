@@ -113,17 +113,22 @@ def _init(producer: Producer, event: ev.Init) -> Step:
     if producer.state is IdState.UNKNOWN:
         return _grant(producer, event, timeout_ms, NO_PRODUCER_EPOCH)
     if names_itself:
-        if producer.state is IdState.EMPTY and _named_what_ended(producer, event):
-            return _grant_again(producer, event)
-        if event.producer_id != producer.producer_id:
-            return producer, (ev.AnswerWith(Refusal.FENCED),)
-        if event.epoch != producer.epoch:
-            if event.epoch == producer.last_epoch and producer.state is IdState.EMPTY:
+        if _named_what_was_before(producer, event):
+            if producer.state is IdState.EMPTY:
                 return _grant_again(producer, event)
+            if producer.state is not IdState.MUST_ABORT:
+                return producer, (ev.AnswerWith(Refusal.FENCED),)
+        elif (event.producer_id, event.epoch) != (producer.producer_id, producer.epoch):
             return producer, (ev.AnswerWith(Refusal.FENCED),)
     elif producer.granted_on == event.connection and producer.timeout_ms == timeout_ms:
         return _grant_again(producer, event)
     return _grant(producer, event, timeout_ms, event.epoch)
+
+
+def _named_what_was_before(producer: Producer, event: ev.Init) -> bool:
+    """Does the request name what the present epoch was granted after? Then the answer to that grant was lost."""
+    before = (producer.producer_id, producer.last_epoch)
+    return (event.producer_id, event.epoch) == before or _named_what_ended(producer, event)
 
 
 def _grant_again(producer: Producer, event: ev.Init) -> Step:
@@ -445,7 +450,8 @@ def answer_unwritten(producer: Producer, event: ev.Event) -> Granted | Refusal |
 
     A commit may be the repetition of one that a restart will find in the journal. It is certainly done if the
     last transaction is decided: everything of it was durable before. It is certainly without effect if nothing
-    of it was prepared. In MUST_ABORT that is not certain: PREPARE_ABORT may be what could not be written.
+    of it was prepared. In MUST_ABORT that is not certain: PREPARE_ABORT may be what could not be written. Nor is it of
+    a commit whose grant was lost in a crash, and cannot be written again.
     """
     if not isinstance(event, ev.End) or not event.commit:
         return Refusal.STORAGE
@@ -455,7 +461,9 @@ def answer_unwritten(producer: Producer, event: ev.Event) -> Granted | Refusal |
         if producer.state is IdState.OPEN:
             return Refusal.STORAGE
         if producer.state is IdState.EMPTY:
-            return None if producer.last is Outcome.COMMITTED else Refusal.STORAGE
+            if producer.last is not Outcome.COMMITTED:
+                return Refusal.STORAGE
+            return Refusal.STORAGE_EFFECT_UNKNOWN if event.grants else None
     return Refusal.STORAGE_EFFECT_UNKNOWN
 
 
@@ -500,6 +508,8 @@ def _abort_after_abort(producer: Producer, event: ev.End) -> Step:
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     if event.grants:
+        if producer.last is Outcome.COMMITTED:  # the epoch has no other transaction; the grant was lost in a crash
+            return _touched(producer, event), (ev.AnswerWith(Refusal.WRONG_STATE),)
         aborted = AbortedRecord(producer.txid, producer.transactional_id, event.now_ms)
         return _abort_and_grant(producer, event, ev.Append(aborted))
     after = _touched(
@@ -616,11 +626,12 @@ def _resumed(producer: Producer, event: ev.Resumed) -> Step:
 def _withdrawn(producer: Producer, event: ev.Withdrawn) -> Step:
     """Its data did not survive, so its producer was not answered, and it is the id's last."""
     withdrawn = next(it for it in producer.decided if it.txid == event.txid)
+    of_this_epoch = (event.txid.producer_id, event.txid.epoch) == (producer.producer_id, producer.epoch)
     after = replace(
         producer,
         state=IdState.MUST_ABORT,
         decided=tuple(it for it in producer.decided if it is not withdrawn),
-        last=Outcome.ABORTED,
+        last=Outcome.ABORTED if of_this_epoch else None,
         ended=not_committed(producer.ended, event.txid),
     )
     logs = tuple(withdrawn.expected)

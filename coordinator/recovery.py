@@ -146,7 +146,7 @@ def replay(records: Iterable[GroupRecord]) -> Replay:
                 _fold_group_aborted(found, record)
     for record in found.half_aborted.values():
         producer = found.producers.get(record.transactional_id)
-        if producer is not None and _is_last(producer, record.txid) and producer.state is IdState.EMPTY:
+        if producer is not None and _is_current(producer, record.txid) and producer.state is IdState.EMPTY:
             found.producers[record.transactional_id] = replace(producer, state=IdState.MUST_ABORT)
     return found
 
@@ -230,14 +230,6 @@ def _is_current(producer: Producer, txid: TxId) -> bool:
     return (producer.producer_id, producer.epoch) == (txid.producer_id, txid.epoch)
 
 
-def _is_last(producer: Producer, txid: TxId) -> bool:
-    """Whether the transaction is of the present epoch, or of the one whose end has granted that."""
-    ended = producer.ended
-    return _is_current(producer, txid) or (
-        ended is not None and (ended.producer_id, ended.epoch) == (txid.producer_id, txid.epoch)
-    )
-
-
 def _fold_producer(found: Replay, record: ProducerRecord) -> None:
     before = found.producers.get(record.transactional_id) or Producer(record.transactional_id)
     same = (before.producer_id, before.epoch) == (record.producer_id, record.epoch)
@@ -319,11 +311,10 @@ def _fold_prepare_abort(found: Replay, record: PrepareAbortRecord) -> None:
     producer = found.producers.get(record.transactional_id)
     if producer is None:
         return
-    after = replace(
-        producer,
-        ended=not_committed(producer.ended, record.txid),
-        decided=tuple(it for it in producer.decided if it.txid != record.txid),
-    )
+    ended = not_committed(producer.ended, record.txid)
+    after = replace(producer, ended=ended, decided=tuple(it for it in producer.decided if it.txid != record.txid))
+    if ended != producer.ended:  # a commit, and its grant, that could not be answered
+        after = replace(after, state=IdState.MUST_ABORT)
     found.producers[record.transactional_id] = _ended_by_abort(after, record.txid)
 
 

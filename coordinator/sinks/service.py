@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 import trio
 
 from coordinator import events as ev
-from coordinator.answers import Answer, Refusal
+from coordinator.answers import Answer, Granted, Refusal
 from coordinator.producer import Producer
 from coordinator.sinks.committing import Committing, cannot_write, not_copied
 from coordinator.sinks.entry import Entry
@@ -256,7 +256,7 @@ class Sinks:
     def note_answer(self, transactional_id: str, event: ev.Event, answer: Answer | ev.WaitForCopy) -> None:
         """What the turn has answered."""
         lane = self._lane_of(transactional_id)
-        if lane is not None and isinstance(event, ev.Init):
+        if lane is not None and (isinstance(event, ev.Init) or isinstance(answer, Granted)):
             note_grant(lane, answer)
 
     def _lane_of(self, transactional_id: str) -> OpenLane | None:

@@ -282,9 +282,10 @@ def admit(lane: OpenLane | None, producer: Producer, event: ev.Event) -> Refusal
         case ev.Init():
             return _admit_init(lane, producer, event)
         case ev.Add() | ev.End():
-            if lane is None or lane.granted != (event.producer_id, event.epoch):
+            if lane is None or not lane.is_of(producer):
                 return Refusal.FENCED
-            return Refusal.LANE if isinstance(event, ev.End) and event.commit else None
+            is_current = lane.granted == (event.producer_id, event.epoch)
+            return Refusal.LANE if isinstance(event, ev.End) and event.commit and is_current else None
         case _:
             return None
 
@@ -302,7 +303,7 @@ def _admit_init(lane: OpenLane | None, producer: Producer, event: ev.Init) -> Re
 
 
 def note_grant(lane: OpenLane, answer: object) -> None:
-    """What the lane's InitProducerId was answered."""
+    """What the lane's InitProducerId, or an end that grants an epoch, was answered."""
     if isinstance(answer, Granted):
         lane.granted = (answer.producer_id, answer.epoch)
     elif lane.granted is None:

@@ -7,9 +7,10 @@ import trio
 
 from coordinator.answers import Granted, Refusal
 from coordinator.machine import EPOCH_MAX
-from coordinator.recovery import snapshot_records
+from coordinator.recovery import replay, snapshot_records
+from coordinator.states import IdState
 from fairlog_types import ProducerEpoch, StorageFailure
-from journal.group_records import PrepareAbortRecord, PrepareCommitRecord, ProducerRecord
+from journal.group_records import AbortedRecord, PrepareAbortRecord, PrepareCommitRecord, ProducerRecord
 from tests.coordinator.test_time_and_restarts import restart
 from tests.coordinator.transactions import SAME_PRODUCER, kinds, settle, txid
 
@@ -222,3 +223,80 @@ async def test_end_on_a_failed_journal_says_only_what_is_certain(running, logs, 
     assert await running.init(name="u", connection=2) is Refusal.STORAGE
     assert await end(running, first) == second
     assert await end(running, second, commit=False) is Refusal.STORAGE
+
+
+async def lost_grant(running, logs, nursery, *, power_lost: bool):
+    """A commit whose grant is not in the journal: the end comes right after PREPARE_COMMIT. Answers the epoch, too."""
+    first = await running.init()
+    await write(running, first, logs[0])
+    await end(running, first)
+    await settle()
+    at = kinds(running.journal).index(PrepareCommitRecord) + 1
+    del running.journal.records[at:]
+    running.journal.durable = at
+    return await restart(running, nursery, power_lost=power_lost), first
+
+
+async def test_abort_after_a_commit_whose_grant_was_lost_is_refused(running, logs, nursery, autojump_clock):
+    """The epoch has one transaction, and that was committed: no later one can be meant."""
+    world, first = await lost_grant(running, logs, nursery, power_lost=True)
+    assert world.participants.placings == [txid(0)]
+    assert await end(world, first, commit=False) is Refusal.WRONG_STATE
+    assert await world.init(connection=2) == after(first), "the way on"
+
+
+async def test_commit_whose_grant_was_lost_is_of_unknown_effect_on_a_failed_journal(
+    running, logs, nursery, autojump_clock
+):
+    """It was committed, but no epoch can be granted for it."""
+    world, first = await lost_grant(running, logs, nursery, power_lost=False)
+    world.journal.failed = StorageFailure("fdatasync failed")
+    assert await world.init(name="u", connection=2) is Refusal.STORAGE
+    assert await end(world, first) is Refusal.STORAGE_EFFECT_UNKNOWN
+
+
+@pytest.mark.parametrize("by_end", [True, False], ids=["by an end", "by InitProducerId"])
+async def test_init_that_names_the_epoch_before_after_a_power_loss_is_granted_the_next(
+    running, logs, nursery, by_end, autojump_clock
+):
+    """The answer to the grant was lost with the power: its producer is no stranger."""
+    first = await running.init()
+    await write(running, first, logs[0])
+    named = (first.producer_id, first.epoch)
+    second = await end(running, first) if by_end else await running.init(connection=2, known=named)
+    assert second == after(first)
+    await settle()
+    world = await restart(running, nursery, power_lost=True)
+    assert await world.init(connection=3, known=named) == after(first, 2)
+
+
+async def test_restart_in_the_midst_of_an_abort_keeps_its_grant(running, logs, nursery, autojump_clock):
+    """The process dies between the record of the grant and ABORTED: the client goes on in the epoch it was granted."""
+    first = await running.init()
+    await write(running, first, logs[0])
+    second = await end(running, first, commit=False)
+    killed = running.restarted()
+    assert kinds(killed.journal)[-1] is AbortedRecord
+    killed.journal.records.pop()
+    await killed.coordinator.recover(tail_kept=True)
+    await nursery.start(killed.run)
+    assert await end(killed, first, commit=False) == second
+    await write(killed, second, logs[0])
+    assert await end(killed, second) == after(first, 2)
+
+
+async def test_snapshot_after_a_withdrawn_commit_is_read_again(running, logs, nursery, autojump_clock):
+    """The commit's data did not survive the power loss, though its grant did: nothing of the new epoch has ended."""
+    first = await running.init()
+    await write(running, first, logs[0])
+    running.participants.prepare_s = 1_000.0
+    nursery.start_soon(end, running, first)
+    await settle()
+    running.journal.durable = len(running.journal.records)
+    world = running.restarted(power_lost=True)
+    world.participants.prepare_s = 0.0
+    world.participants.refusing = {logs[0]: "lost"}
+    await world.coordinator.recover(tail_kept=False)
+    records = list(snapshot_records([world.coordinator._turns.slots["t"].producer]))
+    assert replay(records).producers["t"].state is IdState.MUST_ABORT
+    assert not any(isinstance(record, AbortedRecord) for record in records)

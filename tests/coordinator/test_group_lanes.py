@@ -53,6 +53,21 @@ async def test_lane_does_not_commit_by_itself(running, logs, autojump_clock):
     assert await writer.end(commit=False) is None
 
 
+async def test_lane_that_aborts_with_a_grant_goes_on_in_the_epoch_granted(running, logs, autojump_clock):
+    """Transaction version 2: the abort is answered alike when it is said again, and the lane may win."""
+    writer = await join(running, lane())
+    await writer.write(logs[0], 5)
+    first = writer.granted
+
+    async def abort() -> object:
+        return await running.coordinator.end_epoch(writer.name, first.producer_id, first.epoch, False)
+
+    writer.granted = await abort()
+    assert writer.granted == Granted(first.producer_id, ProducerEpoch(first.epoch + 1)) == await abort()
+    await writer.write(logs[0], 1)
+    assert isinstance(await running.coordinator.commit_batch(commit((0, 0, 1))), BatchCommitted)
+
+
 async def test_lane_that_has_ended_is_fenced(running, logs, autojump_clock):
     """The winner that writes on, the loser that does not know, and whoever ends again."""
     winner, loser = await join(running, lane(0)), await join(running, lane(0, 1))
