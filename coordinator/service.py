@@ -257,6 +257,11 @@ class Coordinator:
             failed_journals=sum(failure is not None for failure in turns.failures),
         )
 
+    def producer_id_of(self, transactional_id: str) -> ProducerId | None:
+        """The id's current producer id; None if the transactional id is unknown."""
+        slot = self._turns.slots.get(transactional_id)
+        return None if slot is None or slot.producer.state is IdState.UNKNOWN else slot.producer.producer_id
+
     def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None:
         """The current epoch of a transactional producer; None if the producer id is not one's."""
         owner = self._turns.owners.get(producer_id)

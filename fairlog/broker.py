@@ -148,10 +148,17 @@ class PlacedEnd(NamedTuple):
 class Leaders(Protocol):
     """The partitions that this node leads."""
 
-    async def append(self, log: LogId, data: Buffer, header: BatchHeader) -> Appended | DuplicateOf | RefusedAppend:
+    def open_of(self, producer_id: ProducerId) -> TxId | None:
+        """The transaction that the producer has open on this node."""
+        ...
+
+    async def append(
+        self, log: LogId, data: Buffer, header: BatchHeader, came_in: TxId | None
+    ) -> Appended | DuplicateOf | RefusedAppend:
         """Write one checked batch to the partition's journal.
 
-        `data` is the whole batch, read before this returns and not kept. Cancelled: the batch was appended or not.
+        `data` is the whole batch, read before this returns and not kept. `came_in` is what its producer had open when
+        it came, if it is transactional: it goes into no later transaction. Cancelled: the batch was appended or not.
         """
         ...
 
@@ -317,6 +324,8 @@ class Coordinator(Protocol):
     def describe(self, transactional_id: str) -> Description | None: ...
 
     def describe_all(self) -> Sequence[Description]: ...
+
+    def producer_id_of(self, transactional_id: str) -> ProducerId | None: ...
 
     def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None: ...
 

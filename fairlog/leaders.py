@@ -223,14 +223,19 @@ class LocalLeaders:
 
     # --- Produce ------------------------------------------------------------------------------
 
-    async def append(self, log: LogId, data: Buffer, header: BatchHeader) -> Appended | DuplicateOf | RefusedAppend:
+    def open_of(self, producer_id: ProducerId) -> TxId | None:
+        """See `fairlog.broker.Leaders`."""
+        return self.participants.open_of(producer_id)
+
+    async def append(
+        self, log: LogId, data: Buffer, header: BatchHeader, came_in: TxId | None
+    ) -> Appended | DuplicateOf | RefusedAppend:
         """Write one checked batch to the journal of `log`. See `fairlog.broker.Leaders`.
 
         Waits only for room: in the journal (it is made ahead), and in the copier's backlog. A batch whose
         transaction has ended meanwhile does not go into the producer's next one: MUST_ABORT, or FENCED. A repetition is
         answered as one also when its transaction has ended: clients use the sequences of refused batches again.
         """
-        came_in = self.participants.open_of(header.producer_id) if header.transactional else None
         try:
             leader = await self._writer.leader_with_place(log, len(data))
             if leader is None:

@@ -7,7 +7,7 @@ test puts into `leaders.refusal`, `coordinator.refusal` and `topics.failure`. No
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -176,6 +176,10 @@ class MemoryTopics:
             del self._leaders.logs[log]
 
 
+async def _nothing() -> None:
+    """No checkpoint, as with a leader that has room."""
+
+
 class MemoryLeaders:
     def __init__(self) -> None:
         self.logs: dict[LogId, list[bytes]] = {}
@@ -186,6 +190,12 @@ class MemoryLeaders:
         self.refusal: RefusedAppend | None = None
         self.failure: StorageFailure | None = None
         self.duplicate: DuplicateOf | None = None
+        self.open: dict[ProducerId, TxId] = {}
+        """What each producer has open."""
+        self.before_append: Callable[[], Awaitable[object]] = _nothing
+        """What goes on while an append waits for room."""
+        self.came_in: list[TxId | None] = []
+        """What each batch was appended for."""
         self.lowest: Offset | None = None
         """What a batch of an open transaction gets at least, in whatever log; None: it has ended."""
         self.starts: dict[LogId, Offset] = {}
@@ -204,9 +214,14 @@ class MemoryLeaders:
         self.watchers: dict[Watcher, set[LogId]] = {}
         """Who is told when any log moves, with the logs that it watches."""
 
+    def open_of(self, producer_id: ProducerId) -> TxId | None:
+        return self.open.get(producer_id)
+
     async def append(
-        self, log: LogId, data: bytes | bytearray | memoryview, header: BatchHeader
+        self, log: LogId, data: bytes | bytearray | memoryview, header: BatchHeader, came_in: TxId | None
     ) -> Appended | DuplicateOf | RefusedAppend:
+        self.came_in.append(came_in)
+        await self.before_append()
         if self.full:
             await trio.sleep_forever()
         if self.failure is not None:
@@ -456,6 +471,10 @@ class MemoryCoordinator:
     ) -> Granted | Refusal:
         refusal = await self._called("end epoch", transactional_id, producer_id, epoch, commit)
         return Granted(producer_id, ProducerEpoch(epoch + 1)) if refusal is None else refusal
+
+    def producer_id_of(self, transactional_id: str) -> ProducerId | None:
+        known = self.descriptions.get(transactional_id)
+        return None if known is None else known.producer_id
 
     def has_added(self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId) -> bool:
         return (transactional_id, producer_id, epoch, log) in self.added

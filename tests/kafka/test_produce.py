@@ -18,7 +18,7 @@ from fairlog.kafka.api import Client, Deferred, HangUp
 from fairlog.kafka.errors import APPEND_REFUSALS, ErrorCode
 from fairlog.kafka.handlers import api_00_produce
 from fairlog.kafka.must_abort import must_abort_code
-from fairlog_types import Offset, ProducerEpoch, ProducerId, StorageFailure
+from fairlog_types import Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
 from tests.datalog.batches import keyed_batch
 
 PRODUCE = 0
@@ -504,6 +504,25 @@ async def test_transactional_batch_of_journal_mode_does_not_wait(ask, memory, ba
     records = batch(producer_id=5, epoch=0, sequence=0, attributes=TRANSACTIONAL)
     started = await ask.start(PRODUCE, 9, **request(records, transactional_id="tx"))
     assert not isinstance(started.answer, Deferred)
+
+
+async def test_request_is_for_the_transaction_that_was_open_when_it_came(ask, memory, batch, description):
+    """All its batches: while one waits for room, the transaction may end, and the next one begin in the same epoch."""
+    memory.topics.create_now("t", partitions=2)
+    memory.coordinator.descriptions["tx"] = description()
+    meant, next_one = (TxId(ProducerId(41), ProducerEpoch(2), number) for number in (5, 6))
+    memory.leaders.open[ProducerId(41)] = meant
+
+    async def meanwhile() -> None:
+        await trio.lowlevel.checkpoint()
+        memory.leaders.open[ProducerId(41)] = next_one
+
+    memory.leaders.before_append = meanwhile
+    records = batch(producer_id=41, epoch=2, sequence=0, attributes=TRANSACTIONAL)
+    both = [Partition(index=index, records=records) for index in range(2)]
+    fields = request(records, transactional_id="tx") | {"topic_data": [Topic(name="t", partition_data=both)]}
+    await ask(PRODUCE, 9, **fields)
+    assert memory.leaders.came_in == [meant, meant]
 
 
 @pytest.mark.parametrize("attributes", [0, TRANSACTIONAL])

@@ -158,7 +158,8 @@ class Run:
         return await self._append(log, data)
 
     async def _append(self, log: LogId, data: bytearray) -> Appended | DuplicateOf | RefusedAppend:
-        return await self.leaders.append(log, data, parse_batch_header_untrusted(data))
+        header = parse_batch_header_untrusted(data)
+        return await self.leaders.append(log, data, header, self.leaders.open_of(header.producer_id))
 
     async def begin(self, txid: TxId, *logs: LogId) -> None:
         begun = await self.leaders.participants.begin(Begin(txid, logs))

@@ -80,7 +80,9 @@ async def _store_and_find(directory: Path, batches: Sequence[tuple[bytes, BatchH
     async with open_run(directory / "run", leader_epoch=1) as run:
         await run.start(A, copying=False)
         taken = [
-            data[21:] for data, header in batches if isinstance(await run.leaders.append(A, data, header), Appended)
+            data[21:]
+            for data, header in batches
+            if isinstance(await run.leaders.append(A, data, header, None), Appended)
         ]
         crashed = run.crash(directory / "crashed")
         run.nursery.start_soon(run.leaders.run)

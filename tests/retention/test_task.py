@@ -96,7 +96,7 @@ async def write(run: Run, log: LogId, *batches: Pairs, timestamp_ms: int | None 
     for pairs in batches:
         marked = [(key, None if value is None else b"=" + value) for key, value in pairs]
         data = keyed_batch(0, marked, timestamp_ms=at_ms)
-        await run.leaders.append(log, data, parse_batch_header_untrusted(data))
+        await run.leaders.append(log, data, parse_batch_header_untrusted(data), None)
     await run.leaders.drain()
 
 

@@ -159,7 +159,7 @@ class Node:
         if not header.transactional and stale:
             return RefusedAppend.FENCED
         try:
-            outcome = await self.leaders.append(log, data, header)
+            outcome = await self.leaders.append(log, data, header, self.leaders.open_of(header.producer_id))
         except StorageFailure:
             return RefusedAppend.STORAGE
         if outcome is RefusedAppend.NOT_IN_TRANSACTION:

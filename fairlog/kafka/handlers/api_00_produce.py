@@ -53,7 +53,7 @@ from fairlog.kafka.must_abort import must_abort_code
 from fairlog.kafka.topic_lookup import find_or_create, log_of
 from fairlog.kafka.wire import Reader, Writer
 from fairlog.topic_configs import answers_lowest_offsets, is_compacted, message_bytes_max, stamps_append_time
-from fairlog_types import LogId, StorageFailure
+from fairlog_types import LogId, StorageFailure, TxId
 
 log = structlog.get_logger()
 
@@ -124,6 +124,7 @@ def decode(reader: Reader, version: int) -> ProduceRequest:
 
 async def handle(context: Context, request: ProduceRequest) -> Reply:
     deadline = trio.current_time() + max(request.timeout_ms / 1000, OWN_WAIT_S)
+    came_in = _open_as_it_comes(context.broker, request) if context.version < _ADDS_FROM else None
     results: _Results = []
     for key, partitions in request.topics:
         if request.acks not in (-1, 0, 1):
@@ -135,7 +136,9 @@ async def handle(context: Context, request: ProduceRequest) -> Reply:
         else:
             known = None if key is None else context.broker.cluster.topic_by_id(key)
             topic = known or ErrorCode.UNKNOWN_TOPIC_ID
-        results.append((key, [await _append(context, request, topic, *entry, deadline) for entry in partitions]))
+        results.append(
+            (key, [await _append(context, request, came_in, topic, *entry, deadline) for entry in partitions])
+        )
     if request.acks == 0:
         _hang_up_on_errors(results)
         return None
@@ -148,6 +151,7 @@ async def handle(context: Context, request: ProduceRequest) -> Reply:
 async def _append(
     context: Context,
     request: ProduceRequest,
+    came_in: TxId | None,
     topic: Topic | ErrorCode,
     partition: int,
     records: memoryview | None,
@@ -188,10 +192,11 @@ async def _append(
         refusal = await _add(broker, request.transactional_id, header, log_id)
         if refusal is not None:
             return result.fail(_code_of_refused_add(context, refusal), refusal.value)
+        came_in = broker.leaders.open_of(header.producer_id)  # the epoch says which transaction is meant
     outcome: Appended | DuplicateOf | RefusedAppend | None = None
     with trio.move_on_at(deadline):
         try:
-            outcome = await broker.leaders.append(log_id, data, header)
+            outcome = await broker.leaders.append(log_id, data, header, came_in)
         except StorageFailure as failure:
             return result.fail(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
     if outcome is None:
@@ -208,6 +213,14 @@ async def _append(
     if stamps and isinstance(outcome, Appended):
         result.append_time_ms = header.max_timestamp
     return _accepted(context, result, topic, log_id, header, outcome)
+
+
+def _open_as_it_comes(broker: Broker, request: ProduceRequest) -> TxId | None:
+    """The transaction for which the request is meant: looked up once, since each partition's append may wait."""
+    if request.transactional_id is None:
+        return None
+    producer_id = broker.coordinator.producer_id_of(request.transactional_id)
+    return None if producer_id is None else broker.leaders.open_of(producer_id)
 
 
 async def _add(broker: Broker, transactional_id: str, header: BatchHeader, log_id: LogId) -> Refusal | None:
