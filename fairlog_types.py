@@ -98,6 +98,14 @@ class EndedEpoch(NamedTuple):
     producer_id: ProducerId
     epoch: ProducerEpoch
     committed: bool
+    kept: TxId | None = None
+    """The transaction, if it was begun in an epoch before, and kept (KIP-939)."""
+
+    def is_of(self, txid: TxId) -> bool:
+        """Whether this is the transaction whose end it was."""
+        return (
+            (self.producer_id, self.epoch) == (txid.producer_id, txid.epoch) if self.kept is None else self.kept == txid
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ class Refusal(Enum):
     BAD_TIMEOUT = "the transaction time-out must be positive"
     BAD_REQUEST = "the request contradicts itself, or its transactional id is empty or longer than 1,024 bytes"
     MUST_ABORT = "the transaction was aborted by the coordinator; abort it, then begin another"
+    NO_TWO_PHASE_COMMIT = "transactions without a time-out are switched off: transactions.two_phase_commit_enable"
     LATE = "a newer connection has taken over this producer; the request came late"
     UNKNOWN_LOG = "the partition does not exist or cannot take part"
     STORAGE = "the disk refused; nothing was changed; the node must be restarted"
@@ -54,7 +55,16 @@ class Granted:
     epoch: ProducerEpoch
 
 
-Answer = Granted | Mapping[LogId, Refusal | None] | Refusal | None
+@dataclass(frozen=True, slots=True)
+class GrantedToEnd:
+    """A grant that has kept the open transaction: with it nothing can be done but end that one (KIP-939)."""
+
+    granted: Granted
+    kept: Granted
+    """The producer id and epoch under which the transaction was written."""
+
+
+Answer = Granted | GrantedToEnd | Mapping[LogId, Refusal | None] | Refusal | None
 """Of any request: to init, to add, or to end (None: done)."""
 
 
@@ -73,6 +83,7 @@ class Description:
     transactional_id: str
     producer_id: ProducerId
     epoch: ProducerEpoch
+    """Of the open transaction, which may be of an epoch before the current one (KIP-939); else the current ones."""
     timeout_ms: int
     state: str
     """The name of a `states.IdState`: "EMPTY", "OPEN", "PREPARING", "MUST_ABORT"."""

@@ -30,6 +30,10 @@ class Init:
     """Clamps the time-out."""
     now_ms: int
     fresh_id: ProducerId | None = None
+    two_phase: bool = False
+    """Its transactions have no time-out: another system decides when they end (KIP-939)."""
+    keeps: bool = False
+    """What is open stays so, and this producer is to end it (KIP-939)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +242,14 @@ class AskSeal:
 
 
 @dataclass(frozen=True, slots=True)
+class Seal:
+    """Let the transaction take no more batches in these logs."""
+
+    txid: TxId
+    logs: tuple[LogId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AskPrepare:
     """Flush the group journal and have the participants prepare, in parallel: the one flush delay.
 
@@ -305,6 +317,7 @@ Effect = (
     | AskBegin
     | AskResume
     | AskSeal
+    | Seal
     | AskPrepare
     | EnterOrder
     | Apply

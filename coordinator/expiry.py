@@ -1,6 +1,7 @@
 """When a transaction, or a transactional id, has had its time.
 
 An open transaction has the time-out that its client asked for, within the operator's bounds; then it is ended by force.
+Only what another system decides about has none (KIP-939).
 An id that nobody asks for is forgotten much later, if nothing of it is open or being copied.
 
 Ages are durations: the wall clock may jump. How old they are when a run begins is told by the wall clock of two
@@ -11,7 +12,7 @@ runs. Pure: ages and times come in (`housekeeping.py`, `restarting.py`), and wha
 from __future__ import annotations
 
 from coordinator import events as ev
-from coordinator.producer import Producer
+from coordinator.producer import NO_TIMEOUT_MS, Producer
 from coordinator.settings import CoordinatorSettings
 from coordinator.sinks.lane_ids import is_lane
 from coordinator.states import IdState
@@ -26,7 +27,7 @@ def due(
     wall clock may jump. `now_ms`, in milliseconds since 1970, is only written down.
     """
     if producer.state is IdState.OPEN:
-        if open_ms < producer.timeout_ms:
+        if producer.timeout_ms == NO_TIMEOUT_MS or open_ms < producer.timeout_ms:
             return None
         return ev.TimedOut(fences(producer.transactional_id, settings), now_ms)
     may_expire = producer.state in (IdState.EMPTY, IdState.MUST_ABORT) and not producer.decided

@@ -26,6 +26,7 @@ def producer_record(producer: Producer, now_ms: int) -> ProducerRecord:
         producer.state is IdState.MUST_ABORT,
         now_ms,
         producer.ended,
+        None if producer.transaction is None else producer.transaction.kept,
     )
 
 

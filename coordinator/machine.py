@@ -33,10 +33,10 @@ from dataclasses import replace
 from typing import Any
 
 from coordinator import events as ev
-from coordinator.answers import CommittedTransaction, Granted, Refusal
+from coordinator.answers import CommittedTransaction, Granted, GrantedToEnd, Refusal
 from coordinator.id_records import prepare_abort_record, prepare_commit_record, producer_record
 from coordinator.messages import Begin, DiscardTransaction, Prepare
-from coordinator.producer import NO_CONNECTION, Decided, OpenTransaction, Outcome, Producer
+from coordinator.producer import NO_CONNECTION, NO_TIMEOUT_MS, Decided, OpenTransaction, Outcome, Producer
 from coordinator.states import NEXT_STATES, EventKind, IdState
 from fairlog_types import (
     NO_PRODUCER_EPOCH,
@@ -108,7 +108,11 @@ def _init(producer: Producer, event: ev.Init) -> Step:
     has_name = 0 < len(producer.transactional_id.encode()) <= TRANSACTIONAL_ID_BYTES_MAX
     if names_itself != (event.epoch != NO_PRODUCER_EPOCH) or not has_name:
         return producer, (ev.AnswerWith(Refusal.BAD_REQUEST),)
+    if event.two_phase and not event.settings.two_phase_commit:
+        return producer, (ev.AnswerWith(Refusal.NO_TWO_PHASE_COMMIT),)
     timeout_ms = min(max(event.timeout_ms, event.settings.min_timeout_ms), event.settings.max_timeout_ms)
+    if event.two_phase:
+        timeout_ms = NO_TIMEOUT_MS
 
     if producer.state is IdState.UNKNOWN:
         return _grant(producer, event, timeout_ms, NO_PRODUCER_EPOCH)
@@ -120,7 +124,11 @@ def _init(producer: Producer, event: ev.Init) -> Step:
                 return producer, (ev.AnswerWith(Refusal.FENCED),)
         elif (event.producer_id, event.epoch) != (producer.producer_id, producer.epoch):
             return producer, (ev.AnswerWith(Refusal.FENCED),)
-    elif producer.granted_on == event.connection and producer.timeout_ms == timeout_ms:
+    elif (
+        producer.granted_on == event.connection
+        and producer.timeout_ms == timeout_ms
+        and (event.keeps or not producer.is_kept)
+    ):
         return _grant_again(producer, event)
     return _grant(producer, event, timeout_ms, event.epoch)
 
@@ -134,13 +142,20 @@ def _named_what_was_before(producer: Producer, event: ev.Init) -> bool:
 def _grant_again(producer: Producer, event: ev.Init) -> Step:
     """The answer to the first attempt was lost, or overtaken; it may not even have been durable."""
     after = replace(producer, granted_on=event.connection, used_ms=event.now_ms)
-    return after, (ev.Flush(), ev.AwaitCopied(), ev.AnswerWith(Granted(producer.producer_id, producer.epoch)))
+    return after, (ev.Flush(), ev.AwaitCopied(), ev.AnswerWith(_grant_of(after)))
+
+
+def _grant_of(producer: Producer) -> Granted | GrantedToEnd:
+    """What InitProducerId is answered."""
+    granted, txid = Granted(producer.producer_id, producer.epoch), producer.txid
+    return GrantedToEnd(granted, Granted(txid.producer_id, txid.epoch)) if producer.is_kept else granted
 
 
 def _grant(producer: Producer, event: ev.Init, timeout_ms: int, last_epoch: ProducerEpoch) -> Step:
-    """The next epoch, or a new producer id; what is open is aborted, what is being copied is waited for.
+    """The next epoch, or a new producer id; what is open is aborted or kept, what is being copied is waited for.
 
-    The wait is for the client that reads back what the last instance has committed: its offsets.
+    The wait is for the client that reads back what the last instance has committed: its offsets. What is kept is
+    sealed: no late batch of the last instance gets into what another system may have decided about.
     """
     granted = _next_grant(producer, event.fresh_id)
     if granted is None:
@@ -151,12 +166,14 @@ def _grant(producer: Producer, event: ev.Init, timeout_ms: int, last_epoch: Prod
         granted_on=event.connection,
         used_ms=event.now_ms,
     )
-    return after, (
-        *_abort_open(producer, event.now_ms, ev.Append(producer_record(after, event.now_ms))),
-        ev.Flush(),
-        ev.AwaitCopied(),
-        ev.AnswerWith(granted),
-    )
+    ends: Sequence[ev.Effect]
+    if event.keeps and producer.transaction is not None:
+        after = replace(after, state=IdState.OPEN, transaction=replace(producer.transaction, kept=producer.txid))
+        seal = ev.Seal(after.txid, tuple(producer.transaction.logs))
+        ends = (seal, ev.Append(producer_record(after, event.now_ms)))
+    else:
+        ends = _abort_open(producer, event.now_ms, ev.Append(producer_record(after, event.now_ms)))
+    return after, (*ends, ev.Flush(), ev.AwaitCopied(), ev.AnswerWith(_grant_of(after)))
 
 
 def _next_grant(producer: Producer, fresh_id: ProducerId | None) -> Granted | None:
@@ -235,6 +252,8 @@ def _touched(producer: Producer, event: ev.Add | ev.End, **changes: Any) -> Prod
 def _add(producer: Producer, event: ev.Add) -> Step:
     if (refusal := _refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
+    if producer.is_kept:
+        return producer, (ev.AnswerWith(Refusal.WRONG_STATE),)
     after = _touched(producer, event, moved_on=True)
     known = () if producer.transaction is None else producer.transaction.logs
     new = tuple(log for log in dict.fromkeys(event.logs) if log not in known)
@@ -300,7 +319,8 @@ def _repeated_end(producer: Producer, event: ev.End) -> Granted | Refusal | None
 
 def _granting(producer: Producer, granted: Granted, *, committed: bool) -> Producer:
     """The id after an end that has granted the next epoch."""
-    return _in_epoch(producer, granted, ended=EndedEpoch(producer.producer_id, producer.epoch, committed))
+    kept = producer.txid if producer.is_kept else None
+    return _in_epoch(producer, granted, ended=EndedEpoch(producer.producer_id, producer.epoch, committed, kept))
 
 
 def once_committed(producer: Producer) -> Producer | None:
@@ -310,9 +330,7 @@ def once_committed(producer: Producer) -> Producer | None:
 
 def not_committed(ended: EndedEpoch | None, txid: TxId) -> EndedEpoch | None:
     """What is known of the end of an epoch, once its transaction turns out to be aborted."""
-    if ended is None or (ended.producer_id, ended.epoch) != (txid.producer_id, txid.epoch):
-        return ended
-    return ended._replace(committed=False)
+    return ended._replace(committed=False) if ended is not None and ended.is_of(txid) else ended
 
 
 def _abort_and_grant(producer: Producer, event: ev.End, *said: ev.Effect) -> Step:
@@ -364,7 +382,7 @@ def _end_nothing(producer: Producer, event: ev.End) -> Step:
 
 
 def _commit(producer: Producer, event: ev.End) -> Step:
-    if (refusal := _refusal(producer, event)) is not None:
+    if (refusal := _refusal(producer, event) or _refusal_of_kept(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     if producer.decided and _commits_to_remember(producer) >= DECIDED_MAX:
         return producer, (ev.WaitForCopy(),)
@@ -376,6 +394,11 @@ def _commit(producer: Producer, event: ev.End) -> Step:
     return after, (ev.AskSeal(producer.txid, tuple(producer.transaction.logs)),)
 
 
+def _refusal_of_kept(producer: Producer, event: ev.End) -> Refusal | None:
+    """What was kept is ended with a grant only: else its epoch could not tell a repetition from the next end."""
+    return Refusal.WRONG_STATE if producer.is_kept and not event.grants else None
+
+
 def _commits_to_remember(producer: Producer) -> int:
     """From the oldest one on that a restart would have prepared again; later ones may have been recorded before it."""
     oldest = producer.decided[0].txid
@@ -385,8 +408,7 @@ def _commits_to_remember(producer: Producer) -> int:
 def _sealed(producer: Producer, event: ev.Sealed) -> Step:
     """Logs that hold no records take part, too: what a commit means to them is their leaders' business."""
     assert producer.transaction is not None
-    sealed = OpenTransaction(producer.transaction.started_ms, producer.transaction.logs, event.expected)
-    after = replace(producer, transaction=sealed)
+    after = replace(producer, transaction=replace(producer.transaction, expected=event.expected))
     record = prepare_commit_record(producer.transactional_id, Decided(producer.txid, event.expected, event.now_ms))
     said: list[ev.Effect] = [ev.Append(record)]
     if (granted := once_committed(after)) is not None:
@@ -476,7 +498,7 @@ def _abort(producer: Producer, event: ev.End) -> Step:
 
     Not so where the abort grants an epoch: that must be on disk, as that of InitProducerId.
     """
-    if (refusal := _refusal(producer, event)) is not None:
+    if (refusal := _refusal(producer, event) or _refusal_of_kept(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     if event.grants:
         return _abort_and_grant(producer, event)
@@ -620,7 +642,8 @@ def _resumed(producer: Producer, event: ev.Resumed) -> Step:
     added = {log: epoch for log, epoch in event.leader_epochs.items() if log not in transaction.logs}
     record = BeginRecord(producer.txid, producer.transactional_id, added, event.now_ms)
     after = replace(producer, transaction=replace(transaction, logs=event.leader_epochs))
-    return after, (ev.Append(record),) if added else ()
+    seal = (ev.Seal(after.txid, tuple(event.leader_epochs)),) if after.is_kept else ()
+    return after, (*((ev.Append(record),) if added else ()), *seal)
 
 
 def _withdrawn(producer: Producer, event: ev.Withdrawn) -> Step:

@@ -122,8 +122,8 @@ class Participants(Protocol):
     def seal(self, txid: TxId, logs: tuple[LogId, ...]) -> Mapping[LogId, Expected]:
         """Close the transaction for further batches; say what each log holds of it.
 
-        Called in the same step as `prepare`, so the counts are what `prepare` will find. A log that no
-        longer exists is left out.
+        Called in the same step as `prepare`, so the counts are what `prepare` will find; and before that of a
+        transaction that waits for its end. A log that no longer exists is left out.
         """
         ...
 

@@ -24,6 +24,9 @@ from fairlog_types import (
     TxId,
 )
 
+NO_TIMEOUT_MS = 2**31 - 1
+"""The time-out of transactions that have none, as in Kafka."""
+
 NO_CONNECTION = -1
 """Smaller than any connection's ordinal."""
 
@@ -44,6 +47,8 @@ class OpenTransaction:
     """With the leader epoch in which each began it."""
     expected: Mapping[LogId, Expected] | None = None
     """The logs that take part in its commit, also those that hold no records of it; set when it is sealed."""
+    kept: TxId | None = None
+    """Its id, if it is of an epoch before the producer's: that was granted to end it (KIP-939)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,13 @@ class Producer:
     """The last request."""
 
     @property
+    def is_kept(self) -> bool:
+        """Whether what is open was kept by InitProducerId: it takes nothing more, and waits for its end."""
+        return self.transaction is not None and self.transaction.kept is not None
+
+    @property
     def txid(self) -> TxId:
         """Of the open transaction, or of the next one."""
+        if self.transaction is not None and self.transaction.kept is not None:
+            return self.transaction.kept
         return TxId(self.producer_id, self.epoch, self.number)

@@ -7,6 +7,7 @@ placed. `snapshot_records` is the inverse of `replay`: records from which the sa
 | the last that the journal says of a transaction | what a restart does |
 |---|---|
 | BEGIN | it goes on; if anything that was appended may be missing, it is aborted, and the id must abort (`Restarted`) |
+| BEGIN, then PRODUCER that keeps it | it goes on, and takes no more batches; the producer of the later epoch ends it |
 | BEGIN without logs | nothing is open; the client has moved on from its last commit |
 | PREPARE_COMMIT | prepares it again: all can → placed; one cannot → aborted (`Withdrawn`) |
 | COMMITTED, ABORTED | nothing |
@@ -205,6 +206,8 @@ def snapshot_records(producers: Iterable[Producer], sinks: Iterable[SinkState] =
 
 def _records_of_id(producer: Producer) -> Iterator[GroupRecord]:
     transactional_id, now_ms = producer.transactional_id, producer.used_ms
+    if producer.is_kept:
+        yield from _records_before_it_was_kept(producer)
     yield producer_record(producer, now_ms)
     # In commit order, which is not that of the copies (invariant 6).
     for one in sorted((*producer.committed, *producer.decided), key=lambda it: it.txid):
@@ -217,13 +220,34 @@ def _records_of_id(producer: Producer) -> Iterator[GroupRecord]:
         yield AbortedRecord(before, transactional_id, now_ms)
     transaction = producer.transaction
     if transaction is not None:
-        yield BeginRecord(producer.txid, transactional_id, transaction.logs, transaction.started_ms)
+        if transaction.kept is None:
+            yield BeginRecord(producer.txid, transactional_id, transaction.logs, transaction.started_ms)
         if transaction.expected is not None:
             yield prepare_commit_record(transactional_id, Decided(producer.txid, transaction.expected, now_ms))
             if (granted := once_committed(producer)) is not None:
                 yield producer_record(granted, now_ms)
     elif producer.moved_on and producer.state is IdState.EMPTY and producer.last is not Outcome.ABORTED:
         yield BeginRecord(producer.txid, transactional_id, {}, now_ms)
+
+
+def _records_before_it_was_kept(producer: Producer) -> Iterator[GroupRecord]:
+    """The epoch of the transaction that was kept, and its BEGIN: the record of the present epoch names it."""
+    txid, transaction = producer.txid, producer.transaction
+    assert transaction is not None
+    before = Producer(
+        producer.transactional_id,
+        producer_id=txid.producer_id,
+        epoch=txid.epoch,
+        timeout_ms=producer.timeout_ms,
+        number=txid.number,
+    )
+    yield producer_record(before, transaction.started_ms)
+    yield BeginRecord(txid, producer.transactional_id, transaction.logs, transaction.started_ms)
+
+
+def _is_kept(producer: Producer, txid: TxId) -> bool:
+    """Whether this is the open transaction, of an epoch before the present one."""
+    return producer.is_kept and producer.txid == txid
 
 
 def _is_current(producer: Producer, txid: TxId) -> bool:
@@ -233,9 +257,13 @@ def _is_current(producer: Producer, txid: TxId) -> bool:
 def _fold_producer(found: Replay, record: ProducerRecord) -> None:
     before = found.producers.get(record.transactional_id) or Producer(record.transactional_id)
     same = (before.producer_id, before.epoch) == (record.producer_id, record.epoch)
+    transaction = None
+    if record.kept is not None and before.transaction is not None and before.txid == record.kept:
+        transaction = replace(before.transaction, kept=record.kept)
+    otherwise = IdState.MUST_ABORT if record.must_abort else IdState.EMPTY
     found.producers[record.transactional_id] = replace(
         before,
-        state=IdState.MUST_ABORT if record.must_abort else IdState.EMPTY,
+        state=otherwise if transaction is None else IdState.OPEN,
         producer_id=record.producer_id,
         epoch=record.epoch,
         last_epoch=record.last_epoch,
@@ -244,13 +272,16 @@ def _fold_producer(found: Replay, record: ProducerRecord) -> None:
         number=record.next_number,
         last=before.last if same else None,
         moved_on=same and before.moved_on,
-        transaction=None,
+        transaction=transaction,
         used_ms=record.timestamp_ms,
     )
 
 
 def _fold_begin(found: Replay, record: BeginRecord) -> None:
     producer = found.producers.get(record.transactional_id)
+    if producer is not None and _is_kept(producer, record.txid):
+        found.producers[record.transactional_id] = _with_logs(producer, record)
+        return
     if producer is None or not _is_current(producer, record.txid) or record.txid.number < producer.number:
         return
     if not record.logs and producer.transaction is None:
@@ -258,16 +289,15 @@ def _fold_begin(found: Replay, record: BeginRecord) -> None:
         number = record.txid.number
         found.producers[record.transactional_id] = replace(producer, number=number, moved_on=True, used_ms=used_ms)
         return
-    known = producer.transaction
-    started_ms = known.started_ms if known else record.timestamp_ms
-    logs = {**(known.logs if known else {}), **record.logs}
     found.producers[record.transactional_id] = replace(
-        producer,
-        state=IdState.OPEN,
-        number=record.txid.number,
-        transaction=OpenTransaction(started_ms, logs),
-        used_ms=max(producer.used_ms, record.timestamp_ms),
+        _with_logs(producer, record), state=IdState.OPEN, number=record.txid.number
     )
+
+
+def _with_logs(producer: Producer, record: BeginRecord) -> Producer:
+    known = producer.transaction or OpenTransaction(record.timestamp_ms, {})
+    transaction = replace(known, logs={**known.logs, **record.logs})
+    return replace(producer, transaction=transaction, used_ms=max(producer.used_ms, record.timestamp_ms))
 
 
 def _fold_prepare_commit(found: Replay, record: PrepareCommitRecord, sequence: int) -> None:
@@ -285,6 +315,8 @@ def _fold_prepare_commit(found: Replay, record: PrepareCommitRecord, sequence: i
         if record.txid.number >= producer.number:
             number = record.txid.number + 1
             after = replace(after, state=IdState.EMPTY, number=number, moved_on=False, transaction=None)
+    elif _is_kept(producer, record.txid):
+        after = _once_ended(after, IdState.EMPTY, Outcome.COMMITTED)
     found.sequence[record.txid] = sequence
     found.producers[record.transactional_id] = after
 
@@ -315,7 +347,14 @@ def _fold_prepare_abort(found: Replay, record: PrepareAbortRecord) -> None:
     after = replace(producer, ended=ended, decided=tuple(it for it in producer.decided if it.txid != record.txid))
     if ended != producer.ended:  # a commit, and its grant, that could not be answered
         after = replace(after, state=IdState.MUST_ABORT)
+    if _is_kept(producer, record.txid):  # until the record says who aborts
+        after = _once_ended(after, IdState.MUST_ABORT, Outcome.ABORTED)
     found.producers[record.transactional_id] = _ended_by_abort(after, record.txid)
+
+
+def _once_ended(producer: Producer, state: IdState, last: Outcome) -> Producer:
+    """After the end of what was kept; the epoch's own transactions have not begun."""
+    return replace(producer, state=state, number=producer.number + 1, last=last, transaction=None, moved_on=False)
 
 
 def _fold_aborted(found: Replay, record: AbortedRecord) -> None:

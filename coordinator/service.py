@@ -22,7 +22,7 @@ import structlog
 import trio
 
 from coordinator import events as ev
-from coordinator.answers import Answer, Description, Granted, Refusal
+from coordinator.answers import Answer, Description, Granted, GrantedToEnd, Refusal
 from coordinator.expiry import fences
 from coordinator.housekeeping import keep_house
 from coordinator.ids import ProducerIds
@@ -92,12 +92,18 @@ class Coordinator:
         producer_id: ProducerId,
         epoch: ProducerEpoch,
         connection: int,
-    ) -> Granted | Refusal:
+        *,
+        two_phase: bool = False,
+        keeps: bool = False,
+    ) -> Granted | GrantedToEnd | Refusal:
         """Make the caller the one current producer of `transactional_id`; without an id, a fresh producer.
 
         What the id's last instance left open is aborted, and what it committed is visible when this answers.
         `producer_id` and `epoch` are -1, or what the client had before (KIP-360). `connection` is the ordinal
         of the client's connection: a repetition on the same one is answered alike.
+
+        Two-phase commit with another system (KIP-939): with `two_phase` the caller's transactions have no time-out;
+        with `keeps` what is open stays so, takes nothing more, and is for the caller to end (GrantedToEnd).
         """
         if transactional_id is None:
             try:
@@ -105,9 +111,18 @@ class Coordinator:
             except StorageFailure as failure:
                 _log.error("no producer ids", failure=str(failure))
                 return Refusal.STORAGE
-        event = ev.Init(timeout_ms, producer_id, epoch, connection, self._settings, self._now_ms())
+        event = ev.Init(
+            timeout_ms,
+            producer_id,
+            epoch,
+            connection,
+            self._settings,
+            self._now_ms(),
+            two_phase=two_phase,
+            keeps=keeps,
+        )
         answer = await self._request(transactional_id, event)
-        assert isinstance(answer, Granted | Refusal)
+        assert isinstance(answer, Granted | GrantedToEnd | Refusal)
         return answer
 
     async def add_logs(
@@ -155,7 +170,7 @@ class Coordinator:
     def has_added(self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId) -> bool:
         """Whether `add_logs` of this log has nothing left to do: it is written down that the transaction has it."""
         slot = self._turns.slots.get(transactional_id)
-        if slot is None or slot.busy or slot.producer.state is not IdState.OPEN:
+        if slot is None or slot.busy or slot.producer.state is not IdState.OPEN or slot.producer.is_kept:
             return False
         producer = slot.producer
         assert producer.transaction is not None
@@ -338,8 +353,8 @@ def _description(producer: Producer) -> Description:
     transaction = producer.transaction
     return Description(
         producer.transactional_id,
-        producer.producer_id,
-        producer.epoch,
+        producer.txid.producer_id,
+        producer.txid.epoch,
         producer.timeout_ms,
         producer.state.name,
         None if transaction is None else producer.txid,

@@ -16,6 +16,8 @@ class CoordinatorSettings:
     min_timeout_ms: int = 1_000
     max_timeout_ms: int = 900_000
     """A client's time-out is clamped to these two (docs/decisions/0005-transaction-timeouts.md)."""
+    two_phase_commit: bool = False
+    """Whether clients may ask for transactions without a time-out (KIP-939)."""
     transactional_id_expiration_ms: int = 604_800_000
     """A transactional id without a request for so long is forgotten, in memory and on disk."""
 

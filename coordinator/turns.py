@@ -210,6 +210,8 @@ class Turns:
                         following = self._resume(slot, effect)
                     case ev.AskSeal():
                         following = self._seal(effect)
+                    case ev.Seal(txid, logs):
+                        self.participants.seal(txid, logs)
                     case ev.EnterOrder(txid):
                         self._order.enter(group_of(producer.transactional_id), txid)
                     case ev.AskPrepare():

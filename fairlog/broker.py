@@ -22,7 +22,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
-from coordinator.answers import Description, Granted, Refusal
+from coordinator.answers import Description, Granted, GrantedToEnd, Refusal
 from coordinator.sinks.messages import (
     BatchCommitted,
     CommitBatch,
@@ -288,7 +288,10 @@ class Coordinator(Protocol):
         producer_id: ProducerId,
         epoch: ProducerEpoch,
         connection: int,
-    ) -> Granted | Refusal: ...
+        *,
+        two_phase: bool,
+        keeps: bool,
+    ) -> Granted | GrantedToEnd | Refusal: ...
 
     async def add_logs(
         self,

@@ -93,6 +93,7 @@ _ROWS = (
     _of_setting("socket.request.max.bytes", ConfigType.INT, "requests.request_bytes_max"),
     _of_setting("producer.id.expiration.ms", ConfigType.INT, "transactions.producer_id_expiration_ms"),
     _of_setting("transaction.max.timeout.ms", ConfigType.INT, "transactions.max_timeout_ms"),
+    _of_setting("transaction.two.phase.commit.enable", ConfigType.BOOLEAN, "transactions.two_phase_commit_enable"),
     _of_setting("transactional.id.expiration.ms", ConfigType.INT, "transactions.transactional_id_expiration_ms"),
     _of_setting(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",

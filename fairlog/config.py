@@ -341,9 +341,15 @@ class TransactionSettings:
     min_timeout_ms: int = key(1000, _whole(1), "A client's transaction.timeout.ms below this is raised to it.")
     max_timeout_ms: int = key(
         900_000,
-        _whole(1, 2**31 - 1),
+        _whole(1, 2**31 - 2),
         "A client's transaction.timeout.ms above this is lowered to it; zero or less is refused as "
         "INVALID_TRANSACTION_TIMEOUT. Kafka, with its transaction.max.timeout.ms, refuses both.",
+    )
+    two_phase_commit_enable: bool = key(
+        False,
+        _switch,
+        "Take transactions without a time-out, whose end another system decides (KIP-939). One that nobody ends keeps "
+        "journal segments for ever. Kafka's transaction.two.phase.commit.enable.",
     )
     transactional_id_expiration_ms: int = key(
         604_800_000,

@@ -354,6 +354,7 @@ async def _open_coordinator(
             fence_on_timeout=transactions.fence_on_timeout,
             min_timeout_ms=transactions.min_timeout_ms,
             max_timeout_ms=transactions.max_timeout_ms,
+            two_phase_commit=transactions.two_phase_commit_enable,
             transactional_id_expiration_ms=transactions.transactional_id_expiration_ms,
         ),
         now_ms=_now_ms,

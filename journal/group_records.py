@@ -13,7 +13,7 @@ by a bug, and is CorruptStorage. Pure: no I/O.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, assert_never, cast
 from uuid import UUID
 
@@ -80,6 +80,8 @@ class ProducerRecord:
     timestamp_ms: int
     ended: EndedEpoch | None = None
     """What ended with the grant of `epoch`: whoever repeats that end is answered alike. None: no end granted it."""
+    kept: TxId | None = None
+    """The open transaction, of an epoch before, that this epoch was granted to end (KIP-939). Not with `ended`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +243,7 @@ def encode_group(record: GroupRecord) -> tuple[int, list[object], bytes]:
                 record.next_number,
                 record.must_abort,
                 record.timestamp_ms,
-                *(record.ended or ()),
+                *_of_the_epoch(record),
             ]
             return PRODUCER, header, b""
         case ExpiredRecord(transactional_id):
@@ -363,6 +365,14 @@ def _of_places(placements: Sequence[Placement]) -> list[list[object]]:
     return [[*_of_log(place.log), place.base_offset, place.count] for place in placements]
 
 
+def _of_the_epoch(record: ProducerRecord) -> tuple[object, ...]:
+    """The fields that tell what the epoch was granted for; none after an InitProducerId that has kept nothing."""
+    if record.ended is None:
+        return () if record.kept is None else (None, *record.kept)
+    *ended, kept = record.ended
+    return (*ended, *(kept or ()))
+
+
 def _listing(
     kind: int, fields: list[object], listed: Sequence[Sequence[object]], entries: int | None = None
 ) -> tuple[int, list[object], bytes]:
@@ -386,8 +396,11 @@ def _decode(kind: int, header: Sequence[object], payload: bytes | bytearray) -> 
             next_number=reader.number(),
             must_abort=reader.flag(),
             timestamp_ms=reader.number(),
-            ended=reader.ended() if reader.left else None,
         )
+        if reader.left:
+            ended = reader.ended()
+            txid = reader.txid() if reader.left else None
+            record = replace(record, kept=txid) if ended is None else replace(record, ended=ended._replace(kept=txid))
         reader.done()
         return record
     if kind == EXPIRED:
@@ -506,7 +519,11 @@ class _Fields:
     def txid(self) -> TxId:
         return TxId(ProducerId(self.number()), ProducerEpoch(self.number()), self.number())
 
-    def ended(self) -> EndedEpoch:
+    def ended(self) -> EndedEpoch | None:
+        """Three fields, or a null."""
+        if self._fields[self._next] is None:
+            self._next += 1
+            return None
         return EndedEpoch(ProducerId(self.number()), ProducerEpoch(self.number()), self.flag())
 
     def log(self) -> LogId:

@@ -291,13 +291,18 @@ def admit(lane: OpenLane | None, producer: Producer, event: ev.Event) -> Refusal
 
 
 def _admit_init(lane: OpenLane | None, producer: Producer, event: ev.Init) -> Refusal | None:
-    """Once for each lane; again on the same connection as long as nothing was done with the grant."""
+    """Once for each lane; again on the same connection as long as nothing was done with the grant.
+
+    A lane times out, and is ended with its batch: it takes no part in two-phase commit (KIP-939).
+    """
     if lane is None:
         return Refusal.NOT_JOINED
     names_itself = event.producer_id != NO_PRODUCER_ID
     is_used = lane.granted is not None and producer.granted_on != event.connection
     if names_itself or is_used or lane.claimed_by not in (None, event.connection):
         return Refusal.FENCED
+    if event.two_phase or event.keeps:
+        return Refusal.LANE
     lane.claimed_by = event.connection
     return None
 

@@ -117,8 +117,9 @@ COORDINATOR_REFUSALS: dict[Refusal, ErrorCode] = {
     Refusal.LATE: ErrorCode.INVALID_TXN_STATE,
     Refusal.UNKNOWN_LOG: ErrorCode.TRANSACTION_ABORTABLE,
     Refusal.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,
-    # Both are fatal to every client; most other codes would have it ask again for ever.
+    # All three are fatal to every client; most other codes would have it ask again for ever.
     Refusal.NOT_JOINED: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    Refusal.NO_TWO_PHASE_COMMIT: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     Refusal.LANE: ErrorCode.INVALID_TXN_STATE,
     # Fatal to every client, where an abortable code would make it produce the same records again.
     Refusal.OUTCOME_LOST: ErrorCode.INVALID_TXN_STATE,

@@ -131,8 +131,10 @@ SNAPSHOT_RECORDS_3: list[GroupRecord] = [
 
 ENDED = EndedEpoch(ProducerId(4001), ProducerEpoch(3), True)
 GRANTED_BY_AN_END = replace(PRODUCER, epoch=ProducerEpoch(4), last_epoch=ProducerEpoch(-1), next_number=0, ended=ENDED)
-GROUP_RECORDS_4: list[GroupRecord] = [GRANTED_BY_AN_END]
-SNAPSHOT_RECORDS_4: list[GroupRecord] = [GRANTED_BY_AN_END]
+GRANTED_TO_END = replace(PRODUCER, next_number=0, kept=ABORTED_TXID)
+GRANTED_BY_THAT_END = replace(GRANTED_BY_AN_END, ended=ENDED._replace(kept=ABORTED_TXID))
+GROUP_RECORDS_4: list[GroupRecord] = [GRANTED_BY_AN_END, GRANTED_TO_END, GRANTED_BY_THAT_END]
+SNAPSHOT_RECORDS_4: list[GroupRecord] = [GRANTED_BY_AN_END, GRANTED_TO_END, GRANTED_BY_THAT_END]
 
 WINDOW = ProducerWindow(
     epoch=ProducerEpoch(3),

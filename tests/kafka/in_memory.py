@@ -13,7 +13,7 @@ from uuid import UUID
 
 import trio
 
-from coordinator.answers import Description, Granted, Refusal
+from coordinator.answers import Description, Granted, GrantedToEnd, Refusal
 from datalog.batch import BatchHeader, parse_batch_header_untrusted, patch
 from datalog.interface import (
     AbortedTransaction,
@@ -443,12 +443,20 @@ class MemoryCoordinator:
         producer_id: ProducerId,
         epoch: ProducerEpoch,
         connection: int,
-    ) -> Granted | Refusal:
-        refusal = await self._called("init", transactional_id, timeout_ms, producer_id, epoch, connection)
+        *,
+        two_phase: bool,
+        keeps: bool,
+    ) -> Granted | GrantedToEnd | Refusal:
+        asked = ("init", transactional_id, timeout_ms, producer_id, epoch, connection)
+        refusal = await self._called(*asked, *(word for word in ("two phases",) if two_phase))
         if refusal is not None:
             return refusal
         self._next_id += 1
-        return Granted(ProducerId(self._next_id), ProducerEpoch(0))
+        granted = Granted(ProducerId(self._next_id), ProducerEpoch(0))
+        known = None if transactional_id is None else self.descriptions.get(transactional_id)
+        if keeps and known is not None:
+            return GrantedToEnd(granted, Granted(known.producer_id, known.epoch))
+        return granted
 
     async def add_logs(
         self,

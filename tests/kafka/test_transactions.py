@@ -134,6 +134,27 @@ async def test_producer_id_on_contradictory_terms_is_refused(ask, memory, asked)
     assert memory.coordinator.calls == []
 
 
+async def test_producer_id_is_granted_to_end_what_is_kept(ask, memory, description):
+    """Version 6 (KIP-939) names the epoch under which the open transaction was written; -1 if there is none."""
+    asked = init() | {"enable2_pc": True, "keep_prepared_txn": True}
+    answer = await ask(INIT, 6, **asked)
+    assert (answer.producer_id, answer.producer_epoch) == (41, 0)
+    assert (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) == (-1, -1)
+    assert memory.coordinator.calls == [("init", "tx", 60_000, -1, -1, 11, "two phases")]
+    memory.coordinator.descriptions["tx"] = description()
+    answer = await ask(INIT, 6, **asked)
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, 42, 0)
+    assert (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) == (41, 2)
+
+
+@pytest.mark.parametrize("flag", ["enable2_pc", "keep_prepared_txn"])
+async def test_two_phase_commit_without_a_transactional_id_is_refused(ask, memory, flag):
+    """There is nothing that could be kept."""
+    answer = await ask(INIT, 6, **init(None), **{flag: True})
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (ErrorCode.INVALID_REQUEST, -1, -1)
+    assert memory.coordinator.calls == []
+
+
 @versions(api_24_add_partitions_to_txn)
 async def test_partitions_are_added(ask, memory, version):
     """All logs of one request go to the coordinator together."""

@@ -5,27 +5,35 @@ Behaviour
 - With one: the caller becomes its one current producer. What the last instance left is finished first, its
   epoch is fenced. A repetition on the same connection gets the same answer, and does not fence its own
   sender.
+- Two-phase commit with another system (KIP-939): `Enable2Pc` asks for transactions without a time-out, which the
+  setting `transactions.two_phase_commit_enable` has to allow; with `KeepPreparedTxn` what is open stays so, and the
+  answer names the epoch in which it was written beside the one that may end it. Neither without a transactional id:
+  INVALID_REQUEST.
 - An empty transactional id, or one of more than 1,024 bytes, is INVALID_REQUEST.
 
 Version notes
 - 2 is flexible; 3 lets a producer say which id and epoch it had, so that it can recover from an error
   (KIP-360); 4 has PRODUCER_FENCED, before it the same is INVALID_PRODUCER_EPOCH; 5 knows
-  TRANSACTION_ABORTABLE. 6, of two-phase commit (KIP-939), is not served.
+  TRANSACTION_ABORTABLE; 6 has two-phase commit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coordinator.answers import Granted, Refusal
+from coordinator.answers import Granted, GrantedToEnd, Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, StorageFailure
 
-SERVED = Versions(0, 5)
+SERVED = Versions(0, 6)
 FLEXIBLE_FROM = 2
+_TWO_PHASE_FROM = 6
+
+
+_NOTHING = Granted(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,8 @@ class InitProducerIdRequest:
     timeout_ms: int
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
+    two_phase: bool = False
+    keeps: bool = False
 
 
 def decode(reader: Reader, version: int) -> InitProducerIdRequest:
@@ -41,24 +51,35 @@ def decode(reader: Reader, version: int) -> InitProducerIdRequest:
     producer_id, epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
     if version >= 3:
         producer_id, epoch = ProducerId(reader.int64()), ProducerEpoch(reader.int16())
+    two_phase, keeps = (reader.boolean(), reader.boolean()) if version >= _TWO_PHASE_FROM else (False, False)
     reader.end_of_fields()
-    return InitProducerIdRequest(transactional_id, timeout_ms, producer_id, epoch)
+    return InitProducerIdRequest(transactional_id, timeout_ms, producer_id, epoch, two_phase, keeps)
 
 
 async def handle(context: Context, request: InitProducerIdRequest) -> Answer:
-    outcome = await _init(context, request)
-    granted = isinstance(outcome, Granted)
+    error, granted, kept = ErrorCode.NONE, _NOTHING, _NOTHING
+    match await _init(context, request):
+        case GrantedToEnd() as outcome:
+            granted, kept = outcome.granted, outcome.kept
+        case Granted() as outcome:
+            granted = outcome
+        case ErrorCode() as outcome:
+            error = outcome
     writer = context.writer()
     writer.int32(0)  # throttle time
-    writer.int16(ErrorCode.NONE if granted else outcome)
-    writer.int64(outcome.producer_id if granted else NO_PRODUCER_ID)
-    writer.int16(outcome.epoch if granted else NO_PRODUCER_EPOCH)
+    writer.int16(error)
+    for each in (granted, kept) if context.version >= _TWO_PHASE_FROM else (granted,):
+        writer.int64(each.producer_id)
+        writer.int16(each.epoch)
     writer.end_of_fields()
     return writer.parts()
 
 
-async def _init(context: Context, request: InitProducerIdRequest) -> Granted | ErrorCode:
-    if request.transactional_id is not None and not is_acceptable(request.transactional_id):
+async def _init(context: Context, request: InitProducerIdRequest) -> Granted | GrantedToEnd | ErrorCode:
+    if request.transactional_id is None:
+        if request.two_phase or request.keeps:
+            return ErrorCode.INVALID_REQUEST
+    elif not is_acceptable(request.transactional_id):
         return ErrorCode.INVALID_REQUEST
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         return ErrorCode.INVALID_REQUEST
@@ -69,6 +90,8 @@ async def _init(context: Context, request: InitProducerIdRequest) -> Granted | E
             request.producer_id,
             request.producer_epoch,
             context.client.connection,
+            two_phase=request.two_phase,
+            keeps=request.keeps,
         )
     except StorageFailure:
         return ErrorCode.KAFKA_STORAGE_ERROR
