@@ -289,8 +289,8 @@ class Coordinator(Protocol):
         epoch: ProducerEpoch,
         connection: int,
         *,
-        two_phase: bool,
-        keeps: bool,
+        two_phase: bool = False,
+        keeps: bool = False,
     ) -> Granted | GrantedToEnd | Refusal: ...
 
     async def add_logs(

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import structlog
 
-from coordinator.answers import Effect, Granted, Refusal
+from coordinator.answers import Effect, GrantedToEnd, Refusal
 from coordinator.sinks.messages import (
     BatchCommitted,
     CommitBatch,
@@ -154,7 +154,8 @@ async def _write_offsets(
         NO_PRODUCER_EPOCH,
         call.connection,
     )
-    if not isinstance(granted, Granted):
+    assert not isinstance(granted, GrantedToEnd), "nothing is kept that was not asked for"
+    if isinstance(granted, Refusal):
         raise _not_taken(group, granted)
     producer = TransactionalProducer(transactional_id, granted.producer_id, granted.epoch, call.connection)
     refusal = await _written(broker, producer, group, offsets)

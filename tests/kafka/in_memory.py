@@ -444,8 +444,8 @@ class MemoryCoordinator:
         epoch: ProducerEpoch,
         connection: int,
         *,
-        two_phase: bool,
-        keeps: bool,
+        two_phase: bool = False,
+        keeps: bool = False,
     ) -> Granted | GrantedToEnd | Refusal:
         asked = ("init", transactional_id, timeout_ms, producer_id, epoch, connection)
         refusal = await self._called(*asked, *(word for word in ("two phases",) if two_phase))
