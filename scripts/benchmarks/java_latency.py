@@ -2,8 +2,9 @@
 
 Java's client speaks transaction version 2 (KIP-890) if the broker's feature `transaction.version` is at level 2. Then
 Produce adds the partitions, so AddPartitionsToTxn falls away, and each EndTxn grants the next epoch. Here the same
-client speaks version 1 and version 2 in turn, to the same broker: the level is set on the broker, and a new producer in
-the same virtual machine learns it. The two differ in the protocol alone.
+client speaks version 1 and version 2 in turn, to the same broker. It has a producer for each in one virtual machine:
+the level is set on the broker before the producer connects, and the producer keeps it. Only the protocol differs.
+The turns are short (SLICES of them in a round), so that both have the same of whatever else the machine does.
 
 The program is java/TransactionLatency.java, compiled against the newest clients from Maven. It is told a line at a time
 what to do and answers with a line of JSON.
@@ -28,9 +29,11 @@ from benchmarks.scenario import Bench, NotMeasured
 
 VERSIONS = (1, 2)
 """Levels of `transaction.version`."""
+SLICES = 7
+"""Turns of each version in a round."""
 WARM_UP_S = 5.0
 """In each version, before the first round: what runs often is compiled, in the client and in Kafka."""
-OPTIONS = ("-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+OPTIONS = ("-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 PROGRAM = JavaProgram("clients-4", CLIENTS_POM, "kafka-clients", Path(__file__).resolve().parent / "java")
 
 
@@ -69,9 +72,9 @@ def ran(answer: Mapping[str, Any]) -> Ran:
             raise ValueError(f"the Java program answered {str(answer)[:200]}")
 
 
-def in_turn(round_number: int) -> tuple[int, ...]:
-    """The versions in this round's order: the one that is first now is last in the next round."""
-    return VERSIONS if round_number % 2 == 0 else VERSIONS[::-1]
+def in_turns(round_number: int) -> tuple[int, ...]:
+    """The versions in this round's order, SLICES of each. The one that begins now is second in the next round."""
+    return (VERSIONS if round_number % 2 == 0 else VERSIONS[::-1]) * SLICES
 
 
 class JavaTransactor:
@@ -80,17 +83,27 @@ class JavaTransactor:
     def __init__(self, address: str, command: Sequence[str]) -> None:
         self._program = subprocess.Popen([*command, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def version(self, level: int) -> None:
-        """Set the broker's level, and go on with a new producer."""
-        said = self._ask("version", level)
-        if said != {"version": level}:
+    def open(self, version: int) -> None:
+        """Set the broker's level, and make a producer that learns it."""
+        said = self._ask("open", version)
+        if said != {"opened": version}:
             raise ValueError(f"the Java program answered {said}")
 
     def run(
-        self, topic: str, records: int, partitions: int, transactions_min: int, seconds: float, pause_s: float
+        self,
+        version: int,
+        topic: str,
+        records: int,
+        partitions: int,
+        transactions_min: int,
+        seconds: float,
+        pause_s: float,
     ) -> dict[str, object]:
-        """Transactions as `txn_latency.Transactor.run` makes them. What the program answered, for `ran`."""
-        return self._ask("run", topic, records, partitions, transactions_min, seconds, round(pause_s * 1e3))
+        """Transactions by that version's producer, as `txn_latency.Transactor.run` makes them.
+
+        What the program answered, for `ran`.
+        """
+        return self._ask("run", version, topic, records, partitions, transactions_min, seconds, round(pause_s * 1e3))
 
     def _ask(self, *words: object) -> dict[str, object]:
         assert self._program.stdin is not None
@@ -104,18 +117,27 @@ class JavaTransactor:
 
 
 def measure(bench: Bench, peer: Peer, load: Load, round_number: int) -> Measurements:
-    """One round: both versions, one after the other. Raises NotMeasured."""
+    """One round: both versions in turns, unpaced and paced. Raises NotMeasured."""
     client = _started(bench, peer)
     if bench.first_time(peer, "java"):
         for version in VERSIONS:
-            client.call("version", level=version)
-            _run(client, load, WARM_UP_S / 10 if bench.quick else WARM_UP_S)
-    measured: dict[int, dict[str, Measured]] = {}
-    for version in in_turn(round_number):
-        measured[version] = _of_version(client, peer, load, version)
+            client.call("open", version=version)
+            _run(client, load, version, WARM_UP_S / 10 if bench.quick else WARM_UP_S)
+    for version in VERSIONS:
+        _run(client, load, version, load.warm_up_s)
+    cpu_s = dict.fromkeys(VERSIONS, 0.0)
+    whole: dict[int, list[Ran]] = {version: [] for version in VERSIONS}
+    for version in in_turns(round_number):
+        before = peer.cpu_s()
+        whole[version].append(_run(client, load, version, load.seconds / SLICES))
+        cpu_s[version] += peer.cpu_s() - before
+    paced: dict[int, list[Ran]] = {version: [] for version in VERSIONS}
+    for version in in_turns(round_number):
+        paced[version].append(_run(client, load, version, load.paced_s / SLICES, load.pause_s))
+    of_version = {version: _figures(whole[version], paced[version], cpu_s[version]) for version in VERSIONS}
     return {
-        f"Java {metric}, version {version}": measured[version][metric]
-        for metric in measured[VERSIONS[0]]
+        f"Java {metric}, version {version}": of_version[version][metric]
+        for metric in of_version[VERSIONS[0]]
         for version in VERSIONS
     }
 
@@ -136,28 +158,24 @@ def _started(bench: Bench, peer: Peer) -> ClientProcess:
     return bench.client(peer, "benchmarks.java_latency:JavaTransactor", command=command)
 
 
-def _of_version(client: ClientProcess, peer: Peer, load: Load, version: int) -> dict[str, Measured]:
-    client.call("version", level=version)
-    _run(client, load, load.warm_up_s)
-    cpu_before = peer.cpu_s()
-    whole = _run(client, load, load.seconds)
-    cpu_ms = (peer.cpu_s() - cpu_before) * 1e3
-    paced = _run(client, load, load.paced_s, load.pause_s)
-    count = len(whole.totals)
+def _figures(whole: Sequence[Ran], paced: Sequence[Ran], cpu_s: float) -> dict[str, Measured]:
+    """One version's figures of a round, of all its turns."""
+    totals = [each for ran in whole for each in ran.totals]
     return {
-        "transaction": sampled("ms", whole.totals),
-        # The first is left out: it may wait for what came without a pause before it.
-        "transaction, paced": sampled("ms", paced.totals[1:]),
-        "commit alone": sampled("ms", whole.commits),
-        "requests": counted("requests/transaction", whole.requests / count),
-        "broker CPU": counted("CPU-ms/transaction", cpu_ms / count),
-        "transactions measured": counted("transactions", count),
+        "transaction": sampled("ms", totals),
+        # The first of each turn is left out: it may wait for what came without a pause before it.
+        "transaction, paced": sampled("ms", [each for ran in paced for each in ran.totals[1:]]),
+        "commit alone": sampled("ms", [each for ran in whole for each in ran.commits]),
+        "requests": counted("requests/transaction", sum(ran.requests for ran in whole) / len(totals)),
+        "broker CPU": counted("CPU-ms/transaction", cpu_s * 1e3 / len(totals)),
+        "transactions measured": counted("transactions", len(totals)),
     }
 
 
-def _run(client: ClientProcess, load: Load, seconds: float, pause_s: float = 0.0) -> Ran:
+def _run(client: ClientProcess, load: Load, version: int, seconds: float, pause_s: float = 0.0) -> Ran:
     answer = client.call(
         "run",
+        version=version,
         topic=load.topic,
         records=load.records,
         partitions=load.partitions,

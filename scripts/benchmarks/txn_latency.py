@@ -93,9 +93,9 @@ class TxnLatency:
         " *broker CPU* is the CPU time of the"
         " broker's whole process over the round, by transaction: the same measure for every peer."
         f" *{JAVA.name}* is the same by Java's client {java_latency.PROGRAM.version}, its linger.ms 0 as well, with the"
-        " broker's feature transaction.version at 1 and at 2 in turn, in each round another one first; a new producer"
-        f" for each, in one virtual machine, after {java_latency.WARM_UP_S:.0f} s of either. *requests* are those that"
-        " the client sent for a transaction."
+        " broker's feature transaction.version at 1 and at 2: a producer for each level, both in one virtual machine,"
+        f" in {java_latency.SLICES} turns each per round, of at least {TRANSACTIONS_MIN} transactions, after"
+        f" {java_latency.WARM_UP_S:.0f} s of either. *Java requests* are those that the client sent for a transaction."
     )
     lifetime = Lifetime.SCENARIO
     tuning = Tuning()

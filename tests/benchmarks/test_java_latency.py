@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from benchmarks import java_latency, txn_latency
 from benchmarks.client import ClientFailed, ClientProcess
-from benchmarks.java_latency import VERSIONS, Load, Ran, in_turn, measure, ran
+from benchmarks.java_latency import SLICES, VERSIONS, Load, Ran, in_turns, measure, ran
 from benchmarks.scenario import Bench, NotMeasured
 from node_process import NodeProcess
 from peers import kafka_artifacts, topics
@@ -37,18 +37,17 @@ class FakeClient:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        self._level = 0
 
     def call(self, method: str, **arguments: Any) -> Any:
-        if method == "version":
-            self._level = arguments["level"]
-            self.calls.append(("version", self._level))
+        version = arguments["version"]
+        if method == "open":
+            self.calls.append(("open", version))
             return None
-        self.calls.append(("run", arguments["seconds"], arguments["pause_s"]))
-        totals = [float(self._level)] * 4
+        self.calls.append(("run", version, arguments["seconds"], arguments["pause_s"]))
+        totals = [float(version)] * 4
         if arguments["pause_s"]:
             totals[0] = 1000.0
-        return {"totals": totals, "commits": [0.5] * 4, "requests": 4 * (5 - self._level)}
+        return {"totals": totals, "commits": [0.5] * 4, "requests": 4 * (5 - version)}
 
 
 class FakeBench:
@@ -88,7 +87,7 @@ def test_answer_of_the_program_is_read_as_milliseconds_and_requests() -> None:
         {"totals": [], "commits": [], "requests": 0},
         {"totals": [1.0], "commits": [], "requests": 3},
         {"totals": [1.0], "commits": [1.0]},
-        {"version": 2},
+        {"opened": 2},
     ],
 )
 def test_answer_of_the_program_that_is_no_measurement_is_refused(answer: dict[str, object]) -> None:
@@ -99,7 +98,7 @@ def test_answer_of_the_program_that_is_no_measurement_is_refused(answer: dict[st
 
 def test_versions_take_turns_at_being_first() -> None:
     """What drifts on the machine hits both alike."""
-    assert [in_turn(number) for number in range(3)] == [(1, 2), (2, 1), (1, 2)]
+    assert [in_turns(number) for number in range(3)] == [(1, 2) * SLICES, (2, 1) * SLICES, (1, 2) * SLICES]
 
 
 def test_command_runs_the_class_on_our_classes_and_the_jars(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -118,8 +117,11 @@ def test_round_measures_both_versions_by_the_same_load() -> None:
     """Of the paced ones the first is left out; requests and CPU time are by transaction."""
     bench = FakeBench()
     measured = measure(cast("Bench", bench), peer_named("journal"), LOAD, 1)
-    turns = [("run", 0.1, 0.0), ("run", 0.7, 0.0), ("run", 1.0, 0.008)]
-    assert bench.handed_out.calls == [("version", 2), *turns, ("version", 1), *turns]
+    assert bench.handed_out.calls == [
+        *[("run", version, LOAD.warm_up_s, 0.0) for version in VERSIONS],
+        *[("run", version, LOAD.seconds / SLICES, 0.0) for version in (2, 1) * SLICES],
+        *[("run", version, LOAD.paced_s / SLICES, LOAD.pause_s) for version in (2, 1) * SLICES],
+    ]
     for version in VERSIONS:
         assert measured[f"Java transaction, version {version}"].value == version
         assert measured[f"Java transaction, paced, version {version}"].p99 == version
@@ -133,8 +135,10 @@ def test_first_round_warms_up_both_versions() -> None:
     """A virtual machine compiles what runs often: that is no figure."""
     bench = FakeBench(first=True)
     measure(cast("Bench", bench), peer_named("kafka"), LOAD, 0)
-    warm_up = ("run", java_latency.WARM_UP_S, 0.0)
-    assert bench.handed_out.calls[:4] == [("version", 1), warm_up, ("version", 2), warm_up]
+    calls = [
+        call for version in VERSIONS for call in (("open", version), ("run", version, java_latency.WARM_UP_S, 0.0))
+    ]
+    assert bench.handed_out.calls[:4] == calls
 
 
 @pytest.mark.usefixtures("jars")
@@ -204,10 +208,18 @@ def test_version_2_saves_the_requests_that_add_partitions(node: NodeProcess, jav
     """The node has AddPartitionsToTxn for each transaction of version 1, and none of version 2, by the same client."""
     topics.create(node.address, ["topic"], 2, {})
     for version in VERSIONS:
-        java_client.call("version", level=version)
+        java_client.call("open", version=version)
+    for version in (*VERSIONS, *VERSIONS):
         before = requests(node)
         answer = java_client.call(
-            "run", topic="topic", records=10, partitions=2, transactions_min=TRANSACTIONS, seconds=0.0, pause_s=0.0
+            "run",
+            version=version,
+            topic="topic",
+            records=10,
+            partitions=2,
+            transactions_min=TRANSACTIONS,
+            seconds=0.0,
+            pause_s=0.0,
         )
         had = requests(node) - before
         assert had["EndTxn"] == len(ran(answer).totals) == TRANSACTIONS
@@ -222,5 +234,5 @@ def test_program_that_ends_is_a_failure_of_its_client() -> None:
     command = ["sh", "-c", "read line; exit 3"]
     client = ClientProcess("benchmarks.java_latency:JavaTransactor", address="localhost:1", command=command)
     with pytest.raises(ClientFailed, match="the Java program has ended with status 3"):
-        client.call("version", level=2)
+        client.call("open", version=2)
     client.close()

@@ -1,6 +1,7 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.TimeUnit;
@@ -14,12 +15,12 @@ import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * One transactional producer whose transactions are timed.
+ * Transactional producers, one for each level of transaction.version, whose transactions are timed.
  *
  * <p>The argument is the broker's HOST:PORT. Words of a line on standard input are divided by tabs, and each line is
- * answered with one line of JSON: `version LEVEL` sets the broker's transaction.version and makes a new producer, which
- * learns the level when it connects; `run TOPIC RECORDS PARTITIONS TRANSACTIONS_MIN SECONDS PAUSE_MS` commits
- * transactions. An exception ends the program: its trace goes to standard error.
+ * answered with one line of JSON: `open LEVEL` sets the broker's transaction.version and makes a producer, which learns
+ * the level when it connects, and keeps it; `run LEVEL TOPIC RECORDS PARTITIONS TRANSACTIONS_MIN SECONDS PAUSE_MS`
+ * commits transactions with it. An exception ends the program: its trace goes to standard error.
  */
 public final class TransactionLatency {
     private static final String FEATURE = "transaction.version";
@@ -27,7 +28,7 @@ public final class TransactionLatency {
     private static final int POLL_MS = 5;
 
     private final Map<String, Object> broker;
-    private KafkaProducer<byte[], byte[]> producer;
+    private final Map<Short, KafkaProducer<byte[], byte[]>> producers = new HashMap<>();
     private long committed;
 
     private TransactionLatency(String address) {
@@ -40,7 +41,7 @@ public final class TransactionLatency {
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             String[] words = line.split("\t");
             switch (words[0]) {
-                case "version" -> latency.version(Short.parseShort(words[1]));
+                case "open" -> latency.open(Short.parseShort(words[1]));
                 case "run" -> latency.run(words);
                 default -> throw new IllegalArgumentException(line);
             }
@@ -48,8 +49,7 @@ public final class TransactionLatency {
         Runtime.getRuntime().halt(0); // no transaction is open: nothing has to be ended
     }
 
-    private void version(short level) throws Exception {
-        if (producer != null) producer.close();
+    private void open(short level) throws Exception {
         try (Admin admin = Admin.create(broker)) {
             short before = finalized(admin);
             if (before != level) {
@@ -61,14 +61,15 @@ public final class TransactionLatency {
                 while (finalized(admin) != level) Thread.sleep(POLL_MS);
             }
         }
-        producer = new KafkaProducer<>(
+        KafkaProducer<byte[], byte[]> producer = new KafkaProducer<>(
             Map.of(
                 "bootstrap.servers", broker.get("bootstrap.servers"),
-                "transactional.id", "java-latency",
+                "transactional.id", "java-latency-" + level,
                 "linger.ms", 0),
             new ByteArraySerializer(), new ByteArraySerializer());
         producer.initTransactions();
-        answer("{\"version\": " + level + "}");
+        producers.put(level, producer);
+        answer("{\"opened\": " + level + "}");
     }
 
     private static short finalized(Admin admin) throws Exception {
@@ -78,15 +79,16 @@ public final class TransactionLatency {
     }
 
     private void run(String[] words) throws Exception {
-        String topic = words[1];
-        int records = Integer.parseInt(words[2]);
-        int partitions = Integer.parseInt(words[3]);
-        int transactionsMin = Integer.parseInt(words[4]);
-        long runNs = (long) (Double.parseDouble(words[5]) * TimeUnit.SECONDS.toNanos(1));
-        long pauseMs = Long.parseLong(words[6]);
+        KafkaProducer<byte[], byte[]> producer = producers.get(Short.parseShort(words[1]));
+        String topic = words[2];
+        int records = Integer.parseInt(words[3]);
+        int partitions = Integer.parseInt(words[4]);
+        int transactionsMin = Integer.parseInt(words[5]);
+        long runNs = (long) (Double.parseDouble(words[6]) * TimeUnit.SECONDS.toNanos(1));
+        long pauseMs = Long.parseLong(words[7]);
         List<Double> totals = new ArrayList<>();
         List<Double> commits = new ArrayList<>();
-        double requestsBefore = requests();
+        double requestsBefore = requests(producer);
         long started = System.nanoTime();
         while (totals.size() < transactionsMin || System.nanoTime() - started < runNs) {
             // With fewer records than partitions, each transaction goes on where the last one ended.
@@ -104,12 +106,12 @@ public final class TransactionLatency {
             totals.add((answered - begun) / 1e6);
             commits.add((answered - asked) / 1e6);
         }
-        long requests = (long) (requests() - requestsBefore);
+        long requests = (long) (requests(producer) - requestsBefore);
         answer("{\"totals\": " + totals + ", \"commits\": " + commits + ", \"requests\": " + requests + "}");
     }
 
     /** How many requests the producer has sent. */
-    private double requests() {
+    private static double requests(KafkaProducer<byte[], byte[]> producer) {
         return producer.metrics().entrySet().stream()
             .filter(each -> each.getKey().name().equals("request-total"))
             .filter(each -> each.getKey().group().equals("producer-metrics"))
