@@ -103,13 +103,6 @@ def _paced(other: str) -> Mark:
     return Mark("txn-latency", text, _both("journal", other, _SMALL, "transaction, paced"), _ratio)
 
 
-def _saved(peer: str, paced: str = "") -> Mark:
-    """Information: what a Java client gains when Produce adds the partitions (transaction version 2)."""
-    metric = f"Java transaction{paced}"
-    figures = [Figure(peer, _JAVA, f"{metric}, version {version}") for version in (2, 1)]
-    return Mark("txn-latency", f"{metric}, {_SMALL}, {peer}, version 2 ÷ version 1", figures, _ratio)
-
-
 def _produce(records: str) -> tuple[Mark, Mark]:
     """Plain produce with large requests: no slower than Kafka, and no dearer."""
     case = f"{records} records, 1 MB requests"
@@ -152,7 +145,6 @@ def _read_meanwhile(peer: str, kind: str, direction: str, bound: float) -> Mark:
 
 
 _SMALL, _EVERY_100_MS, _HUNG = "10 × 2", "commit every 100 ms", "one transaction left open"
-_JAVA = f"{_SMALL}, Java"
 _SEEN, _MANY_IDS = "transaction of 10 × 1 KB to 2 partitions", "100,000 ids"
 _BACK_OFF = (
     "most of Kafka's figure is librdkafka's back-off of some 20 ms after CONCURRENT_TRANSACTIONS, while the markers of"
@@ -169,7 +161,6 @@ MARKS: tuple[Mark, ...] = (
         "txn-latency", f"transaction, {_SMALL}, journal − mock",
         _both("journal", "mock", _SMALL, "transaction"), _difference, AT_MOST, 1.0, "ms",
     ),
-    *(_saved(peer, paced) for paced in ("", ", paced") for peer in ("journal", "kafka")),
     Mark(
         "txn-throughput", f"loss, {_EVERY_100_MS}, journal",
         [Figure("journal", _EVERY_100_MS, "loss")], _itself, AT_MOST, 3.0, "%",

@@ -96,6 +96,7 @@ class TxnLatency:
         " broker's feature transaction.version at 1 and at 2: a producer for each level, both in one virtual machine,"
         f" in {java_latency.SLICES} turns each per round, of at least {TRANSACTIONS_MIN} transactions, after"
         f" {java_latency.WARM_UP_S:.0f} s of either. *Java requests* are those that the client sent for a transaction."
+        f" *{java_latency.SAVED}* is a ratio of each round by itself, of its medians or of its 99th percentiles."
     )
     lifetime = Lifetime.SCENARIO
     tuning = Tuning()

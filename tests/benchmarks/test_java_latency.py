@@ -128,6 +128,8 @@ def test_round_measures_both_versions_by_the_same_load() -> None:
         assert measured[f"Java commit alone, version {version}"].value == 0.5
         assert measured[f"Java requests, version {version}"].value == 5 - version
         assert measured[f"Java broker CPU, version {version}"].value == 250.0
+    for metric in ("transaction", "transaction, p99", "transaction, paced", "transaction, paced, p99"):
+        assert measured[f"Java {metric}, version 2 ÷ version 1"].value == 2.0
 
 
 @pytest.mark.usefixtures("jars")
