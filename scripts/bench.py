@@ -1,6 +1,7 @@
 """The benchmark: `python3 scripts/bench.py [SCENARIO …] [--peers NAME,…] [--out DIR] [--quick] [--rounds N]`.
 
-    txn-latency      a transaction, from begin to the commit's answer, by records and partitions; broker CPU
+    txn-latency      a transaction, from begin to the commit's answer, by records and partitions; broker CPU;
+                     one of them by a Java client, in both versions of the protocol
     txn-throughput   full speed with a commit every 10, 100, 1000 ms, against the same without transactions
     visible          from produce() to a consumer's poll(): plain records and committed transactions
     hung             the same while a transaction is left open on the partition

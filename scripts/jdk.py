@@ -1,4 +1,4 @@
-"""A Java compiler for the programs of tests/engines: `javac`, found by JAVA_HOME or on the path."""
+"""A Java compiler, for the programs of tests/engines and the benchmark: `javac`, found by JAVA_HOME or on the path."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 PACKAGES = ("openjdk-17-jdk-headless",)
 
 MISSING = (
-    "the programs of tests/engines are compiled, and there is no javac: set JAVA_HOME to a JDK of 17 or newer, or "
+    "programs in Java are compiled, and there is no javac: set JAVA_HOME to a JDK of 17 or newer, or "
     f"install Debian's {PACKAGES[0]} (as root, python3 scripts/debian.py does)"
 )
 

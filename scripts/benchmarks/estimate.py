@@ -33,7 +33,7 @@ class Cost:
 
 
 COSTS = {
-    "txn-latency": Cost(1.2),
+    "txn-latency": Cost(1.3, 9.0),
     "txn-throughput": Cost(4.5, 6.5),
     "visible": Cost(2.2, 4.0, with_mock=False),
     "hung": Cost(42.0, 5.0, with_mock=False),

@@ -1,4 +1,4 @@
-"""Figures that follow each other in time within one round, such as a rate in each tenth of a soak. Pure.
+"""Figures of one round that differ by a number, such as a rate in each tenth of a soak. Pure.
 
 A scenario measures them in one go, so they come as metrics with a number at the end: "rate, tenth 1", "rate, tenth 2".
 To be read they are one metric whose cases are the numbers.

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from confluent_kafka import Producer
 from peers.interface import Peer, Tuning
 
+from benchmarks import java_latency
 from benchmarks.client import ClientProcess
 from benchmarks.rows import Measurements, counted, sampled
 from benchmarks.scenario import Bench, Case, Lifetime
@@ -72,6 +73,8 @@ def case_of(records: int, partitions: int) -> Case:
 
 PACED = case_of(10, 2)
 """The case that is measured paced, too."""
+JAVA = Case(f"{PACED.name}, Java", {**PACED.parameters, "client": "java"})
+"""The same by a Java client, in both versions of the protocol (java_latency.py)."""
 
 
 class TxnLatency:
@@ -89,21 +92,28 @@ class TxnLatency:
         f" each begun {PAUSE_S * 1e3:.0f} ms after the answer of the one before, with the pause outside of the figure."
         " *broker CPU* is the CPU time of the"
         " broker's whole process over the round, by transaction: the same measure for every peer."
+        f" *{JAVA.name}* is the same by Java's client {java_latency.PROGRAM.version}, its linger.ms 0 as well, with the"
+        " broker's feature transaction.version at 1 and at 2: a producer for each level, both in one virtual machine,"
+        f" in {java_latency.SLICES} turns each per round, of at least {TRANSACTIONS_MIN} transactions, after"
+        f" {java_latency.WARM_UP_S:.0f} s of either. *Java requests* are those that the client sent for a transaction."
+        f" *{java_latency.SAVED}* is a ratio of each round by itself, of its medians or of its 99th percentiles."
     )
     lifetime = Lifetime.SCENARIO
     tuning = Tuning()
 
     def cases(self, quick: bool) -> Sequence[Case]:
         if quick:
-            return [case_of(10, 2), case_of(100, 10)]
-        return [case_of(records, partitions) for partitions in PARTITIONS for records in RECORDS]
+            return [case_of(10, 2), case_of(100, 10), JAVA]
+        return [*(case_of(records, partitions) for partitions in PARTITIONS for records in RECORDS), JAVA]
 
-    def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:  # noqa: ARG002
-        client = bench.client(peer, "benchmarks.txn_latency:Transactor")
+    def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:
         shorter = 0.1 if bench.quick else 1.0
         if bench.first_time(peer):
             for partitions in PARTITIONS:
                 peer.create_topics([f"latency-{partitions}"], partitions)
+        if case == JAVA:
+            return java_latency.measure(bench, peer, _load(shorter), round_number)
+        client = bench.client(peer, "benchmarks.txn_latency:Transactor")
         _run(client, case, WARM_UP_S * shorter)
         cpu_before = peer.cpu_s()
         totals, commits = _run(client, case, ROUND_S * shorter)
@@ -116,6 +126,21 @@ class TxnLatency:
             "broker CPU": counted("CPU-ms/transaction", cpu_ms / len(totals)),
             "transactions measured": counted("transactions", len(totals)),
         }
+
+
+def _load(shorter: float) -> java_latency.Load:
+    """What the Java client does: the case that is paced too, by the same amounts."""
+    partitions = int(JAVA.parameters["partitions"])
+    return java_latency.Load(
+        topic=f"latency-{partitions}",
+        records=int(JAVA.parameters["records"]),
+        partitions=partitions,
+        transactions_min=TRANSACTIONS_MIN,
+        warm_up_s=WARM_UP_S * shorter,
+        seconds=ROUND_S * shorter,
+        paced_s=PACED_S * shorter,
+        pause_s=PAUSE_S,
+    )
 
 
 def _paced(client: ClientProcess, case: Case, seconds: float) -> list[float]:

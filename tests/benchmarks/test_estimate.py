@@ -18,7 +18,7 @@ def test_every_scenario_has_an_estimate() -> None:
 @pytest.mark.parametrize(
     ("name", "minutes"),
     [
-        ("txn-latency", 10), ("txn-throughput", 8), ("visible", 3), ("hung", 16), ("aborts", 6), ("produce", 8),
+        ("txn-latency", 11), ("txn-throughput", 8), ("visible", 3), ("hung", 16), ("aborts", 6), ("produce", 8),
         ("fetch", 8), ("offsets", 4), ("recovery", 18), ("recovery-full", 52),
     ],
 )  # fmt: skip

@@ -7,9 +7,13 @@ import re
 from pathlib import Path
 
 import pytest
-from benchmarks import runner
+from benchmarks import java_latency, runner, txn_latency
 from benchmarks.marks import MARKS, verdict
 from benchmarks.results import Results
+from peers import kafka_artifacts
+from peers.java_programs import JavaProgram
+
+from tests.engines.jvm import CLIENTS_4
 
 PEERS = ("journal", "markers", "mock")
 SCENARIOS = ("txn-latency", "txn-throughput", "visible")
@@ -21,8 +25,15 @@ pytestmark = pytest.mark.slow
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a run that went well."""
     directory = tmp_path_factory.mktemp("bench") / "out"
-    assert runner.run(SCENARIOS, PEERS, directory, quick=True, rounds=1) == 0
+    with pytest.MonkeyPatch.context() as patches:
+        if CLIENTS_4.at_hand() is None:
+            patches.setattr(JavaProgram, "obtain", nothing_is_downloaded)
+        assert runner.run(SCENARIOS, PEERS, directory, quick=True, rounds=1) == 0
     return directory
+
+
+def nothing_is_downloaded(program: JavaProgram) -> Path:
+    raise kafka_artifacts.Unavailable(f"this test does not download {program}")
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +62,19 @@ def test_quick_run_latencies_are_plausible(results: Results) -> None:
     cpu = results.find("txn-latency", "journal", "10 × 2", "broker CPU")
     assert cpu is not None
     assert 0 < cpu.median < 1000
+
+
+def test_quick_run_measures_a_java_client_in_both_versions(results: Results) -> None:
+    """Each version has its figures, and the commit takes no longer than its transaction."""
+    CLIENTS_4.require()
+    for version in java_latency.VERSIONS:
+        whole, commit = (
+            results.find("txn-latency", "journal", txn_latency.JAVA.name, f"Java {metric}, version {version}")
+            for metric in ("transaction", "commit alone")
+        )
+        assert whole is not None
+        assert commit is not None
+        assert 0 < commit.median <= whole.median < 1000
 
 
 def test_quick_run_has_the_figures_of_its_marks(results: Results) -> None:

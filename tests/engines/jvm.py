@@ -1,25 +1,19 @@
 """The engines of the JVM: their jars, the small programs that are compiled against them, and how one is run.
 
-An engine is a pom in `poms/` and a folder of sources in `java/`. Its jars come from Maven once and are kept
-(`scripts/peers/kafka_artifacts.py`); its classes are compiled when a test first needs them and kept beside the jars,
-under a name with a hash of both. On CI `scripts/test.py` has the jars at the start; elsewhere
-`python -m tests.engines --obtain` does. Where they are missing the tests are skipped, but on CI.
+An engine is a pom in `poms/` and a folder of sources in `java/`. Jars and classes are had once and kept, as
+`scripts/peers/java_programs.py` says; the pom of the newest clients is there too, since the benchmark uses them. On CI
+`scripts/test.py` has the jars at the start; elsewhere `python -m tests.engines --obtain` does. Where they are missing
+the tests are skipped, but on CI.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import subprocess
-import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import java
-import jdk
 import pytest
-from peers import cache, kafka_artifacts
+from peers.java_programs import CLIENTS_POM, JavaProgram
 
 _HERE = Path(__file__).resolve().parent
 
@@ -32,43 +26,15 @@ OPTIONS = (
 HOW_TO_GET = "`.venv/bin/python -m tests.engines --obtain` has them from Maven"
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """Jars that belong together, and the programs that use them."""
+class Engine(JavaProgram):
+    """Jars that belong together, and the programs that use them, as a test sees them."""
 
-    name: str
-    """Of its pom, `poms/NAME.pom.xml`."""
-    artifact: str
-    """Whose version is the engine's."""
-    sources: str | None = None
-    """The folder in `java/`; None if it has no programs of ours."""
-
-    def __str__(self) -> str:
-        return f"{self.artifact}-{self.version}"
-
-    @property
-    def _pom(self) -> Path:
-        return _HERE / "poms" / f"{self.name}.pom.xml"
-
-    @property
-    def version(self) -> str:
-        return kafka_artifacts.pom_version(self._pom, self.artifact)
-
-    def obtain(self) -> Path:
-        """The directory of its jars, from Maven if they are not there yet. Raises Unavailable."""
-        whose = f"{self.artifact} {self.version}'s"
-        return kafka_artifacts.obtain_pom(self._pom, whose, f"engine-{self.name}", self.artifact).jars
-
-    def at_hand(self) -> Path | None:
-        """The same if they are there, else None."""
-        return kafka_artifacts.at_hand(self._pom, f"engine-{self.name}", self.artifact)
+    __slots__ = ()
 
     def missing(self) -> str | None:
         """What its tests lack on this machine; None if they can run."""
-        if java.find() is None:
-            return java.MISSING
-        if self.sources is not None and jdk.find() is None:
-            return jdk.MISSING
+        if (missing := self.tools_missing()) is not None:
+            return missing
         return None if self.at_hand() else f"the jars of {self} are not here: {HOW_TO_GET}"
 
     def require(self) -> None:
@@ -78,50 +44,21 @@ class Engine:
             assert "CI" not in os.environ, missing
             pytest.skip(missing)
 
-    def classes(self) -> Path:
-        """The directory of the compiled programs."""
-        assert self.sources is not None
-        paths = sorted((_HERE / "java" / self.sources).rglob("*.java"))
-        jars = self._jars
-        digest = hashlib.sha256(jars.name.encode())
-        for path in paths:
-            digest.update(path.read_bytes())
-        return cache.kept(f"{jars.name}-classes-{digest.hexdigest()[:12]}", lambda out: _compile(paths, jars, out))
-
     def command(self, main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
-        """The command that runs a class, of ours or of the engine's own."""
-        program = java.find()
-        assert program is not None
-        path = [f"{self._jars}/*"]
-        if self.sources is not None:
-            path.insert(0, str(self.classes()))
-        # A JVM that is killed leaves its temporary files: where the tests' own are, which go with them.
-        temporary = f"-Djava.io.tmpdir={tempfile.gettempdir()}"
-        return [program, *OPTIONS, temporary, *options, "-cp", os.pathsep.join(path), main, *arguments]
-
-    @property
-    def _jars(self) -> Path:
-        jars = self.at_hand()
-        assert jars is not None, f"the test did not ask whether {self} is there"
-        return jars
+        """As the program's own, with OPTIONS before the test's."""
+        return JavaProgram.command(self, main, *arguments, options=(*OPTIONS, *options))
 
 
-def _compile(paths: Sequence[Path], jars: Path, out: Path) -> None:
-    javac = jdk.find()
-    assert javac is not None
-    done = subprocess.run(
-        [javac, "-Xlint:-options", "-d", str(out), "-cp", f"{jars}/*", *map(str, paths)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def _engine(name: str, artifact: str, sources: str | None = None, pom: Path | None = None) -> Engine:
+    """The engine of `poms/NAME.pom.xml`, unless there is another, with the programs in `java/SOURCES`."""
+    folder = _HERE / "java" / sources if sources is not None else None
+    return Engine(name, pom or _HERE / "poms" / f"{name}.pom.xml", artifact, folder)
 
 
-CLIENTS_4 = Engine("clients-4", "kafka-clients", "clients")
-CLIENTS_3 = Engine("clients-3", "kafka-clients", "clients")
-PLATFORM = Engine("platform", "kafka-tools")
-CONNECT = Engine("platform", "kafka-tools", "connect")
-STREAMS = Engine("streams", "kafka-streams", "streams")
-FLINK = Engine("flink", "flink-connector-kafka", "flink")
+CLIENTS_4 = _engine("clients-4", "kafka-clients", "clients", CLIENTS_POM)
+CLIENTS_3 = _engine("clients-3", "kafka-clients", "clients")
+PLATFORM = _engine("platform", "kafka-tools")
+CONNECT = _engine("platform", "kafka-tools", "connect")
+STREAMS = _engine("streams", "kafka-streams", "streams")
+FLINK = _engine("flink", "flink-connector-kafka", "flink")
 ENGINES = (CLIENTS_4, CLIENTS_3, PLATFORM, STREAMS, FLINK)
