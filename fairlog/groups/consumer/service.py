@@ -75,9 +75,15 @@ class Entry:
 class ConsumerGroups:
     """All groups of one node. `run` has to run, for time to have its effect."""
 
-    def __init__(self, settings: ConsumerGroupSettings, topics: ClusterTopics, *, now_ms: Callable[[], int]) -> None:
-        """`now_ms` is the Unix time."""
-        self.settings = settings
+    def __init__(
+        self,
+        settings_of: Callable[[str], ConsumerGroupSettings],
+        topics: ClusterTopics,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`settings_of` has what a group goes by, by its id, and is asked each time; `now_ms` is the Unix time."""
+        self.settings_of = settings_of
         self.topics = topics
         self._unix_ms = now_ms
         self._entries: dict[str, Entry] = {}
@@ -106,7 +112,7 @@ class ConsumerGroups:
         assert not self._entries, "groups have begun anew already"
         self._keeper = keeper
         for group_id, each in kept.items():
-            group = ConsumerGroup.resumed(group_id, each, self.settings, self.topics, clock_ms())
+            group = ConsumerGroup.resumed(group_id, each, self.settings_of(group_id), self.topics, clock_ms())
             entry = self._entries[group_id] = Entry(group, group.state, empty_since_ms=self._unix_ms())
             self._settle(entry)
         members = sum(len(each.members) for each in kept.values())
@@ -169,6 +175,7 @@ class ConsumerGroups:
                 refusal = GroupRefusal.UNKNOWN_GROUP if beat.epoch < JOINING else GroupRefusal.UNKNOWN_MEMBER
                 return answered(Refused(refusal, f"there is no consumer group {group_id}"))
             entry = self.begin(group_id)
+        entry.group.settings = self.settings_of(group_id)
         answer = entry.group.beat(beat, clock_ms())
         return self._answer(entry, answer, lambda refusal: Refused(refusal, refusal.value))
 
@@ -222,13 +229,13 @@ class ConsumerGroups:
 
     def begin(self, group_id: str, epoch: int = 0) -> Entry:
         """A group without members, whose epochs go on from this one."""
-        group = ConsumerGroup(group_id, self.settings, self.topics, clock_ms(), epoch)
+        group = ConsumerGroup(group_id, self.settings_of(group_id), self.topics, clock_ms(), epoch)
         entry = self._entries[group_id] = Entry(group, empty_since_ms=self._unix_ms())
         return entry
 
     def take_over(self, group_id: str, group: GroupSnapshot) -> None:
         """Go on with a group of the classic protocol, and its members."""
-        made = ConsumerGroup.resumed(group_id, group, self.settings, self.topics, clock_ms())
+        made = ConsumerGroup.resumed(group_id, group, self.settings_of(group_id), self.topics, clock_ms())
         self._entries[group_id] = Entry(made, made.state, empty_since_ms=self._unix_ms())
 
     def hand_over(self, group_id: str) -> GroupSnapshot:
