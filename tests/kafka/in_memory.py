@@ -14,6 +14,7 @@ from uuid import UUID
 import trio
 
 from coordinator.answers import Description, Granted, Refusal
+from coordinator.machine import EPOCH_MAX
 from datalog.batch import BatchHeader, parse_batch_header_untrusted, patch
 from datalog.interface import (
     AbortedTransaction,
@@ -471,7 +472,9 @@ class MemoryCoordinator:
         self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool
     ) -> Granted | Refusal:
         refusal = await self._called("end epoch", transactional_id, producer_id, epoch, commit)
-        return Granted(producer_id, ProducerEpoch(epoch + 1)) if refusal is None else refusal
+        if refusal is not None:
+            return refusal
+        return Granted(producer_id, ProducerEpoch(min(epoch + 1, EPOCH_MAX)))
 
     def has_added(self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId) -> bool:
         return (transactional_id, producer_id, epoch, log) in self.added
