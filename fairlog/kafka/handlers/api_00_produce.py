@@ -48,7 +48,7 @@ from fairlog.broker import Appended, Broker, Buffer, DuplicateOf, RefusedAppend
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Client, Context, Deferred, HangUp, Reply, Versions
 from fairlog.kafka.errors import APPEND_REFUSALS, BAD_BATCHES, ErrorCode, code_of_refusal
-from fairlog.kafka.must_abort import must_abort_code
+from fairlog.kafka.must_abort import PRODUCE, must_abort_code
 from fairlog.kafka.topic_lookup import find_or_create, find_topic, log_of
 from fairlog.kafka.wire import Reader, TopicKey, Writer
 from fairlog.topic_configs import answers_lowest_offsets, is_compacted, message_bytes_max, stamps_append_time
@@ -199,7 +199,7 @@ async def _append(
     if isinstance(outcome, RefusedAppend):
         code = APPEND_REFUSALS[outcome]
         if outcome is RefusedAppend.MUST_ABORT:
-            code = must_abort_code(0, context.client)
+            code = must_abort_code(PRODUCE, context.client)
         elif outcome is RefusedAppend.NOT_IN_TRANSACTION and context.version >= _KNOWS_ABORTABLE_FROM:
             code = ErrorCode.TRANSACTION_ABORTABLE
         return result.fail(code, outcome.value)
@@ -223,7 +223,7 @@ async def _add(broker: Broker, transactional_id: str, header: BatchHeader, log_i
 def _code_of_refused_add(context: Context, refusal: Refusal) -> ErrorCode:
     match refusal:
         case Refusal.MUST_ABORT:
-            return must_abort_code(0, context.client)
+            return must_abort_code(PRODUCE, context.client)
         case Refusal.UNKNOWN_LOG:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         case Refusal.CONCURRENT:  # the transaction is being ended: the batch is late

@@ -66,8 +66,8 @@ ANSWER_BYTES_MAX = 57_671_680
 """Records in one answer, whatever the client asks. Kafka's `fetch.max.bytes` of the broker."""
 
 WAIT_MS_MAX = 5 * 60 * 1000
-"""However long the client says, which may be 24 days. While its requests fill the queue a connection is not read from,
-so a client whose machine is gone is noticed by sending to it, at the latest. Clients wait half a second by default."""
+"""However long the client says, which may be 24 days. While a Fetch waits, nothing is sent on its connection; a client
+whose machine is gone is noticed when the answer is sent to it, at the latest. Clients wait half a second by default."""
 
 _READ_COMMITTED = 1
 
