@@ -47,6 +47,7 @@ from fairlog.groups.offset_values import (
     Sender,
     TransactionalProducer,
 )
+from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
 from fairlog_types import JournalPosition, LogId, Offset, ProducerEpoch, ProducerId, TxId
 
@@ -381,8 +382,7 @@ class Parked(Protocol[A_co]):
 class Groups(Membership, Protocol):
     """Consumer groups' members; `fairlog.groups.node_groups.NodeGroups` says what each method promises."""
 
-    @property
-    def heartbeat_interval_ms(self) -> int: ...
+    def heartbeat_interval_ms(self, group_id: str) -> int: ...
 
     async def beat(self, group_id: str, beat: Beat) -> Parked[Beaten | Refused]: ...
 
@@ -421,6 +421,7 @@ class Broker:
     """What clients are told to connect to."""
     offsets: Offsets
     groups: Groups
+    group_configs: LiveGroupConfigs
 
     @property
     def node_id(self) -> int:

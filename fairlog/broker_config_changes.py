@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fairlog.broker_configs import BROKER_CONFIGS
-from fairlog.topic_config_changes import BadChange, Change, Operation, check_named_once, needed
+from fairlog.topic_config_changes import BadChange, Change, Operation, changed_without_lists
 
 
 def broker_replaced(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
@@ -23,18 +23,12 @@ def broker_changed(own: Mapping[str, str], changes: Sequence[Change]) -> dict[st
 
     DELETE of what was not set, or does not exist, changes nothing.
     """
-    check_named_once([change.name for change in changes])
-    new = dict(own)
-    for change in changes:
-        if change.operation is Operation.DELETE:
-            new.pop(change.name, None)
-            continue
-        value, row = needed(change.name, change.value), BROKER_CONFIGS.get(change.name)
-        if row is None:
-            raise BadChange(f"unknown broker config {change.name}")
-        if not row.dynamic:
-            raise BadChange(row.refusal())
-        if change.operation is not Operation.SET:
-            raise BadChange(f"{change.name} is not a list: it can be set, but not be changed item by item")
-        new[change.name] = value
-    return new
+    return changed_without_lists(own, changes, _check_name)
+
+
+def _check_name(name: str) -> None:
+    row = BROKER_CONFIGS.get(name)
+    if row is None:
+        raise BadChange(f"unknown broker config {name}")
+    if not row.dynamic:
+        raise BadChange(row.refusal())

@@ -113,6 +113,14 @@ _ROWS = (
     _of_setting("log.dirs", ConfigType.STRING, "data_dir"),
     _of_setting("group.consumer.session.timeout.ms", ConfigType.INT, "groups.consumer_session_timeout_ms"),
     _of_setting("group.consumer.heartbeat.interval.ms", ConfigType.INT, "groups.consumer_heartbeat_interval_ms"),
+    _of_setting("group.consumer.min.session.timeout.ms", ConfigType.INT, "groups.consumer_min_session_timeout_ms"),
+    _of_setting("group.consumer.max.session.timeout.ms", ConfigType.INT, "groups.consumer_max_session_timeout_ms"),
+    _of_setting(
+        "group.consumer.min.heartbeat.interval.ms", ConfigType.INT, "groups.consumer_min_heartbeat_interval_ms"
+    ),
+    _of_setting(
+        "group.consumer.max.heartbeat.interval.ms", ConfigType.INT, "groups.consumer_max_heartbeat_interval_ms"
+    ),
     _of_setting("group.consumer.max.size", ConfigType.INT, "groups.members_max"),
     BrokerConfig("listeners", ConfigType.STRING, KEYS["listen"].doc, _listeners, "listen"),
     BrokerConfig("advertised.listeners", ConfigType.STRING, KEYS["advertised"].doc, _advertised, "advertised"),

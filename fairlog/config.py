@@ -417,6 +417,30 @@ class GroupSettings:
         "Milliseconds between two heartbeats of a member of the new protocol, as it is told to send them. Kafka's "
         "group.consumer.heartbeat.interval.ms.",
     )
+    consumer_min_session_timeout_ms: int = key(
+        45_000,
+        _whole(1, 2**31 - 1),
+        "The least that a group of the new protocol can have as its consumer.session.timeout.ms. Kafka's "
+        "group.consumer.min.session.timeout.ms.",
+    )
+    consumer_max_session_timeout_ms: int = key(
+        60_000,
+        _whole(1, 2**31 - 1),
+        "The most that a group of the new protocol can have as its consumer.session.timeout.ms. Kafka's "
+        "group.consumer.max.session.timeout.ms.",
+    )
+    consumer_min_heartbeat_interval_ms: int = key(
+        5_000,
+        _whole(1, 2**31 - 1),
+        "The least that a group of the new protocol can have as its consumer.heartbeat.interval.ms. Kafka's "
+        "group.consumer.min.heartbeat.interval.ms.",
+    )
+    consumer_max_heartbeat_interval_ms: int = key(
+        15_000,
+        _whole(1, 2**31 - 1),
+        "The most that a group of the new protocol can have as its consumer.heartbeat.interval.ms. Kafka's "
+        "group.consumer.max.heartbeat.interval.ms.",
+    )
     members_max: int = key(
         1_000, _whole(1), "Members of one group; one more is refused. Kafka's group.max.size, which is unlimited."
     )
@@ -672,6 +696,35 @@ def _replaced(tree: Tree, prefix: str, values: Mapping[str, object]) -> Tree:
     return dataclasses.replace(cast(Any, tree), **changes)
 
 
+def _check_consumer_groups(groups: GroupSettings) -> None:
+    """What must hold between keys of groups of the new protocol, as in Kafka."""
+    session_ms, interval_ms = groups.consumer_session_timeout_ms, groups.consumer_heartbeat_interval_ms
+    for name, value, least, most in (
+        (
+            "session_timeout_ms",
+            session_ms,
+            groups.consumer_min_session_timeout_ms,
+            groups.consumer_max_session_timeout_ms,
+        ),
+        (
+            "heartbeat_interval_ms",
+            interval_ms,
+            groups.consumer_min_heartbeat_interval_ms,
+            groups.consumer_max_heartbeat_interval_ms,
+        ),
+    ):
+        if not least <= value <= most:
+            raise ConfigError(
+                f"groups.consumer_{name} ({value}) is not from groups.consumer_min_{name} ({least}) "
+                f"to groups.consumer_max_{name} ({most})"
+            )
+    if session_ms <= interval_ms:
+        raise ConfigError(
+            f"groups.consumer_session_timeout_ms ({session_ms}) is not above "
+            f"groups.consumer_heartbeat_interval_ms ({interval_ms})"
+        )
+
+
 def _check(settings: Settings) -> None:
     """What must hold between keys."""
     transactions, requests, journal = settings.transactions, settings.requests, settings.journal
@@ -690,6 +743,7 @@ def _check(settings: Settings) -> None:
             f"groups.min_session_timeout_ms ({settings.groups.min_session_timeout_ms}) is above "
             f"groups.max_session_timeout_ms ({settings.groups.max_session_timeout_ms})"
         )
+    _check_consumer_groups(settings.groups)
     if requests.message_bytes_max > requests.request_bytes_max:
         raise ConfigError(
             f"requests.message_bytes_max ({requests.message_bytes_max}) is above "

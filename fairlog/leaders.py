@@ -169,10 +169,10 @@ class LocalLeaders:
             raise
 
     def finish_recovery(self) -> None:
-        """Called once the coordinators have said again what they had decided.
+        """Called once the coordinators have said again what they had decided, and what is open and goes on.
 
-        What is still open then belongs to nobody: a BEGIN that was lost with the power, or aborted without
-        a trace. It is aborted, and what recovery has placed goes to the copier in one order.
+        An open transaction that none of them has resumed belongs to no one: its BEGIN was lost with the power, or its
+        abort left no trace here. It is discarded. What recovery has placed goes to the copier in one order.
         """
         self.participants.discard_orphans()
         self._writer.finish_recovery()

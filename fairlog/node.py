@@ -35,7 +35,6 @@ from fairlog.config import Address, ConfigError, Ready, Settings, advertised_add
 from fairlog.groups.committed import CommittedOffsets
 from fairlog.groups.consumer.cluster_topics import ClusterTopics
 from fairlog.groups.consumer.service import ConsumerGroups
-from fairlog.groups.consumer.settings import ConsumerGroupSettings
 from fairlog.groups.keeper import Keeper
 from fairlog.groups.kept import Kept
 from fairlog.groups.kept_store import KeptStore
@@ -45,6 +44,7 @@ from fairlog.groups.settings import GroupSettings
 from fairlog.kafka.server import Server
 from fairlog.last_run import LastRun
 from fairlog.leaders import LocalLeaders
+from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
 from fairlog.native.protocol import NativeProtocol
 from fairlog.node_view import NodeView, Parts
@@ -129,7 +129,8 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             leaders = await _open_leaders(stack, settings, cluster, last_run)
             coordinator = await _open_coordinator(stack, settings, cluster, leaders)
             leaders.ask_epochs_of(coordinator.epoch_of)
-            groups = _make_groups(settings, cluster)
+            group_configs = LiveGroupConfigs(settings.groups, cluster)
+            groups = _make_groups(settings, cluster, group_configs)
             offsets = _make_offsets(settings, cluster, leaders, coordinator, groups)
             groups.ask_offsets_of(offsets)
             topics = LocalTopics(cluster, leaders, _now_ms, on_deleted=offsets.topic_deleted)
@@ -152,7 +153,16 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 retention = Retention(cluster, leaders, live, _now_ms)
                 background.start_soon(retention.run)
                 broker = Broker(
-                    cluster, topics, leaders, leaders.data_logs, coordinator, live, advertised, offsets, groups
+                    cluster,
+                    topics,
+                    leaders,
+                    leaders.data_logs,
+                    coordinator,
+                    live,
+                    advertised,
+                    offsets,
+                    groups,
+                    group_configs,
                 )
                 log.info(
                     "ready",
@@ -379,7 +389,7 @@ async def _begin(journals: Sequence[Journal]) -> None:
         raise failures[0]
 
 
-def _make_groups(settings: Settings, cluster: EmbeddedStore) -> NodeGroups:
+def _make_groups(settings: Settings, cluster: EmbeddedStore, configs: LiveGroupConfigs) -> NodeGroups:
     groups = settings.groups
     classic = LocalGroups(
         GroupSettings(
@@ -391,17 +401,7 @@ def _make_groups(settings: Settings, cluster: EmbeddedStore) -> NodeGroups:
         now_ms=_now_ms,
         new_suffix=lambda: str(uuid.uuid4()),
     )
-    consumer = ConsumerGroups(
-        ConsumerGroupSettings(
-            session_timeout_ms=groups.consumer_session_timeout_ms,
-            heartbeat_interval_ms=groups.consumer_heartbeat_interval_ms,
-            members_max=groups.members_max,
-            classic_session_timeout_min_ms=groups.min_session_timeout_ms,
-            classic_session_timeout_max_ms=groups.max_session_timeout_ms,
-        ),
-        ClusterTopics(cluster),
-        now_ms=_now_ms,
-    )
+    consumer = ConsumerGroups(configs.consumer_settings, ClusterTopics(cluster), now_ms=_now_ms)
     return NodeGroups(classic, consumer)
 
 

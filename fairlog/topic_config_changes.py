@@ -7,7 +7,7 @@ raise `BadChange` and leave everything as it is: one bad name refuses the whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -76,7 +76,7 @@ def changed(own: Mapping[str, str], changes: Sequence[Change], settings: Setting
                 new[change.name] = value
             case Operation.APPEND | Operation.SUBTRACT:
                 if row.values.type is not ConfigType.LIST:
-                    raise BadChange(f"{change.name} is not a list: it can be set, but not be changed item by item")
+                    raise not_a_list(change.name)
                 current = new.get(change.name, default_value(row, settings))
                 new[change.name] = _with_items(current, change.operation, value)
     _check(own, new)
@@ -88,6 +88,32 @@ def _with_items(current: str, operation: Operation, value: str) -> str:
     if operation is Operation.APPEND:
         return ",".join(dict.fromkeys((*has, *items)))
     return ",".join(item for item in has if item not in items)
+
+
+def changed_without_lists(
+    own: Mapping[str, str], changes: Sequence[Change], check_name: Callable[[str], None]
+) -> dict[str, str]:
+    """The configs of a resource that has `own`, and no list among those that it can have, after the changes.
+
+    `check_name` raises BadChange for a name that cannot be set. DELETE of what was not set, or does not exist, changes
+    nothing. Raises BadChange.
+    """
+    check_named_once([change.name for change in changes])
+    new = dict(own)
+    for change in changes:
+        if change.operation is Operation.DELETE:
+            new.pop(change.name, None)
+            continue
+        value = needed(change.name, change.value)
+        check_name(change.name)
+        if change.operation is not Operation.SET:
+            raise not_a_list(change.name)
+        new[change.name] = value
+    return new
+
+
+def not_a_list(name: str) -> BadChange:
+    return BadChange(f"{name} is not a list: it can be set, but not be changed item by item")
 
 
 def needed(name: str, value: str | None) -> str:

@@ -25,6 +25,8 @@ class StoreContent:
     """Those that were set, by the features' names."""
     broker_configs: Mapping[str, Mapping[str, str]]
     """What clients have set, by the broker's id in decimal, or nothing for all brokers."""
+    group_configs: Mapping[str, Mapping[str, str]]
+    """What clients have set, by the consumer group's id."""
 
 
 def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
@@ -45,6 +47,7 @@ def read_content(content: Mapping[bytes, bytes]) -> StoreContent:
             records.GROUP_JOURNALS_BEGUN_KEY in content,
             records.decode_features(content),
             records.decode_broker_configs(content),
+            records.decode_group_configs(content),
         )
     except KeyError as error:
         raise CorruptStorage(f"it lacks the record {error}") from error

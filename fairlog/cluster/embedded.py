@@ -21,7 +21,7 @@ import base64
 import dataclasses
 import types
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -72,6 +72,7 @@ class EmbeddedStore:
         group_journals_begun: bool,
         chosen_levels: Mapping[str, int],
         broker_configs: dict[str, Mapping[str, str]],
+        group_configs: dict[str, Mapping[str, str]],
         *,
         features: Mapping[str, Feature],
     ) -> None:
@@ -83,6 +84,7 @@ class EmbeddedStore:
         self._offsets_log_count = offsets_log_count
         self._group_journals_begun = group_journals_begun
         self._broker_configs = broker_configs
+        self._group_configs = group_configs
         self._by_id = {record.topic.topic_id: record.topic for record in topics if not record.deleting}
         self._by_name = {topic.name: topic for topic in self._by_id.values()}
         self._by_folded_name = {folded_name(name): name for name in self._by_name}
@@ -187,6 +189,12 @@ class EmbeddedStore:
     def broker_configs(self, resource: str) -> Mapping[str, str]:
         return self._broker_configs.get(resource, {})
 
+    def group_configs(self, group: str) -> Mapping[str, str]:
+        return self._group_configs.get(group, {})
+
+    def configured_groups(self) -> Collection[str]:
+        return self._group_configs.keys()
+
     def leader(self, log: LogId) -> tuple[int, LeaderEpoch] | None:
         if log.kind == LogKind.TOPIC.value:
             topic = self._by_id.get(UUID(log.topic))
@@ -225,6 +233,16 @@ class EmbeddedStore:
         async with self._changing:
             await self._write({records.broker_key(resource): records.encode_broker_configs(configs)})
             self._broker_configs[resource] = types.MappingProxyType(dict(configs))
+            self._generation += 1
+
+    async def set_group_configs(self, group: str, configs: Mapping[str, str]) -> None:
+        async with self._changing:
+            value = records.encode_group_configs(group, configs) if configs else None
+            await self._write({records.group_configs_key(group): value})
+            if configs:
+                self._group_configs[group] = types.MappingProxyType(dict(configs))
+            else:
+                self._group_configs.pop(group, None)
             self._generation += 1
 
     async def delete_topic(self, name: str) -> Topic:
@@ -317,10 +335,18 @@ def _topic_value(topic: Topic, *, deleting: bool = False) -> bytes:
 
 
 _Content = tuple[
-    records.NodeRecord, int, int, int, list[records.TopicRecord], bool, dict[str, int], dict[str, Mapping[str, str]]
+    records.NodeRecord,
+    int,
+    int,
+    int,
+    list[records.TopicRecord],
+    bool,
+    dict[str, int],
+    dict[str, Mapping[str, str]],
+    dict[str, Mapping[str, str]],
 ]
-"""Node, starts, next producer id, offsets logs, topics, whether the group journals are begun, levels of features, and
-configs of brokers."""
+"""Node, starts, next producer id, offsets logs, topics, whether the group journals are begun, levels of features,
+configs of brokers, and configs of groups."""
 
 
 def _start(
@@ -348,7 +374,7 @@ def _start(
         }
     for key, value in added.items():
         transaction.put(key, value)
-    node, starts, next_producer_id, offsets_logs, topics, begun, levels, brokers = _read(
+    node, starts, next_producer_id, offsets_logs, topics, begun, levels, brokers, groups = _read(
         {**content, **added}, directory
     )
     if node.node_id != node_id:
@@ -362,7 +388,7 @@ def _start(
             " there first (UpdateFeatures)"
         )
     transaction.put(records.STARTS_KEY, records.encode_count(starts + 1))
-    return node, starts + 1, next_producer_id, offsets_logs, topics, begun, levels, brokers
+    return node, starts + 1, next_producer_id, offsets_logs, topics, begun, levels, brokers, groups
 
 
 def _version_of(content: Mapping[bytes, bytes], directory: Path) -> int:
@@ -398,6 +424,7 @@ def _read(content: Mapping[bytes, bytes], directory: Path) -> _Content:
             records.GROUP_JOURNALS_BEGUN_KEY in content,
             records.decode_features(content),
             records.decode_broker_configs(content),
+            records.decode_group_configs(content),
         )
     except KeyError as error:
         raise _lacks(directory, error) from error

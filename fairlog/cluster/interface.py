@@ -17,7 +17,7 @@ soon as phase one is done: a topic made anew has another `topic_id`, so it share
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
@@ -119,6 +119,14 @@ class ClusterStore(Protocol):
         """What clients have set for the broker of this id, or with an empty text for all; empty if nothing."""
         ...
 
+    def group_configs(self, group: str) -> Mapping[str, str]:
+        """What clients have set for the consumer group of this id; empty if nothing."""
+        ...
+
+    def configured_groups(self) -> Collection[str]:
+        """The groups for which clients have set something, in no order."""
+        ...
+
     def leader(self, log: LogId) -> tuple[int, LeaderEpoch] | None:
         """Node id and leader epoch of who leads `log`; None if the log belongs to no topic that is served."""
         ...
@@ -147,6 +155,10 @@ class ClusterStore(Protocol):
 
     async def set_broker_configs(self, resource: str, configs: Mapping[str, str]) -> None:
         """Let `configs` be all that clients have set for a broker, or for all. Raises StorageFailure."""
+        ...
+
+    async def set_group_configs(self, group: str, configs: Mapping[str, str]) -> None:
+        """Let `configs` be all that clients have set for a consumer group. Raises StorageFailure."""
         ...
 
     async def delete_topic(self, name: str) -> Topic:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TypeGuard, cast
 from uuid import UUID
 
@@ -35,6 +36,9 @@ GROUP_JOURNALS_BEGUN_KEY = b"group-journals-begun"
 TOPIC_PREFIX = b"topic/"
 FEATURE_PREFIX = b"feature/"
 BROKER_PREFIX = b"broker/"
+GROUP_CONFIGS_PREFIX = b"group-config/"
+
+_DIGEST_BYTES = 16
 
 _LIVE, _DELETING = 0, 1
 
@@ -152,6 +156,32 @@ def decode_broker_configs(content: Mapping[bytes, bytes]) -> dict[str, Mapping[s
                 raise CorruptStorage(f"the record broker/{resource} reads {shown(configs)}")
             by_resource[resource] = types.MappingProxyType(configs)
     return by_resource
+
+
+def group_configs_key(group: str) -> bytes:
+    """A digest, because a group's id may be longer than an LMDB key (511 bytes)."""
+    return GROUP_CONFIGS_PREFIX + blake2b(group.encode(), digest_size=_DIGEST_BYTES).digest()
+
+
+def encode_group_configs(group: str, configs: Mapping[str, str]) -> bytes:
+    return cbor2.dumps([group, dict(configs)], canonical=True)
+
+
+def decode_group_configs(content: Mapping[bytes, bytes]) -> dict[str, Mapping[str, str]]:
+    """What clients have set for consumer groups, by the groups' ids. Raises CorruptStorage."""
+    by_group: dict[str, Mapping[str, str]] = {}
+    for key, value in content.items():
+        if key.startswith(GROUP_CONFIGS_PREFIX):
+            name = f"group-config/{key.removeprefix(GROUP_CONFIGS_PREFIX).hex()}"
+            found = load(value, name)
+            match found:
+                case [str(group), dict()] if group_configs_key(group) == key and _maps_texts(
+                    configs := cast(list[object], found)[1]
+                ):
+                    by_group[group] = types.MappingProxyType(configs)
+                case other:
+                    raise CorruptStorage(f"the record {name} reads {shown(other)}")
+    return by_group
 
 
 def _maps_texts(value: object) -> TypeGuard[dict[str, str]]:

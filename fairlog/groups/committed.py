@@ -12,8 +12,8 @@ with an abort. There is no table in memory but the index (`offset_index`): reads
 *Checks and the step of the append.* Whether a member may commit is asked in the step in which the frame is appended,
 after all waiting, so that nothing of a member slips in behind the rebalance that took its partitions away.
 
-*Many commits at once* share flushes (the flusher), LMDB commits (the copier's chunks) and, per connection, a round
-trip: `commit` returns when the frame is appended, `settled` waits.
+*Many commits at once*, of several connections, share flushes (the flusher) and LMDB commits (the copier's chunks):
+`commit` returns when the frame is appended, `settled` waits.
 
 *Stable offsets.* `fetch` first waits for what is decided (a copy under way, milliseconds), so a commit that was
 answered is always seen. Partitions with offsets in an *open* transaction are `pending`, for who asks; the

@@ -67,10 +67,9 @@ class NodeGroups:
 
     # --- members of the new protocol -----------------------------------------------------------------
 
-    @property
-    def heartbeat_interval_ms(self) -> int:
-        """How often members of the new protocol are to send heartbeats."""
-        return self._consumer.settings.heartbeat_interval_ms
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """How often a group's members of the new protocol are to send heartbeats."""
+        return self._consumer.settings_of(group_id).heartbeat_interval_ms
 
     async def beat(self, group_id: str, beat: Beat) -> ParkedRequest[Beaten | Refused]:
         """A member of the new protocol lives, joins, changes or leaves. The answer comes when it is kept.
@@ -96,7 +95,7 @@ class NodeGroups:
             self._consumer.begin(group_id, classic.generation)
             return None
         group = to_consumer_group(classic, self._consumer.topics)
-        if group is None or len(group.members) > self._consumer.settings.members_max:
+        if group is None or len(group.members) > self._consumer.settings_of(group_id).members_max:
             return Refused(GroupRefusal.UNKNOWN_GROUP, f"the members of {group_id} cannot be those of a consumer group")
         self._classic.hand_over(group_id)
         self._consumer.take_over(group_id, group)

@@ -1,8 +1,7 @@
 """The membership of all groups that this node coordinates: the trio shell around `machine.Group`.
 
 It gives the machines their time and their tickets, parks the requests that wait, and wakes them with their answers.
-One task (`run`) sleeps until the first of all groups is due; heartbeats move deadlines only backwards, so they touch
-neither that task nor its heap, and a group that wakes it too early just says when it is due next.
+One task (`run`) sleeps until the first of all groups is due (`deadlines.py`).
 
 What a group wants kept over a restart goes to the keeper (`_keep`), whose word that it is on disk comes back as one
 more call of the machine (`_told`). A start begins with what was kept (`resume`), and members go on (decision 40).
@@ -15,9 +14,7 @@ group. When its connection breaks it is given up, and the group hears of it (`Gr
 from __future__ import annotations
 
 import functools
-import heapq
 import itertools
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -25,6 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import structlog
 import trio
 
+from fairlog.groups.deadlines import Deadlines, clock_ms
 from fairlog.groups.interface import (
     GroupDescription,
     GroupOffsets,
@@ -56,9 +54,6 @@ A = TypeVar("A")
 MEMBERSHIP_BYTES_MAX = 256 << 20
 """What all groups of the node may take: room for a hundred thousand members with a little metadata each."""
 
-_STALE_MAX = 1_000
-"""So many stale entries the heap may have, beside as many as there are groups, before it is made anew."""
-
 
 class Keeper(Protocol):
     """What keeps groups over a restart; `fairlog.groups.keeper.Keeper` is one."""
@@ -77,8 +72,6 @@ class _Entry:
     size_bytes: int = 0
     rebalancing_since_s: float = 0.0
     """When the rebalance began that is under way, or the last one."""
-    scheduled_ms: float = math.inf
-    """When it is in the heap for; infinite if it is not."""
     empty_since_ms: int = 0
     """When (Unix ms) it last lost its last member."""
 
@@ -125,9 +118,7 @@ class LocalGroups:
         self._keeper: Keeper | None = None
         self._tickets = itertools.count(1)
         self._parked: dict[Ticket, ParkedRequest[Any]] = {}
-        self._due: list[tuple[float, str]] = []
-        """A heap of (ms, group id); what `_Entry.scheduled_ms` does not confirm is stale."""
-        self._sooner = trio.Event()
+        self._deadlines = Deadlines()
         self._stopping = False
 
     def ask_offsets_of(self, offsets: GroupOffsets) -> None:
@@ -142,7 +133,7 @@ class LocalGroups:
         assert not self._entries, "groups have begun anew already"
         self._keeper = keeper
         for group_id, each in kept.items():
-            group = Group.resumed(group_id, each, self._settings, _clock_ms())
+            group = Group.resumed(group_id, each, self._settings, clock_ms())
             entry = self._entries[group_id] = _Entry(group, group.state, empty_since_ms=self._unix_ms())
             self._settle(entry, ())
         members = sum(len(each.members) for each in kept.values())
@@ -151,17 +142,7 @@ class LocalGroups:
 
     async def run(self) -> None:
         """Do what time brings, until cancelled."""
-        while True:
-            now_ms = _clock_ms()
-            while self._due and self._due[0][0] <= now_ms:
-                due_ms, group_id = heapq.heappop(self._due)
-                entry = self._entries.get(group_id)
-                if entry is not None and entry.scheduled_ms == due_ms:
-                    entry.scheduled_ms = math.inf
-                    self._settle(entry, entry.group.tick(now_ms))
-            self._sooner = trio.Event()
-            with trio.move_on_at(self._due[0][0] / 1000 if self._due else math.inf):
-                await self._sooner.wait()
+        await self._deadlines.run(self._tick)
 
     def stop(self) -> None:
         """Answer all that is parked, and park nothing any more. The groups are of no use afterwards."""
@@ -185,11 +166,11 @@ class LocalGroups:
         if refusal is None and entry is None and request.member_id != NO_MEMBER_ID:
             refusal = GroupRefusal.UNKNOWN_MEMBER
         if refusal is not None:
-            return _answered(JoinRefused(refusal, request.member_id))
+            return answered(JoinRefused(refusal, request.member_id))
         if entry is None:
-            entry = self._entries[group_id] = _Entry(Group(group_id, self._settings, _clock_ms()))
+            entry = self._entries[group_id] = _Entry(Group(group_id, self._settings, clock_ms()))
         ticket, parked = self._park(entry)
-        self._settle(entry, entry.group.join(ticket, request, _clock_ms()))
+        self._settle(entry, entry.group.join(ticket, request, clock_ms()))
         return parked
 
     def sync(self, group_id: str, request: Syncing) -> ParkedRequest[Synced | GroupRefusal]:
@@ -200,9 +181,9 @@ class LocalGroups:
         refusal = self._refused(group_id, sum(map(len, request.assignments.values())))
         entry = self._entries.get(group_id)
         if refusal is not None or entry is None:
-            return _answered(refusal or GroupRefusal.UNKNOWN_MEMBER)
+            return answered(refusal or GroupRefusal.UNKNOWN_MEMBER)
         ticket, parked = self._park(entry)
-        self._settle(entry, entry.group.sync(ticket, request, _clock_ms()))
+        self._settle(entry, entry.group.sync(ticket, request, clock_ms()))
         return parked
 
     def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> GroupRefusal | None:
@@ -212,7 +193,7 @@ class LocalGroups:
         group = self._group(group_id)
         if group is None:
             return GroupRefusal.UNKNOWN_MEMBER
-        return group.heartbeat(member_id, instance_id, generation, _clock_ms())
+        return group.heartbeat(member_id, instance_id, generation, clock_ms())
 
     def leave(self, group_id: str, leaving: Sequence[Leaving]) -> Sequence[GroupRefusal | None] | GroupRefusal:
         """Members go; an outcome for each, or one refusal of the whole."""
@@ -221,7 +202,7 @@ class LocalGroups:
         entry = self._entries.get(group_id)
         if entry is None:
             return [GroupRefusal.UNKNOWN_MEMBER] * len(leaving)
-        outcome, answers = entry.group.leave(leaving, _clock_ms())
+        outcome, answers = entry.group.leave(leaving, clock_ms())
         self._settle(entry, answers)
         return outcome
 
@@ -233,7 +214,7 @@ class LocalGroups:
         """See `interface.Membership`."""
         known = self._group(group)
         if known is not None:
-            return known.may_commit(member_id, instance_id, generation, transactional=transactional, now_ms=_clock_ms())
+            return known.may_commit(member_id, instance_id, generation, transactional=transactional, now_ms=clock_ms())
         # A member of a group that was forgotten, by a restart for one, has to join again.
         return None if generation < 0 else GroupRefusal.ILLEGAL_GENERATION
 
@@ -300,15 +281,16 @@ class LocalGroups:
     def hand_over(self, group_id: str) -> KeptGroup:
         """Give up a group, that goes on by the new protocol; answers its generation. Who waits has to join again."""
         entry = self._entries.pop(group_id)
+        self._deadlines.forget(group_id)
         self._deliver(entry.group.refuse_parked(GroupRefusal.REBALANCE_IN_PROGRESS))
         self._size_bytes -= entry.size_bytes
         return entry.group.to_keep()
 
     def take_over(self, group_id: str, generation: KeptGroup) -> None:
         """Go on with a group of the new protocol; its members, if it has some, have to join again."""
-        group = Group.resumed(group_id, generation, self._settings, _clock_ms())
+        group = Group.resumed(group_id, generation, self._settings, clock_ms())
         entry = self._entries[group_id] = _Entry(group, group.state, empty_since_ms=self._unix_ms())
-        answers = group.begin_anew(_clock_ms(), "it was a consumer group") if generation.members else ()
+        answers = group.begin_anew(clock_ms(), "it was a consumer group") if generation.members else ()
         self._settle(entry, answers)
 
     # --- the machines --------------------------------------------------------------------------------
@@ -337,7 +319,11 @@ class LocalGroups:
 
     def _give_up(self, entry: _Entry, ticket: Ticket) -> None:
         del self._parked[ticket]
-        self._settle(entry, entry.group.hang_up(ticket, _clock_ms()))
+        self._settle(entry, entry.group.hang_up(ticket, clock_ms()))
+
+    def _tick(self, group_id: str, now_ms: int) -> None:
+        entry = self._entries[group_id]
+        self._settle(entry, entry.group.tick(now_ms))
 
     def _settle(self, entry: _Entry, answers: Sequence[Answer]) -> None:
         """After whatever was done with a group: wake who is answered, and note how it is now."""
@@ -355,10 +341,11 @@ class LocalGroups:
         if group.state is GroupState.DEAD or group.never_was:
             self._size_bytes -= group.size_bytes
             del self._entries[group.group_id]
+            self._deadlines.forget(group.group_id)
             if group.generation > 0 and self._offsets is not None:
                 self._offsets.members_left(group.group_id, entry.empty_since_ms)
-        elif group.due_ms < entry.scheduled_ms:
-            self._schedule(entry)
+        else:
+            self._deadlines.bring_forward(group.group_id, group.due_ms)
         if keeping is not None:
             self._keep(entry, keeping)
 
@@ -372,16 +359,7 @@ class LocalGroups:
     def _told(self, entry: _Entry, number: int, is_kept: bool) -> None:
         group = entry.group
         if self._entries.get(group.group_id) is entry:  # else it was forgotten, and nobody waits
-            self._settle(entry, (group.kept if is_kept else group.not_kept)(number, _clock_ms()))
-
-    def _schedule(self, entry: _Entry) -> None:
-        entry.scheduled_ms = entry.group.due_ms
-        heapq.heappush(self._due, (entry.scheduled_ms, entry.group.group_id))
-        if len(self._due) > 2 * len(self._entries) + _STALE_MAX:
-            self._due = [(each.scheduled_ms, group_id) for group_id, each in self._entries.items()]
-            heapq.heapify(self._due)
-        if self._due[0][0] == entry.scheduled_ms:
-            self._sooner.set()
+            self._settle(entry, (group.kept if is_kept else group.not_kept)(number, clock_ms()))
 
     def _deliver(self, answers: Sequence[Answer]) -> None:
         for answer in answers:
@@ -405,16 +383,8 @@ class LocalGroups:
             log.info("group is empty", group=group.group_id, generation=group.generation)
 
 
-def _answered(answer: A) -> ParkedRequest[A]:
+def answered(answer: A) -> ParkedRequest[A]:
     """What needs no waiting."""
     request = ParkedRequest[A]()
     request.set(answer)
     return request
-
-
-def _clock_ms() -> int:
-    """The machines' clock: never goes backwards, unlike the wall's.
-
-    Rounded, so that who sleeps until `ms / 1000` finds it to be `ms`, and not the least bit less.
-    """
-    return round(trio.current_time() * 1000)

@@ -40,4 +40,7 @@ def _show(key: bytes, value: bytes) -> Line:
     if key.startswith(records.BROKER_PREFIX):
         ((resource, configs),) = records.decode_broker_configs({key: value}).items()
         return Line("broker configs", {"brokers": resource or "all", "configs": configs})
+    if key.startswith(records.GROUP_CONFIGS_PREFIX):
+        ((group, configs),) = records.decode_group_configs({key: value}).items()
+        return Line("group configs", {"group": group, "configs": configs})
     return Line(key.decode(errors="replace"), {"value": cbor2.loads(value)})

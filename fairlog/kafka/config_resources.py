@@ -1,14 +1,15 @@
-"""Topics and brokers as the resources whose configs requests describe and alter, by the protocol's numbers.
+"""Topics, brokers and groups as the resources whose configs requests describe and alter, by the protocol's numbers.
 
 The three APIs about configs (32, 33, 44) share what is here: which resources there are, how a refusal is told, and how
-a topic or a broker is altered. What a change makes of configs is said by `fairlog.topic_config_changes` and
-`fairlog.broker_config_changes`.
+each of them is altered. What a change makes of configs is said by `fairlog.topic_config_changes`,
+`fairlog.broker_config_changes` and `fairlog.group_configs`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -17,6 +18,7 @@ import trio
 from fairlog.broker import Broker
 from fairlog.cluster.interface import InvalidTopic, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted
+from fairlog.groups.interface import GroupRefusal, is_group_id
 from fairlog.kafka.api import Answer, Context
 from fairlog.kafka.errors import ErrorCode
 from fairlog.topic_config_changes import BadChange, BadRequest
@@ -24,10 +26,11 @@ from fairlog_types import StorageFailure
 
 
 class ResourceType(IntEnum):
-    """Kafka's numbers; those that are missing (loggers, client metrics, groups) are refused."""
+    """Kafka's numbers; those that are missing (loggers, client metrics) are refused."""
 
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Alteration:
     """If it is a topic: from its own configs to the new ones. Raises BadChange."""
     of_broker: Callable[[Mapping[str, str]], Mapping[str, str]]
     """If it is a broker, or all: the same of those that clients have set."""
+    of_group: Callable[[Mapping[str, str]], Mapping[str, str]]
+    """If it is a consumer group: the same."""
 
 
 class Refused(Exception):
@@ -64,6 +69,14 @@ def check_topic_name(name: str) -> None:
         check_topic_untrusted(name, 1)
     except InvalidTopic as error:
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, str(error)) from error
+
+
+def check_group_name(name: str) -> None:
+    """Raise Refused unless a consumer group could be called so. Whether there is one does not matter, as in Kafka."""
+    if not name:
+        raise Refused(ErrorCode.INVALID_REQUEST, "there are no configs of all groups: name one")
+    if not is_group_id(name):
+        raise Refused(ErrorCode.INVALID_GROUP_ID, GroupRefusal.INVALID_GROUP_ID.value)
 
 
 def unknown_resource(resource_type: int) -> Refused:
@@ -105,6 +118,8 @@ async def _alter(broker: Broker, wanted: Alteration, *, validate_only: bool) -> 
             await _alter_topic(broker, wanted, validate_only=validate_only)
         case ResourceType.BROKER:
             await _alter_broker(broker, wanted, validate_only=validate_only)
+        case ResourceType.GROUP:
+            await _alter_group(broker, wanted, validate_only=validate_only)
         case other:
             raise unknown_resource(other)
 
@@ -116,12 +131,26 @@ async def _alter_topic(broker: Broker, wanted: Alteration, *, validate_only: boo
     if topic is None:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
     try:
-        if validate_only:
-            wanted.of_topic(topic.configs)
-        else:
-            await broker.topics.alter_configs(name, wanted.of_topic)
+        with _changing():
+            if validate_only:
+                wanted.of_topic(topic.configs)
+            else:
+                await broker.topics.alter_configs(name, wanted.of_topic)
     except UnknownTopic as error:  # it was deleted this very moment
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(error)) from error
+
+
+async def _alter_group(broker: Broker, wanted: Alteration, *, validate_only: bool) -> None:
+    check_group_name(wanted.resource_name)
+    with _changing():
+        await broker.group_configs.alter(wanted.resource_name, wanted.of_group, validate_only=validate_only)
+
+
+@contextmanager
+def _changing() -> Generator[None]:
+    """Refuse the change of a topic or a group as Kafka does, and one that the disk refuses."""
+    try:
+        yield
     except BadRequest as error:
         raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
     except BadChange as error:

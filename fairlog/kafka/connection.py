@@ -75,8 +75,8 @@ _BYTES_AS_OBJECTS = 16
 bytes; others' have eight."""
 
 _WAITING_UNCOUNTED_BYTES = 16 << 10
-"""Of requests that wait to be answered, in all those of one connection: a Fetch of five hundred partitions, or sixteen
-of thirty. As objects, of a thousand connections, 256 MiB."""
+"""Of the requests of one connection that are kept until they are answered: a Fetch of five hundred partitions. There is
+one at a time, unless they overlap, and Produce is not kept. As objects, of a thousand connections, 256 MiB."""
 
 _LENGTH = struct.Struct(">i")
 

@@ -35,8 +35,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from uuid import UUID
 
+from fairlog.kafka.wire import TopicKey
 from fairlog_types import LogId
 
 EVICTION_MS = 120_000
@@ -58,9 +58,6 @@ _ID_MAX = 2**31 - 1
 _EPOCH_MAX = 2**31 - 1
 _NEVER_TOLD = -2
 """An offset that no answer has: -1 is one."""
-
-TopicKey = str | UUID | None
-"""A topic's name, or its id from version 13 on; None is the zero id."""
 
 
 class SessionRefusal(Enum):

@@ -26,48 +26,50 @@ from collections.abc import Mapping
 from fairlog.kafka.api import Client
 from fairlog.kafka.errors import ErrorCode
 
-_PRODUCE = 0
-_ADD_PARTITIONS = 24
-_ADD_OFFSETS = 25
-_END = 26
-_COMMIT_OFFSETS = 28
+PRODUCE = 0
+ADD_PARTITIONS = 24
+ADD_OFFSETS = 25
+END = 26
+COMMIT_OFFSETS = 28
+"""The keys of the APIs that take part in transactions: Produce, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and
+TxnOffsetCommit."""
 
 _ANY_CLIENT: Mapping[int, ErrorCode] = {
-    _PRODUCE: ErrorCode.INVALID_PRODUCER_EPOCH,
-    _ADD_PARTITIONS: ErrorCode.UNKNOWN_PRODUCER_ID,
-    _ADD_OFFSETS: ErrorCode.UNKNOWN_PRODUCER_ID,
-    _END: ErrorCode.UNKNOWN_PRODUCER_ID,
-    _COMMIT_OFFSETS: ErrorCode.TRANSACTION_ABORTABLE,
+    PRODUCE: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ADD_PARTITIONS: ErrorCode.UNKNOWN_PRODUCER_ID,
+    ADD_OFFSETS: ErrorCode.UNKNOWN_PRODUCER_ID,
+    END: ErrorCode.UNKNOWN_PRODUCER_ID,
+    COMMIT_OFFSETS: ErrorCode.TRANSACTION_ABORTABLE,
 }
 """For sarama, aiokafka (which gives no name), and whoever is not named below."""
 
 # INVALID_PRODUCER_EPOCH is fatal to it. It sends EndTxn also if nothing was added, and keeps its epoch where it can.
 _LIBRDKAFKA: Mapping[int, ErrorCode] = {
-    _PRODUCE: ErrorCode.UNKNOWN_PRODUCER_ID,
-    _ADD_PARTITIONS: ErrorCode.TRANSACTION_ABORTABLE,
-    _ADD_OFFSETS: ErrorCode.TRANSACTION_ABORTABLE,
-    _END: ErrorCode.TRANSACTION_ABORTABLE,
+    PRODUCE: ErrorCode.UNKNOWN_PRODUCER_ID,
+    ADD_PARTITIONS: ErrorCode.TRANSACTION_ABORTABLE,
+    ADD_OFFSETS: ErrorCode.TRANSACTION_ABORTABLE,
+    END: ErrorCode.TRANSACTION_ABORTABLE,
 }
 
 # It takes a new epoch after any failed batch. Since 3.8 it has an exception that says what the code says.
-_JAVA: Mapping[int, ErrorCode] = {_PRODUCE: ErrorCode.TRANSACTION_ABORTABLE}
-_JAVA_SINCE_3_8: Mapping[int, ErrorCode] = {**_JAVA, _END: ErrorCode.TRANSACTION_ABORTABLE}
+_JAVA: Mapping[int, ErrorCode] = {PRODUCE: ErrorCode.TRANSACTION_ABORTABLE}
+_JAVA_SINCE_3_8: Mapping[int, ErrorCode] = {**_JAVA, END: ErrorCode.TRANSACTION_ABORTABLE}
 
 # With transaction version 2, INVALID_PRODUCER_EPOCH is fatal to it.
-_FRANZ_GO: Mapping[int, ErrorCode] = {_PRODUCE: ErrorCode.UNKNOWN_PRODUCER_ID}
+_FRANZ_GO: Mapping[int, ErrorCode] = {PRODUCE: ErrorCode.UNKNOWN_PRODUCER_ID}
 
 # Where it takes a new epoch (after INVALID_PRODUCER_EPOCH and UNKNOWN_PRODUCER_ID in Produce), it answers a commit that
 # waits with success, and sends nothing. So it has to stop.
 _KAFKA_PYTHON: Mapping[int, ErrorCode] = {
-    _PRODUCE: ErrorCode.INVALID_TXN_STATE,
-    _ADD_PARTITIONS: ErrorCode.INVALID_TXN_STATE,
+    PRODUCE: ErrorCode.INVALID_TXN_STATE,
+    ADD_PARTITIONS: ErrorCode.INVALID_TXN_STATE,
 }
 
 _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})")
 
 
 def must_abort_code(api_key: int, client: Client) -> ErrorCode:
-    """What `client` is answered in Produce, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn(commit) or TxnOffsetCommit.
+    """What `client` is answered by one of the APIs above; by EndTxn if it says to commit.
 
     Always an error. None is taken as success, or makes a client repeat the request without end.
     """

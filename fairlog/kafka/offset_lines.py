@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
 import trio
 
 from fairlog.broker import Broker
-from fairlog.cluster.interface import Topic
 from fairlog.groups.offset_values import NewOffset
 from fairlog.kafka.errors import ErrorCode
-from fairlog.kafka.wire import Reader, Writer
+from fairlog.kafka.topic_lookup import find_topic
+from fairlog.kafka.wire import Reader, TopicKey, Writer
 
 LINES_AT_ONCE = 500
 """Lines that are looked at, or written, before others get their turn."""
@@ -34,21 +33,11 @@ class OffsetLine:
     metadata: str | None
 
 
-TopicKey = str | UUID | None
-"""What names a topic: its name, or its id; None for the zero id."""
-
 OffsetLines = tuple[tuple[TopicKey, tuple[OffsetLine, ...]], ...]
 """(topic, its partitions)"""
 
 Refusals = dict[tuple[TopicKey, int], ErrorCode]
 """Why partitions are refused alone, by (topic, partition)."""
-
-
-def find_topic(broker: Broker, key: TopicKey) -> Topic | None:
-    """The topic of this name or id; None if there is none."""
-    if isinstance(key, str):
-        return broker.cluster.topic(key)
-    return None if key is None else broker.cluster.topic_by_id(key)
 
 
 def read_lines(reader: Reader, *, has_leader_epoch: bool, by_id: bool = False) -> OffsetLines:
@@ -62,7 +51,7 @@ def read_lines(reader: Reader, *, has_leader_epoch: bool, by_id: bool = False) -
         return entry
 
     def topic() -> tuple[TopicKey, tuple[OffsetLine, ...]]:
-        entry = reader.uuid() if by_id else reader.string(), reader.array(line)
+        entry = reader.topic_key(by_id=by_id), reader.array(line)
         reader.end_of_fields()
         return entry
 
@@ -114,10 +103,7 @@ def write_lines(
             writer.int16(error)
             writer.end_of_fields()
 
-        if isinstance(key, str):
-            writer.string(key)
-        else:
-            writer.uuid(key)
+        writer.topic_key(key)
         writer.array(partitions, partition)
         writer.end_of_fields()
 

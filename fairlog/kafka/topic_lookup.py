@@ -13,6 +13,7 @@ from fairlog.broker import Broker
 from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists
 from fairlog.kafka.api import Client
 from fairlog.kafka.errors import ErrorCode
+from fairlog.kafka.wire import TopicKey
 from fairlog.topic_configs import with_fixed
 from fairlog_types import LogId, LogKind, StorageFailure
 
@@ -48,6 +49,13 @@ async def find_or_create(broker: Broker, client: Client, name: str, *, may_creat
         if more is not None:
             log.warning(event, topic=name, reason=str(failure), **more)
         return ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def find_topic(broker: Broker, key: TopicKey) -> Topic | None:
+    """The topic of this name or id; None if there is none."""
+    if isinstance(key, str):
+        return broker.cluster.topic(key)
+    return None if key is None else broker.cluster.topic_by_id(key)
 
 
 def log_of(topic: Topic | None, partition: int) -> LogId | None:

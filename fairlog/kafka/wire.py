@@ -28,6 +28,9 @@ from fairlog.edge.malformed import Malformed
 
 Buffer = bytes | bytearray | memoryview
 
+TopicKey = str | UUID | None
+"""What names a topic, by the API's version: its name, or its id; None is the zero id."""
+
 T = TypeVar("T")
 
 ELEMENTS_MAX = 100_000
@@ -91,6 +94,10 @@ class Reader:
         """A UUID; None for the zero one, which means that there is none."""
         value = UUID(bytes=bytes(self._take(16)))
         return None if value == ZERO_UUID else value
+
+    def topic_key(self, *, by_id: bool) -> TopicKey:
+        """What names a topic, where a version has either the name or the id."""
+        return self.uuid() if by_id else self.string()
 
     def string(self) -> str:
         """A string that must not be null."""
@@ -238,6 +245,13 @@ class Writer:
 
     def uuid(self, value: UUID | None) -> None:
         self._bytes += (value or ZERO_UUID).bytes
+
+    def topic_key(self, value: TopicKey) -> None:
+        """A topic's name or id, whichever it was named by."""
+        if isinstance(value, str):
+            self.string(value)
+        else:
+            self.uuid(value)
 
     def string(self, value: str) -> None:
         self.nullable_string(value)

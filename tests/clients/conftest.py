@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from scripts.node_process import NodeProcess
 from tests.clients.drivers import CLIENTS, ClientKind
 from tests.clients.modes import MODE_CONFIG, Mode
+from tests.fresh_nodes import fresh_nodes
 
 # Transactions are looked at ten times a second, so that a time-out test lasts about as long as the time-out that its
 # client asks for. Nothing else in these tests depends on it. Many records are of 1970, and would be gone with the first
@@ -57,19 +58,9 @@ def fresh_node(tmp_path: Path, mode: Mode) -> Iterator[Callable[..., NodeProcess
 
     Their topics are of the test's mode.
     """
-    nodes: list[NodeProcess] = []
-
-    def make(**environment: str) -> NodeProcess:
-        of_mode = {"FAIRLOG_TOPICS_TRANSACTIONS": mode.value}
-        fresh = NodeProcess(tmp_path / f"node{len(nodes)}", ENVIRONMENT | of_mode | environment)
-        nodes.append(fresh)
-        _logs.append(fresh.log_path)
-        fresh.start()
-        return fresh
-
-    yield make
-    for each in nodes:
-        each.stop()
+    environment = ENVIRONMENT | {"FAIRLOG_TOPICS_TRANSACTIONS": mode.value}
+    with fresh_nodes(tmp_path, environment, on_made=lambda node: _logs.append(node.log_path)) as make:
+        yield make
 
 
 def _node(data_dir: Path) -> Iterator[NodeProcess]:

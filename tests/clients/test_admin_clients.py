@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -539,6 +540,31 @@ def test_changes_of_a_topic_survive_a_kill(fresh_node: Callable[..., NodeProcess
     assert start_and_end(node.address, "t", 1) == (0, 0)
     fill(node.address, "t", partitions=2, records=1)
     assert start_and_end(node.address, "t", 0) == (3, 6)
+
+
+def test_configs_of_a_group_survive_a_kill(fresh_node: Callable[..., NodeProcess]) -> None:
+    """What was set is shown and listed; what is out of bounds, or no such config, is refused by name."""
+    node = fresh_node()
+    name = "consumer.session.timeout.ms"
+
+    def group(value: Any) -> PythonConfigResource:
+        return PythonConfigResource("GROUP", "billing", {name: value})
+
+    with closing(KafkaAdminClient(bootstrap_servers=node.address)) as admin:
+        assert admin.alter_configs([group("50000")]) == {"group": {"billing": "OK"}}
+        refused = admin.alter_configs([group("60001")])
+        assert "from 45000 to 60000 is needed" in refused["group"]["billing"]
+        unknown = PythonConfigResource("GROUP", "billing", {"share.session.timeout.ms": "50000"})
+        refused = admin.alter_configs([unknown], raise_on_unknown=False)
+        assert "unknown group config share.session.timeout.ms" in refused["group"]["billing"]
+    node.kill()
+    node.start()
+    with closing(KafkaAdminClient(bootstrap_servers=node.address)) as admin:
+        shown = admin.describe_configs([group(None)], config_filter="all")["group"]["billing"]
+        assert (shown[name]["value"], shown[name]["config_source"]) == ("50000", "DYNAMIC_GROUP_CONFIG")
+        assert admin.list_config_resources(["GROUP"]) == {"group": ["billing"]}
+        admin.alter_configs([group((AlterConfigOp.DELETE, None))])
+        assert admin.list_config_resources(["GROUP"]) == {}
 
 
 def test_consumer_asks_how_far_the_last_leader_epoch_reached(fresh_node: Callable[..., NodeProcess]) -> None:

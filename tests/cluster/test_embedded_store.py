@@ -162,6 +162,22 @@ async def test_configs_of_brokers_are_kept_also_over_a_restart(open_store: OpenS
         )
 
 
+async def test_configs_of_groups_are_kept_also_over_a_restart(open_store: OpenStore) -> None:
+    """Whatever the group is called; one whose configs were all taken back leaves nothing."""
+    longest = "é" * 512
+    store = open_store()
+    await store.set_group_configs("g", {"consumer.session.timeout.ms": "50000"})
+    await store.set_group_configs(longest, {"consumer.heartbeat.interval.ms": "6000"})
+    await store.set_group_configs("gone", {"consumer.heartbeat.interval.ms": "6000"})
+    await store.set_group_configs("gone", {})
+    await store.set_group_configs("never", {})
+    for each in (store, open_store()):
+        assert sorted(each.configured_groups()) == ["g", longest]
+        assert each.group_configs("g") == {"consumer.session.timeout.ms": "50000"}
+        assert each.group_configs(longest) == {"consumer.heartbeat.interval.ms": "6000"}
+        assert each.group_configs("gone") == each.group_configs("never") == {}
+
+
 async def test_partitions_added_are_led_here_also_after_a_restart(open_store: OpenStore) -> None:
     """Old logs stay what they are, new ones come behind them."""
     store = open_store()

@@ -116,6 +116,30 @@ def test_configs_of_brokers_of_arbitrary_bytes_are_read_or_corrupt(value: bytes)
         records.decode_broker_configs({records.broker_key("1"): value})
 
 
+@given(
+    by_group=st.dictionaries(
+        st.text(min_size=1, max_size=9), st.dictionaries(st.text(max_size=9), st.text(max_size=9), min_size=1)
+    )
+)
+def test_configs_of_groups_read_back_as_they_were(by_group: dict[str, dict[str, str]]) -> None:
+    """Encoding loses nothing, and what belongs to others is left alone."""
+    content = {records.group_configs_key(each): records.encode_group_configs(each, by_group[each]) for each in by_group}
+    assert records.decode_group_configs(content | {records.GROUP_JOURNALS_BEGUN_KEY: b"\x10"}) == by_group
+
+
+@given(value=st.binary(max_size=60))
+def test_configs_of_groups_of_arbitrary_bytes_are_read_or_corrupt(value: bytes) -> None:
+    """As with topics."""
+    with contextlib.suppress(CorruptStorage):
+        records.decode_group_configs({records.group_configs_key("g"): value})
+
+
+def test_configs_of_a_group_under_another_groups_key_are_corrupt() -> None:
+    """The key tells whose they are, and the value has to agree."""
+    with pytest.raises(CorruptStorage, match="group-config"):
+        records.decode_group_configs({records.group_configs_key("g"): records.encode_group_configs("h", {"a": "b"})})
+
+
 @pytest.mark.parametrize("value", [b"", b"\xff", b"\x80", b"\x20", b"\x61a"])
 def test_count_that_is_none_is_corrupt(value: bytes) -> None:
     """A count that cannot be read is never taken for 0."""

@@ -11,6 +11,7 @@ from scripts.node_process import NodeProcess
 from tests.clients.modes import Mode
 from tests.engines.flink_job import Job
 from tests.engines.jvm import FLINK
+from tests.fresh_nodes import fresh_nodes
 
 ENVIRONMENT = {
     "FAIRLOG_TRANSACTIONS_CHECK_INTERVAL_MS": "100",
@@ -38,18 +39,8 @@ def fresh_node(tmp_path: Path, mode: Mode) -> Iterator[Callable[..., NodeProcess
 
     Their topics are of the test's mode.
     """
-    nodes: list[NodeProcess] = []
-
-    def make(**environment: str) -> NodeProcess:
-        of_mode = {"FAIRLOG_TOPICS_TRANSACTIONS": mode.value}
-        fresh = NodeProcess(tmp_path / f"node{len(nodes)}", ENVIRONMENT | of_mode | environment)
-        nodes.append(fresh)
-        fresh.start()
-        return fresh
-
-    yield make
-    for each in nodes:
-        each.stop()
+    with fresh_nodes(tmp_path, ENVIRONMENT | {"FAIRLOG_TOPICS_TRANSACTIONS": mode.value}) as make:
+        yield make
 
 
 @pytest.fixture

@@ -148,6 +148,17 @@ def test_kafka_configs_alters_and_describes(node: NodeProcess, tool: Tool) -> No
     assert described("--all")["retention.ms"] == "604800000"
 
 
+def test_kafka_configs_alters_and_describes_groups(node: NodeProcess, tool: Tool) -> None:
+    """A group's own configs are shown, and what was deleted has the node's value again; refusals are told."""
+    entity = ("--entity-type", "groups", "--entity-name", "configured")
+    tool("kafka-configs", "--alter", *entity, "--add-config", "consumer.session.timeout.ms=50000")
+    assert any("consumer.session.timeout.ms=50000" in line for line in tool("kafka-configs", "--describe", *entity))
+    every = tool("kafka-configs", "--describe", "--entity-type", "groups")
+    assert any("configured" in line for line in every)
+    tool("kafka-configs", "--alter", *entity, "--delete-config", "consumer.session.timeout.ms")
+    assert not any("consumer.session.timeout.ms" in line for line in tool("kafka-configs", "--describe", *entity))
+
+
 def test_kafka_delete_records_moves_the_start(node: NodeProcess, tool: Tool, tmp_path: Path) -> None:
     """The tool tells the new start, and readers begin there."""
     topics.make(node.address, "shortened")

@@ -14,6 +14,7 @@ from uuid import UUID
 import trio
 
 from coordinator.answers import Description, Granted, GrantedToEnd, Refusal
+from coordinator.machine import EPOCH_MAX
 from datalog.batch import BatchHeader, parse_batch_header_untrusted, patch
 from datalog.interface import (
     AbortedTransaction,
@@ -53,6 +54,7 @@ from fairlog.groups.offset_index import Partition
 from fairlog.groups.offset_values import CommitUnderWay, FetchedOffset, NewOffset, Sender, TransactionalProducer
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
+from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
 from fairlog_types import (
     JournalPosition,
@@ -79,6 +81,7 @@ class MemoryCluster:
         self.by_name: dict[str, Topic] = {}
         self.features = FeatureLevels(FEATURES, {}, 1 << 24)
         self.of_brokers: dict[str, Mapping[str, str]] = {}
+        self.of_groups: dict[str, Mapping[str, str]] = {}
         self.failure: Exception | None = None
 
     def topics(self) -> Sequence[Topic]:
@@ -95,6 +98,20 @@ class MemoryCluster:
         if self.failure is not None:
             raise self.failure
         self.of_brokers[resource] = dict(configs)
+
+    def group_configs(self, group: str) -> Mapping[str, str]:
+        return self.of_groups.get(group, {})
+
+    def configured_groups(self) -> Sequence[str]:
+        return sorted(self.of_groups)
+
+    async def set_group_configs(self, group: str, configs: Mapping[str, str]) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        self.of_groups[group] = dict(configs)
+        if not configs:
+            del self.of_groups[group]
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
         return next((topic for topic in self.by_name.values() if topic.topic_id == topic_id), None)
@@ -478,7 +495,9 @@ class MemoryCoordinator:
         self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, commit: bool
     ) -> Granted | Refusal:
         refusal = await self._called("end epoch", transactional_id, producer_id, epoch, commit)
-        return Granted(producer_id, ProducerEpoch(epoch + 1)) if refusal is None else refusal
+        if refusal is not None:
+            return refusal
+        return Granted(producer_id, ProducerEpoch(min(epoch + 1, EPOCH_MAX)))
 
     def producer_id_of(self, transactional_id: str) -> ProducerId | None:
         known = self.descriptions.get(transactional_id)
@@ -607,8 +626,11 @@ class Memory:
             now_ms=lambda: 1_000,
             new_suffix=lambda: str(next(counter)),
         )
+        self.settings = replace(self.settings, groups=replace(self.settings.groups, members_max=3))
         consumer = ConsumerGroups(
-            ConsumerGroupSettings(members_max=3), ClusterTopics(self.cluster), now_ms=lambda: 1_000
+            self._consumer_settings,
+            ClusterTopics(self.cluster),
+            now_ms=lambda: 1_000,
         )
         self.groups = NodeGroups(classic, consumer)
         self.groups.ask_offsets_of(self.kept)
@@ -617,6 +639,17 @@ class Memory:
     def configure(self, **topics: object) -> None:
         """Change keys of the settings' `topics` part."""
         self.settings = replace(self.settings, topics=replace(self.settings.topics, **topics))
+
+    def configure_groups(self, **groups: object) -> None:
+        """The same of its `groups` part."""
+        self.settings = replace(self.settings, groups=replace(self.settings.groups, **groups))
+
+    def _consumer_settings(self, group_id: str) -> ConsumerGroupSettings:
+        return self.group_configs.consumer_settings(group_id)
+
+    @property
+    def group_configs(self) -> LiveGroupConfigs:
+        return LiveGroupConfigs(self.settings.groups, self.cluster)  # type: ignore[arg-type]
 
     @property
     def broker(self) -> Broker:
@@ -630,6 +663,7 @@ class Memory:
             Address("broker.example", 9092),
             self.offsets,
             self.groups,
+            self.group_configs,
         )
 
     def log(self, topic: str, partition: int = 0) -> LogId:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kafka.protocol.admin import (
-    AlterConfigsRequest,
-    CreateTopicsRequest,
-    DescribeConfigsRequest,
-    IncrementalAlterConfigsRequest,
-)
+from kafka.protocol.admin import CreateTopicsRequest
 from kafka.protocol.producer import ProduceRequest
 
 from fairlog.broker_configs import BROKER_CONFIGS
@@ -16,8 +11,22 @@ from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import api_32_describe_configs, api_33_alter_configs, api_44_incremental_alter_configs
 from fairlog.topic_configs import TOPIC_CONFIGS
 from fairlog_types import StorageFailure
+from tests.kafka.config_requests import (
+    ALTER,
+    APPEND,
+    DELETE,
+    DESCRIBE,
+    INCREMENTAL,
+    SET,
+    SUBTRACT,
+    alter,
+    change,
+    describe,
+    told,
+    versions,
+)
 
-PRODUCE, CREATE, DESCRIBE, ALTER, INCREMENTAL = 0, 19, 32, 33, 44
+PRODUCE, CREATE = 0, 19
 Topic = ProduceRequest.TopicProduceData
 TOPIC, BROKER, LOGGER = 2, 4, 8
 NODE = "7"
@@ -32,47 +41,7 @@ DYNAMIC = {
     "max.connections",
     "message.max.bytes",
 }
-SET, DELETE, APPEND, SUBTRACT = range(4)
 LONG, LIST = 5, 7
-
-
-def versions(api):
-    return pytest.mark.parametrize("version", range(api.SERVED.min, api.SERVED.max + 1))
-
-
-def describe(*resources, synonyms=False, documentation=False):
-    """`resources`: (type, name, names of configs or None)."""
-    resource = DescribeConfigsRequest.DescribeConfigsResource
-    asked = [
-        resource(resource_type=kind, resource_name=name, configuration_keys=keys) for kind, name, keys in resources
-    ]
-    return {"resources": asked, "include_synonyms": synonyms, "include_documentation": documentation}
-
-
-def alter(*resources, validate_only=False):
-    """`resources`: (type, name, {config: value})."""
-    resource = AlterConfigsRequest.AlterConfigsResource
-    config = resource.AlterableConfig
-    asked = [
-        resource(kind, name, [config(name=each, value=value) for each, value in configs.items()])
-        for kind, name, configs in resources
-    ]
-    return {"resources": asked, "validate_only": validate_only}
-
-
-def change(*resources, validate_only=False):
-    """`resources`: (type, name, [(config, operation, value)])."""
-    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
-    config = resource.AlterableConfig
-    asked = [
-        resource(kind, name, [config(name=each, config_operation=operation, value=v) for each, operation, v in changes])
-        for kind, name, changes in resources
-    ]
-    return {"resources": asked, "validate_only": validate_only}
-
-
-def told(answer):
-    return [(line.error_code, line.error_message) for line in answer.responses]
 
 
 # --- DescribeConfigs -------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from fairlog.kafka.handlers import api_68_consumer_group_heartbeat, api_69_consu
 COMMIT, FETCH, DESCRIBE_CLASSIC, LIST, DELETE = 8, 9, 15, 16, 42
 HEARTBEAT, DESCRIBE = 68, 69
 MINUTE = datetime.timedelta(minutes=1)
+INTERVAL = "consumer.heartbeat.interval.ms"
 UNCHANGED = datetime.timedelta(milliseconds=-1)
 
 
@@ -108,6 +109,15 @@ async def test_member_joins_lives_and_leaves(beat, join, topic, version):
     left = await beat(joined.member_id, -1, version=version)
     assert (left.error_code, left.member_epoch) == (0, -1)
     assert (await beat(joined.member_id, 1, version=version)).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_groups_heartbeat_interval_is_told_with_the_next_heartbeat(beat, join, memory):
+    """The group's own from when it is set until it is deleted; another group's changes nothing."""
+    told_ms = [(await join()).heartbeat_interval]
+    for group, configs in (("h", {INTERVAL: "7000"}), ("g", {INTERVAL: "6000"}), ("g", {})):
+        await memory.cluster.set_group_configs(group, configs)
+        told_ms.append((await beat("m", 1)).heartbeat_interval)
+    assert told_ms == [datetime.timedelta(milliseconds=each) for each in (5_000, 5_000, 6_000, 5_000)]
 
 
 @pytest.mark.parametrize(

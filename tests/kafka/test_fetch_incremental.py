@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
+
 import pytest
 import trio
 from kafka.protocol.consumer import FetchRequest
@@ -268,9 +270,9 @@ async def test_full_fetch_leaves_nothing_behind(memory, consumer, autojump_clock
     assert memory.leaders.watchers == {}
 
 
-async def test_fetch_overtaken_in_its_session_ends_at_once(memory, consumer, fill, autojump_clock):
-    """A client that asks again on another connection gets the answer there, with all that the first would have had."""
-    await consumer(ALL)
+@asynccontextmanager
+async def waiting_fetch(consumer):
+    """A Fetch has waited for a second, and its client goes on by another connection. Yields the list for its answer."""
     waiting = await consumer.start({}, max_wait_ms=60_000)
     consumer.ask.client = Client(connection=12, peer="test:2")
     answers = []
@@ -281,6 +283,13 @@ async def test_fetch_overtaken_in_its_session_ends_at_once(memory, consumer, fil
             answers.append(consumer.ask.parse(FETCH, 12, await consumer.ask.finish(waiting)))
 
         await trio.sleep(1)
+        yield answers
+
+
+async def test_fetch_overtaken_in_its_session_ends_at_once(memory, consumer, fill, autojump_clock):
+    """A client that asks again on another connection gets the answer there, with all that the first would have had."""
+    await consumer(ALL)
+    async with waiting_fetch(consumer) as answers:
         consumer.epoch += 1
         fill(0)
         later = await consumer({("t", 1): 0})
@@ -293,16 +302,7 @@ async def test_fetch_overtaken_in_its_session_ends_at_once(memory, consumer, fil
 async def test_fetch_overtaken_while_nothing_comes_is_told_so(memory, consumer, autojump_clock):
     """Its epoch is not the session's any more."""
     await consumer(ALL)
-    waiting = await consumer.start({}, max_wait_ms=60_000)
-    consumer.ask.client = Client(connection=12, peer="test:2")
-    answers = []
-    async with trio.open_nursery() as nursery:
-
-        @nursery.start_soon
-        async def first():
-            answers.append(consumer.ask.parse(FETCH, 12, await consumer.ask.finish(waiting)))
-
-        await trio.sleep(1)
+    async with waiting_fetch(consumer) as answers:
         consumer.epoch += 1
         assert set(consumer.rows(await consumer())) == set(ALL)
     assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_FETCH_SESSION_EPOCH]
@@ -312,16 +312,7 @@ async def test_fetch_overtaken_while_nothing_comes_is_told_so(memory, consumer, 
 async def test_fetch_whose_session_is_closed_ends_at_once(memory, consumer, autojump_clock):
     """Its partitions are watched no more, so that it would wait in vain."""
     await consumer(ALL)
-    waiting = await consumer.start({}, max_wait_ms=60_000)
-    consumer.ask.client = Client(connection=12, peer="test:2")
-    answers = []
-    async with trio.open_nursery() as nursery:
-
-        @nursery.start_soon
-        async def first():
-            answers.append(consumer.ask.parse(FETCH, 12, await consumer.ask.finish(waiting)))
-
-        await trio.sleep(1)
+    async with waiting_fetch(consumer) as answers:
         await consumer({}, epoch=-1)
     assert [answer.error_code for answer in answers] == [ErrorCode.FETCH_SESSION_ID_NOT_FOUND]
     assert trio.current_time() == 1

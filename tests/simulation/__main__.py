@@ -12,8 +12,9 @@ import time
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 
-from tests.simulation.mutations import MUTATIONS, staged
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.plan import Plan, draw
+from tests.simulation.planting import staged
 from tests.simulation.shrinking import RUNS_MAX, shrink
 from tests.simulation.simulation import Outcome, run
 from tests.simulation.world import Violation

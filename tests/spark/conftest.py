@@ -17,6 +17,7 @@ import pytest
 from peers import kafka_artifacts
 
 from scripts.node_process import ROOT, NodeProcess
+from tests.fresh_nodes import fresh_nodes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,16 +81,5 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 @pytest.fixture
 def fresh_node(tmp_path: Path) -> Iterator[Callable[..., NodeProcess]]:
     """A factory of nodes of one's own, started: `fresh_node(FAIRLOG_…="…")`. All are stopped at the end."""
-    nodes: list[NodeProcess] = []
-
-    def make(**environment: str) -> NodeProcess:
-        fresh = NodeProcess(
-            tmp_path / f"node{len(nodes)}", {"FAIRLOG_TRANSACTIONS_CHECK_INTERVAL_MS": "100"} | environment
-        )
-        nodes.append(fresh)
-        fresh.start()
-        return fresh
-
-    yield make
-    for each in nodes:
-        each.stop()
+    with fresh_nodes(tmp_path, {"FAIRLOG_TRANSACTIONS_CHECK_INTERVAL_MS": "100"}) as make:
+        yield make

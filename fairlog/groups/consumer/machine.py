@@ -94,7 +94,8 @@ class ConsumerGroup:
         self.due_ms: float = now_ms + IDLE_MS_MAX
         """When `tick` is to be called next, at the latest; there may be nothing to do yet."""
         self.is_forgotten = False
-        self._settings = settings
+        self.settings = settings
+        """Those that hold from now on: the shell may put others in their place between two calls."""
         self.topics = topics
         self._assignment_epoch = epoch
         self._sizes: dict[str, int] = {}
@@ -253,12 +254,12 @@ class ConsumerGroup:
 
     def allows_session(self, timeout_ms: int) -> bool:
         """Whether a member of the classic protocol may ask for this session time-out."""
-        settings = self._settings
+        settings = self.settings
         return settings.classic_session_timeout_min_ms <= timeout_ms <= settings.classic_session_timeout_max_ms
 
     @property
     def is_full(self) -> bool:
-        return len(self.members) >= self._settings.members_max
+        return len(self.members) >= self.settings.members_max
 
     @property
     def size_bytes(self) -> int:
@@ -303,7 +304,7 @@ class ConsumerGroup:
             if member is None:
                 if self.is_full:
                     return Refused(
-                        GroupRefusal.GROUP_MAX_SIZE, f"the group has {self._settings.members_max} members already"
+                        GroupRefusal.GROUP_MAX_SIZE, f"the group has {self.settings.members_max} members already"
                     )
                 return new_member(beat.member_id)
         elif beat.instance_id is not None:
@@ -406,7 +407,7 @@ class ConsumerGroup:
         """The member lives: its session begins anew; the time to give up partitions does not."""
         life = self._lives[member.member_id]
         classic = member.classic
-        session_ms = self._settings.session_timeout_ms if classic is None else classic.session_timeout_ms
+        session_ms = self.settings.session_timeout_ms if classic is None else classic.session_timeout_ms
         life.session_ends_ms = now_ms + session_ms
         if member.state is not MemberState.UNREVOKED:
             life.revokes_until_ms = math.inf

@@ -5,8 +5,8 @@
 A heartbeat that changes nothing is answered at once, unless earlier changes of the group are on their way to the disk:
 no answer tells more than what a start would go on with.
 
-One task (`run`) sleeps until the first of all groups is due; see `fairlog.groups.service`, which does the same for
-classic groups. Which group is of which protocol is not decided here (`fairlog.groups.node_groups`).
+One task (`run`) sleeps until the first of all groups is due (`fairlog.groups.deadlines`). Which group is of which
+protocol is not decided here (`fairlog.groups.node_groups`).
 
 Memory. Groups, members and targets take from one budget, `CONSUMER_GROUPS_BYTES_MAX`; while it is spent, who wants to
 join is told to try again later.
@@ -15,14 +15,11 @@ join is told to try again later.
 from __future__ import annotations
 
 import functools
-import heapq
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import structlog
-import trio
 
 from fairlog.groups.consumer import classic_members
 from fairlog.groups.consumer.cluster_topics import ClusterTopics
@@ -30,12 +27,13 @@ from fairlog.groups.consumer.machine import ASSIGNORS, ConsumerGroup
 from fairlog.groups.consumer.settings import ConsumerGroupSettings
 from fairlog.groups.consumer.states import ConsumerGroupState
 from fairlog.groups.consumer.values import JOINING, Beat, Beaten, GroupSnapshot, Refused
+from fairlog.groups.deadlines import Deadlines, clock_ms
 from fairlog.groups.interface import GroupOffsets, GroupRefusal, is_group_id
 from fairlog.groups.keeper import Keeper
 from fairlog.groups.kept import Keeping
 from fairlog.groups.member import MEMBER_BYTES_MAX, bytes_of
 from fairlog.groups.messages import Joined, Joining, JoinRefused, Leaving, Synced, Syncing
-from fairlog.groups.service import ParkedRequest
+from fairlog.groups.service import ParkedRequest, answered
 from fairlog.patterns import BadPattern
 
 log = structlog.get_logger()
@@ -44,9 +42,6 @@ A = TypeVar("A")
 
 CONSUMER_GROUPS_BYTES_MAX = 256 << 20
 """What all groups of the new protocol may take: room for a hundred thousand members."""
-
-_STALE_MAX = 1_000
-"""So many stale entries the heap may have, beside as many as there are groups, before it is made anew."""
 
 
 @dataclass(slots=True)
@@ -65,8 +60,6 @@ class Entry:
     group: ConsumerGroup
     state: ConsumerGroupState = ConsumerGroupState.EMPTY
     size_bytes: int = 0
-    scheduled_ms: float = math.inf
-    """When it is in the heap for; infinite if it is not."""
     empty_since_ms: int = 0
     """When (Unix ms) it last lost its last member."""
     waiting: list[Waiting] = field(default_factory=list[Waiting])
@@ -75,18 +68,22 @@ class Entry:
 class ConsumerGroups:
     """All groups of one node. `run` has to run, for time to have its effect."""
 
-    def __init__(self, settings: ConsumerGroupSettings, topics: ClusterTopics, *, now_ms: Callable[[], int]) -> None:
-        """`now_ms` is the Unix time."""
-        self.settings = settings
+    def __init__(
+        self,
+        settings_of: Callable[[str], ConsumerGroupSettings],
+        topics: ClusterTopics,
+        *,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`settings_of` has what a group goes by, by its id, and is asked each time; `now_ms` is the Unix time."""
+        self.settings_of = settings_of
         self.topics = topics
         self._unix_ms = now_ms
         self._entries: dict[str, Entry] = {}
         self._size_bytes = 0
         self._offsets: GroupOffsets | None = None
         self._keeper: Keeper | None = None
-        self._due: list[tuple[float, str]] = []
-        """A heap of (ms, group id); what `Entry.scheduled_ms` does not confirm is stale."""
-        self._sooner = trio.Event()
+        self._deadlines = Deadlines()
         self._stopping = False
         self._on_classic: Callable[[str], None] | None = None
 
@@ -106,7 +103,7 @@ class ConsumerGroups:
         assert not self._entries, "groups have begun anew already"
         self._keeper = keeper
         for group_id, each in kept.items():
-            group = ConsumerGroup.resumed(group_id, each, self.settings, self.topics, clock_ms())
+            group = ConsumerGroup.resumed(group_id, each, self.settings_of(group_id), self.topics, clock_ms())
             entry = self._entries[group_id] = Entry(group, group.state, empty_since_ms=self._unix_ms())
             self._settle(entry)
         members = sum(len(each.members) for each in kept.values())
@@ -115,19 +112,7 @@ class ConsumerGroups:
 
     async def run(self) -> None:
         """Do what time brings, until cancelled."""
-        while True:
-            now_ms = clock_ms()
-            while self._due and self._due[0][0] <= now_ms:
-                due_ms, group_id = heapq.heappop(self._due)
-                entry = self._entries.get(group_id)
-                if entry is not None and entry.scheduled_ms == due_ms:
-                    entry.scheduled_ms = math.inf
-                    for reason in entry.group.tick(now_ms):
-                        log.info("a member is removed", group=group_id, reason=reason)
-                    self._settle(entry)
-            self._sooner = trio.Event()
-            with trio.move_on_at(self._due[0][0] / 1000 if self._due else math.inf):
-                await self._sooner.wait()
+        await self._deadlines.run(self._tick)
 
     def stop(self) -> None:
         """Refuse all that waits, and all that comes."""
@@ -169,6 +154,7 @@ class ConsumerGroups:
                 refusal = GroupRefusal.UNKNOWN_GROUP if beat.epoch < JOINING else GroupRefusal.UNKNOWN_MEMBER
                 return answered(Refused(refusal, f"there is no consumer group {group_id}"))
             entry = self.begin(group_id)
+        entry.group.settings = self.settings_of(group_id)
         answer = entry.group.beat(beat, clock_ms())
         return self._answer(entry, answer, lambda refusal: Refused(refusal, refusal.value))
 
@@ -222,18 +208,19 @@ class ConsumerGroups:
 
     def begin(self, group_id: str, epoch: int = 0) -> Entry:
         """A group without members, whose epochs go on from this one."""
-        group = ConsumerGroup(group_id, self.settings, self.topics, clock_ms(), epoch)
+        group = ConsumerGroup(group_id, self.settings_of(group_id), self.topics, clock_ms(), epoch)
         entry = self._entries[group_id] = Entry(group, empty_since_ms=self._unix_ms())
         return entry
 
     def take_over(self, group_id: str, group: GroupSnapshot) -> None:
         """Go on with a group of the classic protocol, and its members."""
-        made = ConsumerGroup.resumed(group_id, group, self.settings, self.topics, clock_ms())
+        made = ConsumerGroup.resumed(group_id, group, self.settings_of(group_id), self.topics, clock_ms())
         self._entries[group_id] = Entry(made, made.state, empty_since_ms=self._unix_ms())
 
     def hand_over(self, group_id: str) -> GroupSnapshot:
         """Give up a group, that goes on by the classic protocol. Who waits is to ask again."""
         entry = self._entries.pop(group_id)
+        self._deadlines.forget(group_id)
         self._refuse_waiting(entry, GroupRefusal.REBALANCE_IN_PROGRESS)
         self._size_bytes -= entry.size_bytes
         return entry.group.snapshot()
@@ -272,6 +259,12 @@ class ConsumerGroups:
 
     # --- the machines --------------------------------------------------------------------------------
 
+    def _tick(self, group_id: str, now_ms: int) -> None:
+        entry = self._entries[group_id]
+        for reason in entry.group.tick(now_ms):
+            log.info("a member is removed", group=group_id, reason=reason)
+        self._settle(entry)
+
     def _settle(self, entry: Entry) -> None:
         """After whatever was done with a group: note how it is now, and let it be kept."""
         group = entry.group
@@ -291,11 +284,12 @@ class ConsumerGroups:
         if group.is_forgotten or group.epoch == 0:
             self._size_bytes -= entry.size_bytes
             del self._entries[group.group_id]
+            self._deadlines.forget(group.group_id)
             self._refuse_waiting(entry, GroupRefusal.UNKNOWN_MEMBER)
             if group.epoch > 0 and self._offsets is not None:
                 self._offsets.members_left(group.group_id, entry.empty_since_ms)
-        elif group.due_ms < entry.scheduled_ms:
-            self._schedule(entry)
+        else:
+            self._deadlines.bring_forward(group.group_id, group.due_ms)
         if keeping is not None:
             self._keep(entry, keeping)
 
@@ -325,15 +319,6 @@ class ConsumerGroups:
         for each in waiting:
             each.refuse(refusal)
 
-    def _schedule(self, entry: Entry) -> None:
-        entry.scheduled_ms = entry.group.due_ms
-        heapq.heappush(self._due, (entry.scheduled_ms, entry.group.group_id))
-        if len(self._due) > 2 * len(self._entries) + _STALE_MAX:
-            self._due = [(each.scheduled_ms, group_id) for group_id, each in self._entries.items()]
-            heapq.heapify(self._due)
-        if self._due[0][0] == entry.scheduled_ms:
-            self._sooner.set()
-
     def _log_move(self, entry: Entry) -> None:
         group = entry.group
         if group.state is ConsumerGroupState.STABLE:
@@ -352,15 +337,3 @@ def size_of(beat: Beat) -> int:
     """What the names in a heartbeat take of the node's memory, roughly."""
     names = (beat.member_id, beat.instance_id or "", beat.rack_id or "", beat.topic_regex or "")
     return sum(map(len, names)) + sum(len(name) + 64 for name in beat.topic_names or ())
-
-
-def answered(answer: A) -> ParkedRequest[A]:
-    """What needs no waiting."""
-    request = ParkedRequest[A]()
-    request.set(answer)
-    return request
-
-
-def clock_ms() -> int:
-    """The machines' clock: never goes backwards, unlike the wall's."""
-    return round(trio.current_time() * 1000)

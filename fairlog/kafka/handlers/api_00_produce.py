@@ -35,7 +35,6 @@ import functools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
 import structlog
 import trio
@@ -49,9 +48,9 @@ from fairlog.broker import Appended, Broker, Buffer, DuplicateOf, RefusedAppend
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Client, Context, Deferred, HangUp, Reply, Versions
 from fairlog.kafka.errors import APPEND_REFUSALS, BAD_BATCHES, ErrorCode, code_of_refusal
-from fairlog.kafka.must_abort import must_abort_code
-from fairlog.kafka.topic_lookup import find_or_create, log_of
-from fairlog.kafka.wire import Reader, Writer
+from fairlog.kafka.must_abort import PRODUCE, must_abort_code
+from fairlog.kafka.topic_lookup import find_or_create, find_topic, log_of
+from fairlog.kafka.wire import Reader, TopicKey, Writer
 from fairlog.topic_configs import answers_lowest_offsets, is_compacted, message_bytes_max, stamps_append_time
 from fairlog_types import LogId, StorageFailure, TxId
 
@@ -77,7 +76,7 @@ class ProduceRequest:
     transactional_id: str | None
     acks: int
     timeout_ms: int
-    topics: tuple[tuple[str | UUID | None, tuple[tuple[int, memoryview | None], ...]], ...]
+    topics: tuple[tuple[TopicKey, tuple[tuple[int, memoryview | None], ...]], ...]
     """(name or id, ((partition, records), …)); None is the id that no topic has"""
 
 
@@ -103,7 +102,7 @@ class _Result:
         return self
 
 
-_Results = list[tuple[str | UUID | None, list[_Result]]]
+_Results = list[tuple[TopicKey, list[_Result]]]
 
 
 def decode(reader: Reader, version: int) -> ProduceRequest:
@@ -112,8 +111,8 @@ def decode(reader: Reader, version: int) -> ProduceRequest:
         reader.end_of_fields()
         return entry
 
-    def topic() -> tuple[str | UUID | None, tuple[tuple[int, memoryview | None], ...]]:
-        entry = reader.uuid() if version >= _TOPIC_IDS_FROM else reader.string(), reader.array(partition)
+    def topic() -> tuple[TopicKey, tuple[tuple[int, memoryview | None], ...]]:
+        entry = reader.topic_key(by_id=version >= _TOPIC_IDS_FROM), reader.array(partition)
         reader.end_of_fields()
         return entry
 
@@ -134,11 +133,9 @@ async def handle(context: Context, request: ProduceRequest) -> Reply:
         if isinstance(key, str):
             topic = await find_or_create(context.broker, context.client, key, may_create=True)
         else:
-            known = None if key is None else context.broker.cluster.topic_by_id(key)
-            topic = known or ErrorCode.UNKNOWN_TOPIC_ID
-        results.append(
-            (key, [await _append(context, request, came_in, topic, *entry, deadline) for entry in partitions])
-        )
+            topic = find_topic(context.broker, key) or ErrorCode.UNKNOWN_TOPIC_ID
+        lines = [await _append(context, request, came_in, topic, *entry, deadline) for entry in partitions]
+        results.append((key, lines))
     if request.acks == 0:
         _hang_up_on_errors(results)
         return None
@@ -206,7 +203,7 @@ async def _append(
     if isinstance(outcome, RefusedAppend):
         code = APPEND_REFUSALS[outcome]
         if outcome is RefusedAppend.MUST_ABORT:
-            code = must_abort_code(0, context.client)
+            code = must_abort_code(PRODUCE, context.client)
         elif outcome is RefusedAppend.NOT_IN_TRANSACTION and context.version >= _KNOWS_ABORTABLE_FROM:
             code = ErrorCode.TRANSACTION_ABORTABLE
         return result.fail(code, outcome.value)
@@ -238,7 +235,7 @@ async def _add(broker: Broker, transactional_id: str, header: BatchHeader, log_i
 def _code_of_refused_add(context: Context, refusal: Refusal) -> ErrorCode:
     match refusal:
         case Refusal.MUST_ABORT:
-            return must_abort_code(0, context.client)
+            return must_abort_code(PRODUCE, context.client)
         case Refusal.UNKNOWN_LOG:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         case Refusal.CONCURRENT:  # the transaction is being ended: the batch is late
@@ -389,12 +386,9 @@ def encode(writer: Writer, version: int, results: _Results) -> Answer:
             writer.message(result.message)
         writer.end_of_fields()
 
-    def topic(entry: tuple[str | UUID | None, list[_Result]]) -> None:
+    def topic(entry: tuple[TopicKey, list[_Result]]) -> None:
         key, lines = entry
-        if isinstance(key, str):
-            writer.string(key)
-        else:
-            writer.uuid(key)
+        writer.topic_key(key)
         writer.array(lines, partition)
         writer.end_of_fields()
 

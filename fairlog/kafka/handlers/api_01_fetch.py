@@ -37,7 +37,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from uuid import UUID
 
 import trio
 
@@ -53,11 +52,10 @@ from fairlog.kafka.fetch_sessions import (
     CachedPartition,
     FetchSession,
     SessionRefusal,
-    TopicKey,
     is_full,
 )
-from fairlog.kafka.topic_lookup import log_of
-from fairlog.kafka.wire import Reader
+from fairlog.kafka.topic_lookup import find_topic, log_of
+from fairlog.kafka.wire import Reader, TopicKey
 from fairlog_types import CorruptStorage, LogId, Offset
 
 SERVED = Versions(4, 18)
@@ -68,8 +66,8 @@ ANSWER_BYTES_MAX = 57_671_680
 """Records in one answer, whatever the client asks. Kafka's `fetch.max.bytes` of the broker."""
 
 WAIT_MS_MAX = 5 * 60 * 1000
-"""However long the client says, which may be 24 days. While its requests fill the queue a connection is not read from,
-so a client whose machine is gone is noticed by sending to it, at the latest. Clients wait half a second by default."""
+"""However long the client says, which may be 24 days. While a Fetch waits, nothing is sent on its connection; a client
+whose machine is gone is noticed when the answer is sent to it, at the latest. Clients wait half a second by default."""
 
 _READ_COMMITTED = 1
 
@@ -150,7 +148,7 @@ def decode(reader: Reader, version: int) -> FetchRequest:
         return entry
 
     def topic_key() -> TopicKey:
-        return reader.uuid() if version >= _TOPIC_IDS_FROM else reader.string()
+        return reader.topic_key(by_id=version >= _TOPIC_IDS_FROM)
 
     def topic() -> FetchTopic:
         entry = FetchTopic(topic_key(), reader.array(partition))
@@ -328,15 +326,11 @@ async def _tell_ends(broker: Broker, lines: Iterable[_Partition]) -> None:
 def _look_up(context: Context, asked: CachedPartition, *, committed_only: bool) -> _Partition:
     """A partition's line, as it is before anything was read."""
     cluster, key = context.broker.cluster, asked.topic
-    if context.version >= _TOPIC_IDS_FROM:
-        topic = cluster.topic_by_id(key) if isinstance(key, UUID) else None
-        unknown = ErrorCode.UNKNOWN_TOPIC_ID
-    else:
-        topic = cluster.topic(key) if isinstance(key, str) else None
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    topic = find_topic(context.broker, key)
     line = _Partition(asked.index, log_of(topic, asked.index), asked.offset, asked.bytes_max, committed_only)
     if line.log is None:
-        line.error = unknown if topic is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        has_name = topic is not None or isinstance(key, str)
+        line.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if has_name else ErrorCode.UNKNOWN_TOPIC_ID
     elif 0 <= asked.leader_epoch < cluster.leader_epoch:
         line.error = ErrorCode.FENCED_LEADER_EPOCH
     elif asked.leader_epoch > cluster.leader_epoch:
@@ -485,10 +479,7 @@ async def encode(context: Context, request: FetchRequest, session_id: int, lines
     writer.array_length(len(lines))
     count = 0
     for key, partitions in lines.items():
-        if isinstance(key, str):
-            writer.string(key)
-        else:
-            writer.uuid(key)
+        writer.topic_key(key)
         writer.array_length(len(partitions))
         for line in partitions:
             partition(line)

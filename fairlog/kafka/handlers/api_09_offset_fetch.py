@@ -36,8 +36,9 @@ from fairlog.groups.offset_values import FetchedOffset
 from fairlog.kafka.answer_budget import AnswerRoom
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import GROUP_REFUSALS, ErrorCode
-from fairlog.kafka.offset_lines import LINES_AT_ONCE, TopicKey, find_topic
-from fairlog.kafka.wire import Reader, Writer
+from fairlog.kafka.offset_lines import LINES_AT_ONCE
+from fairlog.kafka.topic_lookup import find_topic
+from fairlog.kafka.wire import Reader, TopicKey, Writer
 from fairlog_types import CorruptStorage, Offset, StorageFailure
 
 log = structlog.get_logger()
@@ -83,8 +84,7 @@ class _GroupAnswer:
 
 def decode(reader: Reader, version: int) -> OffsetFetchRequest:
     def topic() -> tuple[TopicKey, tuple[int, ...]]:
-        key = reader.uuid() if version >= _TOPIC_IDS_FROM else reader.string()
-        entry = key, reader.array(reader.int32)
+        entry = reader.topic_key(by_id=version >= _TOPIC_IDS_FROM), reader.array(reader.int32)
         reader.end_of_fields()
         return entry
 
@@ -220,10 +220,7 @@ async def _write_topics(writer: Writer, version: int, answer: _GroupAnswer) -> N
     writer.array_length(len(topics))
     written = 0
     for key, partitions in topics:
-        if isinstance(key, str):
-            writer.string(key)
-        else:
-            writer.uuid(key)
+        writer.topic_key(key)
         writer.array_length(len(partitions))
         for index, offset in partitions:
             if isinstance(offset, ErrorCode):

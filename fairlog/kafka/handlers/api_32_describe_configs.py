@@ -1,15 +1,16 @@
-"""DescribeConfigs: the configs of topics and of this broker: values, where they come from, types, documentation.
+"""DescribeConfigs: the configs of topics, this broker and groups: values, where they come from, types, documentation.
 
 Behaviour
 - A topic shows every config of `fairlog.topic_configs`; the broker every one of `fairlog.broker_configs`, read-only but
   for those that can be changed at run time. A broker without a name stands for all, and shows what clients have set
   there.
+- A consumer group shows every config of `fairlog.group_configs`, whether there is such a group or not, as in Kafka.
 - Named configs (none, or null, means all) are shown alone; names that do not exist are left out, as in Kafka.
 - What was fixed with a topic by the node's setting (`fairlog.transactions`) is shown as the node's, not as an override,
   as long as the setting is the same. A client that names on a node of marker mode what it would have got cannot be told
   from one that names nothing.
-- Synonyms are where a value could come from, strongest first: the topic, what clients have set for this broker,
-  what they have set for all, the node's setting, the default.
+- Synonyms are where a value could come from, strongest first: the topic or the group, what clients have set for this
+  broker, what they have set for all, the node's setting, the default.
 - A resource that is named more than once is answered once, with all configs that were asked for. Other clients run
   between one and the next.
 
@@ -29,8 +30,16 @@ import trio
 from fairlog.broker import Broker
 from fairlog.broker_configs import BROKER_CONFIGS, BrokerConfig
 from fairlog.cluster.interface import Topic
+from fairlog.group_configs import GROUP_CONFIGS, GroupConfig
 from fairlog.kafka.api import Answer, Api, Context, Versions
-from fairlog.kafka.config_resources import Refused, ResourceType, check_broker, check_topic_name, unknown_resource
+from fairlog.kafka.config_resources import (
+    Refused,
+    ResourceType,
+    check_broker,
+    check_group_name,
+    check_topic_name,
+    unknown_resource,
+)
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.wire import Reader, Writer
 from fairlog.live_settings import ALL_BROKERS
@@ -48,6 +57,7 @@ class _Source(IntEnum):
     ALL_BROKERS = 3
     BROKER_SETTING = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 _TYPES = {
@@ -147,6 +157,13 @@ def _describe(broker: Broker, kind: int, name: str, wanted: Collection[str] | No
                 if (wanted is None or row.name in wanted)
                 and (values := _broker_values(broker, row) if name else _values_of_all(broker, row))
             ]
+        case ResourceType.GROUP:
+            check_group_name(name)
+            return [
+                _group_config(broker, name, row)
+                for row in GROUP_CONFIGS.values()
+                if wanted is None or row.name in wanted
+            ]
         case other:
             raise unknown_resource(other)
 
@@ -162,6 +179,13 @@ def _topic_config(broker: Broker, topic: Topic, row: TopicConfig) -> _Config:
     else:
         values += _broker_values(broker, BROKER_CONFIGS[row.broker_name])
     return _Config(row.name, row.values.type, row.doc, row.fixed, values)
+
+
+def _group_config(broker: Broker, group: str, row: GroupConfig) -> _Config:
+    own = broker.group_configs.of(group).get(row.name)
+    values = [] if own is None else [_Value(row.name, own, _Source.GROUP)]
+    values += _broker_values(broker, BROKER_CONFIGS[row.broker_name])
+    return _Config(row.name, ConfigType.INT, row.doc, read_only=False, values=values)
 
 
 def _broker_values(broker: Broker, row: BrokerConfig) -> list[_Value]:

@@ -1,4 +1,4 @@
-"""AlterConfigs: all configs that a topic has of its own, said anew.
+"""AlterConfigs: all configs that a topic, a broker or a consumer group has of its own, said anew.
 
 Behaviour
 - What the request does not name goes back to its default, but for what was fixed with the topic
@@ -9,6 +9,7 @@ Behaviour
 - A resource that is named more than once is INVALID_REQUEST, and not altered.
 - Of a broker, or of all, some configs can be set (`fairlog.live_settings`); any other is INVALID_REQUEST, and says
   which setting to set instead. What is not named goes back to the node's setting.
+- Of a consumer group the configs of `fairlog.group_configs` can be set, whether there is such a group or not.
 - validate_only checks all this and changes nothing.
 - The new configs are durable when they are answered, and hold from the next request on.
 
@@ -23,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlog.broker_config_changes import broker_replaced
+from fairlog.group_configs import group_replaced
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.config_resources import Alteration, alter_all
 from fairlog.kafka.wire import Reader
@@ -59,7 +61,13 @@ def decode(reader: Reader, version: int) -> AlterConfigsRequest:  # noqa: ARG001
 
 async def handle(context: Context, request: AlterConfigsRequest) -> Answer:
     alterations = [
-        Alteration(kind, name, functools.partial(_replace_topic, configs), functools.partial(_replace_broker, configs))
+        Alteration(
+            kind,
+            name,
+            functools.partial(_replace_topic, configs),
+            functools.partial(_replace_broker, configs),
+            functools.partial(_replace_group, configs),
+        )
         for kind, name, configs in request.resources
     ]
     return await alter_all(context, alterations, validate_only=request.validate_only)
@@ -71,6 +79,10 @@ def _replace_topic(configs: _Configs, own: Mapping[str, str]) -> Mapping[str, st
 
 def _replace_broker(configs: _Configs, own: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG001 (all is said anew)
     return broker_replaced(configs)
+
+
+def _replace_group(configs: _Configs, own: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG001 (all is said anew)
+    return group_replaced(configs)
 
 
 API = Api(33, "AlterConfigs", SERVED, FLEXIBLE_FROM, decode, handle)

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs: single configs of topics and brokers set, deleted, and lists of them changed item by item.
+"""IncrementalAlterConfigs: single configs of topics, brokers and groups set, deleted, and lists changed item by item.
 
 Behaviour
 - SET needs a value. DELETE goes back to the default, and succeeds for a name that does not exist, as in Kafka: tools
@@ -7,7 +7,7 @@ Behaviour
 - One bad name, value or operation refuses its resource as a whole (INVALID_CONFIG; INVALID_REQUEST for an operation
   that does not exist, a name that stands twice, or one without a value), and says which.
 - What was fixed with the topic (`fairlog.transactions`) can be set to what it is; all else is INVALID_CONFIG.
-- Brokers, repeated resources, validate_only, and when a change holds: as with AlterConfigs.
+- Brokers, groups, repeated resources, validate_only, and when a change holds: as with AlterConfigs.
 
 Version notes
 - 1 is flexible.
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from fairlog.broker_config_changes import broker_changed
 from fairlog.config import Settings
+from fairlog.group_configs import group_changed
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.config_resources import Alteration, Refused, alter_all
 from fairlog.kafka.errors import ErrorCode
@@ -71,6 +72,7 @@ async def handle(context: Context, request: IncrementalAlterConfigsRequest) -> A
             name,
             functools.partial(_change_topic, settings, changes),
             functools.partial(_change_broker, changes),
+            functools.partial(_change_group, changes),
         )
         for kind, name, changes in request.resources
     ]
@@ -83,6 +85,10 @@ def _change_topic(settings: Settings, asked: Sequence[ConfigChange], own: Mappin
 
 def _change_broker(asked: Sequence[ConfigChange], own: Mapping[str, str]) -> Mapping[str, str]:
     return broker_changed(own, _changes(asked))
+
+
+def _change_group(asked: Sequence[ConfigChange], own: Mapping[str, str]) -> Mapping[str, str]:
+    return group_changed(own, _changes(asked))
 
 
 def _changes(asked: Sequence[ConfigChange]) -> list[Change]:

@@ -12,6 +12,8 @@ Behaviour
 - A member that begins again with epoch 0, and owns nothing, is taken back at once. In Kafka it is fenced until its
   session ends, unless its epoch before was 0.
 - A pattern of topics is RE2's, as Kafka's; what RE2 does not take, or is too large, is INVALID_REGULAR_EXPRESSION.
+- The heartbeat interval and the session time-out are the group's own, if it has some (`fairlog.live_group_configs`),
+  and hold from the next heartbeat on.
 - Racks are read and shown, and not looked at: there is one replica of everything.
 
 Version notes
@@ -149,7 +151,7 @@ def encode(
     writer.message(message)
     writer.nullable_string(request.member_id if answer is None else answer.member_id)
     writer.int32(0 if answer is None else answer.epoch)
-    writer.int32(0 if answer is None else context.broker.groups.heartbeat_interval_ms)
+    writer.int32(0 if answer is None else context.broker.groups.heartbeat_interval_ms(request.group_id))
     assignment = None if answer is None else answer.assignment
     writer.int8(-1 if assignment is None else 1)
     if assignment is not None:

@@ -72,10 +72,12 @@ def start(board, disk):
     """Starts a node's groups from what is on the disk; they end with the block."""
 
     @asynccontextmanager
-    async def starting(*, keeps=True):
+    async def starting(*, keeps=True, settings_of=None):
         groups = NodeGroups(
             LocalGroups(GroupSettings(initial_rebalance_delay_ms=0), now_ms=lambda: 1_000, new_suffix=lambda: "1"),
-            ConsumerGroups(ConsumerGroupSettings(), ClusterTopics(board), now_ms=lambda: 1_000),
+            ConsumerGroups(
+                settings_of or (lambda _: ConsumerGroupSettings()), ClusterTopics(board), now_ms=lambda: 1_000
+            ),
         )
         keeper = Keeper(disk)
         if keeps:
@@ -213,6 +215,28 @@ async def test_commit_has_to_name_the_members_epoch(start, transactional):
         assert may_commit("", -1) is (None if transactional else GroupRefusal.UNKNOWN_MEMBER)
         await ask(groups, beat("a", LEAVING))
         assert may_commit("", -1) is None
+
+
+async def test_groups_session_time_out_holds_from_each_members_next_heartbeat(start, autojump_clock):
+    """A group has its own, which may change under its members; the sessions of others are as long as before."""
+    session_ms = {"g": 45_000, "h": 45_000}
+
+    def settings_of(group_id):
+        return ConsumerGroupSettings(session_timeout_ms=session_ms[group_id])
+
+    async with start(keeps=False, settings_of=settings_of) as groups:
+        for group in ("g", "h"):
+            await ask(groups, joining("a", "t"), group)
+        session_ms["g"] = 60_000
+        await trio.sleep(30)
+        await ask(groups, beat("a", 1), "g")
+        await ask(groups, beat("a", 1), "h")
+        await trio.sleep(46)
+        assert (groups.is_empty("g"), groups.is_empty("h")) == (False, True)
+        session_ms["g"] = 45_000
+        await ask(groups, beat("a", 1), "g")
+        await trio.sleep(46)
+        assert groups.is_empty("g")
 
 
 async def test_silent_member_is_removed_and_the_empty_group_forgotten(start, autojump_clock):

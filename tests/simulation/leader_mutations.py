@@ -1,0 +1,153 @@
+"""Planted bugs in the leaders, and in how they take part in transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import trio
+
+from coordinator.messages import Applied, Prepared
+from fairlog.leaders import LocalLeaders
+from fairlog.participants import LocalParticipants
+from fairlog_types import LeaderEpoch, TxId
+from journal.local_state import LocalState
+from tests.simulation.planting import Mutation, does_not_wait, patched, planted
+
+
+async def _applied_at_once(self: LocalParticipants, messages: Any) -> list[Applied]:
+    await trio.lowlevel.checkpoint()
+    return [Applied(self.placed(message)) for message in messages]
+
+
+async def _prepares_without_flush(self: LocalParticipants, messages: Any) -> Prepared:
+    await trio.lowlevel.checkpoint()
+    refused = {
+        log: reason
+        for message in messages
+        for log, expected in message.expected.items()
+        if (reason := self._writer.led[log].state.holds(message.txid, expected.leader_epoch, expected.records))
+    }
+    return Prepared(refused)
+
+
+def _any_epoch_may_write(self: LocalParticipants, producer_id: Any, epoch: Any) -> Any:
+    return self._open.get(producer_id) or _REAL_OPEN_TRANSACTION(self, producer_id, epoch)
+
+
+_REAL_OPEN_TRANSACTION = LocalParticipants.open_transaction
+
+
+def _submits_one_by_one(self: LocalParticipants, messages: Any) -> None:
+    real = self._writer.submit
+
+    def submit(group: Any, **more: Any) -> None:
+        for item in group:
+            real((item,), **more)
+
+    with mock.patch.object(self._writer, "submit", submit):
+        _REAL_PLACE_TOGETHER(self, messages)
+
+
+def _places_lane_by_lane(self: LocalParticipants, messages: Any) -> None:
+    for message in messages:
+        _REAL_PLACE_TOGETHER(self, (message,))
+
+
+def _places_all_lanes_but_one(self: LocalParticipants, messages: Any) -> None:
+    _REAL_PLACE_TOGETHER(self, messages[: max(1, len(messages) - 1)])
+
+
+_REAL_PLACE_TOGETHER = LocalParticipants.place_together
+
+
+def _resume_without_its_batches(self: LocalState, txid: TxId) -> LeaderEpoch | str:
+    transaction = self.open_transactions.get(txid)
+    if transaction is not None:
+        transaction.batches.clear()
+        transaction.records = 0
+    return _REAL_RESUME(self, txid)
+
+
+@contextmanager
+def _first_log_is_forgotten() -> Iterator[None]:
+    def resume(self: LocalParticipants, message: Any) -> Any:
+        leader = self._writer.led.get(message.logs[0])
+        if leader is not None:
+            with mock.patch.object(LocalState, "resume", _resume_without_its_batches):
+                leader.state.resume(message.txid)
+        return _REAL_RESUME_ALL(self, message)
+
+    with mock.patch.object(LocalParticipants, "resume", resume):
+        yield
+
+
+def _resume_with_half_its_batches(self: LocalState, txid: TxId) -> LeaderEpoch | str:
+    transaction = self.open_transactions.get(txid)
+    if transaction is not None and transaction.batches:
+        del transaction.batches[(len(transaction.batches) + 1) // 2 :]
+        transaction.records = sum(batch.record_count for batch in transaction.batches)
+    return _REAL_RESUME(self, txid)
+
+
+_REAL_RESUME = LocalState.resume
+_REAL_RESUME_ALL = LocalParticipants.resume
+
+
+MUTATIONS = (
+    Mutation(
+        "skip-flush-of-one-participant",
+        "*prepare* answers without flushing one of its journals",
+        planted("skip-flush-of-one-participant"),
+    ),
+    Mutation(
+        "leave-one-log-undecided", "a commit is placed in all logs but the last", planted("leave-one-log-undecided")
+    ),
+    Mutation(
+        "prepare-without-flush",
+        "*prepare* flushes nothing",
+        patched(LocalParticipants, "prepare_together", _prepares_without_flush),
+    ),
+    Mutation(
+        "committed-before-copy",
+        "COMMITTED is written before the copy",
+        patched(LocalParticipants, "applied_together", _applied_at_once),
+    ),
+    Mutation(
+        "zombie-writes",
+        "a batch of an older epoch goes into the newer one's transaction",
+        patched(LocalParticipants, "open_transaction", _any_epoch_may_write),
+    ),
+    Mutation(
+        "parts-apart",
+        "the parts of a transaction go to the copier one by one",
+        patched(LocalParticipants, "place_together", _submits_one_by_one),
+    ),
+    Mutation(
+        "lanes-apart",
+        "the lanes of a batch are placed one by one",
+        patched(LocalParticipants, "place_together", _places_lane_by_lane),
+    ),
+    Mutation(
+        "one-lane-not-placed",
+        "a batch is placed without its last lane",
+        patched(LocalParticipants, "place_together", _places_all_lanes_but_one),
+    ),
+    Mutation(
+        "batch-forgotten-at-the-start",
+        "a start forgets what a transaction that goes on has written to the first of its logs",
+        _first_log_is_forgotten,
+    ),
+    Mutation(
+        "count-of-half-a-journal",
+        "what a transaction that goes on holds is counted over the first half of its batches",
+        patched(LocalState, "resume", _resume_with_half_its_batches),
+    ),
+    Mutation(
+        "recovery-not-copied",
+        "a start serves before what it has found is copied",
+        patched(LocalLeaders, "drain", does_not_wait),
+    ),
+)
