@@ -71,6 +71,8 @@ class LocalParticipants:
         """The transaction that each producer has open on this node: Produce names the producer only."""
         self._found_open: dict[TxId, list[LogId]] = {}
         """While the node recovers: what the journals have of transactions that are not decided."""
+        self._resumed: set[TxId] = set()
+        """Of these, what its coordinator goes on with; it may be sealed already."""
         self._next_apply_number = 0
 
     def tell_decided_offsets(self, decided: Callable[[LogId, TxId, Offset | None], None]) -> None:
@@ -87,14 +89,14 @@ class LocalParticipants:
 
     def discard_orphans(self) -> None:
         """Abort what is open and was neither resumed nor decided by its coordinator: it belongs to no one."""
-        going_on = set(self._open.values())
         for txid, logs in self._found_open.items():
             for log in logs:
                 leader = self._writer.led.get(log)
-                if txid not in going_on and leader is not None and leader.state.held(txid) is not None:
+                if txid not in self._resumed and leader is not None and leader.state.held(txid) is not None:
                     logger.info("orphan discarded", log=str(log), txid=str(txid))
                     self._discard_in(log, leader, txid)
         self._found_open.clear()
+        self._resumed.clear()
 
     def open_transaction(self, producer_id: ProducerId, epoch: ProducerEpoch) -> TxId | RefusedAppend:
         """The transaction that the producer has open on this node, or why there is none for it."""
@@ -150,6 +152,7 @@ class LocalParticipants:
                 epochs[log] = answer
         if not lost:
             self._open[txid.producer_id] = txid
+            self._resumed.add(txid)
         return Resumed(epochs, lost)
 
     def seal(self, txid: TxId, logs: tuple[LogId, ...]) -> Mapping[LogId, Expected]:

@@ -15,9 +15,10 @@ The rule, for each epoch of a producer. An *item* is a batch, or an offset that 
     EndTxn(abort) succeeded,   no item since then is ever visible
     or InitProducerId
 
-An item whose answer was lost may be in or out. An EndTxn whose answer was lost may have been carried out or not: then
-the items before it are visible or not, but all of them. What the broker has aborted follows from this: as long as the
-client has not ended the transaction itself, no commit may succeed that leaves out what was answered.
+An InitProducerId that has kept the open transaction ends nothing: its epoch goes on with what was written in the one
+before. An item whose answer was lost may be in or out. An EndTxn whose answer was lost may have been carried out or
+not: then the items before it are visible or not, but all of them. What the broker has aborted follows from this: as
+long as the client has not ended the transaction itself, no commit may succeed that leaves out what was answered.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from uuid import UUID
 
 import trio
 
-from coordinator.answers import Granted, Refusal
+from coordinator.answers import Granted, GrantedToEnd, Refusal
 from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
 from datalog.batch import parse_stored_header
@@ -103,9 +104,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Init(Request):
-    """InitProducerId. `named`: with the producer id and epoch that the client has (KIP-360)."""
+    """InitProducerId. `named`: with the producer id and epoch that the client has (KIP-360).
+
+    `keeps`: what is open stays so, and the epoch granted is to end it (KIP-939).
+    """
 
     named: bool = False
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +147,10 @@ class CommitOffsets(Request):
 
 @dataclass(frozen=True, slots=True)
 class End(Request):
-    """EndTxn."""
+    """EndTxn. `grants`: of transaction version 2, answered with the next epoch."""
 
     commit: bool = True
+    grants: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,18 +513,36 @@ class _Course:
 
         def init(node: Node) -> Awaitable[object]:
             connection = self._ordinal(client, node, step.connection)
-            return node.coordinator.init_producer_id(client.name, TIMEOUT_MS, producer_id, epoch, connection)
+            return node.coordinator.init_producer_id(
+                client.name, TIMEOUT_MS, producer_id, epoch, connection, keeps=step.keeps
+            )
 
         for _ in range(tries):
             said = f"{client.name} inits {producer_id}/{epoch}" if step.named else f"{client.name} inits"
             answer = await self._ask(said, init)
+            if isinstance(answer, GrantedToEnd):
+                self._keep(client, answer)
+                return
             if isinstance(answer, Granted):
                 for granted in client.granted:
                     self._ledger(granted.producer_id, granted.epoch).ends(False)
-                if answer not in client.granted:
-                    client.granted.append(answer)
+                self._note_grant(client, answer)
                 return
         assert tries == 1, "no new instance is granted the id"
+
+    def _keep(self, client: _Client, answer: GrantedToEnd) -> None:
+        kept = self._ledger(answer.kept.producer_id, answer.kept.epoch)
+        for granted in client.granted:
+            ledger = self._ledger(granted.producer_id, granted.epoch)
+            if ledger is not kept:
+                ledger.ends(False)
+        self._ledgers[answer.granted.producer_id, answer.granted.epoch] = kept
+        self._note_grant(client, answer.granted)
+        self._world.count("kept")
+
+    def _note_grant(self, client: _Client, granted: Granted) -> None:
+        if granted not in client.granted:
+            client.granted.append(granted)
 
     async def _add(self, step: Request, logs: Sequence[LogId]) -> None:
         client = self._clients[step.id]
@@ -604,20 +628,24 @@ class _Course:
     async def _end(self, step: End) -> Any:
         client = self._clients[step.id]
         producer_id, epoch = self._producer(client, step)
-        return await self._ask(
-            f"{client.name} {'commits' if step.commit else 'aborts'} in epoch {epoch}",
-            lambda node: node.coordinator.end(
-                client.name, producer_id, epoch, step.commit, self._ordinal(client, node, step.connection)
-            ),
-        )
+
+        def end(node: Node) -> Awaitable[object]:
+            if step.grants:
+                return node.coordinator.end_epoch(client.name, producer_id, epoch, step.commit)
+            ordinal = self._ordinal(client, node, step.connection)
+            return node.coordinator.end(client.name, producer_id, epoch, step.commit, ordinal)
+
+        return await self._ask(f"{client.name} {'commits' if step.commit else 'aborts'} in epoch {epoch}", end)
 
     async def _note_end(self, step: End, answer: object) -> None:
         ledger = self._ledger(*self._producer(self._clients[step.id], step))
         if answer is _LOST:
             ledger.loses_end(step.commit)
-        elif answer is None:
+        elif answer is None or isinstance(answer, Granted):
             self._world.count("commits" if step.commit else "aborts")
             ledger.ends(step.commit)
+            if answer is not None:
+                self._note_grant(self._clients[step.id], answer)
             await self._look()
 
     async def _abort_by_marker(self, step: AbortByMarker) -> None:

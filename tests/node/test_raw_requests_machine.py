@@ -61,11 +61,12 @@ def mixed(*bags: tuple[int, Sequence[st.SearchStrategy[raw.Step]]]) -> st.Search
 def transactions(draw: st.DrawFn) -> list[raw.Step]:
     """Most requests are of one id on one connection, and the last one ends its transaction."""
     own = {"id": st.just(draw(ID)), "connection": st.just(draw(CONNECTION))}
-    end = st.builds(End, **own, commit=st.sampled_from((True, True, True, False)))
+    grants = st.just(draw(st.booleans()))
+    end = st.builds(End, **own, commit=st.sampled_from((True, True, True, False)), grants=grants)
     others = (
         *requests(ID, CONNECTION),
-        st.builds(End, ID, CONNECTION, commit=st.booleans()),
-        st.builds(Init, ID, CONNECTION, named=st.booleans()),
+        st.builds(End, ID, CONNECTION, commit=st.booleans(), grants=grants),
+        st.builds(Init, ID, CONNECTION, named=st.booleans(), keeps=st.booleans()),
     )
     beside = st.one_of(
         st.builds(raw.Add, **own, logs=st.tuples(LOG)),
@@ -157,6 +158,20 @@ def test_raw_requests_over_a_restart_go_on_with_the_transaction(
     second_half = [Write(0, connection, log=1), raw.CommitOffsets(0, connection), End(0, connection)]
     counts = carry_out([*FIRST_HALF, Restart(kind), *second_half], mode=mode, fence_on_timeout=True)
     assert (counts["commits"], counts.get("refusals", 0)) == (1, 0)
+
+
+@BOTH_MODES
+@pytest.mark.parametrize("restart", [[], [Restart("kill")], [Restart("stop")]], ids=["at once", "kill", "stop"])
+@pytest.mark.parametrize("commit", [True, False])
+def test_raw_requests_of_a_successor_end_what_was_kept(
+    mode: TransactionMode, restart: list[raw.Step], commit: bool
+) -> None:
+    """All of it or nothing, with its offsets; the epoch that the end grants has a transaction of its own."""
+    keeps = Init(0, connection=1, keeps=True)
+    program = [*FIRST_HALF, keeps, *restart, End(0, commit=commit, grants=True), *FIRST_HALF, End(0, grants=True)]
+    counts = carry_out(program, mode=mode, fence_on_timeout=True)
+    assert (counts["kept"], counts.get("refusals", 0)) == (1, 0)
+    assert (counts["commits"], counts.get("aborts", 0)) == ((2, 0) if commit else (1, 1))
 
 
 def test_raw_requests_after_an_abort_marker_and_a_restart_commit_nothing() -> None:

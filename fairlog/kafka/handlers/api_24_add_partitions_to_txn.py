@@ -26,7 +26,7 @@ import trio
 from coordinator.answers import Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
-from fairlog.kafka.must_abort import must_abort_code
+from fairlog.kafka.must_abort import ADD_PARTITIONS, must_abort_code
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
@@ -151,7 +151,7 @@ def _code(context: Context, refusal: Refusal | None) -> ErrorCode:
     if refusal is None:
         return ErrorCode.NONE
     if refusal is Refusal.MUST_ABORT:
-        return must_abort_code(24, context.client)
+        return must_abort_code(ADD_PARTITIONS, context.client)
     return code_of_refusal(refusal, knows_producer_fenced=context.version >= 2)
 
 

@@ -18,7 +18,7 @@ from coordinator.answers import Refusal
 from fairlog.groups.interface import is_group_id
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_refusal
-from fairlog.kafka.must_abort import must_abort_code
+from fairlog.kafka.must_abort import ADD_OFFSETS, must_abort_code
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import ProducerEpoch, ProducerId, StorageFailure
@@ -73,7 +73,7 @@ async def _add(context: Context, request: AddOffsetsToTxnRequest) -> ErrorCode:
     if refusal is None:
         return ErrorCode.NONE
     if refusal is Refusal.MUST_ABORT:
-        return must_abort_code(25, context.client)
+        return must_abort_code(ADD_OFFSETS, context.client)
     return code_of_refusal(refusal, knows_producer_fenced=context.version >= 2)
 
 

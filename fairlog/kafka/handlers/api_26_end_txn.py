@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from coordinator.answers import Granted, Refusal
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import EffectUnknown, ErrorCode, code_of_refusal
-from fairlog.kafka.must_abort import must_abort_code
+from fairlog.kafka.must_abort import END, must_abort_code
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId, StorageFailure
@@ -82,7 +82,7 @@ async def _end(context: Context, request: EndTxnRequest) -> Granted | ErrorCode:
     if not isinstance(outcome, Refusal):
         return outcome or ErrorCode.NONE
     if outcome is Refusal.MUST_ABORT:
-        return must_abort_code(26, context.client)
+        return must_abort_code(END, context.client)
     return code_of_refusal(outcome, knows_producer_fenced=context.version >= 2)
 
 

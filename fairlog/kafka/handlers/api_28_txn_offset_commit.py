@@ -30,7 +30,7 @@ from fairlog.groups.interface import is_group_id
 from fairlog.groups.offset_values import NewOffset, Sender, TransactionalProducer
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_commit_refusal
-from fairlog.kafka.must_abort import must_abort_code
+from fairlog.kafka.must_abort import COMMIT_OFFSETS, must_abort_code
 from fairlog.kafka.offset_lines import OffsetLines, TopicKey, check_lines, read_lines, write_lines
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
@@ -105,7 +105,7 @@ async def _add(context: Context, request: TxnOffsetCommitRequest) -> CommitRefus
 
 def _code(context: Context, refusal: CommitRefusal) -> ErrorCode:
     if refusal in (Refusal.MUST_ABORT, RefusedAppend.MUST_ABORT):
-        return must_abort_code(28, context.client)
+        return must_abort_code(COMMIT_OFFSETS, context.client)
     if refusal is RefusedAppend.NOT_IN_TRANSACTION and context.version >= _KNOWS_ABORTABLE_FROM:
         return ErrorCode.TRANSACTION_ABORTABLE
     return code_of_commit_refusal(refusal)
