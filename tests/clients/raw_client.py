@@ -79,6 +79,8 @@ UNSTABLE_OFFSET_COMMIT = 88
 PRODUCER_FENCED = 90
 TRANSACTION_ABORTABLE = 120
 FENCED = (INVALID_PRODUCER_EPOCH, PRODUCER_FENCED)
+PRODUCE = 7
+"""The version of Produce, unless another one is given."""
 MUST_ABORT = UNKNOWN_PRODUCER_ID
 """AddPartitionsToTxn, AddOffsetsToTxn, EndTxn(commit): the broker has aborted. For a client that gives no name."""
 
@@ -224,15 +226,21 @@ class RawClient:
         }
 
     def produce(
-        self, topic: str, partition: int, records: bytes, *, transactional_id: str | None = None
+        self,
+        topic: str,
+        partition: int,
+        records: bytes,
+        *,
+        transactional_id: str | None = None,
+        version: int = PRODUCE,
     ) -> tuple[int, int]:
         """(error code, base offset)."""
-        self.send(produce_request(topic, partition, records, transactional_id))
-        return self.receive_produce()
+        self.send(produce_request(topic, partition, records, transactional_id, version=version))
+        return self.receive_produce(version)
 
-    def receive_produce(self) -> tuple[int, int]:
+    def receive_produce(self, version: int = PRODUCE) -> tuple[int, int]:
         """(error code, base offset) of the answer to a produce that was sent with `send`."""
-        row = self.receive(ProduceResponse, 7).responses[0].partition_responses[0]
+        row = self.receive(ProduceResponse, version).responses[0].partition_responses[0]
         return row.error_code, row.base_offset
 
     def end(self, transactional_id: str, producer_id: int, epoch: int, *, commit: bool) -> int:
@@ -411,9 +419,10 @@ def produce_request(
     *,
     acks: int = -1,
     timeout_ms: int = 10_000,
+    version: int = PRODUCE,
 ) -> Any:
     partition_data = ProduceRequest.TopicProduceData.PartitionProduceData(index=partition, records=bytes(records))
-    return ProduceRequest[7](
+    return ProduceRequest[version](
         transactional_id=transactional_id,
         acks=acks,
         timeout_ms=timeout_ms,

@@ -19,6 +19,8 @@ from tests.history.checker import EXAMPLES, Verdict, check
 from tests.history.history_file import read_history
 from tests.history.operations import BadHistory
 
+ROLES = ("goes-on", "resumer")
+"""Of `tests.history.layout.Role`: clients that no stock client stands for."""
 PEERS = ("journal", "markers", "kafka")
 """`tests.history.brokers.Peer`."""
 
@@ -36,6 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     running.add_argument("--seconds", type=float, default=30.0)
     running.add_argument("--seed", type=int, default=1, help="decides what is done; it stands in the history")
     running.add_argument("--out", dest="file", type=Path, required=True, help="where the history goes")
+    running.add_argument("--many", choices=ROLES, help="a run that is about these: eight of them, and the readers")
+    running.add_argument("--gap", type=float, help="seconds between two faults, on average")
     for command in (checking, running):
         command.add_argument("--json", action="store_true", help="the verdict as JSON")
         command.add_argument("--examples", type=int, default=EXAMPLES, help="of each anomaly show so many")
@@ -43,10 +47,14 @@ def main(arguments: list[str] | None = None) -> int:
     if options.command == "run":
         # They need a node and real clients; checking needs neither.
         from tests.history.brokers import Peer, Unavailable
+        from tests.history.faults import GAP_S
+        from tests.history.layout import SLOTS, Role, many
         from tests.history.workload import run
 
         try:
-            run(Peer(options.peer), options.seconds, options.seed, options.file)
+            slots = SLOTS if options.many is None else many(Role(options.many))
+            gap_s = options.gap or GAP_S
+            run(Peer(options.peer), options.seconds, options.seed, options.file, slots=slots, gap_s=gap_s)
         except Unavailable as why:
             print(f"{options.peer} cannot be had: {why}", file=sys.stderr)  # noqa: T201
             return 2

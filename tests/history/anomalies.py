@@ -92,6 +92,12 @@ G2 = AnomalyKind("G2", "readings at once saw commits in different orders: severa
 STALE_END = AnomalyKind(
     "stale-end", "the end of a partition, asked for after a record was answered, was before that record", OURS, BOTH
 )
+REFUSED_COMMIT = AnomalyKind(
+    "refused-commit",
+    "the commit of a prepared transaction was refused, though no one had ended it",
+    OURS,
+    BOTH,
+)
 HELD = AnomalyKind(
     "held-by-open", "beside a transaction that stays open, commits are seen only when that one has ended", OURS, JOURNAL
 )
@@ -100,5 +106,5 @@ KINDS = (
     ABORTED_READ, PLAIN_ABORTED_READ, PRECOMMITTED_READ, EARLY_READ, PLAIN_EARLY_READ, PHANTOM,
     LOST_WRITE, TORN_TRANSACTION, DUPLICATE, INCONSISTENT_OFFSET,
     POLL_SKIP, NONMONOTONIC_POLL, NONMONOTONIC_SEND, CONSUMED_TWICE, CONSUMED_NEVER,
-    OFFSET_GAP, INTERLEAVED, GROUP_ORDER, G0, G1C, G_SINGLE, G2, STALE_END, HELD,
+    OFFSET_GAP, INTERLEAVED, GROUP_ORDER, G0, G1C, G_SINGLE, G2, STALE_END, REFUSED_COMMIT, HELD,
 )  # fmt: skip

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +24,7 @@ from tests.clients.modes import MODE_CONFIG
 from tests.crash.harness import SMALL
 from tests.history.layout import TOPICS, TRANSFORMERS
 from tests.history.operations import Mode
+from tests.history.resuming import TIMEOUT_MS
 
 HOST = "127.0.0.1"
 MIN_SESSION_MS = 500
@@ -97,10 +98,16 @@ class Broker(Protocol):
 class Fairlog:
     """A node as a user runs it, with small segments; see Broker."""
 
-    def __init__(self, directory: Path, mode: Mode, proxy: str, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, directory: Path, mode: Mode, proxy: str, environment: Mapping[str, str], program: Sequence[str]
+    ) -> None:
         self._mode = mode
-        more = {"FAIRLOG_ADVERTISED": proxy, "FAIRLOG_GROUPS_MIN_SESSION_TIMEOUT_MS": str(MIN_SESSION_MS)}
-        self._node = NodeProcess(directory, SMALL | more | dict(environment), address=f"{HOST}:0")
+        more = {
+            "FAIRLOG_ADVERTISED": proxy,
+            "FAIRLOG_GROUPS_MIN_SESSION_TIMEOUT_MS": str(MIN_SESSION_MS),
+            "FAIRLOG_TRANSACTIONS_MAX_TIMEOUT_MS": str(TIMEOUT_MS),
+        }
+        self._node = NodeProcess(directory, SMALL | more | dict(environment), program=program, address=f"{HOST}:0")
         self.description = f"Fairlog, topics of {mode.value} mode"
 
     @property
@@ -146,6 +153,7 @@ class Kafka:
 
         more = {
             "group.min.session.timeout.ms": str(MIN_SESSION_MS),
+            "transaction.max.timeout.ms": str(TIMEOUT_MS),
             "offsets.topic.num.partitions": "5",
             "transaction.state.log.num.partitions": "5",
         }
@@ -202,8 +210,14 @@ class Kafka:
         return self._peer.output_tail()
 
 
-def broker(peer: Peer, directory: Path, proxy: str, environment: Mapping[str, str]) -> Broker:
-    """The broker over `directory`, not started; clients are sent to `proxy`. `environment` is for a node."""
+def broker(
+    peer: Peer,
+    directory: Path,
+    proxy: str,
+    environment: Mapping[str, str],
+    program: Sequence[str] = ("-m", "fairlog.cli"),
+) -> Broker:
+    """The broker over `directory`, not started; clients are sent to `proxy`. The rest is for a node."""
     if peer is Peer.KAFKA:
         return Kafka(directory, proxy)
-    return Fairlog(directory, peer.mode, proxy, environment)
+    return Fairlog(directory, peer.mode, proxy, environment, program)

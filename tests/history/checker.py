@@ -72,6 +72,7 @@ def check(history: History, *, examples: int = EXAMPLES) -> Verdict:
         record_checks.losses(versions),
         record_checks.consumption(versions),
         record_checks.ends(versions),
+        record_checks.commits(versions),
         order_checks.reading(versions),
         order_checks.sending(versions),
         order_checks.transactions(versions),

@@ -13,9 +13,11 @@ import signal
 from pathlib import Path
 
 from tests.history.consuming import tail, take_cuts
-from tests.history.layout import BESIDE, Role, transactional_id
+from tests.history.going_on import go_on
+from tests.history.layout import BESIDE, Role, transactional_id, transactional_ids
 from tests.history.producing import leave_open, write_plain, write_transactions
 from tests.history.recorder import Recorder
+from tests.history.resuming import prepare_and_resume
 from tests.history.transforming import transform
 
 
@@ -27,6 +29,7 @@ def main() -> None:
     parser.add_argument("--address", required=True)
     parser.add_argument("--node-address", required=True, help="the node itself, past the proxy")
     parser.add_argument("--part", type=Path, required=True, help="where its part of the history goes")
+    parser.add_argument("--notes", type=Path, required=True, help="a directory for what outlives the client")
     parser.add_argument("--seed", required=True)
     options = parser.parse_args()
     stopping = False
@@ -60,6 +63,11 @@ def main() -> None:
                 tail(options.address, recorder, rng, going, plain=True)
             case Role.CUTTER:
                 take_cuts(options.node_address, recorder, going)
+            case Role.GOES_ON:
+                go_on(options.address, name, recorder, rng, going)
+            case Role.RESUMER:
+                ids = transactional_ids(options.role, options.slot)
+                prepare_and_resume(options.address, ids, options.notes, options.part, process, rng, going)
 
 
 if __name__ == "__main__":

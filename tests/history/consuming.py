@@ -23,6 +23,8 @@ from tests.history.producing import CLIENT, PAUSE_S
 from tests.history.recorder import Recorder
 
 SEEK_SHARE = 0.02
+SEEK_MAX = 2_000
+"""So far back at most, that a long run does not read the same again and again."""
 RECONNECT_S = 0.05
 
 
@@ -50,7 +52,7 @@ def tail(address: str, recorder: Recorder, rng: random.Random, going: Callable[[
     while going():
         if rng.random() < SEEK_SHARE:
             partition = rng.choice(PARTITIONS)
-            positions[partition] = rng.randint(0, positions[partition])
+            positions[partition] = rng.randint(max(0, positions[partition] - SEEK_MAX), positions[partition])
             assign()
         op = recorder.invoke("poll", isolation=isolation)
         polls: dict[str, list[list[Any]]] = {}

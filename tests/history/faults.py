@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 GAP_S = 0.7
-"""Between two faults, on average."""
+"""Between two faults, on average, unless said otherwise."""
 STOP_MAX_S = 1.5
 JUMP_MAX_S = 3600.0
 """So far from the time, forth or back, a jump takes the clock."""
@@ -24,6 +24,7 @@ class Fault(Enum):
     """What is done."""
 
     KILL_NODE = "SIGKILL of the node, and a restart"
+    RESTART_NODE = "SIGTERM of the node, and a restart"
     STOP_NODE = "SIGSTOP of the node"
     KILL_CLIENT = "SIGKILL of a client, and a successor"
     STOP_CLIENT = "SIGSTOP of a client"
@@ -34,6 +35,7 @@ class Fault(Enum):
 
 _WEIGHTS = {
     Fault.KILL_NODE: 2,
+    Fault.RESTART_NODE: 1,
     Fault.STOP_NODE: 1,
     Fault.KILL_CLIENT: 3,
     Fault.STOP_CLIENT: 1,
@@ -55,7 +57,12 @@ class Planned:
     """0 to 1: which client, or where the clock jumps to."""
 
 
-def schedule(seed: int) -> Iterator[Planned]:
+def kills(seed: int) -> Iterator[Planned]:
+    """Of the node, and nothing else, without end."""
+    return (Planned(each.at_s, Fault.KILL_NODE, each.lasting_s, each.choice) for each in schedule(seed))
+
+
+def schedule(seed: int, gap_s: float = GAP_S) -> Iterator[Planned]:
     """Faults without end, in the order of time."""
     rng = random.Random(seed)
     first = list(Fault)
@@ -64,4 +71,4 @@ def schedule(seed: int) -> Iterator[Planned]:
     while True:
         fault = first.pop() if first else rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
         yield Planned(at_s, fault, rng.uniform(0.1, STOP_MAX_S), rng.random())
-        at_s += rng.expovariate(1 / GAP_S)
+        at_s += rng.expovariate(1 / gap_s)

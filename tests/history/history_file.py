@@ -85,7 +85,8 @@ def _take(
         if time_us < operation.start_us:
             raise BadHistory(f"operation {key[1]} of {key[0]} goes back in time")
         if kind == "commit":
-            operation.commit_us = time_us
+            if operation.commit_us is None:  # another instance may say it again, for one that was killed
+                operation.commit_us = time_us
         else:
             operation.outcome = _OUTCOMES[kind]
             operation.end_us = time_us
@@ -104,6 +105,8 @@ def _add_details(operation: Operation, event: Mapping[str, Any]) -> None:
         operation.consumer_group = _text(event["consumer_group"])
     if "isolation" in event:
         operation.isolation = Isolation(event["isolation"])
+    if "prepared" in event:
+        operation.prepared = _truth(event["prepared"])
     if "positions" in event:
         operation.positions = {
             _text(partition): None if offset is None else _number(offset)
@@ -135,6 +138,12 @@ def _record(record: Any) -> tuple[int, str]:
 def _number(value: Any) -> int:
     if type(value) is not int:
         raise BadHistory(f"not a number: {value!r}")
+    return value
+
+
+def _truth(value: Any) -> bool:
+    if type(value) is not bool:
+        raise BadHistory(f"not true or false: {value!r}")
     return value
 
 

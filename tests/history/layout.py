@@ -28,6 +28,8 @@ class Role(Enum):
     READER = "reader"
     PLAIN_READER = "plain-reader"
     CUTTER = "cutter"
+    GOES_ON = "goes-on"
+    RESUMER = "resumer"
 
 
 SLOTS = (
@@ -41,8 +43,17 @@ SLOTS = (
     Role.PLAIN_READER,
     Role.CUTTER,
     Role.HOLDER,
+    Role.GOES_ON,
+    Role.RESUMER,
 )
 """The clients of a workload. A slot's client is followed by the next one when it ends, however it does."""
+LANES = 3
+"""Transactional ids of a resumer."""
+
+
+def many(role: Role) -> tuple[Role, ...]:
+    """The clients of a workload that is about one role: eight of it, the readers, and the holder."""
+    return (*(role for _ in range(8)), Role.READER, Role.PLAIN_READER, Role.CUTTER, Role.HOLDER)
 
 
 def place(topic: str | None, index: int | None) -> str:
@@ -55,3 +66,11 @@ def place(topic: str | None, index: int | None) -> str:
 def transactional_id(role: Role, slot: int) -> str:
     """Of a slot's clients: each takes over from the one before."""
     return f"{role.value}-{slot}"
+
+
+def transactional_ids(role: Role, slot: int) -> list[str]:
+    """All ids of a slot's clients. None if the role has no transactions of its own."""
+    if role is Role.RESUMER:
+        return [f"{transactional_id(role, slot)}-{lane}" for lane in range(LANES)]
+    has_one = role in (Role.WRITER, Role.TRANSFORMER, Role.HOLDER, Role.GOES_ON)
+    return [transactional_id(role, slot)] if has_one else []

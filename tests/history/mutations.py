@@ -400,6 +400,17 @@ def stale_end(events: list[Event], rng: random.Random, mode: Mode) -> bool:
     return True
 
 
+def refused_commit(events: list[Event], rng: random.Random, mode: Mode) -> bool:
+    op = _chosen(rng, [op for op in _ops(events, "txn") if op.outcome == "ok" and op.sends])
+    if op is None:
+        return False
+    op.commit["prepared"] = True
+    op.last["type"] = "fail"
+    for send in op.sends:
+        _drop(events, send[2])
+    return True
+
+
 MUTATIONS: dict[Mutation, tuple[AnomalyKind, ...]] = {
     aborted_read: (anomalies.ABORTED_READ,),
     plain_aborted_read: (anomalies.PLAIN_ABORTED_READ,),
@@ -423,6 +434,7 @@ MUTATIONS: dict[Mutation, tuple[AnomalyKind, ...]] = {
     g1c: (anomalies.G1C,),
     g_single: (anomalies.G_SINGLE,),
     stale_end: (anomalies.STALE_END,),
+    refused_commit: (anomalies.REFUSED_COMMIT,),
     long_fork: (anomalies.G2, anomalies.G_SINGLE),
 }
 """What each plants. Two records that two cuts saw in two orders may depend on each other: then it is a G-single."""

@@ -95,6 +95,9 @@ class Operation:
     outcome: Outcome = Outcome.INFO
     commit_us: int | None = None
     """When the commit was asked for; of plain sends, when they were invoked. None: never."""
+    prepared: bool = False
+    """Of a transaction: all its records were answered, and no one but its client ends it; so its commit may not be
+    refused."""
     end_us: int | None = None
     """When the outcome was known. None: it never was."""
     micro: Sequence[Send | Poll] = ()

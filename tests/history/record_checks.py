@@ -20,6 +20,7 @@ from tests.history.anomalies import (
     PLAIN_ABORTED_READ,
     PLAIN_EARLY_READ,
     PRECOMMITTED_READ,
+    REFUSED_COMMIT,
     STALE_END,
     TORN_TRANSACTION,
     Anomaly,
@@ -107,6 +108,13 @@ def _seen_before_the_end(versions: Versions) -> dict[str, int]:
                     if first.get(value, reader.end_us) >= reader.end_us:
                         first[value] = reader.end_us
     return first
+
+
+def commits(versions: Versions) -> Iterator[Anomaly]:
+    """Refused commits of prepared transactions."""
+    for operation in versions.history.operations:
+        if operation.prepared and operation.outcome is Outcome.FAIL:
+            yield Anomaly(REFUSED_COMMIT, f"{operation} was prepared, and its commit was refused", (operation.line,))
 
 
 def ends(versions: Versions) -> Iterator[Anomaly]:

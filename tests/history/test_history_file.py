@@ -68,6 +68,7 @@ def test_history_golden_file_is_read_as_the_page_says() -> None:
         ([HEAD, line(f="txn"), line(type="ok")], 3),
         ([HEAD, line(isolation="other")], 2),
         ([HEAD, line(ends={"t/0": None})], 2),
+        ([HEAD, line(f="txn"), line(type="commit", prepared=1)], 3),
     ],
 )
 def test_history_that_is_none_is_refused_with_its_line(lines: list[str], number: int) -> None:
@@ -81,6 +82,13 @@ def test_history_value_sent_twice_is_refused() -> None:
     history = read_history([HEAD, line(), line(op=1)])
     with pytest.raises(BadHistory, match=r"line 3: 'v' was sent in line 2 already"):
         check(history)
+
+
+def test_history_commit_that_is_asked_for_again_counts_from_the_first() -> None:
+    """An instance that takes over asks again for what the one before may have asked for."""
+    commits = [line(type="commit", time_us=us, prepared=True) for us in (2, 3)]
+    operation = read_history([HEAD, line(f="txn"), *commits, line(type="ok", time_us=4)]).operations[0]
+    assert (operation.commit_us, operation.end_us, operation.prepared) == (2, 4, True)
 
 
 def test_history_faults_are_passed_over() -> None:

@@ -63,7 +63,7 @@ def lines_of(mode: Mode, operations: Sequence[Events]) -> list[str]:
         for index, event in enumerate(events):
             time_us = (number + 1) * 100 + index * 10 if event["at"] is None else event["at"]
             untimed = {key: value for key, value in event.items() if key != "at"}
-            timed.append((time_us, {**untimed, "time_us": time_us, "op": number}))
+            timed.append((time_us, {"op": number, **untimed, "time_us": time_us}))
     return [head_line(mode), *(event_line(event) for _time, event in sorted(timed, key=lambda each: each[0]))]
 
 
@@ -101,6 +101,16 @@ SOUND: dict[str, list[Events]] = {
         op("r", "poll", ends={P: 0, Q: 0}),
         op("s", "poll", ends={P: 1, Q: 1}),
         final({P: ["1"], Q: ["2"]}),
+    ],
+    "a prepared transaction that is not committed by anyone": [
+        txn("a", send(P, "1"), outcome="info", commit=False),
+        final({P: []}),
+    ],
+    "a prepared transaction whose commit is asked for twice, and seen before the second time": [
+        txn("a", send(P, "1"), prepared=True, at=(100, 110, None), outcome=None),
+        op("r", "poll", poll(P, "1"), at=(120, None, 130)),
+        [{"process": "a", "type": "commit", "at": 140, "op": 0}, {"process": "a", "type": "ok", "at": 150, "op": 0}],
+        final({P: ["1"]}),
     ],
     "a consumer group that goes over its input once": [
         op("a", "send", send(P, "1", 0), send(P, "2", 1)),
@@ -151,6 +161,18 @@ PLANTED: dict[str, tuple[AnomalyKind, tuple[int, ...], list[Events]]] = {
         anomalies.STALE_END,
         (2, 4),
         [op("a", "send", send(P, "1", 0)), op("q", "end", isolation="plain", ends={P: 0}), final({P: ["1"]})],
+    ),
+    "the commit of a prepared transaction is refused": (
+        anomalies.REFUSED_COMMIT,
+        (2,),
+        [
+            [
+                {"process": "a", "type": "invoke", "f": "txn", "micro": [send(P, "1")], "at": None},
+                {"process": "a", "type": "commit", "prepared": True, "at": None},
+                {"process": "a", "type": "fail", "at": None},
+            ],
+            final({P: []}),
+        ],
     ),
     "an aborted transaction is read": (
         anomalies.ABORTED_READ,

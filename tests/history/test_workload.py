@@ -10,6 +10,8 @@ from tests.history.anomalies import HELD, PLAIN_EARLY_READ
 from tests.history.brokers import Peer
 from tests.history.checker import check
 from tests.history.history_file import read_history
+from tests.history.layout import Role
+from tests.history.operations import History, Kind, Outcome
 from tests.history.report import as_text
 from tests.history.workload import run
 
@@ -17,6 +19,8 @@ SECONDS = 7.0
 SEED = 3
 TRANSACTIONS_MIN = 10
 """Of a slow machine; a quick one does hundreds."""
+EACH_MIN = 3
+"""Of each client of raw requests."""
 
 
 @pytest.mark.slow
@@ -29,13 +33,21 @@ def test_workload_under_faults_shows_no_violation(peer: Peer, tmp_path: Path) ->
     out = tmp_path / "history.jsonl"
     run(peer, SECONDS, SEED, out)
     with out.open(encoding="utf-8") as lines:
-        verdict = check(read_history(lines))
+        history = read_history(lines)
+    verdict = check(history)
     print(as_text(verdict))  # noqa: T201 - `pytest -rP` shows what was done
     assert verdict.valid, as_text(verdict)
     assert verdict.has_finals
     assert verdict.operations["txn", "ok"] >= TRANSACTIONS_MIN
     assert verdict.operations["end", "ok"] >= TRANSACTIONS_MIN
+    assert min(committed(history, Role.GOES_ON), committed(history, Role.RESUMER)) >= EACH_MIN
     assert "SIGKILL of the node" in str(verdict.about["faults"])
     assert peer is Peer.MARKERS or PLAIN_EARLY_READ not in verdict.found
     assert verdict.beside.transactions.judged
     assert (HELD in verdict.found) == (peer is Peer.MARKERS)
+
+
+def committed(history: History, role: Role) -> int:
+    """How many transactions of such clients."""
+    ok = (each for each in history.operations if each.kind is Kind.TXN and each.outcome is Outcome.OK)
+    return sum(each.process.startswith(role.value) for each in ok)

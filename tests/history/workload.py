@@ -24,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,12 +33,14 @@ from confluent_kafka import Producer
 from scripts.node_process import ROOT, kept_waiting_s
 from tests.clients.reading import Reader
 from tests.history.brokers import HOST, Broker, Peer, broker
-from tests.history.faults import JUMP_MAX_S, Fault, Planned, schedule
+from tests.history.faults import GAP_S, JUMP_MAX_S, Fault, Planned, kills, schedule
 from tests.history.history_file import head_line
-from tests.history.layout import BESIDE, PARTITIONS, SLOTS, TOPICS, Role, place, transactional_id
+from tests.history.layout import BESIDE, PARTITIONS, SLOTS, TOPICS, Role, place, transactional_ids
+from tests.history.planted_node import PROGRAM, VARIABLE
 from tests.history.producing import PRODUCER, send_plain
 from tests.history.proxy import Proxy
 from tests.history.recorder import Recorder, joined
+from tests.history.resuming import resume_all
 from tests.history.wall_clock import WallClock, has_compiler
 
 TICK_S = 0.02
@@ -76,6 +79,11 @@ class Workload:
     directory: Path
     peer: Peer
     seed: int
+    slots: Sequence[Role] = SLOTS
+    gap_s: float = GAP_S
+    """Between two faults."""
+    planted: str | None = None
+    """A bug in the node (tests/history/planted_node.py), which is killed then, and nothing else."""
     counts: Counter[Fault] = field(default_factory=Counter[Fault])
     _proxy: Proxy = field(init=False)
     _node: Broker = field(init=False)
@@ -93,17 +101,24 @@ class Workload:
         """Torture for so long, come to rest, read all, and write the history."""
         parts = self.directory / "parts"
         parts.mkdir(parents=True)
+        self._notes.mkdir()
         self._proxy = Proxy(self.seed)
         self._proxy.start()
         if self.peer is not Peer.KAFKA and has_compiler():
             self._clock = WallClock(self.directory)
         environment = dict(self._clock.environment) if self._clock else dict[str, str]()
-        self._node = broker(self.peer, self.directory / "node", f"{HOST}:{self._proxy.port}", environment)
+        # With a fence the epoch ends what has timed out, without one the id's state does: half of all seeds each.
+        environment["FAIRLOG_TRANSACTIONS_FENCE_ON_TIMEOUT"] = "true" if self.seed % 2 else "false"
+        program = ("-m", "fairlog.cli")
+        if self.planted is not None:
+            program, environment[VARIABLE] = PROGRAM, self.planted
+        self._node = broker(self.peer, self.directory / "node", f"{HOST}:{self._proxy.port}", environment, program)
         try:
             with Recorder(parts / "faults", "faults") as self._recorder:
                 self._begin()
                 self._torture(seconds)
-                self._wait_for_the_holder()
+                if Role.HOLDER in self.slots:
+                    self._wait_for_the_holder()
                 self._rest()
                 self._read_all()
             self._node.stop()
@@ -113,6 +128,11 @@ class Workload:
         with out.open("w", encoding="utf-8") as file:
             file.write(head_line(self.peer.mode, **about))
             file.writelines(joined(sorted(parts.iterdir())))
+
+    @property
+    def _notes(self) -> Path:
+        """What the clients leave to their successors."""
+        return self.directory / "notes"
 
     def _summary(self) -> str:
         done = [(fault.value, count) for fault, count in self.counts.items()]
@@ -125,11 +145,11 @@ class Workload:
         self._node.start()
         self._proxy.upstream = HOST, int(self._node.address.rpartition(":")[2])
         self._node.create_topics()
-        for slot in range(len(SLOTS)):
+        for slot in range(len(self.slots)):
             self._lives[slot] = itertools.count()
             self._spawn(slot)
         started = time.monotonic()
-        while sum(part.stat().st_size > 0 for part in (self.directory / "parts").iterdir()) < len(SLOTS):
+        while sum(part.stat().st_size > 0 for part in (self.directory / "parts").iterdir()) < len(self.slots):
             passed_s = time.monotonic() - started
             if passed_s > START_S and passed_s - self._kept_waiting_s() > START_S:
                 raise NotUnderWay(f"not all clients do something after {START_S:.0f} s:\n{self._node.log_tail()}")
@@ -141,12 +161,12 @@ class Workload:
         return clients + kept_waiting_s(self._node.pid)
 
     def _spawn(self, slot: int) -> None:
-        role, life = SLOTS[slot], next(self._lives[slot])
+        role, life = self.slots[slot], next(self._lives[slot])
         name = f"{role.value}{slot}-{life}"
         command = [
             sys.executable, "-m", "tests.history.client", role.value, str(slot), str(life),
             "--address", f"{HOST}:{self._proxy.port}", "--node-address", self._node.address,
-            "--part", str(self.directory / "parts" / name), "--seed", str(self.seed),
+            "--part", str(self.directory / "parts" / name), "--notes", str(self._notes), "--seed", str(self.seed),
         ]  # fmt: skip
         with (self.directory / "clients.log").open("ab") as log:
             child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -157,7 +177,8 @@ class Workload:
     def _torture(self, seconds: float) -> None:
         started = time.monotonic()
         starting_s = 0.0
-        faults = (each for each in schedule(self.seed) if self._clock or each.fault is not Fault.JUMP_CLOCK)
+        course = schedule(self.seed, self.gap_s) if self.planted is None else kills(self.seed)
+        faults = (each for each in course if self._clock or each.fault is not Fault.JUMP_CLOCK)
         planned = next(faults)
         while (now_s := time.monotonic() - started - starting_s) < seconds:
             if not self._node.running:
@@ -173,17 +194,20 @@ class Workload:
     def _do(self, planned: Planned, now_s: float) -> float:
         """Answers how many seconds the node took to start, if it was killed."""
         self.counts[planned.fault] += 1
-        slot = int(planned.choice * len(SLOTS))
+        slot = int(planned.choice * len(self.slots))
         client = self._clients[slot]
         of_client = planned.fault in (Fault.KILL_CLIENT, Fault.STOP_CLIENT, Fault.REPLACE_CLIENT)
-        whom = f" ({SLOTS[slot].value}{slot})" if of_client else ""
+        whom = f" ({self.slots[slot].value}{slot})" if of_client else ""
         self._recorder.fault(f"{planned.fault.value}{whom}, {planned.lasting_s:.2f} s")
         match planned.fault:
-            case Fault.KILL_NODE:
-                self._node.kill()
-                killed = time.monotonic()
+            case Fault.KILL_NODE | Fault.RESTART_NODE:
+                ended = time.monotonic()
+                if planned.fault is Fault.KILL_NODE:
+                    self._node.kill()
+                else:
+                    self._node.stop()
                 self._node.start()
-                return time.monotonic() - killed
+                return time.monotonic() - ended
             case Fault.STOP_NODE:
                 os.kill(self._node.pid, signal.SIGSTOP)
                 time.sleep(planned.lasting_s)
@@ -242,9 +266,12 @@ class Workload:
         while not self._proxy.settled:
             assert time.monotonic() < deadline, "the proxy still holds something back"
             time.sleep(TICK_S)
-        for slot, role in enumerate(SLOTS):
-            if role in (Role.WRITER, Role.TRANSFORMER, Role.HOLDER):
-                config = {"bootstrap.servers": self._node.address, "transactional.id": transactional_id(role, slot)}
+        for slot, role in enumerate(self.slots):
+            if role is Role.RESUMER:
+                part = self.directory / "parts" / f"{role.value}{slot}-last"
+                resume_all(self._node.address, transactional_ids(role, slot), self._notes, part)
+            for transactional_id in transactional_ids(role, slot):
+                config = {"bootstrap.servers": self._node.address, "transactional.id": transactional_id}
                 Producer(PRODUCER | config).init_transactions(READ_S)
 
     def _stop_clients(self) -> None:
@@ -287,7 +314,16 @@ class Workload:
         self._proxy.stop()
 
 
-def run(peer: Peer, seconds: float, seed: int, out: Path) -> None:
+def run(
+    peer: Peer,
+    seconds: float,
+    seed: int,
+    out: Path,
+    *,
+    slots: Sequence[Role] = SLOTS,
+    gap_s: float = GAP_S,
+    planted: str | None = None,
+) -> None:
     """Run a workload and write its history. Raises WorkloadFailed if the node ends, Unavailable without the broker."""
     with tempfile.TemporaryDirectory(prefix="fairlog-history-") as directory:
-        Workload(Path(directory), peer, seed).run(seconds, out)
+        Workload(Path(directory), peer, seed, slots, gap_s, planted).run(seconds, out)
