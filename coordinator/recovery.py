@@ -29,14 +29,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coordinator.answers import CommittedTransaction
+from coordinator.ending import not_committed, once_committed
 from coordinator.id_records import prepare_commit_record, producer_record
-from coordinator.machine import copied_in_group, not_committed, once_committed, remember
+from coordinator.machine import copied_in_group
 from coordinator.messages import Expected
 from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
 from coordinator.sinks.groups import Fence, Group, SinkState, joined_places
 from coordinator.sinks.lane_ids import group_of, lane_id
 from coordinator.sinks.messages import NO_BATCH
 from coordinator.states import IdState
+from coordinator.steps import remember
 from fairlog_types import ApplyNumber, TxId
 from journal.group_records import (
     AbortedRecord,

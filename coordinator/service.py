@@ -4,7 +4,7 @@ How it works. Each transactional id has a slot with its `Producer`. A request *t
 another request of the same id is being carried out it waits, and different ids never wait for each other.
 The exception is an id whose transaction is being decided: then the machine is asked at once, so that
 AddPartitions hears CONCURRENT instead of hanging, and EndTxn repeated gets the decision that is coming. When the disk
-has failed nobody gets a turn, and only what is certain is answered (`machine.answer_unwritten`).
+has failed nobody gets a turn, and only what is certain is answered (`ending.answer_unwritten`).
 
 The lanes of sinks are transactional ids, too; whether one may have its turn, its sink says (sinks/service.py), which
 also carries out what is asked of sinks.
@@ -23,10 +23,11 @@ import trio
 
 from coordinator import events as ev
 from coordinator.answers import Answer, Description, Granted, GrantedToEnd, Refusal
+from coordinator.ending import answer_unwritten
 from coordinator.expiry import fences
 from coordinator.housekeeping import keep_house
 from coordinator.ids import ProducerIds
-from coordinator.machine import answer_unwritten, step
+from coordinator.machine import step
 from coordinator.messages import Participants
 from coordinator.producer import Producer
 from coordinator.restarting import recover

@@ -36,8 +36,9 @@ from crc32c import crc32c
 
 from coordinator import events as ev
 from coordinator.answers import Answer, Refusal
+from coordinator.ending import answer_unwritten
 from coordinator.ids import ProducerIdBlocks, ProducerIds
-from coordinator.machine import answer_unwritten, kind_of, step
+from coordinator.machine import kind_of, step
 from coordinator.messages import ApplyCommit, DiscardTransaction, Participants
 from coordinator.order import CommitOrder
 from coordinator.producer import Decided, Producer

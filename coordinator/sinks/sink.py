@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 
 from coordinator import events as ev
 from coordinator.answers import Granted, Refusal
-from coordinator.machine import DECIDED_MAX
+from coordinator.ending import DECIDED_MAX
 from coordinator.producer import Producer
 from coordinator.sinks.groups import Fence, Group, SinkState
 from coordinator.sinks.lane_ids import lane_id

@@ -6,7 +6,7 @@ every record of its group journal, and in memory for a week after its last use.
 
 from __future__ import annotations
 
-from coordinator.machine import TRANSACTIONAL_ID_BYTES_MAX
+from coordinator.granting import TRANSACTIONAL_ID_BYTES_MAX
 
 
 def is_acceptable(transactional_id: str) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.machine import DECIDED_MAX
+from coordinator.ending import DECIDED_MAX
 from coordinator.recovery import replay, snapshot_records
 from coordinator.sinks.groups import joined_places
 from fairlog.backup.fences import ToldOfSinks, fences_of

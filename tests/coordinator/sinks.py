@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from coordinator.answers import Granted
-from coordinator.machine import DECIDED_MAX
+from coordinator.ending import DECIDED_MAX
 from coordinator.sinks.messages import CommitBatch, Lane, LaneGranted, SinkRefusal, SinkRefused, Winner
 from fairlog_types import LogId
 

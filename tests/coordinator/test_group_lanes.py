@@ -9,9 +9,9 @@ import trio
 import trio.testing
 
 from coordinator.answers import Granted, Refusal
-from coordinator.machine import EPOCH_MAX
 from coordinator.settings import CoordinatorSettings
 from coordinator.sinks.messages import BatchCommitted, LaneGranted, SinkRefusal
+from coordinator.steps import EPOCH_MAX
 from fairlog_types import Offset, Placement, ProducerEpoch
 from journal.group_records import (
     ProducerRecord,

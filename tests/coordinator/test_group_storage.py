@@ -10,7 +10,7 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from coordinator.answers import Refusal
-from coordinator.machine import DECIDED_MAX
+from coordinator.ending import DECIDED_MAX
 from coordinator.settings import CoordinatorSettings
 from coordinator.sinks.messages import BatchCommitted, LaneGranted, SinkRefusal
 from fairlog_types import Offset, Placement

@@ -24,8 +24,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from coordinator import events as ev
 from coordinator.answers import Granted, Refusal
+from coordinator.ending import DECIDED_MAX
 from coordinator.id_records import prepare_commit_record
-from coordinator.machine import DECIDED_MAX, step
+from coordinator.machine import step
 from coordinator.messages import ApplyCommit, Expected
 from coordinator.order import CommitOrder
 from coordinator.producer import Producer

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from coordinator.machine import TRANSACTIONAL_ID_BYTES_MAX
+from coordinator.granting import TRANSACTIONAL_ID_BYTES_MAX
 from coordinator.sinks import sink as sink_module
 from coordinator.sinks.groups import Fence, Group, joined_places
 from coordinator.sinks.lane_ids import LANE_PREFIX, group_of, is_lane, lane_id, slot_and_sink

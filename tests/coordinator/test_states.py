@@ -8,11 +8,13 @@ import pytest
 
 from coordinator import events as ev
 from coordinator.answers import Granted, Refusal
-from coordinator.machine import DECIDED_MAX, EPOCH_MAX, step
+from coordinator.ending import DECIDED_MAX
+from coordinator.machine import step
 from coordinator.messages import Expected
 from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
 from coordinator.settings import CoordinatorSettings
 from coordinator.states import NEXT_STATES, TABLE, EventKind, IdState, diagram, matrix
+from coordinator.steps import EPOCH_MAX
 from fairlog_types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

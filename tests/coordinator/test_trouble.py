@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from coordinator.answers import Refusal
-from coordinator.machine import DECIDED_MAX
+from coordinator.ending import DECIDED_MAX
 from fairlog_types import StorageFailure
 from journal.group_records import AbortedRecord, CommittedRecord, PrepareAbortRecord, ProducerRecord
 from tests.coordinator.transactions import kinds, settle, txid

@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from coordinator.answers import Granted, GrantedToEnd, Refusal
-from coordinator.machine import EPOCH_MAX
 from coordinator.producer import NO_TIMEOUT_MS
 from coordinator.recovery import replay, snapshot_records
 from coordinator.settings import CoordinatorSettings
+from coordinator.steps import EPOCH_MAX
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch
 from journal.group_records import AbortedRecord, PrepareAbortRecord, PrepareCommitRecord, ProducerRecord
 from tests.coordinator.test_time_and_restarts import restart

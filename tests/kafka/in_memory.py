@@ -14,7 +14,7 @@ from uuid import UUID
 import trio
 
 from coordinator.answers import Description, Granted, GrantedToEnd, Refusal
-from coordinator.machine import EPOCH_MAX
+from coordinator.steps import EPOCH_MAX
 from datalog.batch import BatchHeader, parse_batch_header_untrusted, patch
 from datalog.interface import (
     AbortedTransaction,

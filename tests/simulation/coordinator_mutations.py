@@ -8,9 +8,11 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 from unittest import mock
 
+import coordinator.granting
 import coordinator.machine
 import coordinator.recovery
 import coordinator.restarting
+import coordinator.steps
 from coordinator import events as ev
 from coordinator.producer import Outcome, Producer
 from coordinator.service import Coordinator
@@ -24,7 +26,7 @@ def _late_is_accepted(producer: Any, event: Any) -> Any:
     return _REAL_REFUSAL(producer, replace(event, connection=1 << 60))
 
 
-_REAL_REFUSAL = coordinator.machine._refusal
+_REAL_REFUSAL = coordinator.steps.refusal
 
 
 def _epoch_is_not_checked(producer: Any, event: Any) -> Any:
@@ -40,10 +42,10 @@ def _grant_is_not_flushed() -> Iterator[None]:
 
         return granted
 
-    machine = coordinator.machine
+    rules = coordinator.granting
     with (
-        mock.patch.object(machine, "_grant", without_flush(machine._grant)),
-        mock.patch.object(machine, "_grant_again", without_flush(machine._grant_again)),
+        mock.patch.object(rules, "_grant", without_flush(rules._grant)),
+        mock.patch.object(rules, "_grant_again", without_flush(rules._grant_again)),
     ):
         yield
 
@@ -59,7 +61,7 @@ _REAL_PREPARE = Turns._prepare
 
 def _timeout_without_fence(producer: Any, event: Any) -> Any:
     after = replace(producer, state=IdState.EMPTY, number=producer.number + 1, last=Outcome.ABORTED, transaction=None)
-    return after, tuple(coordinator.machine._abort_open(producer, event.now_ms))
+    return after, tuple(coordinator.steps.abort_open(producer, event.now_ms))
 
 
 @contextmanager
@@ -142,12 +144,12 @@ MUTATIONS = (
     Mutation(
         "late-end-accepted",
         "EndTxn on an older connection is carried out",
-        patched(coordinator.machine, "_refusal", _late_is_accepted),
+        patched(coordinator.steps, "refusal", _late_is_accepted),
     ),
     Mutation(
         "epoch-unchecked",
         "the coordinator takes requests of any epoch",
-        patched(coordinator.machine, "_refusal", _epoch_is_not_checked),
+        patched(coordinator.steps, "refusal", _epoch_is_not_checked),
     ),
     Mutation("grant-not-flushed", "InitProducerId is answered before its epoch is on disk", _grant_is_not_flushed),
     Mutation(
