@@ -96,18 +96,22 @@ def test_franz_transform_under_kills_gives_each_result_once(
     assert not topics.differs(found, [(str(n), f"VALUE-{n}") for n in range(total)])
 
 
-def test_franz_group_under_kills_reads_every_record(fresh_node: Callable[..., NodeProcess], tmp_path: Path) -> None:
-    """Two members of a plain group, one of which is killed, and the node: all is read, and committed to the end."""
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_franz_group_under_kills_reads_every_record(
+    fresh_node: Callable[..., NodeProcess], tmp_path: Path, protocol: str
+) -> None:
+    """Two members of a group of either protocol, one of which is killed, and the node: all is read, and committed."""
     node = fresh_node()
     partitions, total = 4, 8000
     topics.make(node.address, "input", partitions)
-    commands = [franz.command("count", node.address, "input", "group")] * 2
+    commands = [franz.command("count", node.address, "input", "group", protocol)] * 2
     log = tmp_path / "members.log"
 
     def through() -> int:
         return sum(topics.group_offsets(node.address, "group").values())
 
     with Workers(commands, log) as members:
+        members.run_until(lambda: topics.group_type(node.address, "group") == protocol, f"a {protocol} group")
         for share in range(1, 5):
             numbers = range((share - 1) * total // 4, share * total // 4)
             topics.fill(node.address, "input", partitions, ((str(n), str(n)) for n in numbers))

@@ -162,27 +162,29 @@ def test_transactions_over_restarts_are_whole_or_absent(
 
 
 @pytest.mark.parametrize(
-    ("clients", "mode"),
+    ("clients", "mode", "protocol"),
     [
-        (CLIENTS_4, Mode.JOURNAL),
-        (CLIENTS_3, Mode.MARKERS),
-        pytest.param(CLIENTS_4, Mode.MARKERS, marks=FULL),
-        pytest.param(CLIENTS_3, Mode.JOURNAL, marks=FULL),
+        (CLIENTS_4, Mode.JOURNAL, "consumer"),
+        (CLIENTS_3, Mode.MARKERS, "classic"),
+        pytest.param(CLIENTS_4, Mode.MARKERS, "consumer", marks=FULL),
+        pytest.param(CLIENTS_4, Mode.JOURNAL, "classic", marks=FULL),
+        pytest.param(CLIENTS_3, Mode.JOURNAL, "classic", marks=FULL),
     ],
     ids=lambda value: value.value if isinstance(value, Mode) else str(value),
     indirect=["clients"],
 )
 def test_consume_transform_produce_under_kills_gives_each_result_once(
-    fresh_node: Callable[..., NodeProcess], mode: Mode, clients: Engine, tmp_path: Path
+    fresh_node: Callable[..., NodeProcess], mode: Mode, protocol: str, clients: Engine, tmp_path: Path
 ) -> None:
-    """Two workers of one group, of which one is SIGKILLed now and then, and the node too."""
+    """Two workers of one group, of either protocol, of which one is SIGKILLed now and then, and the node too."""
     node = fresh_node()
     partitions, count = 4, 6000
     for name in ("input", "output"):
         topics.make(node.address, name, partitions)
     topics.fill(node.address, "input", partitions, ((str(n), f"value-{n}") for n in range(count)))
     commands = [
-        clients.command("Transform", node.address, "input", "output", "group", f"worker-{slot}") for slot in range(2)
+        clients.command("Transform", node.address, "input", "output", "group", f"worker-{slot}", protocol)
+        for slot in range(2)
     ]
     rng = random.Random(7)
 
@@ -190,6 +192,7 @@ def test_consume_transform_produce_under_kills_gives_each_result_once(
         return sum(topics.group_offsets(node.address, "group").values())
 
     with Workers(commands, tmp_path / "workers.log") as workers:
+        workers.run_until(lambda: topics.group_type(node.address, "group") == protocol, f"a {protocol} group")
         for share in (0.1, 0.3, 0.5, 0.7):
             workers.run_until(lambda share=share: through() >= share * count, f"{share:.0%} of the input")
             workers.kill(rng.randrange(2))

@@ -93,6 +93,13 @@ def group_offsets(address: str, group: str) -> Mapping[tuple[str, int], int]:
     return {(each.topic, each.partition): each.offset for each in partitions if each.offset >= 0}
 
 
+def group_type(address: str, group: str) -> str | None:
+    """The protocol by which the group's members are in it: "classic" or "consumer"; None if there is no such group."""
+    admin = _admin(address)  # it has to live until the answer is there
+    listed = admin.list_consumer_groups(request_timeout=30).result(timeout=30).valid or []
+    return next((each.type.name.lower() for each in listed if each.group_id == group), None)
+
+
 def ends(address: str, topic: str, partitions: int) -> list[int]:
     """The high watermarks."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "unused", "log_level": 0})

@@ -60,16 +60,21 @@ func transform(address, input, output, group, transactionalID string) error {
 	}
 }
 
-// count prints each record that a member of a group gets, and commits it when the next ones are asked for.
-func count(address, input, group string) error {
-	client, err := kgo.NewClient(
+// count prints each record that a member of a group gets, and commits it when the next ones are asked for. The protocol
+// of the group is "classic" or "consumer" (KIP-848), in which the broker says how long a session is.
+func count(address, input, group, protocol string) error {
+	options := []kgo.Opt{
 		kgo.SeedBrokers(address),
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeTopics(input),
 		kgo.DisableAutoCommit(),
-		kgo.SessionTimeout(3*time.Second),
-		kgo.HeartbeatInterval(500*time.Millisecond),
-	)
+	}
+	if protocol == "consumer" {
+		options = append(options, kgo.Balancers(kgo.RangeBalancer()), kgo.ServerSideBalancer())
+	} else {
+		options = append(options, kgo.SessionTimeout(3*time.Second), kgo.HeartbeatInterval(500*time.Millisecond))
+	}
+	client, err := kgo.NewClient(options...)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,7 @@
 //
 //	franz produce ADDRESS TRANSACTIONAL-ID
 //	franz transform ADDRESS INPUT OUTPUT GROUP TRANSACTIONAL-ID
-//	franz count ADDRESS INPUT GROUP
+//	franz count ADDRESS INPUT GROUP PROTOCOL
 package main
 
 import (
@@ -18,7 +18,7 @@ func main() {
 	case "transform":
 		err = transform(arguments[0], arguments[1], arguments[2], arguments[3], arguments[4])
 	case "count":
-		err = count(arguments[0], arguments[1], arguments[2])
+		err = count(arguments[0], arguments[1], arguments[2], arguments[3])
 	default:
 		err = fmt.Errorf("no such program: %s", os.Args[1])
 	}

@@ -18,7 +18,8 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
- * Consume, transform, produce, as the documentation of the producer has it: ADDRESS INPUT OUTPUT GROUP TRANSACTIONAL-ID.
+ * Consume, transform, produce, as the documentation of the producer has it: ADDRESS INPUT OUTPUT GROUP TRANSACTIONAL-ID
+ * PROTOCOL, which is that of the group: classic, or consumer (KIP-848), in which the broker says how long a session is.
  *
  * <p>Each record's value goes to the same partition of the output in capitals. What is fatal ends the process, and the
  * caller starts another one; after any other error the transaction is aborted and the records are read again.
@@ -35,8 +36,12 @@ public final class Transform {
         reading.put("auto.offset.reset", "earliest");
         reading.put("enable.auto.commit", "false");
         reading.put("max.poll.records", "100");
-        reading.put("session.timeout.ms", "3000");
-        reading.put("heartbeat.interval.ms", "500");
+        if (arguments[5].equals("consumer")) {
+            reading.put("group.protocol", "consumer");
+        } else {
+            reading.put("session.timeout.ms", "3000");
+            reading.put("heartbeat.interval.ms", "500");
+        }
         Properties writing = new Properties();
         writing.putAll(common);
         writing.put("transactional.id", arguments[4]);
