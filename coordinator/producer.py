@@ -87,7 +87,7 @@ class Producer:
     connection: int = NO_CONNECTION
     """The latest connection that added partitions or ended a transaction in this epoch (invariant 10)."""
     ended: EndedEpoch | None = None
-    """The epoch whose end granted `epoch` (transaction version 2); None if it was granted by InitProducerId."""
+    """The epoch whose end granted `epoch` (transaction version 2); None if it was granted otherwise."""
     next_grant: Granted | None = None
     """In PREPARING: what is granted if the transaction is committed; None unless its end grants an epoch."""
     granted_on: int = NO_CONNECTION

@@ -179,7 +179,7 @@ class Turns:
             return await self.carry_out(slot, event)
         except (StorageFailure, OSError) as failure:
             self.fail(slot.journal, failure)
-            # The first record that a commit writes is PREPARE_COMMIT.
+            # The first record that a commit writes is PREPARE_COMMIT, or the grant of one that was carried out.
             is_commit = isinstance(event, ev.End) and event.commit
             return Refusal.STORAGE_EFFECT_UNKNOWN if is_commit else Refusal.STORAGE
         except Exception as fault:
