@@ -18,11 +18,12 @@ import java
 import jdk
 import kcat
 import maven
+import postgresql
 
 
 def ensure() -> None:
     """Find all of it, or install it. Exits with a sentence if that cannot be done."""
-    for program in (browser, kcat, java, jdk, maven):
+    for program in (browser, kcat, java, jdk, maven, postgresql):
         if program.find() is None:
             _install(program.PACKAGES, program.MISSING)
         if program.find() is None:

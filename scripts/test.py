@@ -5,10 +5,10 @@ and clients wait more than they compute, so several processes run them, a file a
 a debugger wants. Spark's tests come behind the others, by fewer processes, since each has a JVM. What failed in either
 part is said once more at the end. Files are in memory, if there is room (scratch.py).
 
-The console is tested in Chromium, the wire also with kcat, and the data source with Spark and its Java 17, beside the
-Kafka connector's jars from Maven, from which come Kafka's own clients and engines as well (tests/engines): on CI (the
-variable CI is set) they are installed if they are missing; elsewhere those tests are skipped without them, and say what
-is missing.
+The console is tested in Chromium, the wire also with kcat, two-phase commit with PostgreSQL, and the data source with
+Spark and its Java 17, beside the Kafka connector's jars from Maven, from which come Kafka's own clients and engines as
+well (tests/engines): on CI (the variable CI is set) they are installed if they are missing; elsewhere those tests are
+skipped without them, and say what is missing.
 """
 
 from __future__ import annotations

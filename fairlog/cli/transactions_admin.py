@@ -26,6 +26,8 @@ from fairlog.edge.malformed import Malformed
 from fairlog.kafka.transaction_states import KAFKA_STATES
 
 _OPEN = "Ongoing"
+NO_TIMEOUT_MS = 2**31 - 1
+"""Kafka's word for a transaction that never times out."""
 _ASK_AGAIN_S = 0.1
 
 
@@ -60,20 +62,46 @@ def list_transactions(connection: Connection, states: Sequence[str]) -> Sequence
     return sorted(listed, key=lambda each: each.transactional_id)
 
 
+def list_prepared(connection: Connection) -> Sequence[TransactionState]:
+    """The open transactions that have no time-out, by id: only their program, or an operator, ends them (KIP-939).
+
+    The broker does not hear of a prepare, so each of them may be prepared.
+    """
+    listed = list_transactions(connection, (_OPEN,))
+    if not listed:
+        return ()
+    found: list[TransactionState] = []
+    for state, code in _describe(connection, [each.transactional_id for each in listed]):
+        if code is ErrorCode.transactional_id_not_found:
+            continue  # forgotten since it was listed
+        check(f"describing transactional id {state.transactional_id}", code)
+        if state.state == _OPEN and state.timeout_ms == NO_TIMEOUT_MS:
+            found.append(state)
+    return sorted(found, key=lambda each: each.transactional_id)
+
+
 def describe_transaction(connection: Connection, transactional_id: str) -> TransactionState:
     """One id, asked of its coordinator. Raises ClientError, also if the id is unknown."""
-    request = DescribeTransactionsRequest(transactional_ids=(TransactionalId(transactional_id),))
-    frame = connection.request_undecoded(request)
-    try:
-        _, header_end = entity_reader(ResponseHeader)(frame, 0)
-        (state,) = decode_answer_untrusted(memoryview(frame)[header_end:])
-        code = ErrorCode(state.error_code)
-    except (SerialError, Malformed, ValueError) as error:
-        raise ClientError(f"the answer of {connection.address} describes no transaction: {error}") from error
+    ((state, code),) = _describe(connection, [transactional_id])
     if code is ErrorCode.transactional_id_not_found:
         raise ClientError(f"there is no transactional id {transactional_id}")
     check(f"describing transactional id {transactional_id}", code)
     return state
+
+
+def _describe(connection: Connection, ids: Sequence[str]) -> Sequence[tuple[TransactionState, ErrorCode]]:
+    """Each of these ids, with the error code of its answer."""
+    request = DescribeTransactionsRequest(transactional_ids=tuple(map(TransactionalId, ids)))
+    frame = connection.request_undecoded(request)
+    try:
+        _, header_end = entity_reader(ResponseHeader)(frame, 0)
+        states = decode_answer_untrusted(memoryview(frame)[header_end:])
+        found = [(state, ErrorCode(state.error_code)) for state in states]
+    except (SerialError, Malformed, ValueError) as error:
+        raise ClientError(f"the answer of {connection.address} describes no transaction: {error}") from error
+    if len(found) != len(ids):
+        raise ClientError(f"the answer of {connection.address} describes {len(found)} transactional ids of {len(ids)}")
+    return found
 
 
 def fence(connection: Connection, transactional_id: str) -> tuple[int, bool]:

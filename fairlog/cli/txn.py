@@ -6,13 +6,17 @@ passes through here, has no use for it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fairlog.cli.bootstrap import Bootstrap, Json
 from fairlog.cli.output import say, show_fields, show_json, show_table, time_text
+
+if TYPE_CHECKING:
+    from fairlog.cli.describe_transactions import TransactionState
 
 app = typer.Typer(
     name="txn",
@@ -24,7 +28,7 @@ app = typer.Typer(
 Id = Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")]
 
 
-@app.command("list", epilog="\b\nExample:\n  fairlog txn list --state Ongoing")
+@app.command("list", epilog="\b\nExamples:\n  fairlog txn list --state Ongoing\n  fairlog txn list --prepared")
 def list_all(
     bootstrap: Bootstrap,
     state: Annotated[
@@ -34,12 +38,30 @@ def list_all(
             help="Only ids in this state: Ongoing, Empty, CompleteCommit, … as in Kafka; may be repeated.",
         ),
     ] = None,
+    prepared: Annotated[
+        bool,
+        typer.Option(
+            "--prepared",
+            help="Only open transactions without a time-out, which another system may have to decide on.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
-    """List the broker's transactional ids, and their states."""
-    from fairlog.cli.client import connect
-    from fairlog.cli.transactions_admin import list_transactions
+    """List the broker's transactional ids, and their states.
 
+    With --prepared, list what two-phase commit with another system has open. The note in that system names the same
+    producer id and epoch.
+    """
+    from fairlog.cli.client import connect
+    from fairlog.cli.transactions_admin import list_prepared, list_transactions
+
+    if prepared:
+        if state:
+            raise typer.BadParameter("--prepared and --state exclude each other: what is prepared is Ongoing")
+        with connect(bootstrap) as connection:
+            waiting = list_prepared(connection)
+        _show_prepared(waiting, json=json)
+        return
     with connect(bootstrap) as connection:
         found = list_transactions(connection, state or ())
     if json:
@@ -47,6 +69,35 @@ def list_all(
     else:
         rows = [(each.transactional_id, each.producer_id, each.state) for each in found]
         show_table(("transactional id", "producer id", "state"), rows, empty="there are no transactional ids")
+
+
+def _show_prepared(found: Sequence[TransactionState], *, json: bool) -> None:
+    if json:
+        show_json(
+            [
+                {
+                    "transactional_id": each.transactional_id,
+                    "producer_id": each.producer_id,
+                    "producer_epoch": each.producer_epoch,
+                    "started_ms": _started_ms(each),
+                    "partitions": _partitions(each),
+                }
+                for each in found
+            ]
+        )
+        return
+    rows = [
+        (
+            each.transactional_id,
+            each.producer_id,
+            each.producer_epoch,
+            time_text(_started_ms(each)),
+            _partitions_text(each),
+        )
+        for each in found
+    ]
+    columns = ("transactional id", "producer id", "epoch", "open since", "partitions")
+    show_table(columns, rows, empty="there is no open transaction without a time-out")
 
 
 @app.command("describe", epilog="\b\nExample:\n  fairlog txn describe billing-7")
@@ -57,7 +108,6 @@ def describe(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> 
 
     with transaction_coordinator(bootstrap, transactional_id) as connection:
         found = describe_transaction(connection, transactional_id)
-    started_ms = None if found.started_ms < 0 else found.started_ms
     if json:
         show_json(
             {
@@ -66,8 +116,8 @@ def describe(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> 
                 "producer_id": found.producer_id,
                 "producer_epoch": found.producer_epoch,
                 "timeout_ms": found.timeout_ms,
-                "started_ms": started_ms,
-                "partitions": [{"topic": topic, "partition": each} for topic, each in sorted(found.partitions)],
+                "started_ms": _started_ms(found),
+                "partitions": _partitions(found),
             }
         )
         return
@@ -78,10 +128,22 @@ def describe(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> 
             "producer id": found.producer_id,
             "producer epoch": found.producer_epoch,
             "time-out": f"{found.timeout_ms} ms",
-            "open since": time_text(started_ms),
-            "partitions": ", ".join(f"{topic}-{each}" for topic, each in sorted(found.partitions)) or None,
+            "open since": time_text(_started_ms(found)),
+            "partitions": _partitions_text(found),
         }
     )
+
+
+def _started_ms(state: TransactionState) -> int | None:
+    return None if state.started_ms < 0 else state.started_ms
+
+
+def _partitions(state: TransactionState) -> list[dict[str, object]]:
+    return [{"topic": topic, "partition": each} for topic, each in sorted(state.partitions)]
+
+
+def _partitions_text(state: TransactionState) -> str | None:
+    return ", ".join(f"{topic}-{each}" for topic, each in sorted(state.partitions)) or None
 
 
 @app.command("abort", epilog="\b\nExample:\n  fairlog txn abort billing-7")

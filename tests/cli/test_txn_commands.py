@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any
@@ -46,6 +47,8 @@ def state(
     started_ms: int = 1_760_000_000_000,
     topics: Mapping[str, tuple[int, ...]] = MappingProxyType({"orders": (0, 2)}),
     tags: tuple[tuple[int, bytes], ...] = (),
+    timeouts_ms: Mapping[str, int] = MappingProxyType({}),
+    lost: tuple[str, ...] = (),
 ) -> Callable[[Any], bytearray]:
     """Answers an id with an open transaction, or what the arguments make of it."""
 
@@ -58,10 +61,11 @@ def state(
             writer.end_of_fields()
 
         def one(transactional_id: str) -> None:
-            writer.int16(error.value)
+            code = ErrorCode.transactional_id_not_found if transactional_id in lost else error
+            writer.int16(code.value)
             writer.string(transactional_id)
             writer.string(name)
-            writer.int32(60_000)
+            writer.int32(timeouts_ms.get(transactional_id, 60_000))
             writer.int64(started_ms)
             writer.int64(7)
             writer.int16(2)
@@ -159,6 +163,97 @@ def test_txn_list_with_a_state_that_the_broker_does_not_know_is_refused(start: S
         "Empty, Ongoing, PrepareAbort, PrepareCommit, PrepareEpochFence\n",
     )
     assert broker.requests[-1].state_filters == ("Onging",)
+
+
+def listed(*ids: str) -> Callable[[Any], ListTransactionsResponse]:
+    """Answers these ids, all with an open transaction."""
+    answer = ListTransactionsResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        unknown_state_filters=(),
+        transaction_states=tuple(
+            ListedState(transactional_id=TransactionalId(name), producer_id=ProducerId(7), transaction_state="Ongoing")
+            for name in ids
+        ),
+    )
+    return lambda _request: answer
+
+
+NO_TIMEOUT_MS = 2_147_483_647
+
+
+def test_txn_list_prepared_shows_open_transactions_without_a_timeout(start: StartBroker, fairlog: Fairlog) -> None:
+    """Ids come sorted, with what the other system's note names; what times out, or has gone meanwhile, is left out."""
+    timeouts_ms = dict.fromkeys(("shop", "gone", "bank"), NO_TIMEOUT_MS)
+    broker = start(
+        {
+            LIST_TRANSACTIONS: listed("shop", "timed", "gone", "bank"),
+            DESCRIBE_TRANSACTIONS: state(timeouts_ms=timeouts_ms, lost=("gone",)),
+        }
+    )
+    code, out, _ = fairlog("txn", "list", "--prepared", "--json", "--bootstrap", broker.address)
+    assert (code, json.loads(out)) == (
+        0,
+        [
+            {
+                "transactional_id": name,
+                "producer_id": 7,
+                "producer_epoch": 2,
+                "started_ms": 1_760_000_000_000,
+                "partitions": [{"topic": "orders", "partition": 0}, {"topic": "orders", "partition": 2}],
+            }
+            for name in ("bank", "shop")
+        ],
+    )
+    assert broker.requests[-2].state_filters == ("Ongoing",)
+    shown = fairlog("txn", "list", "--prepared", "--bootstrap", broker.address)[1].splitlines()
+    assert shown[0].split() == ["transactional", "id", "producer", "id", "epoch", "open", "since", "partitions"]
+    assert [line.split() for line in shown[1:]] == [
+        [name, "7", "2", "2025-10-09", "08:53:20", "UTC", "orders-0,", "orders-2"] for name in ("bank", "shop")
+    ]
+
+
+@pytest.mark.parametrize("name", ["CompleteCommit", "Empty"])
+def test_txn_list_prepared_leaves_out_what_has_ended_meanwhile(start: StartBroker, fairlog: Fairlog, name: str) -> None:
+    """Between the list and the description its program may have ended it."""
+    described = state(name=name, started_ms=-1, topics={}, timeouts_ms={"shop": NO_TIMEOUT_MS})
+    broker = start({LIST_TRANSACTIONS: listed("shop"), DESCRIBE_TRANSACTIONS: described})
+    assert fairlog("txn", "list", "--prepared", "--bootstrap", broker.address) == (
+        0,
+        "there is no open transaction without a time-out\n",
+        "",
+    )
+
+
+def test_txn_list_prepared_of_a_broker_without_open_transactions_asks_no_more(
+    start: StartBroker, fairlog: Fairlog
+) -> None:
+    """There is nothing to describe."""
+    broker = start({LIST_TRANSACTIONS: listed()})
+    assert fairlog("txn", "list", "--prepared", "--json", "--bootstrap", broker.address) == (0, "[]\n", "")
+
+
+def test_txn_list_prepared_with_a_state_is_refused(fairlog: Fairlog) -> None:
+    """The two ask for different things, and the command does not choose."""
+    code, _, err = fairlog("txn", "list", "--prepared", "--state", "Empty")
+    assert code == 2
+    assert "exclude each other" in err
+
+
+def test_txn_list_prepared_of_an_answer_with_too_few_states_is_refused(start: StartBroker, fairlog: Fairlog) -> None:
+    """A transaction that the broker says nothing of is not taken for one that times out."""
+    describe = state()
+    broker = start(
+        {
+            LIST_TRANSACTIONS: listed("bank", "shop"),
+            DESCRIBE_TRANSACTIONS: lambda request: describe(replace(request, transactional_ids=("bank",))),
+        }
+    )
+    code, _, err = fairlog("txn", "list", "--prepared", "--bootstrap", broker.address)
+    assert (code, err) == (
+        1,
+        f"fairlog: the answer of {broker.address} describes 1 transactional ids of 2\n",
+    )
 
 
 @pytest.mark.parametrize("answer", [state(), as_kafka_writes])
