@@ -170,7 +170,7 @@ def abort_after_abort(producer: Producer, event: ev.End) -> Step:
     if (refusal := steps.refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     if event.grants:
-        if producer.last is Outcome.COMMITTED:  # the epoch has no other transaction; the grant was lost in a crash
+        if producer.last is Outcome.COMMITTED:  # it may be what is meant: its grant was lost in a crash
             return steps.touched(producer, event), (ev.AnswerWith(Refusal.WRONG_STATE),)
         aborted = AbortedRecord(producer.txid, producer.transactional_id, event.now_ms)
         return _abort_and_grant(producer, event, ev.Append(aborted))
@@ -235,16 +235,19 @@ def _grant_after_commit(producer: Producer, event: ev.End) -> Step:
     return after, (ev.Append(producer_record(after, event.now_ms)), ev.Flush(), ev.AnswerWith(granted))
 
 
-def answer_unwritten(producer: Producer, event: ev.Event) -> Granted | Refusal | None:
+def answer_unwritten(producer: Producer, event: ev.Event, *, in_doubt: bool) -> Granted | Refusal | None:
     """The answer to a request when the journals take no more: only what is certain is said (invariant 5).
 
     A commit may be the repetition of one that a restart will find in the journal. It is certainly done if the
     last transaction is decided: everything of it was durable before. It is certainly without effect if nothing
     of it was prepared. In MUST_ABORT that is not certain: PREPARE_ABORT may be what could not be written. Nor is it of
-    a commit whose grant was lost in a crash, and cannot be written again.
+    a commit whose grant was lost in a crash, and cannot be written again. `in_doubt`: one has failed while it was
+    written, so that the producer may say more than the disk.
     """
     if not isinstance(event, ev.End) or not event.commit:
         return Refusal.STORAGE
+    if in_doubt:
+        return Refusal.STORAGE_EFFECT_UNKNOWN
     if producer.state is IdState.EMPTY and isinstance(repeated := _repeated_end(producer, event), Granted):
         return repeated
     if steps.refusal(producer, event) is None:

@@ -40,7 +40,7 @@ def init(producer: Producer, event: ev.Init) -> Step:
         return _grant(producer, event, timeout_ms, NO_PRODUCER_EPOCH)
     if names_itself:
         if _named_what_was_before(producer, event):
-            if producer.state is IdState.EMPTY:
+            if producer.state is IdState.EMPTY or (producer.is_kept and event.keeps):
                 return _grant_again(producer, event)
             if producer.state is not IdState.MUST_ABORT:
                 return producer, (ev.AnswerWith(Refusal.FENCED),)

@@ -18,7 +18,7 @@ What it keeps:
   PREPARE_ABORT is durable. What the coordinator has aborted stays aborted for every request of its epoch, until the
   client itself says EndTxn(abort) or InitProducerId (MUST_ABORT): else it could commit the second half of it.
 * invariant 6: `EnterOrder` with PREPARE_COMMIT; `Apply` or `LeaveOrder` when it is decided (order.py).
-* invariant 9: a grant ends what is open, and is durable before it is answered.
+* invariant 9: a grant ends or keeps what is open, and is durable before it is answered.
 * invariant 10: with transaction version 2 (KIP-890) each transaction has an epoch of its own: its end grants the next
   one, in the same flush. Before that version the latest connection that added partitions or ended a transaction is
   remembered, and these two requests are refused (LATE) on an earlier one. InitProducerId is not compared: aiokafka

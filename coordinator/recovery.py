@@ -7,7 +7,7 @@ placed. `snapshot_records` is the inverse of `replay`: records from which the sa
 | the last that the journal says of a transaction | what a restart does |
 |---|---|
 | BEGIN | it goes on; if anything that was appended may be missing, it is aborted, and the id must abort (`Restarted`) |
-| BEGIN, then PRODUCER that keeps it | it goes on, and takes no more batches; the producer of the later epoch ends it |
+| BEGIN, then PRODUCER that keeps it | as BEGIN, but it takes no more batches, and the later epoch is to end it |
 | BEGIN without logs | nothing is open; the client has moved on from its last commit |
 | PREPARE_COMMIT | prepares it again: all can → placed; one cannot → aborted (`Withdrawn`) |
 | COMMITTED, ABORTED | nothing |
@@ -38,7 +38,7 @@ from coordinator.sinks.groups import Fence, Group, SinkState, joined_places
 from coordinator.sinks.lane_ids import group_of, lane_id
 from coordinator.sinks.messages import NO_BATCH
 from coordinator.states import IdState
-from coordinator.steps import remember
+from coordinator.steps import next_grant, remember
 from fairlog_types import ApplyNumber, TxId
 from journal.group_records import (
     AbortedRecord,
@@ -318,7 +318,7 @@ def _fold_prepare_commit(found: Replay, record: PrepareCommitRecord, sequence: i
             number = record.txid.number + 1
             after = replace(after, state=IdState.EMPTY, number=number, moved_on=False, transaction=None)
     elif _is_kept(producer, record.txid):
-        after = _once_ended(after, IdState.EMPTY, Outcome.COMMITTED)
+        after = _with_the_grant_of_its_commit(after)
     found.sequence[record.txid] = sequence
     found.producers[record.transactional_id] = after
 
@@ -350,11 +350,26 @@ def _fold_prepare_abort(found: Replay, record: PrepareAbortRecord) -> None:
     if ended != producer.ended:  # a commit, and its grant, that could not be answered
         after = replace(after, state=IdState.MUST_ABORT)
     if _is_kept(producer, record.txid):  # until the record says who aborts
-        after = _once_ended(after, IdState.MUST_ABORT, Outcome.ABORTED)
-    found.producers[record.transactional_id] = _ended_by_abort(after, record.txid)
+        after = _kept_ended(after, IdState.MUST_ABORT, Outcome.ABORTED)
+    after = _ended_by_abort(after, record.txid)
+    if any(it.txid == record.txid for it in producer.decided):  # it is the id's last, and was not committed after all
+        after = replace(after, last=Outcome.ABORTED if _is_current(after, record.txid) else None)
+    found.producers[record.transactional_id] = after
 
 
-def _once_ended(producer: Producer, state: IdState, last: Outcome) -> Producer:
+def _with_the_grant_of_its_commit(producer: Producer) -> Producer:
+    """After PREPARE_COMMIT of what was kept. The record of the grant is behind it, and may be lost: it says the same,
+    unless the epochs have run out.
+    """
+    granted = next_grant(producer, None)
+    if granted is None:
+        return _kept_ended(producer, IdState.EMPTY, Outcome.COMMITTED)
+    after = once_committed(replace(producer, next_grant=granted))
+    assert after is not None
+    return after
+
+
+def _kept_ended(producer: Producer, state: IdState, last: Outcome) -> Producer:
     """After the end of what was kept; the epoch's own transactions have not begun."""
     return replace(producer, state=state, number=producer.number + 1, last=last, transaction=None, moved_on=False)
 

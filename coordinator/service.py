@@ -45,6 +45,7 @@ from coordinator.sinks.messages import (
 from coordinator.sinks.service import Sinks
 from coordinator.slots import Slot, park
 from coordinator.states import IdState
+from coordinator.steps import EPOCH_MAX
 from coordinator.turns import Turns
 from coordinator.watching import CommitDurations, CoordinatorStatistics, Copying, Ended, Step, UnderWay, ago
 from fairlog_types import LogId, ProducerEpoch, ProducerId, StorageFailure, TxId
@@ -279,9 +280,15 @@ class Coordinator:
         return None if slot is None or slot.producer.state is IdState.UNKNOWN else slot.producer.producer_id
 
     def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None:
-        """The current epoch of a transactional producer; None if the producer id is not one's."""
+        """The current epoch of a transactional producer; None if the producer id is not one's.
+
+        Of an id that has had its last epoch, and of which a transaction is still open, it is one that nobody has.
+        """
         owner = self._turns.owners.get(producer_id)
-        return None if owner is None else self._turns.slots[owner].producer.epoch
+        if owner is None:
+            return None
+        producer = self._turns.slots[owner].producer
+        return producer.epoch if producer_id == producer.producer_id else ProducerEpoch(EPOCH_MAX)
 
     def owner_of(self, producer_id: ProducerId) -> str | None:
         """The transactional id of a transactional producer; None if the producer id is not one's."""
@@ -317,7 +324,7 @@ class Coordinator:
         while True:
             slot = self._turns.slot_of(transactional_id)
             if self._turns.is_refusing(slot):
-                return answer_unwritten(slot.producer, event)
+                return answer_unwritten(slot.producer, event, in_doubt=slot.in_doubt)
             if not slot.busy:
                 if is_lane(transactional_id):
                     return await self._request_of_lane(slot, event)

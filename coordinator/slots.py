@@ -15,6 +15,7 @@ class Slot:
         "appended",
         "began_ms",
         "busy",
+        "in_doubt",
         "journal",
         "opened_s",
         "prepared_s",
@@ -30,6 +31,8 @@ class Slot:
         """Behind the id's last record."""
         self.busy = False
         """A request has its turn."""
+        self.in_doubt = False
+        """A commit has failed while it was written: what is known of it is not on disk."""
         self.opened_s: float | None = None
         """When the last transaction of this run began."""
         self.began_ms: int | None = None

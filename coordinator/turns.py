@@ -91,7 +91,7 @@ class Turns:
         self.now_ms = now_ms
         self.slots: dict[str, Slot] = {}
         self.owners: dict[ProducerId, str] = {}
-        """Whose each transactional producer id is."""
+        """Whose each transactional producer id is, also that of a transaction that was kept."""
         self.ids = ProducerIdBlocks(producer_ids)
         self.failures: list[Exception | None] = [None] * len(journals)
         """Of each journal: why its groups are refused."""
@@ -174,13 +174,14 @@ class Turns:
                 _log.warning("refused for want of file descriptors", failure=str(failure))
             else:
                 self.fail(slot.journal, failure)
-            return answer_unwritten(slot.producer, event)
+            return answer_unwritten(slot.producer, event, in_doubt=slot.in_doubt)
         try:
             return await self.carry_out(slot, event)
         except (StorageFailure, OSError) as failure:
             self.fail(slot.journal, failure)
             # The first record that a commit writes is PREPARE_COMMIT, or the grant of one that was carried out.
             is_commit = isinstance(event, ev.End) and event.commit
+            slot.in_doubt = slot.in_doubt or is_commit
             return Refusal.STORAGE_EFFECT_UNKNOWN if is_commit else Refusal.STORAGE
         except Exception as fault:
             self.note_fault(slot.journal, fault)
@@ -251,10 +252,10 @@ class Turns:
             self.tally.begun += 1
         elif producer.transaction is None and before.transaction is not None:
             del self.open[producer.transactional_id]
-        if producer.producer_id != before.producer_id:
-            self.owners.pop(before.producer_id, None)
-            if producer.producer_id != NO_PRODUCER_ID:
-                self.owners[producer.producer_id] = producer.transactional_id
+        if (ids := _producer_ids(producer)) != (known := _producer_ids(before)):
+            for producer_id in known - ids:
+                self.owners.pop(producer_id, None)
+            self.owners.update(dict.fromkeys(ids, producer.transactional_id))
 
     async def append(self, slot: Recorded, record: GroupRecord) -> None:
         """Append for this id, or sink, as soon as there is room. Raises StorageFailure."""
@@ -526,6 +527,10 @@ class Turns:
             wake(slot)
         for call in self.on_refusing:
             call()
+
+
+def _producer_ids(producer: Producer) -> set[ProducerId]:
+    return {producer.producer_id, producer.txid.producer_id} - {NO_PRODUCER_ID}
 
 
 async def _shielded(waiting: Awaitable[T]) -> T:

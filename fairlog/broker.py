@@ -98,7 +98,6 @@ class AbortRefusal(Enum):
     NO_MARKERS = "the topic is of journal mode: nobody waits for its open transactions, and there are no markers"
     INVALID_PRODUCER_EPOCH = "the partition knows a later epoch of the producer, or has a transaction of another open"
     COORDINATOR_FENCED = "a coordinator of a later epoch has written a marker for this producer"
-    BEING_DECIDED = "the transaction is being committed"
 
 
 @dataclass(frozen=True, slots=True)

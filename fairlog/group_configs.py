@@ -85,12 +85,14 @@ def _check_name(name: str) -> None:
         raise BadChange(f"unknown group config {name}")
 
 
-def why_refused(configs: Mapping[str, str], settings: GroupSettings) -> str | None:
-    """What is wrong with all configs that a group would have of its own, as a sentence; None if nothing is.
+def why_refused(configs: Mapping[str, str], own: Mapping[str, str], settings: GroupSettings) -> str | None:
+    """What is wrong with all configs that a group would have, after those that it has, as a sentence; None: nothing.
 
-    Their names are in the table.
+    Their names are in the table. What it has already may be out of the bounds of today.
     """
     for name, text in configs.items():
+        if own.get(name) == text:
+            continue
         row = GROUP_CONFIGS[name]
         least, most = bounds(row, settings)
         if _WHOLE.fullmatch(text) is None or not least <= int(text) <= most:
@@ -98,15 +100,22 @@ def why_refused(configs: Mapping[str, str], settings: GroupSettings) -> str | No
                 f"{name}={text} is not a value of this config: a whole number from {least} to {most} is needed, by the "
                 f"node's {row.least} and {row.most}"
             )
-    session_ms = value_of(SESSION_TIMEOUT_MS, configs, settings)
-    interval_ms = value_of(HEARTBEAT_INTERVAL_MS, configs, settings)
+    session_ms = _within_bounds(SESSION_TIMEOUT_MS, configs, settings)
+    interval_ms = _within_bounds(HEARTBEAT_INTERVAL_MS, configs, settings)
     if configs and session_ms <= interval_ms:
         return f"{SESSION_TIMEOUT_MS} ({session_ms}) is not above {HEARTBEAT_INTERVAL_MS} ({interval_ms})"
     return None
 
 
 def value_of(name: str, configs: Mapping[str, str], settings: GroupSettings) -> int:
-    """What holds for a group that has `configs` of its own."""
+    """What holds for a group that has `configs` of its own. The interval is below the session time-out in any case."""
+    value = _within_bounds(name, configs, settings)
+    if name == HEARTBEAT_INTERVAL_MS:
+        return min(value, _within_bounds(SESSION_TIMEOUT_MS, configs, settings) - 1)
+    return value
+
+
+def _within_bounds(name: str, configs: Mapping[str, str], settings: GroupSettings) -> int:
     row, own = GROUP_CONFIGS[name], configs.get(name)
     if own is None:
         return _setting(settings, row.setting)

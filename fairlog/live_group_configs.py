@@ -69,7 +69,7 @@ class LiveGroupConfigs:
         async with self._changing:
             own = self._cluster.group_configs(group_id)
             new = change(own)
-            problem = why_refused(new, self._settings)
+            problem = why_refused(new, own, self._settings)
             if problem is not None:
                 raise BadChange(problem)
             if not own and len(self._cluster.configured_groups()) >= GROUPS_MAX:

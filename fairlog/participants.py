@@ -357,8 +357,6 @@ class LocalParticipants:
             return AbortRefusal.INVALID_PRODUCER_EPOCH
         if window is not None and coordinator_epoch < window.coordinator_epoch:
             return AbortRefusal.COORDINATOR_FENCED
-        if state.open_transactions[txid].sealed:
-            return AbortRefusal.BEING_DECIDED
         return txid
 
 

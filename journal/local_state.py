@@ -243,16 +243,16 @@ class LocalState:
     def resume(self, txid: TxId) -> LeaderEpoch | str:
         """After a restart: the transaction had begun here, and is still open. Answers as `begin`, or in words why not.
 
-        Its Fence is in the journal, or in the data log, and nothing that came after it is: the producer's window is of
-        this epoch, and does not know how the transaction ended.
+        Its Fence is in the journal, or in the data log: the producer's window is of this epoch, and does not know how
+        the transaction ended. Or it is of a later one, which has written beside a transaction that was kept (KIP-939).
         """
         window = self.windows.get(txid.producer_id)
-        if window is None or window.epoch != txid.epoch:
+        if window is None or window.epoch < txid.epoch:
             known = "no epoch of it" if window is None else f"epoch {window.epoch}"
             return f"{self.log} knows {known}"
         if window.find_applied(txid) is not None:
             return f"{self.log} has applied it already"
-        return self.begin(txid)
+        return self.open_transactions.setdefault(txid, OpenTransaction(self.leader_epoch)).leader_epoch
 
     def seal(self, txid: TxId) -> Held | None:
         """Close the transaction for further batches and say what the log holds of it; None if it is not open.

@@ -110,7 +110,8 @@ def fence(connection: Connection, transactional_id: str) -> tuple[int, bool]:
     Answers the new producer epoch, and whether a transaction was open right before.
 
     It is what a new instance with this id would do first (Kafka's `Admin.fenceProducers`, KIP-664). An id that
-    the broker does not know is refused, because asking for it would make it. The id keeps its time-out.
+    the broker does not know is refused, because asking for it would make it. The id keeps its time-out;
+    one that has none gets the longest.
     """
     before = describe_transaction(connection, transactional_id)
     request = InitProducerIdRequest(

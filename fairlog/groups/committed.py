@@ -112,6 +112,8 @@ class Transactions(Protocol):
 
     def describe(self, transactional_id: str) -> Description | None: ...
 
+    def producer_id_of(self, transactional_id: str) -> ProducerId | None: ...
+
     def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None: ...
 
 
@@ -255,9 +257,9 @@ class CommittedOffsets:
     def _may_speak(self, producer: TransactionalProducer) -> Refusal | None:
         """Whether the producer is its transactional id's current one, as far as the coordinator knows."""
         known = self._transactions.describe(producer.transactional_id)
-        if known is None or known.producer_id != producer.producer_id:
+        if known is None or self._transactions.producer_id_of(producer.transactional_id) != producer.producer_id:
             return Refusal.UNKNOWN_PRODUCER_ID_MAPPING
-        if known.epoch != producer.epoch:
+        if self._transactions.epoch_of(producer.producer_id) != producer.epoch:
             return Refusal.FENCED
         if known.state == IdState.MUST_ABORT.name:
             return Refusal.MUST_ABORT

@@ -151,7 +151,6 @@ ABORT_REFUSALS: dict[AbortRefusal, ErrorCode] = {
     AbortRefusal.NO_MARKERS: ErrorCode.INVALID_TXN_STATE,
     AbortRefusal.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     AbortRefusal.COORDINATOR_FENCED: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-    AbortRefusal.BEING_DECIDED: ErrorCode.CONCURRENT_TRANSACTIONS,
 }
 """What an abort marker that a partition does not take is answered with; all are without effect."""
 

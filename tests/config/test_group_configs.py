@@ -99,3 +99,22 @@ def test_compatibility_page_has_the_configs_of_groups() -> None:
     assert table.splitlines() == [
         f"| `{row.name}` | `{row.setting}` | `{row.least}` | `{row.most}` |" for row in GROUP_CONFIGS.values()
     ]
+
+
+async def test_value_that_new_bounds_have_left_does_not_hinder_a_change_of_another() -> None:
+    """The node was started with narrower bounds: what the group has is judged when it is set, and not again."""
+    narrow = GroupSettings(consumer_max_session_timeout_ms=50_000, consumer_max_heartbeat_interval_ms=10_000)
+    groups = live(narrow, g={INTERVAL: "15000", SESSION: "60000"})
+    await groups.alter("g", lambda own: {INTERVAL: own[INTERVAL], SESSION: "46000"}, validate_only=False)
+    assert (groups.consumer_settings("g").session_timeout_ms, groups.consumer_settings("g").heartbeat_interval_ms) == (
+        46_000,
+        10_000,
+    )
+    with pytest.raises(BadChange, match="15001"):
+        await groups.alter("g", lambda own: {**own, INTERVAL: "15001"}, validate_only=False)
+
+
+def test_interval_is_below_the_session_whatever_the_node_was_started_with() -> None:
+    """Else each member would be removed between two of its heartbeats."""
+    short = GroupSettings(consumer_min_session_timeout_ms=10_000, consumer_session_timeout_ms=12_000)
+    assert live(short, g={INTERVAL: "15000"}).consumer_settings("g").heartbeat_interval_ms == 11_999

@@ -300,3 +300,36 @@ async def test_snapshot_after_a_withdrawn_commit_is_read_again(running, logs, nu
     records = list(snapshot_records([world.coordinator._turns.slots["t"].producer]))
     assert replay(records).producers["t"].state is IdState.MUST_ABORT
     assert not any(isinstance(record, AbortedRecord) for record in records)
+
+
+async def test_grant_that_could_not_be_written_is_not_answered_later(running, logs, nursery, autojump_clock):
+    """Its flush has failed: the epoch may be granted once more after the restart."""
+    first = await running.init()
+    await write(running, first, logs[0])
+    await end(running, first)
+    await settle()
+    at = kinds(running.journal).index(PrepareCommitRecord) + 1
+    del running.journal.records[at:]
+    world = await restart(running, nursery)
+    await settle()
+    world.journal.flush_fails = True
+    for _ in range(2):
+        assert await end(world, first) is Refusal.STORAGE_EFFECT_UNKNOWN
+
+
+async def test_withdrawn_commit_stays_aborted_over_a_kill(running, logs, nursery, autojump_clock):
+    """PREPARE_COMMIT survived the power loss, its grant and the data did not; then the process is killed."""
+    first = await running.init()
+    await write(running, first, logs[0])
+    running.participants.prepare_s = 1_000.0
+    nursery.start_soon(end, running, first)
+    await settle()
+    running.journal.durable = len(running.journal.records) - 1
+    world = running.restarted(power_lost=True)
+    world.participants.prepare_s = 0.0
+    world.participants.refusing = {logs[0]: "lost"}
+    await world.coordinator.recover(tail_kept=False)
+    await nursery.start(world.run)
+    killed = await restart(world, nursery)
+    assert await end(killed, first) is Refusal.MUST_ABORT
+    assert await end(killed, first, commit=False) == after(first)

@@ -257,3 +257,56 @@ async def test_lane_takes_no_part_in_two_phase_commit(running, autojump_clock):
             joined.transactional_id, 60_000, NO_PRODUCER_ID, NO_PRODUCER_EPOCH, 4, **words
         )
         assert answer is Refusal.LANE
+
+
+async def commit_is_cut_off(running, logs, nursery) -> Granted:
+    """PREPARE_COMMIT of what was kept, and the grant, are the last records; nobody is answered."""
+    await prepared(running, logs)
+    kept = await init(running, connection=2, keeps=True)
+    running.participants.prepare_s = 1_000.0
+    nursery.start_soon(end, running, kept.granted)
+    await settle()
+    return kept.granted
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_snapshot_keeps_a_commit_whose_grant_was_lost(running, logs, nursery, commit, autojump_clock):
+    """The process died between the two records; later the journal was cut. An abort is not answered as done."""
+    holder = await commit_is_cut_off(running, logs, nursery)
+    killed = running.restarted()
+    killed.journal.records.pop()
+    killed.participants.prepare_s = 0.0
+    await killed.coordinator.recover(tail_kept=True)
+    await nursery.start(killed.run)
+    await settle()
+    assert killed.participants.placings == [txid(0)]
+    producer = killed.coordinator._turns.slots["t"].producer
+    await killed.journal.snapshot(lambda: snapshot_records([producer]))
+    again = await restart(killed, nursery)
+    assert await end(again, holder, commit=commit) == (at(2) if commit else Refusal.WRONG_STATE)
+
+
+@pytest.mark.parametrize("lost", [0, 1], ids=["nothing", "the grant"])
+async def test_withdrawn_commit_of_what_was_kept_stays_aborted_over_a_kill(
+    running, logs, nursery, lost, autojump_clock
+):
+    """The power loss took the data: the next start has to know that the commit was withdrawn."""
+    holder = await commit_is_cut_off(running, logs, nursery)
+    running.journal.durable = len(running.journal.records) - lost
+    world = running.restarted(power_lost=True)
+    world.participants.prepare_s = 0.0
+    world.participants.refusing = {logs[0]: "lost"}
+    await world.coordinator.recover(tail_kept=False)
+    await nursery.start(world.run)
+    killed = await restart(world, nursery)
+    assert await end(killed, holder) is Refusal.MUST_ABORT
+    assert await end(killed, holder, commit=False) == at(2)
+
+
+async def test_init_that_names_itself_and_keeps_may_be_said_again(running, logs, autojump_clock):
+    """Its answer was lost: on the same connection or another, it gets the same grant."""
+    first = await prepared(running, logs)
+    kept = await init(running, connection=2, keeps=True, known=first)
+    assert kept == GrantedToEnd(at(1), first)
+    for connection in (2, 3):
+        assert await init(running, connection=connection, keeps=True, known=first) == kept

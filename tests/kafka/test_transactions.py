@@ -136,13 +136,14 @@ async def test_producer_id_on_contradictory_terms_is_refused(ask, memory, asked)
 
 async def test_producer_id_is_granted_to_end_what_is_kept(ask, memory, description):
     """Version 6 (KIP-939) names the epoch under which the open transaction was written; -1 if there is none."""
-    asked = init() | {"enable2_pc": True, "keep_prepared_txn": True}
-    answer = await ask(INIT, 6, **asked)
+    asked = ("init", "tx", 60_000, -1, -1, 11)
+    answer = await ask(INIT, 6, **init(), enable2_pc=True, keep_prepared_txn=False)
     assert (answer.producer_id, answer.producer_epoch) == (41, 0)
     assert (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) == (-1, -1)
-    assert memory.coordinator.calls == [("init", "tx", 60_000, -1, -1, 11, "two phases")]
+    assert memory.coordinator.calls == [(*asked, "two phases")]
     memory.coordinator.descriptions["tx"] = description()
-    answer = await ask(INIT, 6, **asked)
+    answer = await ask(INIT, 6, **init(), enable2_pc=False, keep_prepared_txn=True)
+    assert memory.coordinator.calls[1:] == [asked]
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (0, 42, 0)
     assert (answer.ongoing_txn_producer_id, answer.ongoing_txn_producer_epoch) == (41, 2)
 

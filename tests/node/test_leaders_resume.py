@@ -184,3 +184,28 @@ async def test_resumed_transaction_pins_its_records_until_it_ends(
         run.discard(T0, A)
         await run.leaders.drain()
         assert await run.committed(A) == {A: [(plain_at, b"plain")]}
+
+
+@BOTH_MODES
+async def test_sealed_transaction_is_resumed_beside_what_a_later_epoch_has_written(
+    open_run, tmp_path: Path, mode: TransactionMode
+) -> None:
+    """It was kept (KIP-939), and its successor writes outside of transactions, also where the transaction has nothing."""
+    async with open_run() as run:
+        await run.start(A, B, mode=mode)
+        await run.begin(T0, A, B)
+        assert isinstance(await run.write(T0, A, b"kept"), Appended)
+        run.leaders.participants.seal(T0, (A, B))
+        for log in (A, B):
+            outside = await run.plain(log, b"outside", producer_id=T0.producer_id, epoch=T0.epoch + 1, sequence=0)
+            assert isinstance(outside, Appended)
+        crashed = run.crash(tmp_path / "crashed")
+    async with open_run(crashed) as run:
+        await resume(run, A, B, mode=mode)
+        run.leaders.participants.seal(T0, (A, B))
+        expected = await run.prepare(T0, A, B)
+        assert {log: it.records for log, it in expected.items()} == {A: 1, B: 0}
+        run.place(T0, A, B)
+        await run.leaders.drain()
+        found = {log: {value for _, value in rows} for log, rows in (await run.committed(A, B)).items()}
+        assert found == {A: {b"kept", b"outside"}, B: {b"outside"}}

@@ -88,6 +88,10 @@ class Ids:
         state = self.states.get(producer_id, "OPEN")
         return Description(transactional_id, ProducerId(producer_id), epoch, 1000, state, None, None, (), (), ())
 
+    def producer_id_of(self, transactional_id: str) -> ProducerId | None:
+        producer_id = ProducerId(int(transactional_id))
+        return None if producer_id in self.gone else producer_id
+
     def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None:
         return None if producer_id in self.gone else ProducerEpoch(self.epochs.get(producer_id, 0))
 
