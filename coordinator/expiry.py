@@ -27,7 +27,8 @@ def due(
     wall clock may jump. `now_ms`, in milliseconds since 1970, is only written down.
     """
     if producer.state is IdState.OPEN:
-        if producer.timeout_ms == NO_TIMEOUT_MS or open_ms < producer.timeout_ms:
+        timeout_ms = producer.open_timeout_ms
+        if timeout_ms == NO_TIMEOUT_MS or open_ms < timeout_ms:
             return None
         return ev.TimedOut(fences(producer.transactional_id, settings), now_ms)
     may_expire = producer.state in (IdState.EMPTY, IdState.MUST_ABORT) and not producer.decided

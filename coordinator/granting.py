@@ -90,7 +90,7 @@ def _grant(producer: Producer, event: ev.Init, timeout_ms: int, last_epoch: Prod
     )
     ends: Sequence[ev.Effect]
     if event.keeps and producer.transaction is not None:
-        after = replace(after, state=IdState.OPEN, transaction=replace(producer.transaction, kept=producer.txid))
+        after = replace(after, state=IdState.OPEN, transaction=steps.kept(producer))
         seal = ev.Seal(after.txid, tuple(producer.transaction.logs))
         ends = (seal, ev.Append(producer_record(after, event.now_ms)))
     else:

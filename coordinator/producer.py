@@ -49,6 +49,8 @@ class OpenTransaction:
     """The logs that take part in its commit, also those that hold no records of it; set when it is sealed."""
     kept: TxId | None = None
     """Its id, if it is of an epoch before the producer's: that was granted to end it (KIP-939)."""
+    lasts: bool = False
+    """It was kept, and has no time-out, as its epoch had none; whatever holds for the epoch that is to end it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,12 @@ class Producer:
     def is_kept(self) -> bool:
         """Whether what is open was kept by InitProducerId: it takes nothing more, and waits for its end."""
         return self.transaction is not None and self.transaction.kept is not None
+
+    @property
+    def open_timeout_ms(self) -> int:
+        """The time-out of what is open."""
+        lasts = self.transaction is not None and self.transaction.lasts
+        return NO_TIMEOUT_MS if lasts else self.timeout_ms
 
     @property
     def txid(self) -> TxId:

@@ -38,7 +38,7 @@ from coordinator.sinks.groups import Fence, Group, SinkState, joined_places
 from coordinator.sinks.lane_ids import group_of, lane_id
 from coordinator.sinks.messages import NO_BATCH
 from coordinator.states import IdState
-from coordinator.steps import next_grant, remember
+from coordinator.steps import kept, next_grant, remember
 from fairlog_types import ApplyNumber, TxId
 from journal.group_records import (
     AbortedRecord,
@@ -240,7 +240,7 @@ def _records_before_it_was_kept(producer: Producer) -> Iterator[GroupRecord]:
         producer.transactional_id,
         producer_id=txid.producer_id,
         epoch=txid.epoch,
-        timeout_ms=producer.timeout_ms,
+        timeout_ms=producer.open_timeout_ms,
         number=txid.number,
     )
     yield producer_record(before, transaction.started_ms)
@@ -261,7 +261,7 @@ def _fold_producer(found: Replay, record: ProducerRecord) -> None:
     same = (before.producer_id, before.epoch) == (record.producer_id, record.epoch)
     transaction = None
     if record.kept is not None and before.transaction is not None and before.txid == record.kept:
-        transaction = replace(before.transaction, kept=record.kept)
+        transaction = kept(before)
     otherwise = IdState.MUST_ABORT if record.must_abort else IdState.EMPTY
     found.producers[record.transactional_id] = replace(
         before,

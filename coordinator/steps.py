@@ -13,7 +13,7 @@ from coordinator import events as ev
 from coordinator.answers import CommittedTransaction, Granted, Refusal
 from coordinator.id_records import prepare_abort_record
 from coordinator.messages import DiscardTransaction
-from coordinator.producer import NO_CONNECTION, Outcome, Producer
+from coordinator.producer import NO_CONNECTION, NO_TIMEOUT_MS, OpenTransaction, Outcome, Producer
 from coordinator.states import IdState
 from fairlog_types import NO_PRODUCER_EPOCH, EndedEpoch, LogId, ProducerEpoch, ProducerId, TxId
 from journal.group_records import AbortedRecord
@@ -49,6 +49,13 @@ def next_grant(producer: Producer, fresh_id: ProducerId | None) -> Granted | Non
     if producer.state is not IdState.UNKNOWN and producer.epoch < EPOCH_MAX - 1:
         return Granted(producer.producer_id, ProducerEpoch(producer.epoch + 1))
     return None if fresh_id is None else Granted(fresh_id, ProducerEpoch(0))
+
+
+def kept(producer: Producer) -> OpenTransaction:
+    """What is open, as the next epoch is to end it (KIP-939). If it had no time-out, it has none."""
+    assert producer.transaction is not None
+    lasts = producer.open_timeout_ms == NO_TIMEOUT_MS
+    return replace(producer.transaction, kept=producer.txid, lasts=lasts)
 
 
 def in_epoch(

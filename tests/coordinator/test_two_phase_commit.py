@@ -120,17 +120,37 @@ async def test_two_phase_commit_has_to_be_allowed(running, logs, autojump_clock)
 
 
 async def test_two_phase_commit_has_no_time_out(running, logs, autojump_clock):
-    """Hours later it may still be committed; without two phases its time is up, though it was kept."""
+    """Hours later it may still be committed, also by a successor whose own transactions have one."""
     first = await prepared(running, logs)
     await trio.sleep(3 * 3_600)
     kept = await init(running, connection=2, keeps=True)
     assert kept == GrantedToEnd(at(1), first)
-    assert running.coordinator.describe("t").timeout_ms == NO_TIMEOUT_MS
     last = await init(running, connection=3, two_phase=False, keeps=True)
     assert last == GrantedToEnd(at(2), first)
+    await trio.sleep(3_600)
+    assert running.coordinator.describe("t").timeout_ms == NO_TIMEOUT_MS
+    following = await end(running, last.granted)
+    assert await running.add(following, logs[0], connection=None) == {logs[0]: None}
     await trio.sleep(75)
-    assert await end(running, last.granted) is Refusal.FENCED
-    assert running.participants.discarded == [txid(0)]
+    assert await end(running, following) is Refusal.FENCED
+    assert running.participants.discarded == [txid(0, epoch=3)]
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["journal", "snapshot"])
+@pytest.mark.parametrize("two_phase", [True, False])
+async def test_restart_knows_whether_what_was_kept_has_a_time_out(
+    running, logs, nursery, two_phase, cut, autojump_clock
+):
+    """By the epoch in which it was begun: that which keeps it has one here, either way."""
+    first = await init(running, two_phase=two_phase)
+    assert await running.add(first, logs[0], connection=None) == {logs[0]: None}
+    last = await init(running, connection=2, two_phase=False, keeps=True)
+    if cut:
+        producer = running.coordinator._turns.slots["t"].producer
+        await running.journal.snapshot(lambda: snapshot_records([producer]))
+    world = await restart(running, nursery)
+    await trio.sleep(75)
+    assert await end(world, last.granted) == (at(2) if two_phase else Refusal.FENCED)
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["journal", "snapshot"])

@@ -190,7 +190,7 @@ async def test_resumed_transaction_pins_its_records_until_it_ends(
 async def test_sealed_transaction_is_resumed_beside_what_a_later_epoch_has_written(
     open_run, tmp_path: Path, mode: TransactionMode
 ) -> None:
-    """It was kept (KIP-939), and its successor writes outside of transactions, also where the transaction has nothing."""
+    """It was kept (KIP-939), and its successor writes outside of transactions, also where it has nothing."""
     async with open_run() as run:
         await run.start(A, B, mode=mode)
         await run.begin(T0, A, B)
