@@ -20,6 +20,7 @@ from uuid import UUID
 import trio
 
 from coordinator.answers import Description, Refusal
+from coordinator.producer import NO_TIMEOUT_MS
 from coordinator.service import Coordinator
 from coordinator.sinks.messages import SinkDescription
 from coordinator.watching import Ended, Step, UnderWay
@@ -259,7 +260,7 @@ class NodeView:
             began_ms=it.began_ms,
             timeout_ms=it.timeout_ms,
             silent_s=silent_s,
-            hung=is_open and silent_s >= min(HUNG_AFTER_S, it.timeout_ms / 4000),
+            hung=is_open and it.timeout_ms != NO_TIMEOUT_MS and silent_s >= min(HUNG_AFTER_S, it.timeout_ms / 4000),
             records=records if it.records is None else it.records,
             pinned_bytes=pinned_bytes,
             parts=tuple(parts),

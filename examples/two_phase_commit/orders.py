@@ -34,6 +34,8 @@ CREATE TABLE IF NOT EXISTS prepared (
 );
 """
 
+TRY_LOCK = "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))"
+
 LOCK = "SELECT pg_advisory_lock(hashtextextended(%s, 0))"
 
 INSERT_ORDER = "INSERT INTO orders VALUES (%s, %s)"
@@ -57,7 +59,9 @@ class Orders:
         self.transactional_id = transactional_id
         self.database = psycopg.connect(database)
         try:
-            self.database.execute(LOCK, (transactional_id,))
+            if self.database.execute(TRY_LOCK, (transactional_id,)).fetchone() != (True,):
+                sys.stderr.write("waiting for another instance to end\n")
+                self.database.execute(LOCK, (transactional_id,))
             self.database.execute(TABLES)
             self.database.commit()
             self.producer = PreparedProducer(bootstrap, transactional_id)
@@ -136,7 +140,7 @@ def main() -> None:
     parser.add_argument("count", type=int, help="how many")
     parser.add_argument("--bootstrap", default=os.environ.get("FAIRLOG_BOOTSTRAP", "127.0.0.1:9092"))
     parser.add_argument("--database", default="postgresql:///shop", help="as libpq wants it")
-    parser.add_argument("--topic", default="orders", help="must exist; partition 0 is written to")
+    parser.add_argument("--topic", default="orders", help="of which partition 0 is written to")
     chosen = parser.parse_args()
     with Orders(chosen.bootstrap, chosen.database, chosen.topic) as orders:
         sys.stdout.write(orders.recover() + "\n")

@@ -37,6 +37,13 @@ ALL = i16(-1)
 ASK_AGAIN_S = 0.1
 
 
+_HINTS = {
+    ErrorCode.transactional_id_authorization_failed: (
+        ": start the node with FAIRLOG_TRANSACTIONS_TWO_PHASE_COMMIT_ENABLE=true"
+    )
+}
+
+
 class Refused(Exception):
     """The broker's answer has an error code."""
 
@@ -138,7 +145,8 @@ class PreparedProducer:
         while (got := self._exchange(request, answer)).error_code.retriable:
             time.sleep(ASK_AGAIN_S)
         if got.error_code is not ErrorCode.none:
-            raise Refused(f"{type(request).__name__}: {got.error_code.name.upper()}")
+            hint = _HINTS.get(got.error_code, "")
+            raise Refused(f"{type(request).__name__}: {got.error_code.name.upper()}{hint}")
         return got
 
     def _exchange(self, request: Any, answer: type[Any]) -> Any:

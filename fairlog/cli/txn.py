@@ -104,7 +104,7 @@ def _show_prepared(found: Sequence[TransactionState], *, json: bool) -> None:
 def describe(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None:
     """Show an id's producer, and its open transaction if any."""
     from fairlog.cli.coordinators import transaction_coordinator
-    from fairlog.cli.transactions_admin import describe_transaction
+    from fairlog.cli.transactions_admin import NO_TIMEOUT_MS, describe_transaction
 
     with transaction_coordinator(bootstrap, transactional_id) as connection:
         found = describe_transaction(connection, transactional_id)
@@ -127,7 +127,7 @@ def describe(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> 
             "state": found.state,
             "producer id": found.producer_id,
             "producer epoch": found.producer_epoch,
-            "time-out": f"{found.timeout_ms} ms",
+            "time-out": "none" if found.timeout_ms == NO_TIMEOUT_MS else f"{found.timeout_ms} ms",
             "open since": time_text(_started_ms(found)),
             "partitions": _partitions_text(found),
         }
@@ -150,7 +150,8 @@ def _partitions_text(state: TransactionState) -> str | None:
 def abort(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None:
     """Abort an id's open transaction, and fence its producer.
 
-    That producer gets an error and must start anew; what it had committed stays.
+    That producer gets an error and must start anew; what it had committed stays. It is fenced also if nothing is open.
+    One without a time-out waits for another system (`txn list --prepared`): ask that first what it has committed.
     """
     from fairlog.cli.coordinators import transaction_coordinator
     from fairlog.cli.transactions_admin import fence
