@@ -36,8 +36,8 @@ def end_nothing(producer: Producer, event: ev.End) -> Step:
     transaction version 2 an abort of nothing succeeds: partitions are added on the way to them, and the client cannot
     know whether one was. It does not where the epoch's transaction was committed and the grant was lost in a crash.
     """
-    if (repeated := _repeated_end(producer, event)) is not None:
-        return producer, (ev.AnswerWith(repeated),)
+    if (said_again := _said_again(producer, event)) is not None:
+        return said_again
     if (refusal := steps.refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     if event.grants:
@@ -155,8 +155,8 @@ def end_while_deciding_otherwise(producer: Producer, event: ev.End) -> Step:
 
 def commit_after_abort(producer: Producer, event: ev.End) -> Step:
     """If the last that the journal knows is a commit, this may be its repetition, or a lost transaction's."""
-    if (repeated := _repeated_end(producer, event)) is not None:
-        return producer, (ev.AnswerWith(repeated),)
+    if (said_again := _said_again(producer, event)) is not None:
+        return said_again
     if (refusal := steps.refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     answer = Refusal.OUTCOME_LOST if producer.last is Outcome.COMMITTED else Refusal.MUST_ABORT
@@ -165,8 +165,8 @@ def commit_after_abort(producer: Producer, event: ev.End) -> Step:
 
 def abort_after_abort(producer: Producer, event: ev.End) -> Step:
     """The client gives up what the coordinator has aborted, known by its number or lost with its BEGIN."""
-    if (repeated := _repeated_end(producer, event)) is not None:
-        return producer, (ev.AnswerWith(repeated),)
+    if (said_again := _said_again(producer, event)) is not None:
+        return said_again
     if (refusal := steps.refusal(producer, event)) is not None:
         return producer, (ev.AnswerWith(refusal),)
     if event.grants:
@@ -198,6 +198,20 @@ def _repeated_end(producer: Producer, event: ev.End) -> Granted | Refusal | None
     # A commit that a crash has undone is aborted; it could not be answered before.
     undone = event.commit and producer.state is IdState.MUST_ABORT
     return Refusal.MUST_ABORT if undone else Refusal.WRONG_STATE
+
+
+def _said_again(producer: Producer, event: ev.End) -> Step | None:
+    """The step if the end is said again, see `_repeated_end`."""
+    repeated = _repeated_end(producer, event)
+    if repeated is None:
+        return None
+    if not isinstance(repeated, Granted) or repeated.epoch < steps.EPOCH_MAX:
+        return producer, (ev.AnswerWith(repeated),)
+    fresh = steps.next_grant(producer, event.fresh_id)  # what was to be granted is not known any more (recovery.py)
+    if fresh is None:
+        return producer, (ev.AskProducerId(),)
+    after = steps.in_epoch(steps.touched(producer, event), fresh, ended=producer.ended)
+    return after, (ev.Append(producer_record(after, event.now_ms)), ev.Flush(), ev.AnswerWith(fresh))
 
 
 def _granting(producer: Producer, granted: Granted, *, committed: bool) -> Producer:
@@ -249,7 +263,7 @@ def answer_unwritten(producer: Producer, event: ev.Event, *, in_doubt: bool) -> 
     if in_doubt:
         return Refusal.STORAGE_EFFECT_UNKNOWN
     if producer.state is IdState.EMPTY and isinstance(repeated := _repeated_end(producer, event), Granted):
-        return repeated
+        return repeated if repeated.epoch < steps.EPOCH_MAX else Refusal.STORAGE_EFFECT_UNKNOWN
     if steps.refusal(producer, event) is None:
         if producer.state is IdState.OPEN:
             return Refusal.STORAGE

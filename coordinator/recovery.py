@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from coordinator.answers import CommittedTransaction
+from coordinator.answers import CommittedTransaction, Granted
 from coordinator.ending import not_committed, once_committed
 from coordinator.id_records import prepare_commit_record, producer_record
 from coordinator.machine import copied_in_group
@@ -38,8 +38,8 @@ from coordinator.sinks.groups import Fence, Group, SinkState, joined_places
 from coordinator.sinks.lane_ids import group_of, lane_id
 from coordinator.sinks.messages import NO_BATCH
 from coordinator.states import IdState
-from coordinator.steps import kept, next_grant, remember
-from fairlog_types import ApplyNumber, TxId
+from coordinator.steps import EPOCH_MAX, kept, next_grant, remember
+from fairlog_types import ApplyNumber, ProducerEpoch, TxId
 from journal.group_records import (
     AbortedRecord,
     BeginRecord,
@@ -350,7 +350,7 @@ def _fold_prepare_abort(found: Replay, record: PrepareAbortRecord) -> None:
     if ended != producer.ended:  # a commit, and its grant, that could not be answered
         after = replace(after, state=IdState.MUST_ABORT)
     if _is_kept(producer, record.txid):  # until the record says who aborts
-        after = _kept_ended(after, IdState.MUST_ABORT, Outcome.ABORTED)
+        after = _kept_aborted(after)
     after = _ended_by_abort(after, record.txid)
     if any(it.txid == record.txid for it in producer.decided):  # it is the id's last, and was not committed after all
         after = replace(after, last=Outcome.ABORTED if _is_current(after, record.txid) else None)
@@ -358,20 +358,20 @@ def _fold_prepare_abort(found: Replay, record: PrepareAbortRecord) -> None:
 
 
 def _with_the_grant_of_its_commit(producer: Producer) -> Producer:
-    """After PREPARE_COMMIT of what was kept. The record of the grant is behind it, and may be lost: it says the same,
-    unless the epochs have run out.
+    """After PREPARE_COMMIT of what was kept. The record of the grant is behind it, and may be lost: it says the same.
+
+    If the epochs have run out, nobody is granted the last one, and whoever says the end again gets a fresh producer id.
     """
-    granted = next_grant(producer, None)
-    if granted is None:
-        return _kept_ended(producer, IdState.EMPTY, Outcome.COMMITTED)
+    granted = next_grant(producer, None) or Granted(producer.producer_id, ProducerEpoch(EPOCH_MAX))
     after = once_committed(replace(producer, next_grant=granted))
     assert after is not None
     return after
 
 
-def _kept_ended(producer: Producer, state: IdState, last: Outcome) -> Producer:
-    """After the end of what was kept; the epoch's own transactions have not begun."""
-    return replace(producer, state=state, number=producer.number + 1, last=last, transaction=None, moved_on=False)
+def _kept_aborted(producer: Producer) -> Producer:
+    """After PREPARE_ABORT of what was kept; the epoch's own transactions have not begun."""
+    number = producer.number + 1
+    return replace(producer, state=IdState.MUST_ABORT, number=number, last=Outcome.ABORTED, transaction=None)
 
 
 def _fold_aborted(found: Replay, record: AbortedRecord) -> None:

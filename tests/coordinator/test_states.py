@@ -53,6 +53,12 @@ def producers(state: IdState) -> list[Producer]:
             ended=EndedEpoch(PID, ProducerEpoch(EPOCH - 1), True),
             next_grant=Granted(PID, ProducerEpoch(EPOCH + 1)) if state is IdState.PREPARING else None,
         ),
+        dataclasses.replace(
+            plain,
+            decided=(decided[0],),
+            epoch=ProducerEpoch(EPOCH_MAX),
+            ended=EndedEpoch(PID, ProducerEpoch(EPOCH_MAX - 1), True),
+        ),
     ]
 
 
@@ -76,7 +82,9 @@ def events(kind: EventKind, producer: Producer) -> list[ev.Event]:
         case EventKind.END_COMMIT | EventKind.END_ABORT:
             commit = kind is EventKind.END_COMMIT
             sent = [ev.End(*sender[:2], commit, sender[2], 0) for sender in senders]
-            return [*sent, ev.End(pid, epoch, commit, None, 0), ev.End(pid, ProducerEpoch(epoch - 1), commit, None, 0)]
+            said_again = ev.End(pid, ProducerEpoch(epoch - 1), commit, None, 0)
+            fresh = dataclasses.replace(said_again, fresh_id=ProducerId(8))
+            return [*sent, ev.End(pid, epoch, commit, None, 0), said_again, fresh]
         case EventKind.SEALED:
             return [ev.Sealed({LOG: Expected(LeaderEpoch(1), 2)}, 0), ev.Sealed({}, 0)]
         case EventKind.PREPARED:
