@@ -252,8 +252,9 @@ class Turns:
             self.tally.begun += 1
         elif producer.transaction is None and before.transaction is not None:
             del self.open[producer.transactional_id]
-        if (ids := _producer_ids(producer)) != (known := _producer_ids(before)):
-            for producer_id in known - ids:
+        if producer.producer_id != before.producer_id or producer.is_kept != before.is_kept:
+            ids = _producer_ids(producer)
+            for producer_id in _producer_ids(before) - ids:
                 self.owners.pop(producer_id, None)
             self.owners.update(dict.fromkeys(ids, producer.transactional_id))
 

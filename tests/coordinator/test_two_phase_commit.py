@@ -250,8 +250,20 @@ async def test_last_epoch_is_followed_by_a_fresh_producer_id(running, logs, nurs
     assert fresh.kept == first
     assert fresh.granted.producer_id != SAME_PRODUCER
     assert fresh.granted.epoch == 0
+    assert running.coordinator.owner_of(SAME_PRODUCER) == "t"
+    assert running.coordinator.epoch_of(SAME_PRODUCER) == EPOCH_MAX, "whoever still uses it is fenced"
     granted = await end(running, fresh.granted)
     assert granted == Granted(fresh.granted.producer_id, ProducerEpoch(1))
+    assert running.coordinator.owner_of(SAME_PRODUCER) is None
+
+
+async def test_administrators_marker_ends_what_was_kept(running, logs, autojump_clock):
+    """In marker mode it holds back readers of committed records: it has to be possible to end it."""
+    await prepared(running, logs)
+    kept = await init(running, connection=2, keeps=True)
+    assert await running.coordinator.abort_by_marker(txid(0)) is None
+    assert running.participants.discarded == [txid(0)]
+    assert await end(running, kept.granted) is Refusal.MUST_ABORT
 
 
 async def test_records_repeated_give_the_same_state(running, logs, autojump_clock):
