@@ -57,7 +57,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class GrantedToEnd:
-    """A grant that has kept the open transaction: with it nothing can be done but end that one (KIP-939)."""
+    """A grant that has kept the open transaction: no other one can be begun with it before that has ended (KIP-939)."""
 
     granted: Granted
     kept: Granted

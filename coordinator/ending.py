@@ -100,15 +100,7 @@ def prepared(producer: Producer, event: ev.Prepared) -> Step:
     after = replace(producer, decided=(*producer.decided, decided))
     if (granted := once_committed(after)) is not None:
         return granted, (ev.Apply(decided.apply()), ev.AnswerWith(producer.next_grant))
-    after = replace(
-        after,
-        state=IdState.EMPTY,
-        number=producer.number + 1,
-        last=Outcome.COMMITTED,
-        moved_on=False,
-        transaction=None,
-    )
-    return after, (ev.Apply(decided.apply()), ev.AnswerWith(None))
+    return steps.committed(after), (ev.Apply(decided.apply()), ev.AnswerWith(None))
 
 
 def refused(producer: Producer, event: ev.Refused) -> Step:

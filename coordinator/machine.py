@@ -144,15 +144,7 @@ def _copied(producer: Producer, event: ev.Copied) -> Step:
 
 def _grouped(producer: Producer, _event: ev.Grouped) -> Step:
     """The group's records in the journal, and its placing, stand for those of each of its transactions."""
-    after = replace(
-        producer,
-        state=IdState.EMPTY,
-        number=producer.number + 1,
-        last=Outcome.COMMITTED,
-        moved_on=False,
-        transaction=None,
-    )
-    return after, ()
+    return steps.committed(producer), ()
 
 
 def copied_in_group(producer: Producer, txid: TxId, placements: tuple[Placement, ...]) -> Producer:

@@ -88,6 +88,18 @@ def named_what_ended(producer: Producer, event: ev.Init | ev.End) -> bool:
     return ended is not None and (event.producer_id, event.epoch) == (ended.producer_id, ended.epoch)
 
 
+def committed(producer: Producer) -> Producer:
+    """After the commit of what was open; the epoch goes on."""
+    return replace(
+        producer,
+        state=IdState.EMPTY,
+        number=producer.number + 1,
+        last=Outcome.COMMITTED,
+        moved_on=False,
+        transaction=None,
+    )
+
+
 def aborted(producer: Producer) -> Producer:
     """After the coordinator, not the client, aborted what was open."""
     return replace(
