@@ -34,7 +34,8 @@ from coordinator.sinks.messages import (
 from datalog.batch import BatchHeader
 from datalog.interface import DataLogs
 from fairlog.cluster.interface import ClusterStore, Topic
-from fairlog.config import Address, Settings
+from fairlog.config import Settings
+from fairlog.config_values import Address
 from fairlog.groups.consumer.values import Beat, Beaten, GroupSnapshot, Refused
 from fairlog.groups.interface import GroupDescription, GroupOverview, GroupRefusal, Membership
 from fairlog.groups.messages import Joined, Joining, JoinRefused, Leaving, Synced, Syncing

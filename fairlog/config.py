@@ -23,15 +23,26 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, cast
 
-ENVIRONMENT_PREFIX = "FAIRLOG_"
+from fairlog.config_values import (
+    Address,
+    Secret,
+    Untyped,
+    one_of,
+    read_address,
+    read_address_or_off,
+    read_directory,
+    read_names,
+    read_secret,
+    read_switch,
+    whole,
+)
 
-SECRET_CHARACTERS_MIN = 16
-"""So many random ones cannot be tried out."""
+ENVIRONMENT_PREFIX = "FAIRLOG_"
 
 _FLAGS = {"admin.listen": "--admin"}
 """Flags that are not called like their key."""
@@ -44,46 +55,13 @@ _SERVICE_LINK = re.compile(r"FAIRLOG_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|
 T = TypeVar("T")
 
 TransactionModeName = Literal["journal", "markers"]
-TransactionalOffsetsName = Literal["none", "lowest"]
 """How transactions reach a topic."""
+TransactionalOffsetsName = Literal["none", "lowest"]
+"""Which offsets are answered inside of transactions."""
 
 
 class ConfigError(Exception):
     """A setting is wrong. The message is one sentence that names the key and where it was set."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a node listens or is reached. `host` is a name or an IP address (v6 without brackets)."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Read HOST:PORT, with an IPv6 address in brackets. Raises ValueError that says what is wrong."""
-        if "," in text:
-            raise ValueError("one HOST:PORT is needed, not several")
-        host, separator, port = text.rpartition(":")
-        if not separator or not host:
-            raise ValueError("an address is HOST:PORT")
-        if host.startswith("[") and host.endswith("]"):
-            host = host[1:-1]
-        elif ":" in host:
-            raise ValueError("an IPv6 address stands in brackets, as in [::1]:9092")
-        if not port.isascii() or not port.isdigit() or int(port) > 65535:
-            raise ValueError("the port is a number from 0 to 65535")
-        return cls(host, int(port))
-
-
-@dataclass(frozen=True, slots=True)
-class Secret:
-    """A text that no log line and no message shows."""
-
-    text: str = dataclasses.field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,85 +72,6 @@ class Ready:
     """What clients are told to connect to."""
     admin: Address | None
     """Where the admin listener is; None if there is none."""
-
-
-# --- readers: an outside value (TOML: typed; environment and flags: text) to ours, or ValueError ---
-
-
-class _Untyped(str):
-    """A value from where there is text only. In TOML a number in quotes is a text, and no number."""
-
-    __slots__ = ()
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("a text that is not empty is needed")
-    return value
-
-
-def _directory(value: object) -> Path:
-    return Path(value if isinstance(value, Path) else _text(value))
-
-
-def _address(value: object) -> Address:
-    return value if isinstance(value, Address) else Address.parse(_text(value))
-
-
-def _address_or_off(value: object) -> Address | None:
-    return None if isinstance(value, str) and value.lower() == "off" else _address(value)
-
-
-def _secret(value: object) -> Secret:
-    text = _text(value)
-    if len(text) < SECRET_CHARACTERS_MIN or not text.isascii() or not text.isprintable() or " " in text:
-        raise ValueError(f"at least {SECRET_CHARACTERS_MIN} characters of ASCII without spaces are needed")
-    return Secret(text)
-
-
-def _names(value: object) -> tuple[str, ...]:
-    items = value.split(",") if isinstance(value, str) else value
-    if not isinstance(items, list | tuple):
-        raise ValueError("names are needed, with commas between them")  # noqa: TRY004 (what readers raise)
-    names = tuple(_text(item).strip() for item in cast("Sequence[object]", items))
-    if not all(re.fullmatch(r"[A-Za-z0-9._-]+", name) for name in names):
-        raise ValueError("names of hosts are needed, without ports")
-    return names
-
-
-def _switch(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, _Untyped) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    raise ValueError(f"true or false is needed{_unquoted(value)}")
-
-
-def _whole(least: int, most: int | None = None) -> Callable[[object], int]:
-    bounds = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
-
-    def read(value: object) -> int:
-        if isinstance(value, _Untyped) and re.fullmatch(r"-?[0-9]+", value):
-            value = int(value)
-        # TOML's true is an int to Python, but not a number to its writer.
-        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= (most or value):
-            return value
-        raise ValueError(f"{bounds} is needed{_unquoted(value)}")
-
-    return read
-
-
-def _unquoted(value: object) -> str:
-    return ", without quotes" if isinstance(value, str) and not isinstance(value, _Untyped) else ""
-
-
-def _one_of(*words: str) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        if not isinstance(value, str) or value.lower() not in words:
-            raise ValueError(f"one of {', '.join(words)} is needed")
-        return value.lower()
-
-    return read
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,42 +100,44 @@ class TopicSettings:
     """How topics are made, and what they keep unless they say so themselves."""
 
     auto_create: bool = key(
-        True, _switch, "Make a topic when a client asks for its metadata, if that client allows it, or produces to it."
+        True,
+        read_switch,
+        "Make a topic when a client asks for its metadata, if that client allows it, or produces to it.",
     )
     partitions_default: int = key(
         1,
-        _whole(1, 100_000),
+        whole(1, 100_000),
         "Partitions of a topic that is made without saying how many (auto-created, or asked for -1).",
     )
     replication_factor_policy: Literal["clamp", "refuse"] = key(
         "clamp",
-        _one_of("clamp", "refuse"),
+        one_of("clamp", "refuse"),
         "What to do when a client asks for more replicas than there are nodes. clamp: make the topic with what there "
         "is, and a log line. refuse: INVALID_REPLICATION_FACTOR.",
     )
     transactions: TransactionModeName = key(
         "journal",
-        _one_of("journal", "markers"),
+        one_of("journal", "markers"),
         "How transactions reach a topic that is made without fairlog.transactions of its own. journal: copied into it "
         "when they have committed. markers: at once, and ended by a control record, as in Kafka. Topics that exist "
         "stay as they are.",
     )
     transactional_offsets: TransactionalOffsetsName = key(
         "none",
-        _one_of("none", "lowest"),
+        one_of("none", "lowest"),
         "What delivery reports inside a transaction show as offsets, in topics of journal mode, unless the topic's "
         "fairlog.transactional.offsets says otherwise. none: that there is none yet. lowest: the smallest that the "
         "record can still get, which is exact where one producer writes a partition.",
     )
     retention_ms: int = key(
         604_800_000,
-        _whole(-1),
+        whole(-1),
         "Milliseconds for which records are kept, unless the topic's retention.ms says otherwise; -1: no limit. "
         "Kafka's log.retention.ms.",
     )
     retention_bytes: int = key(
         -1,
-        _whole(-1),
+        whole(-1),
         "Bytes of records that each partition keeps, unless the topic's retention.bytes says otherwise; -1: no limit. "
         "Kafka's log.retention.bytes.",
     )
@@ -248,22 +149,22 @@ class RequestSettings:
 
     request_bytes_max: int = key(
         104_857_600,
-        _whole(1024, 2**31 - 1),
+        whole(1024, 2**31 - 1),
         "Largest request frame in bytes; a connection that announces a larger one is closed. Kafka's "
         "socket.request.max.bytes.",
     )
     message_bytes_max: int = key(
         1_048_588,
-        _whole(1024, 2**31 - 1),
+        whole(1024, 2**31 - 1),
         "Largest record batch in bytes, as sent (compressed), unless the topic's max.message.bytes says otherwise. "
         "Kafka's message.max.bytes.",
     )
     connections_max: int = key(
-        1000, _whole(1), "Connections served at once; one more is accepted and closed, with a log line."
+        1000, whole(1), "Connections served at once; one more is accepted and closed, with a log line."
     )
     fetch_session_cache_slots: int = key(
         1000,
-        _whole(0),
+        whole(0),
         "Fetch sessions that are remembered at once; a consumer without one names all its partitions in each request. "
         "0: none. Kafka's max.incremental.fetch.session.cache.slots.",
     )
@@ -275,20 +176,20 @@ class JournalSettings:
 
     fsync: Literal["commit", "interval", "never"] = key(
         "commit",
-        _one_of("commit", "interval", "never"),
+        one_of("commit", "interval", "never"),
         "commit: what was answered (a commit, a plain produce with acks=all) is on the disk. interval: it is within "
         "journal.fsync_interval_ms. never: when the operating system likes, as Kafka does.",
     )
-    fsync_interval_ms: int = key(100, _whole(1), "Milliseconds between two flushes with journal.fsync = interval.")
+    fsync_interval_ms: int = key(100, whole(1), "Milliseconds between two flushes with journal.fsync = interval.")
     segment_bytes_max: int = key(
         32 * 1024 * 1024,
-        _whole(1024 * 1024, 2**31 - 1),
+        whole(1024 * 1024, 2**31 - 1),
         "Size in bytes at which a local journal (one per partition) goes on in a new segment file. Space is given back "
         "by whole segments.",
     )
     group_journals: int = key(
         16,
-        _whole(1, 1024),
+        whole(1, 1024),
         "Group journals over which transactional ids are hashed. Fixed at the very first start of a data directory: "
         "later values are not looked at.",
     )
@@ -300,7 +201,7 @@ class DataLogSettings:
 
     map_bytes: int = key(
         256 * 1024**3,
-        _whole(16 * 1024**2),
+        whole(16 * 1024**2),
         "Upper bound of all data logs together, in bytes: LMDB's map size. It takes address space, not disk or memory.",
     )
 
@@ -311,18 +212,18 @@ class RetentionSettings:
 
     check_interval_ms: int = key(
         300_000,
-        _whole(1),
+        whole(1),
         "Milliseconds between two looks for records that are too old or too many (cleanup.policy=delete). Kafka's "
         "log.retention.check.interval.ms.",
     )
     clean_interval_ms: int = key(
         15_000,
-        _whole(1),
+        whole(1),
         "Milliseconds between two looks for what to compact (cleanup.policy=compact). Kafka's log.cleaner.backoff.ms.",
     )
     dedupe_buffer_bytes: int = key(
         128 * 1024**2,
-        _whole(32 * 1024**2),
+        whole(32 * 1024**2),
         "Memory for the keys of one compaction, some 200 bytes each; more keys take more passes over the log. Kafka's "
         "log.cleaner.dedupe.buffer.size.",
     )
@@ -332,33 +233,33 @@ class RetentionSettings:
 class TransactionSettings:
     """How long transactions and producers may idle. Defaults are Kafka's, where Kafka has one."""
 
-    check_interval_ms: int = key(10_000, _whole(1), "Milliseconds between two looks for transactions that timed out.")
+    check_interval_ms: int = key(10_000, whole(1), "Milliseconds between two looks for transactions that timed out.")
     fence_on_timeout: bool = key(
         True,
-        _switch,
+        read_switch,
         "Bump the producer's epoch when its transaction times out, so that a producer that wakes up late is told.",
     )
-    min_timeout_ms: int = key(1000, _whole(1), "A client's transaction.timeout.ms below this is raised to it.")
+    min_timeout_ms: int = key(1000, whole(1), "A client's transaction.timeout.ms below this is raised to it.")
     max_timeout_ms: int = key(
         900_000,
-        _whole(1, 2**31 - 2),
+        whole(1, 2**31 - 2),
         "A client's transaction.timeout.ms above this is lowered to it; zero or less is refused as "
         "INVALID_TRANSACTION_TIMEOUT. Kafka, with its transaction.max.timeout.ms, refuses both.",
     )
     two_phase_commit_enable: bool = key(
         False,
-        _switch,
+        read_switch,
         "Take transactions without a time-out, whose end another system decides (KIP-939). One that nobody ends keeps "
         "journal segments for ever. Kafka's transaction.two.phase.commit.enable.",
     )
     transactional_id_expiration_ms: int = key(
         604_800_000,
-        _whole(1),
+        whole(1),
         "A transactional id that was idle for so long is forgotten. Kafka's transactional.id.expiration.ms.",
     )
     producer_id_expiration_ms: int = key(
         86_400_000,
-        _whole(1),
+        whole(1),
         "A partition forgets the sequences of a producer that was idle for so long. Kafka's producer.id.expiration.ms.",
     )
 
@@ -369,18 +270,18 @@ class OffsetSettings:
 
     retention_minutes: int = key(
         10_080,
-        _whole(1),
+        whole(1),
         "A committed offset is forgotten so long after its group's last member has left, or after the commit if that "
         "is later, or if the group consumes the topic no more. Kafka's offsets.retention.minutes.",
     )
     retention_check_interval_ms: int = key(
         600_000,
-        _whole(1),
+        whole(1),
         "Milliseconds between two looks for such offsets. Kafka's offsets.retention.check.interval.ms.",
     )
     metadata_bytes_max: int = key(
         4096,
-        _whole(0, 2**15 - 1),
+        whole(0, 2**15 - 1),
         "Largest metadata string of a committed offset, in bytes of UTF-8. Kafka's offset.metadata.max.bytes.",
     )
 
@@ -391,58 +292,58 @@ class GroupSettings:
 
     initial_rebalance_delay_ms: int = key(
         200,
-        _whole(0, 2**31 - 1),
+        whole(0, 2**31 - 1),
         "Milliseconds that the first member of an empty group waits for company, again for each that comes. Kafka's "
         "group.initial.rebalance.delay.ms, which is 3000 for the sake of large deployments.",
     )
     min_session_timeout_ms: int = key(
         6_000,
-        _whole(1, 2**31 - 1),
+        whole(1, 2**31 - 1),
         "A consumer's session.timeout.ms below this is refused. Kafka's group.min.session.timeout.ms.",
     )
     max_session_timeout_ms: int = key(
         1_800_000,
-        _whole(1, 2**31 - 1),
+        whole(1, 2**31 - 1),
         "A consumer's session.timeout.ms above this is refused. Kafka's group.max.session.timeout.ms.",
     )
     consumer_session_timeout_ms: int = key(
         45_000,
-        _whole(1, 2**31 - 1),
+        whole(1, 2**31 - 1),
         "A member of the new protocol (KIP-848) that is not heard of for so many milliseconds is removed. Kafka's "
         "group.consumer.session.timeout.ms.",
     )
     consumer_heartbeat_interval_ms: int = key(
         5_000,
-        _whole(1, 2**31 - 1),
+        whole(1, 2**31 - 1),
         "Milliseconds between two heartbeats of a member of the new protocol, as it is told to send them. Kafka's "
         "group.consumer.heartbeat.interval.ms.",
     )
     consumer_min_session_timeout_ms: int = key(
         45_000,
-        _whole(1, 2**31 - 1),
+        whole(1, 2**31 - 1),
         "The least that a group of the new protocol can have as its consumer.session.timeout.ms. Kafka's "
         "group.consumer.min.session.timeout.ms.",
     )
     consumer_max_session_timeout_ms: int = key(
         60_000,
-        _whole(1, 2**31 - 1),
+        whole(1, 2**31 - 1),
         "The most that a group of the new protocol can have as its consumer.session.timeout.ms. Kafka's "
         "group.consumer.max.session.timeout.ms.",
     )
     consumer_min_heartbeat_interval_ms: int = key(
         5_000,
-        _whole(1, 2**31 - 1),
+        whole(1, 2**31 - 1),
         "The least that a group of the new protocol can have as its consumer.heartbeat.interval.ms. Kafka's "
         "group.consumer.min.heartbeat.interval.ms.",
     )
     consumer_max_heartbeat_interval_ms: int = key(
         15_000,
-        _whole(1, 2**31 - 1),
+        whole(1, 2**31 - 1),
         "The most that a group of the new protocol can have as its consumer.heartbeat.interval.ms. Kafka's "
         "group.consumer.max.heartbeat.interval.ms.",
     )
     members_max: int = key(
-        1_000, _whole(1), "Members of one group; one more is refused. Kafka's group.max.size, which is unlimited."
+        1_000, whole(1), "Members of one group; one more is refused. Kafka's group.max.size, which is unlimited."
     )
 
 
@@ -452,19 +353,19 @@ class AdminSettings:
 
     listen: Address | None = key(
         Address("127.0.0.1", 9644),
-        _address_or_off,
+        read_address_or_off,
         "HOST:PORT of the admin listener, or off. Whoever reaches it can look at everything but records; changing "
         "something takes the token. Behind 0.0.0.0, put TLS and authentication in front of it.",
     )
     token: Secret | None = key(
         None,
-        _secret,
+        read_secret,
         "What changing calls (aborting a transaction) have to name.",
         default_text="made at the first start: the file `admin-token` in `data_dir`",
     )
     hosts: tuple[str, ...] = key(
         (),
-        _names,
+        read_names,
         "Names, with commas between them, by which the admin listener is reached, beside localhost and IP addresses. "
         "Requests to other names are refused: pages of other sites could come that way.",
         default_text="none",
@@ -477,13 +378,13 @@ class LogSettings:
 
     level: Literal["debug", "info", "warning", "error"] = key(
         "info",
-        _one_of("debug", "info", "warning", "error"),
+        one_of("debug", "info", "warning", "error"),
         "debug: a line per request, and all of the others. info: a line per transaction. warning: what an operator "
         "should look at. error: what failed.",
     )
     format: Literal["auto", "console", "json"] = key(
         "auto",
-        _one_of("auto", "console", "json"),
+        one_of("auto", "console", "json"),
         "console: for people. json: one object per line. auto: console if stderr is a terminal, else json.",
     )
 
@@ -492,27 +393,29 @@ class LogSettings:
 class Settings:
     """All that can be set; `Settings()` is all defaults. Make one with `load`."""
 
-    data_dir: Path = key(Path("fairlog-data"), _directory, "Where everything is kept. One node at a time may use it.")
+    data_dir: Path = key(
+        Path("fairlog-data"), read_directory, "Where everything is kept. One node at a time may use it."
+    )
     listen: Address = key(
         Address("127.0.0.1", 9092),
-        _address,
+        read_address,
         "HOST:PORT to accept clients on. Port 0 lets the system pick one; 0.0.0.0 accepts on every interface.",
     )
     advertised: Address | None = key(
         None,
-        _address,
+        read_address,
         "HOST:PORT that clients are told to connect to. Needed when they cannot use the listen address: behind a port "
         "mapping, or with listen = 0.0.0.0. Port 0 stands for the port that is listened on.",
         default_text="the listen address",
     )
     node_id: int = key(
         1,
-        _whole(0, 2**31 - 1),
+        whole(0, 2**31 - 1),
         "This node's id. Fixed at the very first start of a data directory: another is refused.",
     )
     stop_grace_ms: int = key(
         10_000,
-        _whole(0),
+        whole(0),
         "Milliseconds that a node takes to stop: up to three quarters for requests in flight and the copying of what "
         "is committed, the rest for closing its files. What is not done by then is done at the next start.",
     )
@@ -589,7 +492,7 @@ def load(
 
 def with_texts(settings: Settings, texts: Mapping[str, str], source: str) -> Settings:
     """`settings` with some keys, by full name, read from texts, and checked. Raises ConfigError that names `source`."""
-    values = {name: _read(name, _Untyped(text), source) for name, text in texts.items()}
+    values = {name: _read(name, Untyped(text), source) for name, text in texts.items()}
     changed = _replaced(settings, "", values)
     try:
         _check(changed)
@@ -649,7 +552,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
         name = _VARIABLES.get(variable)
         if name is None:
             _unknown(variable, "the environment", _VARIABLES)
-        values[name] = _read(name, _Untyped(text), f"the environment variable {variable}")
+        values[name] = _read(name, Untyped(text), f"the environment variable {variable}")
     return values
 
 
@@ -660,7 +563,7 @@ def _read(name: str, value: object, source: str) -> object:
     try:
         return row.read(value)
     except ValueError as error:
-        shown = "(a secret)" if row.read is _secret else repr(str(value))
+        shown = "(a secret)" if row.read is read_secret else repr(str(value))
         raise ConfigError(f"{name} = {shown} in {source}: {error}") from error
 
 

@@ -31,7 +31,8 @@ from fairlog import __version__
 from fairlog.backup.taking_over import take_over
 from fairlog.broker import Broker
 from fairlog.cluster.embedded import EmbeddedStore
-from fairlog.config import Address, ConfigError, Ready, Settings, advertised_address
+from fairlog.config import ConfigError, Ready, Settings, advertised_address
+from fairlog.config_values import Address
 from fairlog.groups.committed import CommittedOffsets
 from fairlog.groups.consumer.cluster_topics import ClusterTopics
 from fairlog.groups.consumer.service import ConsumerGroups

@@ -47,7 +47,7 @@ from fairlog.admin_http.view import (
     Transactions,
 )
 from fairlog.cluster.interface import ClusterStore, Topic
-from fairlog.config import Address
+from fairlog.config_values import Address
 from fairlog.edge.statistics import ApiStatistics, EdgeStatistics
 from fairlog.figures import (
     OLDEST_SHOWN,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import structlog
 
-from fairlog.config import SECRET_CHARACTERS_MIN
+from fairlog.config_values import SECRET_CHARACTERS_MIN
 from fairlog_types import StorageFailure
 
 FILE_NAME = "admin-token"

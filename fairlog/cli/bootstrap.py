@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fairlog.config import Address
+from fairlog.config_values import Address
 
 
 def _address(text: str) -> Address:

@@ -28,7 +28,7 @@ from kio.static.primitive import i16, i32
 from kio.static.protocol import RequestPayload, ResponsePayload
 
 from fairlog.cli.errors import ClientError
-from fairlog.config import Address
+from fairlog.config_values import Address
 
 CLIENT_ID = "fairlog-cli"
 TIMEOUT_S = 15.0

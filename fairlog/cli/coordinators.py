@@ -10,7 +10,7 @@ from kio.schema.find_coordinator.v4.response import FindCoordinatorResponse
 from kio.static.primitive import i8
 
 from fairlog.cli.client import Connection, check, connect
-from fairlog.config import Address
+from fairlog.config_values import Address
 
 _GROUP_KEY, _TRANSACTION_KEY = i8(0), i8(1)
 """FindCoordinator's key types."""

@@ -17,7 +17,7 @@ from typing import cast
 import cbor2
 
 from fairlog.cli.errors import ClientError
-from fairlog.config import Address
+from fairlog.config_values import Address
 from fairlog.native.messages import FRAME_BYTES_MAX, PREAMBLE
 
 TIMEOUT_S = 15.0

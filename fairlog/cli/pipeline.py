@@ -17,7 +17,7 @@ import typer
 from fairlog.cli.bootstrap import Bootstrap
 from fairlog.cli.errors import ClientError, Interrupted
 from fairlog.cli.output import say
-from fairlog.config import Address
+from fairlog.config_values import Address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

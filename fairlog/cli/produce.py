@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fairlog.cli.progress import Advance
     from fairlog.cli.record_forms import NewRecord
     from fairlog.cli.write_node import RecordProducer
-    from fairlog.config import Address
+    from fairlog.config_values import Address
 
 EXAMPLES = """
 \b

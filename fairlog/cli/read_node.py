@@ -23,7 +23,7 @@ from fairlog.cli.errors import ClientError
 from fairlog.cli.record_forms import ReadRecord
 from fairlog.cli.selection import Range, Selection, Start, begin_at
 from fairlog.cli.topics_admin import describe_topic, partition_count
-from fairlog.config import Address
+from fairlog.config_values import Address
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, TopicPartition

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlog.cli.client import CLIENT_ID
 from fairlog.cli.errors import ClientError
-from fairlog.config import Address
+from fairlog.config_values import Address
 
 if TYPE_CHECKING:
     import confluent_kafka

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fairlog.cli import stock_client
 from fairlog.cli.errors import ClientError
 from fairlog.cli.record_forms import NewRecord
-from fairlog.config import Address
+from fairlog.config_values import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable

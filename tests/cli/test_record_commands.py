@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fairlog.cli.read_directory import open_directory
 from fairlog.cli.read_node import open_node
 from fairlog.cli.selection import Selection, Start
-from fairlog.config import Address
+from fairlog.config_values import Address
 from scripts.node_process import ROOT, NodeProcess
 from tests.cli.processes import FAIRLOG
 from tests.clients.raw_client import RawClient, batch_with_header

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.slow
 PROGRAM = """
 import os, sys, types
 import trio
-from fairlog.config import Address, Ready
+from fairlog.config import Ready
+from fairlog.config_values import Address
 from fairlog_types import CorruptStorage, StorageFailure
 
 async def serve(settings, *, task_status):

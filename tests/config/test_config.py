@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlog.config import KEYS, Address, ConfigError, Secret, Settings, advertised_address, load
+from fairlog.config import KEYS, ConfigError, Settings, advertised_address, load
+from fairlog.config_values import Address, Secret
 from fairlog.configuration_page import page
 
 REPOSITORY = Path(__file__).resolve().parents[2]

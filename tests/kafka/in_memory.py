@@ -44,7 +44,8 @@ from fairlog.broker import (
 from fairlog.cluster.features import FEATURES, FeatureLevels, FeatureUpdate, updated_untrusted
 from fairlog.cluster.interface import Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
-from fairlog.config import Address, Settings
+from fairlog.config import Settings
+from fairlog.config_values import Address
 from fairlog.groups.consumer.cluster_topics import ClusterTopics
 from fairlog.groups.consumer.service import ConsumerGroups
 from fairlog.groups.consumer.settings import ConsumerGroupSettings

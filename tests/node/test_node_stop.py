@@ -12,7 +12,8 @@ import pytest
 import trio
 
 from fairlog import node as fairlog_node
-from fairlog.config import Address, Settings, load
+from fairlog.config import Settings, load
+from fairlog.config_values import Address
 from fairlog.leaders import LocalLeaders
 from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
