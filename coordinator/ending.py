@@ -14,13 +14,13 @@ from dataclasses import replace
 from coordinator import events as ev
 from coordinator import steps
 from coordinator.answers import Granted, Refusal
+from coordinator.group_records import AbortedRecord
 from coordinator.id_records import prepare_abort_record, prepare_commit_record, producer_record
 from coordinator.messages import Prepare
 from coordinator.producer import Decided, Outcome, Producer
 from coordinator.states import IdState
 from coordinator.steps import Step
 from fairlog_types import EndedEpoch, TxId
-from journal.group_records import AbortedRecord
 
 DECIDED_MAX = 4
 """So many transactions of an id may be committed from the oldest one on that is not known to be copied; the leaders'

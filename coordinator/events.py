@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coordinator.answers import Answer
+from coordinator.group_records import GroupRecord
 from coordinator.messages import ApplyCommit, Begin, DiscardTransaction, Expected, Prepare
 from coordinator.settings import CoordinatorSettings
 from fairlog_types import LeaderEpoch, LogId, Placement, ProducerEpoch, ProducerId, TxId
-from journal.group_records import GroupRecord
 
 # ---------------------------------------------------------------------------------------------- events
 

@@ -15,11 +15,11 @@ import trio
 
 from coordinator import recovery
 from coordinator.expiry import due
+from coordinator.group_records import GroupRecord
 from coordinator.sinks.service import Sinks
 from coordinator.slots import ms_since, open_ms_of
 from coordinator.turns import Turns
 from fairlog_types import StorageFailure
-from journal.group_records import GroupRecord
 from journal.journal import NoFiles
 
 SNAPSHOT_BYTES_MIN = 256 * 1024

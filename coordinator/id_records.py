@@ -6,11 +6,11 @@ gives the same record in both. What only an event tells of, such as COMMITTED, i
 
 from __future__ import annotations
 
+from coordinator.group_records import Expectation, PrepareAbortRecord, PrepareCommitRecord, ProducerRecord
 from coordinator.producer import Decided, Producer
 from coordinator.sinks.lane_ids import group_of
 from coordinator.states import IdState
 from fairlog_types import LogId, TxId
-from journal.group_records import Expectation, PrepareAbortRecord, PrepareCommitRecord, ProducerRecord
 
 
 def producer_record(producer: Producer, now_ms: int) -> ProducerRecord:

@@ -38,13 +38,13 @@ from typing import Any
 from coordinator import ending, granting, steps
 from coordinator import events as ev
 from coordinator.answers import CommittedTransaction, Granted, Refusal
+from coordinator.group_records import BeginRecord, CommittedRecord, ExpiredRecord
 from coordinator.id_records import prepare_abort_record, producer_record
 from coordinator.messages import Begin
 from coordinator.producer import OpenTransaction, Outcome, Producer
 from coordinator.states import NEXT_STATES, EventKind, IdState
 from coordinator.steps import Step
 from fairlog_types import Placement, ProducerEpoch, TxId
-from journal.group_records import BeginRecord, CommittedRecord, ExpiredRecord
 
 LOST_NUMBERS = 1_000_000
 """Skipped when BEGINs may be lost, so that no TxId is used twice: more transactions than can begin in one

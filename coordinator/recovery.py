@@ -30,17 +30,7 @@ from dataclasses import dataclass, field, replace
 
 from coordinator.answers import CommittedTransaction, Granted
 from coordinator.ending import not_committed, once_committed
-from coordinator.id_records import prepare_commit_record, producer_record
-from coordinator.machine import copied_in_group
-from coordinator.messages import Expected
-from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
-from coordinator.sinks.groups import Fence, Group, SinkState, joined_places
-from coordinator.sinks.lane_ids import group_of, lane_id
-from coordinator.sinks.messages import NO_BATCH
-from coordinator.states import IdState
-from coordinator.steps import EPOCH_MAX, kept, next_grant, remember
-from fairlog_types import ApplyNumber, ProducerEpoch, TxId
-from journal.group_records import (
+from coordinator.group_records import (
     AbortedRecord,
     BeginRecord,
     CommittedRecord,
@@ -55,6 +45,16 @@ from journal.group_records import (
     SinkForgottenRecord,
     SinkRecord,
 )
+from coordinator.id_records import prepare_commit_record, producer_record
+from coordinator.machine import copied_in_group
+from coordinator.messages import Expected
+from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
+from coordinator.sinks.groups import Fence, Group, SinkState, joined_places
+from coordinator.sinks.lane_ids import group_of, lane_id
+from coordinator.sinks.messages import NO_BATCH
+from coordinator.states import IdState
+from coordinator.steps import EPOCH_MAX, kept, next_grant, remember
+from fairlog_types import ApplyNumber, ProducerEpoch, TxId
 
 
 @dataclass(slots=True)

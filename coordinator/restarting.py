@@ -23,6 +23,8 @@ import trio
 from coordinator import events as ev
 from coordinator import recovery
 from coordinator.expiry import idle_before, open_before
+from coordinator.group_journal import GroupJournal
+from coordinator.group_records import AbortedRecord
 from coordinator.messages import DiscardTransaction, Prepare
 from coordinator.producer import Producer
 from coordinator.sinks.lane_ids import is_lane
@@ -30,8 +32,6 @@ from coordinator.sinks.service import Sinks
 from coordinator.slots import Slot
 from coordinator.turns import Recorded, Turns, words
 from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LogId, StorageFailure, TxId
-from journal.group_journal import GroupJournal
-from journal.group_records import AbortedRecord
 
 _PREPARED_AT_ONCE = 64
 

@@ -25,6 +25,7 @@ from coordinator import events as ev
 from coordinator.answers import Answer, Description, Granted, GrantedToEnd, Refusal
 from coordinator.ending import answer_unwritten
 from coordinator.expiry import fences
+from coordinator.group_journal import GroupJournal
 from coordinator.housekeeping import keep_house
 from coordinator.ids import ProducerIds
 from coordinator.machine import step
@@ -49,7 +50,6 @@ from coordinator.steps import EPOCH_MAX
 from coordinator.turns import Turns
 from coordinator.watching import CommitDurations, CoordinatorStatistics, Copying, Ended, Step, UnderWay, ago
 from fairlog_types import LogId, ProducerEpoch, ProducerId, StorageFailure, TxId
-from journal.group_journal import GroupJournal
 
 DECISION_PATIENCE_S = 5.0
 """So long InitProducerId and a repeated EndTxn wait for a decision before they hear CONCURRENT. A decision is

@@ -11,12 +11,12 @@ from typing import Any
 
 from coordinator import events as ev
 from coordinator.answers import CommittedTransaction, Granted, Refusal
+from coordinator.group_records import AbortedRecord
 from coordinator.id_records import prepare_abort_record
 from coordinator.messages import DiscardTransaction
 from coordinator.producer import NO_CONNECTION, NO_TIMEOUT_MS, OpenTransaction, Outcome, Producer
 from coordinator.states import IdState
 from fairlog_types import NO_PRODUCER_EPOCH, EndedEpoch, LogId, ProducerEpoch, ProducerId, TxId
-from journal.group_records import AbortedRecord
 
 EPOCH_MAX = 32_767
 """int16. The last one is never granted: it is kept to fence the one before (as in Kafka)."""

@@ -37,6 +37,8 @@ from crc32c import crc32c
 from coordinator import events as ev
 from coordinator.answers import Answer, Refusal
 from coordinator.ending import answer_unwritten
+from coordinator.group_journal import GroupJournal
+from coordinator.group_records import GroupRecord, PrepareAbortRecord
 from coordinator.ids import ProducerIdBlocks, ProducerIds
 from coordinator.machine import kind_of, step
 from coordinator.messages import ApplyCommit, DiscardTransaction, Participants
@@ -49,8 +51,6 @@ from coordinator.states import EventKind, IdState
 from coordinator.watching import Copying, Ended, History, Step, Tally
 from fairlog_types import NO_PRODUCER_ID, JournalPosition, LogId, Placement, ProducerId, StorageFailure, TxId
 from journal.failpoints import planted, reach
-from journal.group_journal import GroupJournal
-from journal.group_records import GroupRecord, PrepareAbortRecord
 from journal.journal import NoFiles
 
 T = TypeVar("T")

@@ -36,7 +36,7 @@ from datalog.interface import AbortedTransaction, DataLogs, DataLogWriter, Mark,
 from datalog.offset_entries import OffsetEntry, decode_offset_entries
 from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LogId, LogKind, Offset, ProducerId
 from journal.failpoints import reach
-from journal.placing import BatchRef, OpenPart, PlacedBatch, PlacedMarker, PlacedTransaction
+from partition.placed import BatchRef, OpenPart, PlacedBatch, PlacedMarker, PlacedTransaction
 
 
 class PayloadSource(Protocol):

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from copier.plan import Group, weight_bytes
 from copier.staging import is_large
 from fairlog_types import LogId, ProducerId
-from journal.placing import PlacedMarker, PlacedTransaction
+from partition.placed import PlacedMarker, PlacedTransaction
 
 Key = LogId | ProducerId | str
 """A log, a producer, or an order."""

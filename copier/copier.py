@@ -48,7 +48,7 @@ from copier.visibility import Visibility
 from datalog.interface import DataLogs, Mark
 from fairlog_types import CorruptStorage, JournalPosition, LogId, Offset, StorageFailure
 from journal.journal import NoFiles
-from journal.placing import Placed, PlacedState
+from partition.placed import Placed, PlacedState
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

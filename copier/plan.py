@@ -30,8 +30,8 @@ from itertools import chain
 from typing import TypeGuard
 
 from fairlog_types import ApplyNumber, JournalPosition, LogId, Offset, ProducerId
-from journal.placing import BatchRef, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
-from journal.producer_window import ProducerWindow
+from partition.placed import BatchRef, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
+from partition.producer_window import ProducerWindow
 
 Group = tuple[Placed, ...]
 """Items that become visible together; those of one log in its journal's order."""

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from copier.plan import Group
 from fairlog_types import LogId, LogKind
-from journal.placing import PlacedState, PlacedTransaction
+from partition.placed import PlacedState, PlacedTransaction
 
 STAGED_FROM_BYTES = 32 * 2**20
 """A few stages at least, or it is not worth the commits; and so much memory a copy may take."""

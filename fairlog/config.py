@@ -41,6 +41,7 @@ from fairlog.config_values import (
     read_switch,
     whole,
 )
+from partition.modes import TransactionModeName
 
 ENVIRONMENT_PREFIX = "FAIRLOG_"
 
@@ -54,8 +55,6 @@ _SERVICE_LINK = re.compile(r"FAIRLOG_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|
 
 T = TypeVar("T")
 
-TransactionModeName = Literal["journal", "markers"]
-"""How transactions reach a topic."""
 TransactionalOffsetsName = Literal["none", "lowest"]
 """Which offsets are answered inside of transactions."""
 

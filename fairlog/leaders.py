@@ -9,7 +9,7 @@ goes on in the background. Its parts are the writer, which alone changes a log, 
 the coordinator says.
 
 Not here: what a Kafka request looks like, which error code an outcome has, when a transaction ends, which batches are
-taken (`fairlog.produce_decisions`), and how transactions are kept (`fairlog.transaction_modes`).
+taken (`partition.produce`), and how transactions are kept (`partition.modes`).
 """
 
 from __future__ import annotations
@@ -26,22 +26,9 @@ from copier.copier import BACKLOG_BYTES_MAX, CopierStatistics
 from copier.reclaim import Reclaimer
 from datalog.batch import BatchHeader
 from datalog.interface import DataLogs, NoRoom, TooManyLogs, UnknownLog
-from fairlog import produce_decisions
-from fairlog.broker import (
-    AbortRefusal,
-    ActiveProducer,
-    Appended,
-    Buffer,
-    DuplicateOf,
-    LogCut,
-    PlacedEnd,
-    RefusedAppend,
-    Watcher,
-)
 from fairlog.led_logs import LedLog, LedLogStore, steps
 from fairlog.led_writer import LedWriter
 from fairlog.participants import LocalParticipants
-from fairlog.transaction_modes import JOURNAL, TransactionMode
 from fairlog_types import (
     JournalPosition,
     LeaderEpoch,
@@ -55,8 +42,21 @@ from fairlog_types import (
 from journal.failpoints import reach
 from journal.flush import Flusher
 from journal.journal import JournalSettings, NoFiles
-from journal.local_records import Forget, LocalRecord
-from journal.local_state import LocalState
+from partition import produce
+from partition.answers import (
+    AbortRefusal,
+    ActiveProducer,
+    Appended,
+    Buffer,
+    DuplicateOf,
+    LogCut,
+    PlacedEnd,
+    RefusedAppend,
+    Watcher,
+)
+from partition.modes import JOURNAL, TransactionMode
+from partition.records import Forget, LocalRecord
+from partition.state import PartitionState
 
 EXPIRY_CHECK_MS = 600_000
 """How often idle producers are looked for: Kafka's producer.id.expiration.check.interval.ms."""
@@ -247,9 +247,9 @@ class LocalLeaders:
         except StorageFailure:
             return self._answered_before(log, header) or RefusedAppend.STORAGE
         self.appended.note(header)
-        return produce_decisions.appended(decision, through=leader.state.folded_through)
+        return produce.appended(decision, through=leader.state.folded_through)
 
-    def _decide(self, leader: LedLog, header: BatchHeader, came_in: TxId | None) -> produce_decisions.Decision:
+    def _decide(self, leader: LedLog, header: BatchHeader, came_in: TxId | None) -> produce.Decision:
         """`came_in`: what the producer had open when the batch came, if it is transactional."""
         producer_id = header.producer_id
         if header.transactional:
@@ -257,12 +257,10 @@ class LocalLeaders:
             if txid is RefusedAppend.FENCED:
                 return txid
             if isinstance(txid, TxId) and txid == came_in:
-                return produce_decisions.transactional(leader.state, header, txid, leader.mode)
+                return produce.transactional(leader.state, header, txid, leader.mode)
             has_ended = came_in is not None and came_in.epoch == header.producer_epoch
-            return produce_decisions.outside(
-                leader.state, header, has_ended=has_ended, current_epoch=self._epoch_of(producer_id)
-            )
-        return produce_decisions.plain(
+            return produce.outside(leader.state, header, has_ended=has_ended, current_epoch=self._epoch_of(producer_id))
+        return produce.plain(
             leader.state,
             header,
             current_epoch=self._epoch_of(producer_id),
@@ -272,7 +270,7 @@ class LocalLeaders:
     def _answered_before(self, log: LogId, header: BatchHeader) -> DuplicateOf | None:
         """The batch's first result, if it is in the journal: then "nothing was written" would be untrue."""
         leader = self._writer.led.get(log)
-        return None if leader is None else produce_decisions.answered_before(leader.state, header)
+        return None if leader is None else produce.answered_before(leader.state, header)
 
     def lowest_offset(self, log: LogId, header: BatchHeader) -> Offset | None:
         """See `fairlog.broker.Leaders`."""
@@ -280,12 +278,12 @@ class LocalLeaders:
         txid = self.participants.open_transaction(header.producer_id, header.producer_epoch)
         if leader is None or isinstance(txid, RefusedAppend):
             return None
-        return produce_decisions.lowest_offset(leader.state, txid, header.base_sequence)
+        return produce.lowest_offset(leader.state, txid, header.base_sequence)
 
     # --- other records than batches -----------------------------------------------------------
 
     async def append_record(
-        self, log: LogId, payload: bytes, decide: Callable[[LocalState], LocalRecord | None]
+        self, log: LogId, payload: bytes, decide: Callable[[PartitionState], LocalRecord | None]
     ) -> RefusedAppend | None:
         """Write the record on which `decide` decides to the journal of `log`; its flush is under way if it is decided.
 

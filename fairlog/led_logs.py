@@ -24,15 +24,15 @@ import trio
 
 from datalog.batch import parse_batch_header_untrusted
 from datalog.interface import Bounds, DataLogs, Mark, ReadRequest, ReadResult
-from fairlog.broker import Watcher
-from fairlog.transaction_modes import TransactionMode
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, Offset, ProducerId, StorageFailure, TxId
 from journal.flush import Flusher
 from journal.journal import Fsync, Journal, JournalKind, JournalSettings
-from journal.local_journal import replay_local
-from journal.local_state import LocalState
-from journal.placing import OpenPart, Placed
-from journal.producer_window import ProducerWindow
+from partition.answers import Watcher
+from partition.modes import TransactionMode
+from partition.placed import OpenPart, Placed
+from partition.producer_window import ProducerWindow
+from partition.record_codec import replay_local
+from partition.state import PartitionState
 
 logger = structlog.get_logger("fairlog.led_logs")
 
@@ -55,7 +55,7 @@ class LedLog:
         "watchers",
     )
 
-    def __init__(self, state: LocalState, journal: Journal, bounds: Bounds, mode: TransactionMode) -> None:
+    def __init__(self, state: PartitionState, journal: Journal, bounds: Bounds, mode: TransactionMode) -> None:
         self.state = state
         self.mode = mode
         self.journal = journal
@@ -173,7 +173,7 @@ class LedLogStore:
         if journal.end < mark.copied_through:
             mark = await self._go_on_at_the_mark(log, journal, mark)
         await journal.begin_under_present_setting()
-        state = LocalState(log, self._leader_epoch)
+        state = PartitionState(log, self._leader_epoch)
         state.restore(
             copied_through=mark.copied_through,
             replay_from=mark.replay_from,
@@ -263,7 +263,7 @@ class LedLogStore:
         except OSError:
             return True  # whoever opens it hears what is wrong
 
-    def _replay(self, journal: Journal, state: LocalState, start: JournalPosition) -> list[Placed]:
+    def _replay(self, journal: Journal, state: PartitionState, start: JournalPosition) -> list[Placed]:
         """Fold the journal's frames from `start` on. In a worker thread."""
         return list(replay_local(journal.frames(start), state, now_ms=self._now_ms()))
 

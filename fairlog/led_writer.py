@@ -2,8 +2,8 @@
 
     a record ─▶ journal.append ─▶ fold ─▶ what is placed ─▶ copier ─▶ high watermark, last stable offset ─▶ readers
 
-A leader is a journal with its `LocalState`, the fold over that journal. The state decides (pure), the journal gets a
-frame, the state folds the frame, and what the fold says is placed goes to the copier; all of that in one step of the
+A leader is a journal with its `PartitionState`, the fold over that journal. The state decides (pure), the journal gets
+a frame, the state folds the frame, and what the fold says is placed goes to the copier; all of that in one step of the
 event loop. A restart replays the frames through the same fold, so live and recovered leaders agree. Until the node has
 recovered, what is placed is kept back, for it goes behind what recovery finds (`finish_recovery`).
 
@@ -24,13 +24,13 @@ import trio
 from copier.copier import Copier
 from copier.visibility import LogForgotten
 from datalog.interface import DataLogs, Mark
-from fairlog.broker import Buffer
 from fairlog.led_logs import LedLog, Opened
 from fairlog_types import LeaderEpoch, LogId, Offset, StorageFailure
 from journal.journal import Journal, NoFiles
-from journal.local_journal import encode_local
-from journal.local_records import LocalRecord
-from journal.placing import Placed
+from partition.answers import Buffer
+from partition.placed import Placed
+from partition.record_codec import encode_local
+from partition.records import LocalRecord
 
 logger = structlog.get_logger("fairlog.led_writer")
 

@@ -33,7 +33,6 @@ from prometheus_client.registry import Collector
 from coordinator.sinks.messages import SinkStatistics
 from coordinator.watching import CoordinatorStatistics
 from copier.copier import CopierStatistics
-from fairlog.config import TransactionModeName
 from fairlog.figures import (
     OLDEST_SHOWN,
     UNSTABLE_SHOWN,
@@ -46,6 +45,7 @@ from fairlog.figures import (
 )
 from fairlog.retention.statistics import RetentionStatistics
 from fairlog_histogram import BOUNDS_S, Durations
+from partition.modes import TransactionModeName
 
 GROUP_TOPICS_SHOWN = 500
 LABEL_CHARACTERS_MAX = 200

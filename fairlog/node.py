@@ -25,6 +25,7 @@ from functools import partial
 import structlog
 import trio
 
+from coordinator.group_journal import GroupJournal
 from coordinator.service import Coordinator, CoordinatorSettings
 from datalog.environment import LmdbDataLogs
 from fairlog import __version__
@@ -54,7 +55,6 @@ from fairlog.retention.task import Retention
 from fairlog.topics import LocalTopics
 from fairlog_types import CorruptStorage, StorageFailure
 from journal.flush import open_flusher
-from journal.group_journal import GroupJournal
 from journal.journal import Fsync, Journal, JournalKind, JournalSettings
 from journal.segment_file import make_root
 

@@ -15,12 +15,12 @@ from typing import TypeVar
 
 import trio
 
-from fairlog.broker import RefusedAppend
 from fairlog.leaders import LocalLeaders
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogId, Offset, ProducerEpoch, ProducerId, TxId
-from journal.local_records import LocalRecord, PlainBatch, TransactionalBatch
-from journal.local_state import LocalState
-from journal.producer_window import NO_SEQUENCE, BatchRefusal, Refused
+from partition.answers import RefusedAppend
+from partition.producer_window import NO_SEQUENCE, BatchRefusal, Refused
+from partition.records import LocalRecord, PlainBatch, TransactionalBatch
+from partition.state import PartitionState
 
 R = TypeVar("R")
 
@@ -43,7 +43,7 @@ class OffsetLeaders:
         """
         outcome: Offset | R | None = None
 
-        def decide(state: LocalState) -> LocalRecord | None:
+        def decide(state: PartitionState) -> LocalRecord | None:
             nonlocal outcome
             outcome = unless()
             if outcome is not None:
@@ -75,7 +75,7 @@ class OffsetLeaders:
         came_in = self._leaders.open_transaction(producer_id, epoch)
         outcome: TxId | RefusedAppend | R | None = None
 
-        def decide(state: LocalState) -> LocalRecord | None:
+        def decide(state: PartitionState) -> LocalRecord | None:
             nonlocal outcome
             outcome = unless()
             if outcome is not None:

@@ -5,7 +5,7 @@
 
 All of a transaction's logs on this node get their decision in one step without a checkpoint, and go to the copier as
 one group: this is what makes them visible in one LMDB transaction (invariant 7) and in the group's order (invariant 6).
-Which record a decision is, each log's mode says (`fairlog.transaction_modes`); a transaction may have logs of both.
+Which record a decision is, each log's mode says (`partition.modes`); a transaction may have logs of both.
 A log that was added and not written to takes part as well, with 0 records: in marker mode it gets its marker with the
 others, also after a crash in between; in journal mode nothing is placed there, and its leader forgets the transaction.
 
@@ -35,7 +35,6 @@ from coordinator.messages import (
     Prepared,
     Resumed,
 )
-from fairlog.broker import AbortRefusal, RefusedAppend
 from fairlog.led_logs import LedLog, LedLogStore
 from fairlog.led_writer import LedWriter
 from fairlog_types import (
@@ -53,9 +52,10 @@ from fairlog_types import (
 )
 from journal.failpoints import planted, reach
 from journal.journal import Journal, NoFiles
-from journal.local_records import Fence
-from journal.placing import Placed
-from journal.producer_window import AppliedTransaction
+from partition.answers import AbortRefusal, RefusedAppend
+from partition.placed import Placed
+from partition.producer_window import AppliedTransaction
+from partition.records import Fence
 
 logger = structlog.get_logger("fairlog.participants")
 

@@ -23,7 +23,8 @@ from enum import Enum
 from typing import cast
 
 from fairlog.cluster.interface import Topic
-from fairlog.config import Settings, TransactionalOffsetsName, TransactionModeName
+from fairlog.config import Settings, TransactionalOffsetsName
+from partition.modes import MODES, TransactionMode, TransactionModeName
 
 
 class ConfigType(Enum):
@@ -395,6 +396,11 @@ def stamps_append_time(topic: Topic) -> bool:
 def transactions(topic: Topic) -> TransactionModeName:
     """How transactions reach the topic. One that says nothing is `journal`, whatever the node's setting is now."""
     return cast(TransactionModeName, topic.configs.get(TRANSACTIONS, TOPIC_CONFIGS[TRANSACTIONS].default))
+
+
+def mode_of(topic: Topic) -> TransactionMode:
+    """The mode of a topic's logs. Other logs, those of committed offsets, are of JOURNAL."""
+    return MODES[transactions(topic)]
 
 
 def answers_lowest_offsets(topic: Topic, settings: Settings) -> bool:

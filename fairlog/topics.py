@@ -29,8 +29,9 @@ import trio
 from fairlog.cluster.interface import ClusterStore, InvalidPartitions, InvalidTopic, Topic, UnknownTopic
 from fairlog.cluster.topic_rules import check_total_untrusted
 from fairlog.leaders import LocalLeaders
-from fairlog.transaction_modes import TransactionMode, mode_of
+from fairlog.topic_configs import mode_of
 from fairlog_types import CorruptStorage, LogId, StorageFailure
+from partition.modes import TransactionMode
 
 log = structlog.get_logger()
 

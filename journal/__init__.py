@@ -1,5 +1,5 @@
-"""Journals: append, flush, recover, replay. They know nothing of the other rooms.
+"""A write-ahead log: append, flush, recover, replay. It does not know what its frames mean.
 
-`journal` is a row of frames in files, `flush` puts it on disk, `recovery` and `reopen` find it again. On it stand the
-two kinds: a partition's local journal (`local_journal`; its meaning is in `local_state`) and `group_journal`.
+`journal` is a row of frames in files, `flush` puts it on disk, `recovery` and `reopen` find it again. What a partition
+writes into it is in `partition`, what a coordinator writes is in `coordinator`.
 """

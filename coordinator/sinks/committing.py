@@ -33,6 +33,13 @@ import structlog
 import trio
 
 from coordinator import events as ev
+from coordinator.group_records import (
+    Expectation,
+    GroupAbortedRecord,
+    GroupPrepareCommitRecord,
+    GroupRecord,
+    PreparedPart,
+)
 from coordinator.machine import copied_in_group, step
 from coordinator.messages import DiscardTransaction, Prepare
 from coordinator.producer import Decided
@@ -47,7 +54,6 @@ from coordinator.turns import Turns, words
 from coordinator.watching import Copying
 from fairlog_types import LeaderEpoch, LogId, Placement, StorageFailure, TxId
 from journal.failpoints import reach
-from journal.group_records import Expectation, GroupAbortedRecord, GroupPrepareCommitRecord, GroupRecord, PreparedPart
 from journal.journal import NoFiles
 
 _NO_FILES_PAUSE_S = 0.5

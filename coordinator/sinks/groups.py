@@ -14,12 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from coordinator.messages import ApplyCommit, Expected
-from coordinator.producer import Decided
-from coordinator.sinks.lane_ids import group_of_sink, lane_id
-from coordinator.sinks.messages import NO_BATCH
-from fairlog_types import Offset, Placement, TxId
-from journal.group_records import (
+from coordinator.group_records import (
     CommittedPart,
     Expectation,
     GroupCommittedRecord,
@@ -27,6 +22,11 @@ from journal.group_records import (
     PreparedPart,
     SinkRecord,
 )
+from coordinator.messages import ApplyCommit, Expected
+from coordinator.producer import Decided
+from coordinator.sinks.lane_ids import group_of_sink, lane_id
+from coordinator.sinks.messages import NO_BATCH
+from fairlog_types import Offset, Placement, TxId
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ import trio
 
 from coordinator import events as ev
 from coordinator.answers import Answer, Granted, Refusal
+from coordinator.group_records import SinkForgottenRecord
 from coordinator.producer import Producer
 from coordinator.sinks.committing import Committing, cannot_write, not_copied
 from coordinator.sinks.entry import Entry
@@ -49,7 +50,6 @@ from coordinator.slots import ms_since
 from coordinator.states import IdState
 from coordinator.turns import Turns
 from fairlog_types import StorageFailure
-from journal.group_records import SinkForgottenRecord
 
 
 class Sinks:

@@ -20,7 +20,7 @@ from datalog.stored import StoredLogs, parse_log_untrusted
 from fairlog.backup.manifest import CopiedLog
 from fairlog.cluster.content import StoreContent
 from fairlog_types import CorruptStorage, LogId, LogKind, Offset, Placement, TxId
-from journal.producer_window import ProducerWindow
+from partition.producer_window import ProducerWindow
 
 
 class CopiedLogs:

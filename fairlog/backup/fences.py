@@ -28,10 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from coordinator.recovery import replay
-from coordinator.sinks.messages import NO_BATCH
-from fairlog_types import CorruptStorage, LogId, Offset, Placement, TxId
-from journal.group_records import (
+from coordinator.group_records import (
     CommittedPart,
     GroupAbortedRecord,
     GroupCommittedRecord,
@@ -39,6 +36,9 @@ from journal.group_records import (
     SinkRecord,
     SinkRecords,
 )
+from coordinator.recovery import replay
+from coordinator.sinks.messages import NO_BATCH
+from fairlog_types import CorruptStorage, LogId, Offset, Placement, TxId
 
 
 class Cut(Protocol):

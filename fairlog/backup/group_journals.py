@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from coordinator.group_history import decode_frame, read_history
+from coordinator.group_records import SINK_KINDS, SinkRecords
 from datalog.foreign import ForeignEnvironment
 from datalog.handles import Transaction
 from fairlog.backup.fences import ToldOfSinks
 from fairlog.data_directory import GROUP_JOURNALS, names_in
 from fairlog_types import CorruptStorage, JournalPosition, StorageFailure
-from journal.group_history import decode_frame, read_history
-from journal.group_records import SINK_KINDS, SinkRecords
 from journal.segment import JournalKind
 from journal.survey import Survey, survey
 

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
+from coordinator.group_records import SinkRecord
 from coordinator.sinks.sink import check_fence
 from datalog.stored import parse_log_untrusted
 from fairlog_types import LogId, Offset, Placement
-from journal.group_records import SinkRecord
 
 UNFINISHED = "backup.json.new"
 MANIFEST = "backup.json"

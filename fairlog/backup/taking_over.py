@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from coordinator.group_journal import begin_with_snapshot
+from coordinator.group_records import SinkRecord
 from coordinator.sinks.lane_ids import journal_of_sink
 from datalog.environment import LmdbDataLogs
 from datalog.interface import Mark
@@ -38,8 +40,6 @@ from fairlog.backup.manifest import (
 from fairlog.cluster.restored import continue_restored
 from fairlog.data_directory import GROUP_JOURNALS, LAST_RUN, LOCAL_JOURNALS
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, LogKind, StorageFailure
-from journal.group_journal import begin_with_snapshot
-from journal.group_records import SinkRecord
 from journal.segment import Fsync, JournalKind
 from journal.segment_file import begin_at, sync_directory
 

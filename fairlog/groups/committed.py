@@ -51,7 +51,7 @@ from datalog.offset_entries import (
     decode_offset_entries,
     encode_offset_entries,
 )
-from fairlog.broker import CommitRefusal, RefusedAppend
+from fairlog.broker import CommitRefusal
 from fairlog.cluster.interface import Topic
 from fairlog.groups.interface import GroupRefusal, Membership
 from fairlog.groups.offset_expiry import GroupUse, is_expired
@@ -65,6 +65,7 @@ from fairlog.groups.offset_values import (
     TransactionalProducer,
 )
 from fairlog_types import CorruptStorage, LogId, Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
+from partition.answers import RefusedAppend
 
 logger = structlog.get_logger("fairlog.offsets")
 

@@ -14,7 +14,7 @@ from fairlog.inspection.batches import show_batch
 from fairlog.inspection.lines import Line
 from fairlog.inspection.segments import Selection
 from fairlog_types import CorruptStorage, LogId, LogKind
-from journal.producer_window import ProducerWindow
+from partition.producer_window import ProducerWindow
 
 
 def show_data_logs(file: LmdbFile, selection: Selection) -> Iterator[Line]:

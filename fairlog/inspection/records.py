@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+from coordinator.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
+from coordinator.group_records import decode_group
 from fairlog_types import CorruptStorage
 from journal.frame import CLOSE
-from journal.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
-from journal.group_records import decode_group
-from journal.local_journal import decode_local
 from journal.segment import JournalKind
+from partition.record_codec import decode_local
 
 _LOCAL = {
     1: "fence",

@@ -17,7 +17,6 @@ from fairlog.inspection.lines import Line
 from fairlog.inspection.records import kind_in_words, record_fields
 from fairlog_types import CorruptStorage, JournalPosition
 from journal.frame import CLOSE, Buffer, Frame, decode_frame_untrusted
-from journal.local_journal import OPEN_BATCH, PLAIN_BATCH, TRANSACTIONAL_BATCH
 from journal.recovery import TAIL_TABLE, Head, Rest, Tail, Verdict, later_frames, scan_tail
 from journal.segment import (
     BadHeader,
@@ -26,6 +25,7 @@ from journal.segment import (
     decode_segment_header_untrusted,
     file_offset,
 )
+from partition.record_codec import OPEN_BATCH, PLAIN_BATCH, TRANSACTIONAL_BATCH
 
 _BATCHES = (PLAIN_BATCH, TRANSACTIONAL_BATCH, OPEN_BATCH)
 

@@ -14,11 +14,12 @@ from enum import IntEnum
 from coordinator.answers import Effect, Refusal
 from datalog.batch import BadBatchReason
 from fairlog.asked_ends import EndRefusal
-from fairlog.broker import AbortRefusal, CommitRefusal, RefusedAppend
+from fairlog.broker import CommitRefusal
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.offset_values import OffsetRefusal
 from fairlog.kafka.api import HangUp
 from fairlog.kafka.fetch_sessions import SessionRefusal
+from partition.answers import AbortRefusal, RefusedAppend
 
 
 class ErrorCode(IntEnum):

@@ -16,11 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
 
-from coordinator.sinks.messages import NO_BATCH
-from fairlog.verify.findings import Summary, Violation
-from fairlog.verify.journals import AppliedPart
-from fairlog_types import LogId, Placement, TxId
-from journal.group_records import (
+from coordinator.group_records import (
     GroupAbortedRecord,
     GroupCommittedRecord,
     GroupPrepareCommitRecord,
@@ -28,6 +24,10 @@ from journal.group_records import (
     SinkRecord,
     SinkRecords,
 )
+from coordinator.sinks.messages import NO_BATCH
+from fairlog.verify.findings import Summary, Violation
+from fairlog.verify.journals import AppliedPart
+from fairlog_types import LogId, Placement, TxId
 
 
 class Fate(Enum):

@@ -16,11 +16,11 @@ from typing import Protocol
 from datalog.interface import Mark, OpenInLog
 from fairlog.verify.findings import Violation
 from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LeaderEpoch, LogId, ProducerId, TxId
-from journal.local_journal import LocalFrame, decode_local
-from journal.local_records import Apply, Discard, LocalRecord, Marker, OpenBatch, PlainBatch, TransactionalBatch
-from journal.local_state import LocalState
-from journal.placing import OpenPart, PlacedMarker, PlacedTransaction
-from journal.producer_window import ProducerWindow
+from partition.placed import OpenPart, PlacedMarker, PlacedTransaction
+from partition.producer_window import ProducerWindow
+from partition.record_codec import LocalFrame, decode_local
+from partition.records import Apply, Discard, LocalRecord, Marker, OpenBatch, PlainBatch, TransactionalBatch
+from partition.state import PartitionState
 
 
 class PayloadFrame(LocalFrame, Protocol):
@@ -213,7 +213,7 @@ def _fold_behind_mark(
     view: JournalView,
 ) -> Iterator[Violation]:
     """As a restart does it."""
-    state = LocalState(log, LeaderEpoch(0))
+    state = PartitionState(log, LeaderEpoch(0))
     state.restore(
         copied_through=mark.copied_through,
         replay_from=mark.replay_from,

@@ -16,7 +16,7 @@ from fairlog.verify.batches import KeptBatch
 from fairlog.verify.findings import Violation
 from fairlog.verify.rules import LogRules
 from fairlog_types import NO_PRODUCER_ID, ProducerId
-from journal.producer_window import BATCHES_KEPT, TRANSACTIONS_KEPT, ProducerWindow, last_sequence
+from partition.producer_window import BATCHES_KEPT, TRANSACTIONS_KEPT, ProducerWindow, last_sequence
 
 _SEQUENCES = 1 << 31
 

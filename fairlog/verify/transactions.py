@@ -20,13 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coordinator.sinks.lane_ids import group_of, lane_id
-from fairlog.verify.findings import Summary, Violation
-from fairlog.verify.groups import Fate, LogView, SinkHistory, check_groups
-from fairlog.verify.journals import AppliedPart
-from fairlog.verify.placements import KnownPlace
-from fairlog_types import LogId, Placement, ProducerId, TxId
-from journal.group_records import (
+from coordinator.group_records import (
     AbortedRecord,
     BeginRecord,
     CommittedRecord,
@@ -43,6 +37,12 @@ from journal.group_records import (
     SinkRecord,
     SinkRecords,
 )
+from coordinator.sinks.lane_ids import group_of, lane_id
+from fairlog.verify.findings import Summary, Violation
+from fairlog.verify.groups import Fate, LogView, SinkHistory, check_groups
+from fairlog.verify.journals import AppliedPart
+from fairlog.verify.placements import KnownPlace
+from fairlog_types import LogId, Placement, ProducerId, TxId
 
 
 @dataclass(slots=True)

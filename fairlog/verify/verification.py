@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from coordinator import group_history
+from coordinator.group_records import SinkRecord
 from datalog import layout
 from datalog.batch import HEADER_BYTES, Buffer, claimed_crc
 from datalog.control_batch import encode_control_batch
@@ -31,7 +33,7 @@ from datalog.stored import StoredLogs, parse_log_untrusted
 from fairlog import data_directory
 from fairlog.cluster.content import StoreContent
 from fairlog.cluster.interface import Topic
-from fairlog.transaction_modes import mode_of
+from fairlog.topic_configs import mode_of
 from fairlog.verify.batches import DensityCheck, LogCheck, read_batch
 from fairlog.verify.committed_offsets import check_committed_offset
 from fairlog.verify.copies import CopiedBatch, CopiesCheck
@@ -61,12 +63,10 @@ from fairlog.verify.transactions import (
     read_history,
 )
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, ProducerId, StorageFailure, TxId
-from journal import group_history
-from journal.group_records import SinkRecord
-from journal.local_records import Marker
-from journal.producer_window import ProducerWindow
 from journal.segment import Fsync, JournalKind
 from journal.survey import Survey, survey
+from partition.producer_window import ProducerWindow
+from partition.records import Marker
 
 _BATCHES_PER_STEP = 1000
 """So often the progress is told."""

@@ -22,7 +22,7 @@ from datalog.stored import StoredLogs, parse_log_untrusted
 from fairlog import data_directory
 from fairlog.cluster.content import StoreContent
 from fairlog.cluster.interface import Topic
-from fairlog.transaction_modes import mode_of
+from fairlog.topic_configs import mode_of
 from fairlog_types import CorruptStorage, LogId, LogKind
 
 TASK_BYTES = 64 << 20

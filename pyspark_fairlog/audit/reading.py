@@ -27,7 +27,7 @@ from datalog.snapshot import mapped_lmdb
 from datalog.stored import StoredBatch, StoredLogs
 from fairlog import data_directory
 from fairlog_types import CorruptStorage, LogId, StorageFailure
-from journal.producer_window import TRANSACTIONS_KEPT, ProducerWindow, last_sequence
+from partition.producer_window import TRANSACTIONS_KEPT, ProducerWindow, last_sequence
 from pyspark_fairlog.audit.directory import Range, survey_directory
 
 pa: Any = pyarrow  # it has no types

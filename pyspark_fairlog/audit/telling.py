@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from coordinator import group_history
 from coordinator.sinks.lane_ids import group_of
 from fairlog import data_directory
 from fairlog.verify.transactions import GroupHistory, Told, read_history
 from fairlog_types import CorruptStorage, StorageFailure
-from journal import group_history
 from journal.segment import Fsync, JournalKind
 from journal.survey import survey
 from pyspark_fairlog.audit.reading import TOLD, Row

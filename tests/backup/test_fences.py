@@ -11,11 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.ending import DECIDED_MAX
-from coordinator.recovery import replay, snapshot_records
-from coordinator.sinks.groups import joined_places
-from fairlog.backup.fences import ToldOfSinks, fences_of
-from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
-from journal.group_records import (
+from coordinator.group_records import (
     CommittedPart,
     Expectation,
     GroupAbortedRecord,
@@ -26,7 +22,11 @@ from journal.group_records import (
     SinkRecord,
     SinkRecords,
 )
-from journal.producer_window import TRANSACTIONS_KEPT
+from coordinator.recovery import replay, snapshot_records
+from coordinator.sinks.groups import joined_places
+from fairlog.backup.fences import ToldOfSinks, fences_of
+from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
+from partition.producer_window import TRANSACTIONS_KEPT
 
 A, B, MARKED = (LogId("t", f"{number:032x}", 0) for number in range(3))
 NOW_MS = 1_763_632_800_000

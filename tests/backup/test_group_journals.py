@@ -10,15 +10,8 @@ from typing import cast
 
 import pytest
 
-from datalog.foreign import ForeignEnvironment
-from fairlog.backup import group_journals
-from fairlog.backup.fences import ToldOfSinks
-from fairlog.backup.group_journals import GroupJournalsAround
-from fairlog.data_directory import GROUP_JOURNALS
-from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, Offset, Placement, StorageFailure
-from journal.frame import encode_frame
-from journal.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
-from journal.group_records import (
+from coordinator.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
+from coordinator.group_records import (
     ExpiredRecord,
     GroupAbortedRecord,
     GroupRecord,
@@ -26,6 +19,13 @@ from journal.group_records import (
     SinkRecord,
     encode_group,
 )
+from datalog.foreign import ForeignEnvironment
+from fairlog.backup import group_journals
+from fairlog.backup.fences import ToldOfSinks
+from fairlog.backup.group_journals import GroupJournalsAround
+from fairlog.data_directory import GROUP_JOURNALS
+from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, Offset, Placement, StorageFailure
+from journal.frame import encode_frame
 from journal.segment import Fsync, JournalKind
 from journal.segment_file import begin_at
 

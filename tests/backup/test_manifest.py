@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.group_records import SinkRecord
 from fairlog.backup.manifest import (
     BadManifest,
     CopiedFile,
@@ -17,7 +18,6 @@ from fairlog.backup.manifest import (
     encode_manifest,
 )
 from fairlog_types import LogId, Offset, Placement
-from journal.group_records import SinkRecord
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "backup-manifest-2.json"

@@ -12,13 +12,13 @@ from uuid import UUID
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from coordinator.group_records import GroupCommittedRecord, GroupPrepareCommitRecord, SinkRecord
 from fairlog.backup import group_journals, making, taking_over
 from fairlog.backup.group_journals import GroupJournalsAround
 from fairlog.backup.manifest import MANIFEST, decode_manifest_untrusted
 from fairlog.local_reader import LocalReader
 from fairlog.verify.verification import Verification
 from fairlog_types import LogId
-from journal.group_records import GroupCommittedRecord, GroupPrepareCommitRecord, SinkRecord
 from journal.segment import Fsync
 from pyspark_fairlog.native import Native, NativeError, Placement, Topics
 from scripts.node_process import NodeProcess

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import trio
 
+from coordinator.group_records import GroupRecord
 from coordinator.messages import (
     Applied,
     ApplyCommit,
@@ -40,8 +41,10 @@ from fairlog_types import (
     StorageFailure,
     TxId,
 )
-from journal.group_records import GroupRecord
 from journal.journal import NoFiles
+from tests.journals_on_files import disk, flusher, open_journal
+
+__all__ = ["disk", "flusher", "open_journal"]
 
 LEADER_EPOCH = LeaderEpoch(3)
 

@@ -17,6 +17,7 @@ import pytest
 
 from coordinator import events as ev
 from coordinator.answers import Granted, GrantedToEnd
+from coordinator.group_records import AbortedRecord, BeginRecord
 from coordinator.id_records import producer_record
 from coordinator.machine import step
 from coordinator.producer import Producer
@@ -24,7 +25,6 @@ from coordinator.recovery import replay, snapshot_records
 from coordinator.settings import CoordinatorSettings
 from coordinator.steps import EPOCH_MAX
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
-from journal.group_records import AbortedRecord, BeginRecord
 from tests.coordinator.transactions import settle
 
 SETTINGS = CoordinatorSettings(two_phase_commit=True)

@@ -8,8 +8,8 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from coordinator.answers import Granted, Refusal
+from coordinator.group_records import BeginRecord, CommittedRecord, PrepareCommitRecord, ProducerRecord
 from fairlog_types import LogId, Placement, ProducerEpoch
-from journal.group_records import BeginRecord, CommittedRecord, PrepareCommitRecord, ProducerRecord
 from tests.coordinator.transactions import SAME_PRODUCER, kinds, settle, txid
 
 

@@ -6,11 +6,11 @@ import pytest
 import trio
 
 from coordinator.answers import Granted, Refusal
+from coordinator.group_records import AbortedRecord, PrepareAbortRecord, PrepareCommitRecord, ProducerRecord
 from coordinator.recovery import replay, snapshot_records
 from coordinator.states import IdState
 from coordinator.steps import EPOCH_MAX
 from fairlog_types import ProducerEpoch, StorageFailure
-from journal.group_records import AbortedRecord, PrepareAbortRecord, PrepareCommitRecord, ProducerRecord
 from tests.coordinator.test_time_and_restarts import restart
 from tests.coordinator.transactions import SAME_PRODUCER, kinds, settle, txid
 

@@ -9,13 +9,13 @@ import trio
 import trio.testing
 
 from coordinator.answers import Granted, Refusal
+from coordinator.group_records import (
+    ProducerRecord,
+)
 from coordinator.settings import CoordinatorSettings
 from coordinator.sinks.messages import BatchCommitted, LaneGranted, SinkRefusal
 from coordinator.steps import EPOCH_MAX
 from fairlog_types import Offset, Placement, ProducerEpoch
-from journal.group_records import (
-    ProducerRecord,
-)
 
 from .sinks import ask, commit, join, lane, recovered, refused, settle, write_batch
 

@@ -11,13 +11,13 @@ from structlog.testing import capture_logs
 
 from coordinator.answers import Refusal
 from coordinator.ending import DECIDED_MAX
-from coordinator.settings import CoordinatorSettings
-from coordinator.sinks.messages import BatchCommitted, LaneGranted, SinkRefusal
-from fairlog_types import Offset, Placement
-from journal.group_records import (
+from coordinator.group_records import (
     GroupCommittedRecord,
     GroupPrepareCommitRecord,
 )
+from coordinator.settings import CoordinatorSettings
+from coordinator.sinks.messages import BatchCommitted, LaneGranted, SinkRefusal
+from fairlog_types import Offset, Placement
 
 from .sinks import ask, commit, decide_as_many_as_may_be, join, kinds, lane, recovered, refused, settle, write_batch
 

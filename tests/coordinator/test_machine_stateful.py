@@ -25,6 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from coordinator import events as ev
 from coordinator.answers import Granted, Refusal
 from coordinator.ending import DECIDED_MAX
+from coordinator.group_records import PrepareCommitRecord
 from coordinator.id_records import prepare_commit_record
 from coordinator.machine import step
 from coordinator.messages import ApplyCommit, Expected
@@ -44,7 +45,6 @@ from fairlog_types import (
     ProducerId,
     TxId,
 )
-from journal.group_records import PrepareCommitRecord
 
 NAMES = ("t", "u")
 LOGS = tuple(LogId("t", "ab" * 16, partition) for partition in range(3))

@@ -5,11 +5,7 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
-from coordinator.recovery import InDoubt, in_doubt, place_order, replay, snapshot_records
-from coordinator.states import IdState
-from fairlog_types import ApplyNumber, LeaderEpoch, LogId, ProducerEpoch, ProducerId, TxId
-from journal.group_records import (
+from coordinator.group_records import (
     AbortedRecord,
     BeginRecord,
     CommittedRecord,
@@ -19,6 +15,10 @@ from journal.group_records import (
     PrepareCommitRecord,
     ProducerRecord,
 )
+from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
+from coordinator.recovery import InDoubt, in_doubt, place_order, replay, snapshot_records
+from coordinator.states import IdState
+from fairlog_types import ApplyNumber, LeaderEpoch, LogId, ProducerEpoch, ProducerId, TxId
 
 LOG, OTHER = LogId("t", "ab" * 16, 0), LogId("t", "ab" * 16, 1)
 

@@ -7,13 +7,7 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.producer import Decided
-from coordinator.recovery import GroupInDoubt, InDoubt, Replay, in_doubt, place_order, replay, snapshot_records
-from coordinator.sinks.groups import Fence, Group, Part
-from coordinator.sinks.lane_ids import lane_id
-from coordinator.states import IdState
-from fairlog_types import ApplyNumber, LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
-from journal.group_records import (
+from coordinator.group_records import (
     BeginRecord,
     CommittedPart,
     Expectation,
@@ -27,6 +21,12 @@ from journal.group_records import (
     SinkForgottenRecord,
     SinkRecord,
 )
+from coordinator.producer import Decided
+from coordinator.recovery import GroupInDoubt, InDoubt, Replay, in_doubt, place_order, replay, snapshot_records
+from coordinator.sinks.groups import Fence, Group, Part
+from coordinator.sinks.lane_ids import lane_id
+from coordinator.states import IdState
+from fairlog_types import ApplyNumber, LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
 
 LOG, OTHER = LogId("t", "ab" * 16, 0), LogId("t", "ab" * 16, 1)
 SLOTS = 2

@@ -6,12 +6,12 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from coordinator.answers import Refusal
+from coordinator.group_records import BeginRecord, PrepareAbortRecord
 from coordinator.recovery import snapshot_records
 from coordinator.settings import CoordinatorSettings
 from coordinator.sinks.lane_ids import lane_id
 from coordinator.sinks.messages import Lane, LaneGranted
 from fairlog_types import StorageFailure
-from journal.group_records import BeginRecord, PrepareAbortRecord
 from tests.coordinator.transactions import settle, txid
 
 # ------------------------------------------------------------------------------------------------- time

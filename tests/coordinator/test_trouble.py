@@ -14,8 +14,8 @@ import trio.testing
 
 from coordinator.answers import Refusal
 from coordinator.ending import DECIDED_MAX
+from coordinator.group_records import AbortedRecord, CommittedRecord, PrepareAbortRecord, ProducerRecord
 from fairlog_types import StorageFailure
-from journal.group_records import AbortedRecord, CommittedRecord, PrepareAbortRecord, ProducerRecord
 from tests.coordinator.transactions import kinds, settle, txid
 
 

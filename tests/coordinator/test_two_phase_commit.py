@@ -8,12 +8,12 @@ import pytest
 import trio
 
 from coordinator.answers import Granted, GrantedToEnd, Refusal
+from coordinator.group_records import AbortedRecord, PrepareAbortRecord, PrepareCommitRecord, ProducerRecord
 from coordinator.producer import NO_TIMEOUT_MS
 from coordinator.recovery import replay, snapshot_records
 from coordinator.settings import CoordinatorSettings
 from coordinator.steps import EPOCH_MAX
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch
-from journal.group_records import AbortedRecord, PrepareAbortRecord, PrepareCommitRecord, ProducerRecord
 from tests.coordinator.test_time_and_restarts import restart
 from tests.coordinator.transactions import SAME_PRODUCER, kinds, settle, txid
 

@@ -27,8 +27,8 @@ from fairlog_types import (
     TxId,
 )
 from journal import failpoints
-from journal.placing import BatchRef, PlacedBatch, PlacedState, PlacedTransaction
-from journal.producer_window import ProducerWindow
+from partition.placed import BatchRef, PlacedBatch, PlacedState, PlacedTransaction
+from partition.producer_window import ProducerWindow
 
 PRODUCER = ProducerId(7)
 LEADER_EPOCH = LeaderEpoch(3)

@@ -12,8 +12,8 @@ from copier import staging
 from copier.backlog import Backlog
 from copier.plan import Group, weight_bytes
 from fairlog_types import ApplyNumber, JournalPosition, LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, TxId
-from journal.placing import BatchRef, PlacedBatch, PlacedTransaction
-from journal.producer_window import ProducerWindow
+from partition.placed import BatchRef, PlacedBatch, PlacedTransaction
+from partition.producer_window import ProducerWindow
 
 LOGS = A, B, C, D = tuple(LogId("t", "ab" * 16, partition) for partition in range(4))
 WINDOW = ProducerWindow(ProducerEpoch(0), (), (), 0, JournalPosition(0))

@@ -23,8 +23,8 @@ from fairlog_types import (
     ProducerId,
     TxId,
 )
-from journal.placing import BatchRef, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
-from journal.producer_window import ProducerWindow
+from partition.placed import BatchRef, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
+from partition.producer_window import ProducerWindow
 
 LOGS = tuple(LogId("t", "ab" * 16, partition) for partition in range(3))
 MARKED = LOGS[1]

@@ -49,12 +49,12 @@ from fairlog_types import (
 from journal import failpoints
 from journal.flush import open_flusher
 from journal.journal import Journal, JournalKind, JournalSettings
-from journal.local_journal import encode_local, replay_local
-from journal.local_records import Apply, Discard, Fence, LocalRecord, Marker, OpenBatch, PlainBatch, TransactionalBatch
-from journal.local_state import LocalState
-from journal.placing import OpenPart, Placed
-from journal.producer_window import ProducerWindow
 from journal.segment import SegmentHeader, decode_segment_header_untrusted, file_offset
+from partition.placed import OpenPart, Placed
+from partition.producer_window import ProducerWindow
+from partition.record_codec import encode_local, replay_local
+from partition.records import Apply, Discard, Fence, LocalRecord, Marker, OpenBatch, PlainBatch, TransactionalBatch
+from partition.state import PartitionState
 
 TOPIC_LOGS = tuple(LogId("t", "ab" * 16, partition) for partition in range(3))
 MARKED = TOPIC_LOGS[2]
@@ -146,7 +146,7 @@ class Node:
                 writer.create(log)
         flusher = await stack.enter_async_context(open_flusher(sync=self._sync))
         self.journals: dict[LogId, Journal] = {}
-        self.states: dict[LogId, LocalState] = {}
+        self.states: dict[LogId, PartitionState] = {}
         for log in LOGS:
             self.journals[log] = await Journal.open(
                 self.directory / str(log),
@@ -169,7 +169,7 @@ class Node:
         for log in LOGS:
             mark = self.data_logs.mark(log)
             assert mark is not None
-            state = self.states[log] = LocalState(log, self.epoch)
+            state = self.states[log] = PartitionState(log, self.epoch)
             windows = {producer: ProducerWindow.decode(data) for producer, data in self.data_logs.producers(log)}
             state.restore(
                 copied_through=mark.copied_through,

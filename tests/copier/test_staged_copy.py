@@ -11,7 +11,7 @@ import trio
 from copier import staging
 from copier.plan import Group
 from fairlog_types import LogId, ProducerId
-from journal.placing import Placed
+from partition.placed import Placed
 
 A, B, C = (LogId("t", "ab" * 16, partition) for partition in range(3))
 OTHER = ProducerId(70)

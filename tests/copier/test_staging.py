@@ -12,8 +12,8 @@ from copier import staging
 from copier.plan import Group, weight_bytes
 from copier.staging import Staging, is_large
 from fairlog_types import ApplyNumber, JournalPosition, LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, TxId
-from journal.placing import BatchRef, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
-from journal.producer_window import ProducerWindow
+from partition.placed import BatchRef, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
+from partition.producer_window import ProducerWindow
 
 A, B = (LogId("t", "ab" * 16, partition) for partition in range(2))
 OFFSETS = LogId.of_offsets(0)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from coordinator.group_history import decode_frame, read_history
+from coordinator.group_records import decode_group, encode_group
 from fairlog.inspection.segments import Selection, show_segment
 from fairlog_types import CorruptStorage, JournalPosition
 from journal.frame import (
@@ -22,10 +24,6 @@ from journal.frame import (
     encode_frame,
     padded,
 )
-from journal.group_history import decode_frame, read_history
-from journal.group_records import decode_group, encode_group
-from journal.local_journal import decode_local, encode_local
-from journal.producer_window import ProducerWindow, check_sequence
 from journal.reopen import reopen
 from journal.segment import (
     NEW_SUFFIX,
@@ -38,6 +36,8 @@ from journal.segment import (
     segment_name,
 )
 from journal.survey import survey
+from partition.producer_window import ProducerWindow, check_sequence
+from partition.record_codec import decode_local, encode_local
 from tests.fuzz.odd_cbor import with_odd_items
 from tests.fuzz.target import Target
 from tests.journal.golden_frames import EPOCH, GOLDEN, SALT, golden_bytes

@@ -11,6 +11,8 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from coordinator.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
+from coordinator.group_records import encode_group
 from datalog.batch import HEADER_BYTES
 from datalog.environment import LmdbDataLogs
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey, encode_offset_entries
@@ -22,10 +24,8 @@ from fairlog.inspection.lines import Line, as_json, as_text
 from fairlog.inspection.segments import Selection, show_segment
 from fairlog_types import JournalPosition, LeaderEpoch, Offset
 from journal.frame import CLOSE, encode_frame
-from journal.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
-from journal.group_records import encode_group
-from journal.local_journal import encode_local
 from journal.segment import SEGMENT_HEADER_BYTES, Fsync, JournalKind, SegmentHeader, encode_segment_header, segment_name
+from partition.record_codec import encode_local
 from scripts.node_process import NodeProcess
 from tests.cli.in_process import FairlogCommand, fairlog_command
 from tests.clients.raw_client import RawClient, batch

@@ -10,22 +10,8 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from fairlog_types import (
-    NO_APPLY_NUMBER,
-    ApplyNumber,
-    EndedEpoch,
-    JournalPosition,
-    LeaderEpoch,
-    LogId,
-    Offset,
-    Placement,
-    ProducerEpoch,
-    ProducerId,
-    TxId,
-)
-from journal.frame import encode_frame
-from journal.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
-from journal.group_records import (
+from coordinator.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
+from coordinator.group_records import (
     AbortedRecord,
     BeginRecord,
     CommittedPart,
@@ -44,8 +30,23 @@ from journal.group_records import (
     SinkRecord,
     encode_group,
 )
-from journal.local_journal import encode_local
-from journal.local_records import (
+from fairlog_types import (
+    NO_APPLY_NUMBER,
+    ApplyNumber,
+    EndedEpoch,
+    JournalPosition,
+    LeaderEpoch,
+    LogId,
+    Offset,
+    Placement,
+    ProducerEpoch,
+    ProducerId,
+    TxId,
+)
+from journal.frame import encode_frame
+from partition.producer_window import AppliedTransaction, ProducerWindow, WindowBatch
+from partition.record_codec import encode_local
+from partition.records import (
     Apply,
     Discard,
     Fence,
@@ -56,7 +57,6 @@ from journal.local_records import (
     PlainBatch,
     TransactionalBatch,
 )
-from journal.producer_window import AppliedTransaction, ProducerWindow, WindowBatch
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FORMATS = Path(__file__).parents[2] / "docs" / "formats"

@@ -29,18 +29,7 @@ from datalog.interface import (
     UnknownLog,
 )
 from datalog.offset_entries import CommittedOffset
-from fairlog.broker import (
-    AbortRefusal,
-    ActiveProducer,
-    Appended,
-    Broker,
-    CommitRefusal,
-    DuplicateOf,
-    LogCut,
-    PlacedEnd,
-    RefusedAppend,
-    Watcher,
-)
+from fairlog.broker import Broker, CommitRefusal
 from fairlog.cluster.features import FEATURES, FeatureLevels, FeatureUpdate, updated_untrusted
 from fairlog.cluster.interface import Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
@@ -66,6 +55,16 @@ from fairlog_types import (
     ProducerId,
     StorageFailure,
     TxId,
+)
+from partition.answers import (
+    AbortRefusal,
+    ActiveProducer,
+    Appended,
+    DuplicateOf,
+    LogCut,
+    PlacedEnd,
+    RefusedAppend,
+    Watcher,
 )
 
 LEADER_EPOCH = LeaderEpoch(3)

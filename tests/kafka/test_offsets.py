@@ -11,7 +11,6 @@ from kafka.protocol.producer import TxnOffsetCommitRequest
 
 from coordinator.answers import Refusal
 from datalog.offset_entries import CommittedOffset
-from fairlog.broker import RefusedAppend
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.offset_values import NewOffset, OffsetRefusal, Sender, TransactionalProducer
 from fairlog.kafka.answer_budget import AnswerBudget, AnswerRoom
@@ -26,6 +25,7 @@ from fairlog.kafka.handlers import (
 from fairlog.kafka.must_abort import must_abort_code
 from fairlog.kafka.wire import Reader, Writer
 from fairlog_types import LogId, Offset, StorageFailure
+from partition.answers import RefusedAppend
 
 COMMIT, FETCH, ADD, TXN_COMMIT, DELETE = 8, 9, 25, 28, 47
 

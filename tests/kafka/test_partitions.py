@@ -12,7 +12,6 @@ from kafka.protocol.producer import WriteTxnMarkersRequest
 from coordinator.answers import Refusal
 from datalog.batch import patch
 from fairlog.asked_ends import OWN_WAIT_S
-from fairlog.broker import AbortRefusal, ActiveProducer
 from fairlog.cluster.interface import InvalidPartitions
 from fairlog.kafka.api import Deferred
 from fairlog.kafka.errors import ABORT_REFUSALS, ErrorCode
@@ -24,6 +23,7 @@ from fairlog.kafka.handlers import (
     api_60_describe_cluster,
 )
 from fairlog_types import LeaderEpoch, Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
+from partition.answers import AbortRefusal, ActiveProducer
 
 FETCH, METADATA, DELETE_RECORDS, EPOCHS, MARKERS, CREATE_PARTITIONS, CLUSTER = 1, 3, 21, 23, 27, 37, 60
 

@@ -10,7 +10,6 @@ from kafka.protocol.admin import DescribeProducersRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest
 
 from coordinator.answers import Effect, Refusal
-from fairlog.broker import ActiveProducer
 from fairlog.kafka.api import Client
 from fairlog.kafka.errors import COORDINATOR_REFUSALS, EffectUnknown, ErrorCode, code_of_refusal
 from fairlog.kafka.handlers import (
@@ -27,6 +26,7 @@ from fairlog.kafka.handlers.api_65_describe_transactions import PLACEMENTS_TAG, 
 from fairlog.kafka.must_abort import must_abort_code
 from fairlog.kafka.wire import Reader
 from fairlog_types import Offset, ProducerEpoch, ProducerId, StorageFailure
+from partition.answers import ActiveProducer
 
 FIND, VERSIONS, INIT, ADD, END = 10, 18, 22, 24, 26
 DESCRIBE_PRODUCERS, DESCRIBE, LIST = 61, 65, 66

@@ -9,13 +9,13 @@ import trio.testing
 from coordinator.answers import Refusal
 from coordinator.sinks.lane_ids import is_lane
 from coordinator.sinks.messages import CommitBatch, Lane, SinkRefusal, SinkRefused, Winner
-from fairlog.broker import RefusedAppend
 from fairlog.groups.messages import Joining
 from fairlog.groups.offset_values import NewOffset, OffsetRefusal, Sender
 from fairlog.native import batches
 from fairlog.native.batches import kind_of
 from fairlog.native.messages import NUMBER_MAX, PARTITION_MAX, Request, encode_result
 from fairlog_types import Offset, StorageFailure
+from partition.answers import RefusedAppend
 
 BATCH = {"sink": "totals", "query": "query-1", "run": "run-1", "batch": 7}
 LANE = BATCH | {"partition": 3, "attempt": 1}

@@ -39,13 +39,13 @@ from datalog.batch import parse_stored_header
 from datalog.control_batch import decode_control_batch
 from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
-from fairlog.broker import DuplicateOf, RefusedAppend
 from fairlog.groups.committed import CommittedOffsets
 from fairlog.groups.offset_values import NewOffset, Sender, TransactionalProducer
 from fairlog.leaders import LocalLeaders
 from fairlog.offset_leaders import OffsetLeaders
-from fairlog.transaction_modes import MARKERS, TransactionMode
 from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, TxId
+from partition.answers import DuplicateOf, RefusedAppend
+from partition.modes import MARKERS, TransactionMode
 from tests.clients.raw_client import batch, records_of
 from tests.node.runs import read_committed
 from tests.simulation.machine import PATIENCE_S, Machine, Node

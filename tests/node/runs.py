@@ -26,9 +26,7 @@ from coordinator.messages import ApplyCommit, Begin, DiscardTransaction, Expecte
 from datalog.batch import parse_batch_header_untrusted
 from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
-from fairlog.broker import Appended, DuplicateOf, RefusedAppend
 from fairlog.leaders import LocalLeaders
-from fairlog.transaction_modes import JOURNAL, TransactionMode
 from fairlog_types import (
     LeaderEpoch,
     LogId,
@@ -41,6 +39,8 @@ from fairlog_types import (
 )
 from journal.flush import open_flusher
 from journal.journal import Fsync, JournalSettings
+from partition.answers import Appended, DuplicateOf, RefusedAppend
+from partition.modes import JOURNAL, TransactionMode
 from tests.clients.raw_client import batch, records_of
 
 A, B, C = (LogId.of_topic(UUID(int=1), partition) for partition in range(3))

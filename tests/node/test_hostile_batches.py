@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from datalog.batch import BadBatch, BatchHeader, split_batches_untrusted
 from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
-from fairlog.broker import Appended
 from fairlog_types import Offset
+from partition.answers import Appended
 from tests.node.runs import A, open_run
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")

@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 
 from coordinator.messages import Begin
 from fairlog import led_writer
-from fairlog.broker import Appended, DuplicateOf, RefusedAppend
 from fairlog_types import LogId, Offset, ProducerEpoch, StorageFailure
 from journal.journal import Fsync, Journal, JournalKind, NoFiles
 from journal.reopen import reopen
+from partition.answers import Appended, DuplicateOf, RefusedAppend
 from tests.node.runs import JOURNALS, A, B, is_waiting, transaction, wait_for_more
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pytest
 
 from datalog import cuts
-from fairlog.broker import LogCut
-from fairlog.transaction_modes import MARKERS
 from fairlog_types import LogId, Offset
+from partition.answers import LogCut
+from partition.modes import MARKERS
 from tests.datalog.behaviour import append
 from tests.node.runs import A, B, C, transaction
 

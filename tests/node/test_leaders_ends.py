@@ -22,8 +22,8 @@ from fairlog.kafka.api import Client
 from fairlog.kafka.connection import Connection
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.router import Router
-from fairlog.transaction_modes import JOURNAL, MARKERS
 from fairlog_types import LogId, Offset
+from partition.modes import JOURNAL, MARKERS
 from tests.clients.raw_client import batch, list_offset_request, produce_request
 from tests.kafka.asking import REQUESTS
 from tests.kafka.in_memory import Memory

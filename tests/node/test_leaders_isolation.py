@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import trio
 import trio.testing
 
-from fairlog.transaction_modes import MARKERS
 from fairlog_types import LogId, Offset
+from partition.modes import MARKERS
 from tests.node.runs import A, Run, is_waiting, transaction, wait_for_more
 
 T0, T1 = transaction(7), transaction(8)

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from datalog.batch import parse_batch_header_untrusted
-from fairlog.broker import Appended, DuplicateOf
-from fairlog.transaction_modes import MARKERS
 from fairlog_types import Offset, TxId
+from partition.answers import Appended, DuplicateOf
+from partition.modes import MARKERS
 from tests.clients.raw_client import batch
 from tests.node.runs import A, B, Run, transaction
 

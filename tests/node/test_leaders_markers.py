@@ -13,8 +13,6 @@ from structlog.testing import capture_logs
 from coordinator.messages import Expected, Prepare
 from datalog.control_batch import decode_control_batch
 from datalog.interface import AbortedTransaction, OpenInLog, ReadRequest, ReadResult
-from fairlog.broker import AbortRefusal, ActiveProducer, Appended, DuplicateOf, RefusedAppend
-from fairlog.transaction_modes import JOURNAL, MARKERS
 from fairlog_types import (
     JournalPosition,
     LeaderEpoch,
@@ -26,6 +24,8 @@ from fairlog_types import (
     StorageFailure,
     TxId,
 )
+from partition.answers import AbortRefusal, ActiveProducer, Appended, DuplicateOf, RefusedAppend
+from partition.modes import JOURNAL, MARKERS
 from tests.node.runs import DATA_LOGS, A, B, C, Run, is_waiting, transaction
 
 T0, T1 = transaction(7), transaction(8)

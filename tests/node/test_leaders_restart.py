@@ -11,10 +11,10 @@ import trio
 from structlog.testing import capture_logs
 
 from coordinator.messages import ApplyCommit, Expected, Prepare
-from fairlog.broker import Appended, DuplicateOf, RefusedAppend
 from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LeaderEpoch, LogId, Offset, Placement
 from journal.journal import Fsync, JournalKind
 from journal.segment_file import begin_at
+from partition.answers import Appended, DuplicateOf, RefusedAppend
 from tests.node.runs import DATA_LOGS, JOURNALS, A, B, Run, transaction
 
 T0, T1 = transaction(7), transaction(8)

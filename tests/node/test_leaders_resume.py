@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from coordinator.messages import Begin, Expected
-from fairlog.broker import Appended, DuplicateOf, RefusedAppend
-from fairlog.transaction_modes import JOURNAL, MARKERS, TransactionMode
 from fairlog_types import LeaderEpoch, LogId, Offset
+from partition.answers import Appended, DuplicateOf, RefusedAppend
+from partition.modes import JOURNAL, MARKERS, TransactionMode
 from tests.node.runs import A, B, Run, transaction
 
 T0, T1 = transaction(7), transaction(7, 1)

@@ -20,12 +20,12 @@ import copier.apply
 import copier.copier
 from coordinator.messages import ApplyCommit, Expected, Prepare
 from copier.backlog import Backlog
-from fairlog.broker import Appended, RefusedAppend
-from fairlog.transaction_modes import JOURNAL, MARKERS, TransactionMode
 from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, Placement, TxId
 from journal.journal import Journal, JournalKind
 from journal.segment import SEGMENT_HEADER_BYTES
 from journal.survey import survey
+from partition.answers import Appended, RefusedAppend
+from partition.modes import JOURNAL, MARKERS, TransactionMode
 from tests.node.runs import JOURNALS, A, B, C, Run, read_all, transaction
 
 LANES = transaction(7), transaction(8)

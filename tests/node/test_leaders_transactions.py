@@ -11,9 +11,9 @@ import trio
 import trio.testing
 
 from coordinator.messages import ApplyCommit, Begin, Expected, Prepare
-from fairlog.broker import Appended, DuplicateOf, RefusedAppend
-from fairlog.transaction_modes import JOURNAL, MARKERS, TransactionMode
 from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, StorageFailure
+from partition.answers import Appended, DuplicateOf, RefusedAppend
+from partition.modes import JOURNAL, MARKERS, TransactionMode
 from tests.node.runs import A, B, C, Run, is_waiting, read_all, transaction
 
 T0 = transaction(7)

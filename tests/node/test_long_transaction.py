@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from copier.reclaim import Reclaimer
-from fairlog.broker import Appended
 from fairlog.leaders import EXPIRY_CHECK_MS
 from fairlog_types import LogId
+from partition.answers import Appended
 from tests.node.runs import JOURNALS, A, B, Run, transaction
 
 pytestmark = pytest.mark.slow

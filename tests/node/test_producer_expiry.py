@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from fairlog.broker import Appended, RefusedAppend
 from fairlog_types import Offset
+from partition.answers import Appended, RefusedAppend
 from tests.node.runs import A, B, C, Clock, Run, transaction
 
 MINUTE_MS = 60_000

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from fairlog.transaction_modes import JOURNAL, MARKERS, TransactionMode
+from partition.modes import JOURNAL, MARKERS, TransactionMode
 from tests.node import raw_requests as raw
 from tests.node.raw_requests import BrokenRule, End, Init, Restart, Wait, Which, Write, carry_out
 from tests.simulation.mutations import MUTATIONS

@@ -14,11 +14,11 @@ import trio.testing
 
 from datalog.interface import Bounds, DataLogWriter, EpochEnd, NoRoom
 from fairlog import leaders as leaders_module
-from fairlog.broker import Appended, RefusedAppend
 from fairlog.cluster.interface import InvalidPartitions, UnknownTopic
-from fairlog.transaction_modes import TransactionMode
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, StorageFailure
 from journal.journal import NoFiles
+from partition.answers import Appended, RefusedAppend
+from partition.modes import TransactionMode
 from tests.node.runs import A, B, Run
 from tests.node.test_topics import Store, fill
 

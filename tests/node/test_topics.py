@@ -17,7 +17,6 @@ from structlog.testing import capture_logs
 
 from datalog import environment, layout
 from datalog.interface import DataLogWriter
-from fairlog.broker import Appended, RefusedAppend
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists, UnknownTopic
 from fairlog.config import Settings
@@ -25,6 +24,7 @@ from fairlog.kafka.api import Client
 from fairlog.kafka.topic_lookup import find_or_create
 from fairlog.topics import LocalTopics
 from fairlog_types import LogId, Offset, StorageFailure
+from partition.answers import Appended, RefusedAppend
 from tests.node.runs import DATA_LOGS, JOURNALS, A, B, Run, wait_for_more
 
 

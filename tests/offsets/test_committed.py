@@ -20,11 +20,11 @@ from datalog import layout, reader
 from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
 from datalog.offset_entries import OffsetKey, decode_offset_entry
-from fairlog.broker import RefusedAppend
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.offset_values import CommitUnderWay, OffsetRefusal, Sender
 from fairlog.offset_leaders import OffsetLeaders
 from fairlog_types import LogId, Offset
+from partition.answers import RefusedAppend
 from tests.clients.raw_client import records_of
 from tests.node.runs import A, Clock, is_waiting, open_run, transaction
 from tests.offsets.conftest import HOUR_MS, OTHER, TOPIC, Desk, new, open_desk_over

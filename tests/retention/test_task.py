@@ -29,8 +29,8 @@ from fairlog.led_logs import LedLogStore
 from fairlog.live_settings import LiveSettings
 from fairlog.retention import cleaner, task
 from fairlog.retention.task import Retention
-from fairlog.transaction_modes import JOURNAL, MARKERS, TransactionMode
 from fairlog_types import LogId, Offset, StorageFailure
+from partition.modes import JOURNAL, MARKERS, TransactionMode
 from tests.datalog.batches import keyed_batch
 from tests.node.runs import MAP_BYTES, A, B, Run, open_run, transaction
 from tests.retention.cleaning_model import Pairs, map_of, values_of

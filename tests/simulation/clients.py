@@ -18,8 +18,8 @@ import trio
 
 from coordinator.answers import Effect, Granted, Refusal
 from coordinator.sinks.messages import BatchCommitted, LaneGranted, SinkRefused
-from fairlog.broker import Appended, DuplicateOf, RefusedAppend
 from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, StorageFailure
+from partition.answers import Appended, DuplicateOf, RefusedAppend
 from tests.datalog.batches import keyed_batch
 from tests.simulation.history import Batch, History, Transaction, log_name
 from tests.simulation.machine import EffectUnknown, Node

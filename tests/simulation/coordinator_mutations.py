@@ -14,11 +14,11 @@ import coordinator.recovery
 import coordinator.restarting
 import coordinator.steps
 from coordinator import events as ev
+from coordinator.group_records import ProducerRecord
 from coordinator.producer import Outcome, Producer
 from coordinator.service import Coordinator
 from coordinator.states import EventKind, IdState
 from coordinator.turns import Turns
-from journal.group_records import ProducerRecord
 from tests.simulation.planting import Mutation, does_not_wait, patched, planted
 
 

@@ -9,15 +9,15 @@ from unittest import mock
 
 import trio
 
-import journal.local_state
 import journal.segment_file
+import partition.state
+from coordinator.group_journal import GroupJournal
 from fairlog_types import JournalPosition
 from journal import failpoints
-from journal.group_journal import GroupJournal
 from journal.journal import Journal
-from journal.local_state import LocalState
-from journal.producer_window import ACCEPT, DuplicateOf
 from journal.segment_file import SegmentFile
+from partition.producer_window import ACCEPT, DuplicateOf
+from partition.state import PartitionState
 from tests.simulation.planting import Mutation, patched
 
 
@@ -88,7 +88,7 @@ async def _snapshot_is_not_synced(self: GroupJournal, as_of: JournalPosition, re
 _REAL_WRITE_SNAPSHOT = GroupJournal._write_snapshot
 
 
-def _any_count_is_held(self: LocalState, *_: object) -> str | None:
+def _any_count_is_held(self: PartitionState, *_: object) -> str | None:
     return None
 
 
@@ -97,7 +97,7 @@ def _sequences_unchecked(*args: Any) -> Any:
     return ACCEPT if isinstance(found, DuplicateOf) else found
 
 
-_REAL_CHECK_SEQUENCE = journal.local_state.check_sequence
+_REAL_CHECK_SEQUENCE = partition.state.check_sequence
 
 
 MUTATIONS = (
@@ -131,21 +131,21 @@ MUTATIONS = (
         patched(GroupJournal, "_write_snapshot", _snapshot_is_not_synced),
     ),
     Mutation(
-        "count-unchecked", "*prepare* does not look what is held", patched(LocalState, "holds", _any_count_is_held)
+        "count-unchecked", "*prepare* does not look what is held", patched(PartitionState, "holds", _any_count_is_held)
     ),
     Mutation(
         "duplicates-accepted",
         "a repeated batch is taken for a new one",
-        patched(journal.local_state, "check_sequence", _sequences_unchecked),
+        patched(partition.state, "check_sequence", _sequences_unchecked),
     ),
     Mutation(
         "open-transaction-not-pinned",
         "the mark lets go of an open transaction's frames",
-        patched(LocalState, "pinned_from", lambda _self, end: end),
+        patched(PartitionState, "pinned_from", lambda _self, end: end),
     ),
     Mutation(
         "fence-not-written",
         "a transaction of a new epoch begins in a log without its fence",
-        patched(LocalState, "needs_fence", lambda *_: False),
+        patched(PartitionState, "needs_fence", lambda *_: False),
     ),
 )

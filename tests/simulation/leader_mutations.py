@@ -13,7 +13,7 @@ from coordinator.messages import Applied, Prepared
 from fairlog.leaders import LocalLeaders
 from fairlog.participants import LocalParticipants
 from fairlog_types import LeaderEpoch, TxId
-from journal.local_state import LocalState
+from partition.state import PartitionState
 from tests.simulation.planting import Mutation, does_not_wait, patched, planted
 
 
@@ -63,7 +63,7 @@ def _places_all_lanes_but_one(self: LocalParticipants, messages: Any) -> None:
 _REAL_PLACE_TOGETHER = LocalParticipants.place_together
 
 
-def _resume_without_its_batches(self: LocalState, txid: TxId) -> LeaderEpoch | str:
+def _resume_without_its_batches(self: PartitionState, txid: TxId) -> LeaderEpoch | str:
     transaction = self.open_transactions.get(txid)
     if transaction is not None:
         transaction.batches.clear()
@@ -76,7 +76,7 @@ def _first_log_is_forgotten() -> Iterator[None]:
     def resume(self: LocalParticipants, message: Any) -> Any:
         leader = self._writer.led.get(message.logs[0])
         if leader is not None:
-            with mock.patch.object(LocalState, "resume", _resume_without_its_batches):
+            with mock.patch.object(PartitionState, "resume", _resume_without_its_batches):
                 leader.state.resume(message.txid)
         return _REAL_RESUME_ALL(self, message)
 
@@ -84,7 +84,7 @@ def _first_log_is_forgotten() -> Iterator[None]:
         yield
 
 
-def _resume_with_half_its_batches(self: LocalState, txid: TxId) -> LeaderEpoch | str:
+def _resume_with_half_its_batches(self: PartitionState, txid: TxId) -> LeaderEpoch | str:
     transaction = self.open_transactions.get(txid)
     if transaction is not None and transaction.batches:
         del transaction.batches[(len(transaction.batches) + 1) // 2 :]
@@ -92,7 +92,7 @@ def _resume_with_half_its_batches(self: LocalState, txid: TxId) -> LeaderEpoch |
     return _REAL_RESUME(self, txid)
 
 
-_REAL_RESUME = LocalState.resume
+_REAL_RESUME = PartitionState.resume
 _REAL_RESUME_ALL = LocalParticipants.resume
 
 
@@ -143,7 +143,7 @@ MUTATIONS = (
     Mutation(
         "count-of-half-a-journal",
         "what a transaction that goes on holds is counted over the first half of its batches",
-        patched(LocalState, "resume", _resume_with_half_its_batches),
+        patched(PartitionState, "resume", _resume_with_half_its_batches),
     ),
     Mutation(
         "recovery-not-copied",

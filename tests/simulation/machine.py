@@ -25,6 +25,7 @@ from typing import TypeVar
 
 import trio
 
+from coordinator.group_journal import GroupJournal
 from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
 from coordinator.states import IdState
@@ -32,17 +33,16 @@ from datalog.batch import parse_batch_header_untrusted
 from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
 from datalog.layout import LOGS, decode_log_record
-from fairlog.broker import Appended, DuplicateOf, RefusedAppend
 from fairlog.groups.committed import CommittedOffsets
 from fairlog.leaders import LocalLeaders
-from fairlog.transaction_modes import JOURNAL, TransactionMode
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, StorageFailure
 from journal import failpoints
 from journal.flush import Flusher
-from journal.group_journal import GroupJournal
 from journal.journal import Journal, JournalKind, JournalSettings
 from journal.segment import base_of
 from journal.segment_file import make_root
+from partition.answers import Appended, DuplicateOf, RefusedAppend
+from partition.modes import JOURNAL, TransactionMode
 from tests.simulation.disk import Disk
 from tests.simulation.memory_lmdb import MemoryEnvironment, open_memory_logs
 from tests.simulation.plan import Death, Plan

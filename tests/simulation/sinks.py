@@ -30,8 +30,8 @@ from coordinator.sinks.messages import (
     Winner,
 )
 from coordinator.states import IdState
-from fairlog.broker import RefusedAppend
 from fairlog_types import LogId, ProducerEpoch, ProducerId
+from partition.answers import RefusedAppend
 from tests.simulation.clients import REPEATS, Client, Producer, init
 from tests.simulation.history import History, Transaction
 from tests.simulation.machine import Node

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import trio
 
+from coordinator.group_journal import GroupJournal
+from coordinator.group_records import GroupRecord
 from datalog import layout
 from fairlog import data_directory
 from fairlog_types import (
@@ -20,10 +22,8 @@ from fairlog_types import (
     TxId,
 )
 from journal.flush import open_flusher
-from journal.group_journal import GroupJournal
-from journal.group_records import GroupRecord
 from journal.journal import Journal, JournalKind, JournalSettings
-from journal.producer_window import AppliedTransaction, ProducerWindow
+from partition.producer_window import AppliedTransaction, ProducerWindow
 from pyspark_fairlog.native import Native
 from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw

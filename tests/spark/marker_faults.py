@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coordinator.group_records import GroupRecord
 from fairlog_types import LogId
-from journal.group_records import GroupRecord
 from tests.spark.audited import MARKER_BATCHES, put_window
 from tests.spark.planted_faults import (
     append,

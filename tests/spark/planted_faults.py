@@ -13,11 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from datalog import layout
-from datalog.batch import parse_batch_header_untrusted
-from datalog.control_batch import encode_control_batch
-from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
-from journal.group_records import (
+from coordinator.group_records import (
     CommittedPart,
     CommittedRecord,
     Expectation,
@@ -27,6 +23,10 @@ from journal.group_records import (
     PrepareCommitRecord,
     PreparedPart,
 )
+from datalog import layout
+from datalog.batch import parse_batch_header_untrusted
+from datalog.control_batch import encode_control_batch
+from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
 from tests.spark.audited import txid
 from tests.verify.planting import Planted, with_header
 from tests.verify.test_planted_damage import producer_of

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from coordinator.group_records import GroupRecord
 from fairlog.backup.making import make_backup
-from journal.group_records import GroupRecord
 from pyspark_fairlog.audit.checks import checks
 from pyspark_fairlog.audit.job import audit
 from scripts.node_process import ROOT

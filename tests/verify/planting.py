@@ -22,10 +22,10 @@ from datalog.layout import LogRecord
 from datalog.snapshot import mapped_lmdb
 from datalog.stored import StoredLogs
 from fairlog_types import LogId
-from journal.producer_window import ProducerWindow
 from journal.reading import FrameAt
 from journal.segment import JournalKind
 from journal.survey import survey
+from partition.producer_window import ProducerWindow
 
 
 def with_header(data: bytes, **fields: Any) -> bytes:

@@ -35,8 +35,8 @@ from fairlog_types import (
     ProducerId,
     TxId,
 )
-from journal.local_records import Apply, Discard, PlainBatch, TransactionalBatch
-from journal.producer_window import AppliedTransaction, ProducerWindow, first_window
+from partition.producer_window import AppliedTransaction, ProducerWindow, first_window
+from partition.records import Apply, Discard, PlainBatch, TransactionalBatch
 
 LOG = LogId.of_topic(UUID(int=1), 0)
 TRANSACTIONAL = 0x10

@@ -8,11 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from fairlog.verify.findings import Summary, Violation
-from fairlog.verify.journals import AppliedPart
-from fairlog.verify.transactions import LogView, check_transactions, committed_places, read_history
-from fairlog_types import ApplyNumber, LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
-from journal.group_records import (
+from coordinator.group_records import (
     AbortedRecord,
     BeginRecord,
     CommittedRecord,
@@ -21,6 +17,10 @@ from journal.group_records import (
     PrepareAbortRecord,
     PrepareCommitRecord,
 )
+from fairlog.verify.findings import Summary, Violation
+from fairlog.verify.journals import AppliedPart
+from fairlog.verify.transactions import LogView, check_transactions, committed_places, read_history
+from fairlog_types import ApplyNumber, LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
 
 A, B = (LogId.of_topic(UUID(int=1), partition) for partition in range(2))
 GONE = LogId.of_topic(UUID(int=2), 0)

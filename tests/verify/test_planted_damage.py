@@ -13,6 +13,8 @@ from uuid import UUID
 import lmdb
 import pytest
 
+from coordinator.group_history import decode_frame, read_history
+from coordinator.group_records import ProducerRecord
 from datalog import layout
 from datalog.batch import parse_batch_header_untrusted
 from datalog.environment import LmdbDataLogs
@@ -23,11 +25,9 @@ from fairlog.cluster.interface import Topic
 from fairlog.directory import locked_directory
 from fairlog.groups.kept import group_key
 from fairlog_types import CorruptStorage, JournalPosition, LogId, Offset
-from journal.group_history import decode_frame, read_history
-from journal.group_records import ProducerRecord
-from journal.local_journal import APPLY
 from journal.segment import JournalKind
 from journal.survey import survey
+from partition.record_codec import APPLY
 from tests.cli.in_process import FairlogCommand
 from tests.verify.planting import Planted, flip, with_header
 

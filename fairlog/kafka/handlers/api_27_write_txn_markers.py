@@ -23,12 +23,13 @@ from dataclasses import dataclass
 
 import trio
 
-from fairlog.broker import AbortRefusal, ActiveProducer, Broker, Leaders
+from fairlog.broker import Broker, Leaders
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ABORT_REFUSALS, ErrorCode, code_of_refusal
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
 from fairlog_types import LogId, ProducerEpoch, ProducerId
+from partition.answers import AbortRefusal, ActiveProducer
 
 SERVED = Versions(0, 1)
 FLEXIBLE_FROM = 1

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.answers import Refusal
-from fairlog.broker import CommitRefusal, RefusedAppend
+from fairlog.broker import CommitRefusal
 from fairlog.groups.interface import is_group_id
 from fairlog.groups.offset_values import NewOffset, Sender, TransactionalProducer
 from fairlog.kafka.api import Answer, Api, Context, Versions
@@ -35,6 +35,7 @@ from fairlog.kafka.offset_lines import OffsetLines, TopicKey, check_lines, read_
 from fairlog.kafka.transactional_ids import is_acceptable
 from fairlog.kafka.wire import Reader
 from fairlog_types import ProducerEpoch, ProducerId, StorageFailure
+from partition.answers import RefusedAppend
 
 SERVED = Versions(0, 5)
 FLEXIBLE_FROM = 3

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 
 import trio
 
-from fairlog.broker import ActiveProducer
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
+from partition.answers import ActiveProducer
 
 SERVED = Versions(0, 0)
 FLEXIBLE_FROM = 0

@@ -1,4 +1,4 @@
-"""The records of a local journal, as values; their codec is in `local_journal`.
+"""The records of a local journal, as values; their codec is `record_codec`.
 
 One frame holds one record. The frame's CBOR header is a short array of the fields in the order in which
 they stand here (docs/formats/local-journal.md); a batch's bytes are the frame's payload, untouched.

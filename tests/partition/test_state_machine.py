@@ -27,8 +27,19 @@ from fairlog_types import (
     ProducerId,
     TxId,
 )
-from journal.local_journal import decode_local, encode_local, replay_local
-from journal.local_records import (
+from partition.placed import OpenPart, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
+from partition.producer_window import (
+    ACCEPT,
+    BATCHES_KEPT,
+    NO_SEQUENCE,
+    BatchCheck,
+    BatchRefusal,
+    DuplicateOf,
+    ProducerWindow,
+    Refused,
+)
+from partition.record_codec import decode_local, encode_local, replay_local
+from partition.records import (
     Apply,
     Discard,
     Fence,
@@ -39,18 +50,7 @@ from journal.local_records import (
     PlainBatch,
     TransactionalBatch,
 )
-from journal.local_state import LocalState, OpenTransaction
-from journal.placing import OpenPart, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
-from journal.producer_window import (
-    ACCEPT,
-    BATCHES_KEPT,
-    NO_SEQUENCE,
-    BatchCheck,
-    BatchRefusal,
-    DuplicateOf,
-    ProducerWindow,
-    Refused,
-)
+from partition.state import OpenTransaction, PartitionState
 
 SEQUENCES = 2**31
 PRODUCERS = st.integers(1, 3).map(ProducerId)
@@ -134,7 +134,7 @@ class LocalStateMachine(RuleBasedStateMachine):
         self.offsets_log = offsets_log = log_is == "offsets"
         self.markers = log_is == "markers"
         self.log = LogId.of_offsets(3) if offsets_log else LogId("t", "ab" * 16, 0)
-        self.state = LocalState(self.log, LeaderEpoch(1))
+        self.state = PartitionState(self.log, LeaderEpoch(1))
 
     # ---------------------------------------------------------------- the leader
 
@@ -407,7 +407,7 @@ class LocalStateMachine(RuleBasedStateMachine):
 
     # ---------------------------------------------------------------- restarts
 
-    def restored(self, copied: int) -> tuple[LocalState, list[Placed]]:
+    def restored(self, copied: int) -> tuple[PartitionState, list[Placed]]:
         """The state after a restart that finds the first `copied` items in the data log; and what it places."""
         windows: dict[ProducerId, ProducerWindow] = {}
         mark = (JournalPosition(0), JournalPosition(0))
@@ -430,7 +430,7 @@ class LocalStateMachine(RuleBasedStateMachine):
                 windows.pop(item.producer_id, None)
             else:
                 windows[item.producer_id] = ProducerWindow.decode(item.window.encode())
-        state = LocalState(self.log, LeaderEpoch(self.state.leader_epoch + 1))
+        state = PartitionState(self.log, LeaderEpoch(self.state.leader_epoch + 1))
         state.restore(
             copied_through=mark[0],
             replay_from=mark[1],
@@ -454,7 +454,7 @@ class LocalStateMachine(RuleBasedStateMachine):
                 firsts.setdefault(record.txid, record.first_sequence)
         return firsts
 
-    def check_restored(self, copied: int) -> LocalState:
+    def check_restored(self, copied: int) -> PartitionState:
         state, placed = self.restored(copied)
         assert placed == self.placed[copied:], "invariant 4"
         assert state.next_offset == self.state.next_offset
@@ -495,7 +495,7 @@ class LocalStateMachine(RuleBasedStateMachine):
             assert self.state.open_transactions[txid].first_offset == transaction.first_offset
 
 
-def without_memory(state: LocalState) -> dict[TxId, OpenTransaction]:
+def without_memory(state: PartitionState) -> dict[TxId, OpenTransaction]:
     """The open transactions but for what a restart forgets."""
     return {
         txid: replace(transaction, first_sequence=None, sealed=False, written_through=JournalPosition(0))
@@ -509,5 +509,5 @@ def clock_of(position: JournalPosition) -> int:
     return position // 8
 
 
-TestLocalState = pytest.mark.slow(LocalStateMachine.TestCase)
-TestLocalState.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestPartitionState = pytest.mark.slow(LocalStateMachine.TestCase)
+TestPartitionState.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

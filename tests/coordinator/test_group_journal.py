@@ -15,6 +15,17 @@ from typing import cast
 import pytest
 import trio
 
+from coordinator.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
+from coordinator.group_journal import GroupJournal, begin_with_snapshot
+from coordinator.group_records import (
+    PRODUCER,
+    BeginRecord,
+    ExpiredRecord,
+    GroupRecord,
+    ProducerRecord,
+    SinkRecord,
+    encode_group,
+)
 from fairlog_types import (
     CorruptStorage,
     JournalPosition,
@@ -25,17 +36,6 @@ from fairlog_types import (
     ProducerEpoch,
     ProducerId,
     TxId,
-)
-from journal.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
-from journal.group_journal import GroupJournal, begin_with_snapshot
-from journal.group_records import (
-    PRODUCER,
-    BeginRecord,
-    ExpiredRecord,
-    GroupRecord,
-    ProducerRecord,
-    SinkRecord,
-    encode_group,
 )
 from journal.journal import FrameAt, Fsync, Journal, JournalKind
 

@@ -23,7 +23,8 @@ from fairlog_types import (
     ProducerId,
     TxId,
 )
-from journal.local_records import (
+from partition.placed import Placed
+from partition.records import (
     Apply,
     Discard,
     Fence,
@@ -34,8 +35,7 @@ from journal.local_records import (
     PlainBatch,
     TransactionalBatch,
 )
-from journal.local_state import LocalState
-from journal.placing import Placed
+from partition.state import PartitionState
 
 FENCE = 1
 PLAIN_BATCH = 2
@@ -149,7 +149,7 @@ def decode_local(kind: int, header: Sequence[object]) -> LocalRecord:
     return Discard(txid)
 
 
-def replay_local(frames: Iterable[LocalFrame], state: LocalState, *, now_ms: int) -> Iterator[Placed]:
+def replay_local(frames: Iterable[LocalFrame], state: PartitionState, *, now_ms: int) -> Iterator[Placed]:
     """Fold a journal's frames into a restored `state`; yield what is decided and not copied yet, in order.
 
     `frames` are the journal's from the state's replay_from. The state is complete when the iterator is

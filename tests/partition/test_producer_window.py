@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, Offset, ProducerEpoch, ProducerId, TxId
-from journal.producer_window import (
+from partition.producer_window import (
     ACCEPT,
     BATCHES_KEPT,
     NO_SEQUENCE,

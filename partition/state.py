@@ -20,7 +20,7 @@ no window of, though it wrote before the mark, was forgotten before the mark, an
 be: a decision that leaves a hole or an overlap, or counts other records than are there (invariants 2, 3); a
 batch that no check would have accepted (invariant 9, and exactly once).
 
-*Two ways to keep a transaction*, and the records tell which (`fairlog.transaction_modes` chooses them). A
+*Two ways to keep a transaction*, and the records tell which (`partition.modes` chooses them). A
 TransactionalBatch is held, here by its position, until its Apply places it. An OpenBatch is placed as soon as it is
 written, and what a Marker adds is how it ended: such a transaction pins nothing in the journal, but the *last stable
 offset*. The data log keeps which of these are open, so a restart has them from there.
@@ -47,19 +47,8 @@ from fairlog_types import (
     ProducerId,
     TxId,
 )
-from journal.local_records import (
-    Apply,
-    Discard,
-    Fence,
-    Forget,
-    LocalRecord,
-    Marker,
-    OpenBatch,
-    PlainBatch,
-    TransactionalBatch,
-)
-from journal.placing import BatchRef, OpenPart, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
-from journal.producer_window import (
+from partition.placed import BatchRef, OpenPart, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
+from partition.producer_window import (
     ACCEPT,
     NO_SEQUENCE,
     AppliedTransaction,
@@ -71,6 +60,17 @@ from journal.producer_window import (
     check_sequence,
     first_window,
     is_before,
+)
+from partition.records import (
+    Apply,
+    Discard,
+    Fence,
+    Forget,
+    LocalRecord,
+    Marker,
+    OpenBatch,
+    PlainBatch,
+    TransactionalBatch,
 )
 
 _START = JournalPosition(0)
@@ -109,7 +109,7 @@ class OpenTransaction:
         return self.first_sequence is not None and not is_before(first_sequence, self.first_sequence)
 
 
-class LocalState:
+class PartitionState:
     """What the leader of `log` knows from its journal. Not thread-safe; every method is one step."""
 
     __slots__ = (

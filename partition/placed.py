@@ -1,6 +1,6 @@
 """What a local journal hands to the copier: everything that has been decided, in the journal's order.
 
-These values flow from the fold over a local journal (`local_state`) to the copier, live and in recovery
+These values flow from the fold over a local journal (`state`) to the copier, live and in recovery
 alike. They hold positions in the journal, never the data: the copier reads the bytes back.
 
 Every decided frame gives one item, also those that place no records (fences, discards): so the data log's
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fairlog_types import ApplyNumber, JournalPosition, LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, TxId
-from journal.producer_window import ProducerWindow
+from partition.producer_window import ProducerWindow
 
 
 @dataclass(frozen=True, slots=True)

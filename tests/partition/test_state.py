@@ -16,7 +16,26 @@ from fairlog_types import (
     ProducerId,
     TxId,
 )
-from journal.local_records import (
+from partition.placed import (
+    BatchRef,
+    OpenPart,
+    Placed,
+    PlacedBatch,
+    PlacedMarker,
+    PlacedState,
+    PlacedTransaction,
+)
+from partition.producer_window import (
+    ACCEPT,
+    NO_SEQUENCE,
+    AppliedTransaction,
+    BatchRefusal,
+    DuplicateOf,
+    ProducerWindow,
+    Refused,
+    WindowBatch,
+)
+from partition.records import (
     Apply,
     Discard,
     Fence,
@@ -27,26 +46,7 @@ from journal.local_records import (
     PlainBatch,
     TransactionalBatch,
 )
-from journal.local_state import LocalState
-from journal.placing import (
-    BatchRef,
-    OpenPart,
-    Placed,
-    PlacedBatch,
-    PlacedMarker,
-    PlacedState,
-    PlacedTransaction,
-)
-from journal.producer_window import (
-    ACCEPT,
-    NO_SEQUENCE,
-    AppliedTransaction,
-    BatchRefusal,
-    DuplicateOf,
-    ProducerWindow,
-    Refused,
-    WindowBatch,
-)
+from partition.state import PartitionState
 
 LOG = LogId("t", "0f" * 16, 4)
 EPOCH = ProducerEpoch(2)
@@ -59,7 +59,7 @@ class Leader:
     """Appends frames of 100 bytes and folds them."""
 
     def __init__(self, log: LogId = LOG) -> None:
-        self.state = LocalState(log, LEADER_EPOCH)
+        self.state = PartitionState(log, LEADER_EPOCH)
         self.end = JournalPosition(0)
 
     def write(self, record: LocalRecord) -> Placed | None:
@@ -331,7 +331,7 @@ def test_open_batch_is_placed_at_once_and_pins_no_journal() -> None:
     )
 
 
-def firsts_of(state: LocalState) -> list[Offset | None]:
+def firsts_of(state: PartitionState) -> list[Offset | None]:
     """Where each open transaction begins in the log."""
     return [it.first_offset for it in state.open_transactions.values()]
 
@@ -409,7 +409,7 @@ def test_fold_marker_of_batches_that_are_held_is_corrupt(leader: Leader) -> None
 
 def test_restore_knows_what_the_data_log_has_open(marking: Leader) -> None:
     """Behind a restart the open transaction holds what was copied, and goes on from there."""
-    state = LocalState(LOG, LeaderEpoch(6))
+    state = PartitionState(LOG, LeaderEpoch(6))
     state.restore(
         copied_through=marking.end,
         replay_from=marking.end,

@@ -9,21 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlog_types import (
-    CorruptStorage,
-    EndedEpoch,
-    JournalPosition,
-    LeaderEpoch,
-    LogId,
-    Offset,
-    Placement,
-    ProducerEpoch,
-    ProducerId,
-    TxId,
-)
-from journal.frame import CBOR_BYTES_MAX, Frame, decode_frame_untrusted
-from journal.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
-from journal.group_records import (
+from coordinator.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
+from coordinator.group_records import (
     ABORTED,
     BEGIN,
     COMMITTED,
@@ -55,6 +42,19 @@ from journal.group_records import (
     encode_group,
     record_bytes_max,
 )
+from fairlog_types import (
+    CorruptStorage,
+    EndedEpoch,
+    JournalPosition,
+    LeaderEpoch,
+    LogId,
+    Offset,
+    Placement,
+    ProducerEpoch,
+    ProducerId,
+    TxId,
+)
+from journal.frame import CBOR_BYTES_MAX, Frame, decode_frame_untrusted
 from tests.journal.golden_frames import (
     GROUP_RECORDS,
     GROUP_RECORDS_2,

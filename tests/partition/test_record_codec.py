@@ -22,8 +22,10 @@ from fairlog_types import (
 )
 from journal.frame import Frame, decode_frame_untrusted
 from journal.journal import Journal
-from journal.local_journal import FENCE, FORGET, MARKER, PLAIN_BATCH, decode_local, encode_local, replay_local
-from journal.local_records import (
+from partition.placed import Placed, PlacedBatch, PlacedTransaction
+from partition.producer_window import ProducerWindow
+from partition.record_codec import FENCE, FORGET, MARKER, PLAIN_BATCH, decode_local, encode_local, replay_local
+from partition.records import (
     Apply,
     Discard,
     Fence,
@@ -34,9 +36,7 @@ from journal.local_records import (
     PlainBatch,
     TransactionalBatch,
 )
-from journal.local_state import LocalState
-from journal.placing import Placed, PlacedBatch, PlacedTransaction
-from journal.producer_window import ProducerWindow
+from partition.state import PartitionState
 from tests.journal.golden_frames import (
     DUMPS,
     EPOCH,
@@ -142,7 +142,7 @@ def test_golden_window_reads_back() -> None:
 async def test_replay_journal_on_files_gives_the_live_state(open_journal: OpenJournal) -> None:
     """What was folded live and what a reopened journal replays are the same, and its batches read back."""
     journal = await open_journal()
-    live = LocalState(LOG, journal.leader_epoch)
+    live = PartitionState(LOG, journal.leader_epoch)
     placed: list[Placed] = []
     first, second = TxId(ProducerId(1), ProducerEpoch(0), 0), TxId(ProducerId(2), ProducerEpoch(0), 0)
     written: list[tuple[LocalRecord, bytes]] = [
@@ -164,7 +164,7 @@ async def test_replay_journal_on_files_gives_the_live_state(open_journal: OpenJo
     await journal.close()
 
     journal = await open_journal()
-    state = LocalState(LOG, LeaderEpoch(8))
+    state = PartitionState(LOG, LeaderEpoch(8))
     again = list(replay_local(journal.frames(journal.start), state, now_ms=5))
     assert again == placed
     assert state.windows == live.windows
@@ -185,5 +185,5 @@ async def test_replay_frame_of_unknown_kind_names_log_and_position(open_journal:
     journal.append(FENCE, (1, 0))
     position = journal.append(99, cast("list[object]", [1]))
     with pytest.raises(CorruptStorage, match=f"{LOG}, position {position}: a local journal has no frames of kind 99"):
-        list(replay_local(journal.frames(journal.start), LocalState(LOG, LeaderEpoch(1)), now_ms=0))
+        list(replay_local(journal.frames(journal.start), PartitionState(LOG, LeaderEpoch(1)), now_ms=0))
     await journal.close()

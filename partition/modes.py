@@ -4,23 +4,23 @@
     markers   OpenBatch …          ─▶ Marker               placed as it is written; the marker tells the outcome
 
 The second is how Kafka does it (KIP-98). A topic's config `fairlog.transactions` names its mode, once and for all.
-Nobody else asks for it: what follows, follows from the records. The fold says what each means (`journal.local_state`),
+Nobody else asks for it: what follows, follows from the records. The fold says what each means (`partition.state`),
 the copier what becomes of it, and the coordinator knows of no modes at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 from datalog.batch import BatchHeader
-from fairlog.cluster.interface import Topic
-from fairlog.config import TransactionModeName
-from fairlog.topic_configs import transactions
 from fairlog_types import NO_APPLY_NUMBER, ApplyNumber, Offset, TxId
-from journal.local_records import Apply, Discard, Marker, OpenBatch, TransactionalBatch
-from journal.local_state import LocalState
-from journal.producer_window import AppliedTransaction
+from partition.producer_window import AppliedTransaction
+from partition.records import Apply, Discard, Marker, OpenBatch, TransactionalBatch
+from partition.state import PartitionState
+
+TransactionModeName = Literal["journal", "markers"]
+"""How a mode is named in configs."""
 
 
 class TransactionMode(Protocol):
@@ -34,12 +34,12 @@ class TransactionMode(Protocol):
         """Do readers of committed records wait for an open transaction's marker, which may be written by hand?"""
         ...
 
-    def batch(self, state: LocalState, txid: TxId, header: BatchHeader) -> TransactionalBatch | OpenBatch:
+    def batch(self, state: PartitionState, txid: TxId, header: BatchHeader) -> TransactionalBatch | OpenBatch:
         """One batch of the open transaction, which the state has accepted."""
         ...
 
     def commit(
-        self, state: LocalState, txid: TxId, number: ApplyNumber, *, coordinator_epoch: int, now_ms: int
+        self, state: PartitionState, txid: TxId, number: ApplyNumber, *, coordinator_epoch: int, now_ms: int
     ) -> Apply | Marker | None:
         """The transaction is committed; `number` orders it among the node's.
 
@@ -47,11 +47,11 @@ class TransactionMode(Protocol):
         """
         ...
 
-    def abort(self, state: LocalState, txid: TxId, *, coordinator_epoch: int, now_ms: int) -> Discard | Marker:
+    def abort(self, state: PartitionState, txid: TxId, *, coordinator_epoch: int, now_ms: int) -> Discard | Marker:
         """The transaction, which has begun here, is aborted."""
         ...
 
-    def visible_at(self, state: LocalState, applied: AppliedTransaction) -> Offset:
+    def visible_at(self, state: PartitionState, applied: AppliedTransaction) -> Offset:
         """The high watermark at which a transaction that the log has applied in this run can be read."""
         ...
 
@@ -62,12 +62,12 @@ class _Journal:
     name: TransactionModeName = "journal"
     has_markers = False
 
-    def batch(self, state: LocalState, txid: TxId, header: BatchHeader) -> TransactionalBatch:  # noqa: ARG002
+    def batch(self, state: PartitionState, txid: TxId, header: BatchHeader) -> TransactionalBatch:  # noqa: ARG002
         return TransactionalBatch(txid, header.record_count, header.max_timestamp, header.base_sequence)
 
     def commit(
         self,
-        state: LocalState,
+        state: PartitionState,
         txid: TxId,
         number: ApplyNumber,
         *,
@@ -79,10 +79,10 @@ class _Journal:
             return None
         return Apply(txid, number, state.next_offset, held.records, now_ms)
 
-    def abort(self, state: LocalState, txid: TxId, *, coordinator_epoch: int, now_ms: int) -> Discard:  # noqa: ARG002
+    def abort(self, state: PartitionState, txid: TxId, *, coordinator_epoch: int, now_ms: int) -> Discard:  # noqa: ARG002
         return Discard(txid)
 
-    def visible_at(self, state: LocalState, applied: AppliedTransaction) -> Offset:  # noqa: ARG002
+    def visible_at(self, state: PartitionState, applied: AppliedTransaction) -> Offset:  # noqa: ARG002
         return Offset(applied.base_offset + applied.record_count)
 
 
@@ -92,19 +92,19 @@ class _Markers:
     name: TransactionModeName = "markers"
     has_markers = True
 
-    def batch(self, state: LocalState, txid: TxId, header: BatchHeader) -> OpenBatch:
+    def batch(self, state: PartitionState, txid: TxId, header: BatchHeader) -> OpenBatch:
         return OpenBatch(txid, state.next_offset, header.record_count, header.max_timestamp, header.base_sequence)
 
     def commit(
-        self, state: LocalState, txid: TxId, number: ApplyNumber, *, coordinator_epoch: int, now_ms: int
+        self, state: PartitionState, txid: TxId, number: ApplyNumber, *, coordinator_epoch: int, now_ms: int
     ) -> Marker:
         # Also where nothing was written, as in Kafka.
         return Marker(txid, number, state.next_offset, True, coordinator_epoch, now_ms)
 
-    def abort(self, state: LocalState, txid: TxId, *, coordinator_epoch: int, now_ms: int) -> Marker:
+    def abort(self, state: PartitionState, txid: TxId, *, coordinator_epoch: int, now_ms: int) -> Marker:
         return Marker(txid, NO_APPLY_NUMBER, state.next_offset, False, coordinator_epoch, now_ms)
 
-    def visible_at(self, state: LocalState, applied: AppliedTransaction) -> Offset:  # noqa: ARG002
+    def visible_at(self, state: PartitionState, applied: AppliedTransaction) -> Offset:  # noqa: ARG002
         # Where its marker stands is not remembered; what came behind it since is copied with it, or soon after.
         return state.next_offset
 
@@ -112,9 +112,5 @@ class _Markers:
 JOURNAL: TransactionMode = _Journal()
 MARKERS: TransactionMode = _Markers()
 
-_MODES: Mapping[TransactionModeName, TransactionMode] = {mode.name: mode for mode in (JOURNAL, MARKERS)}
-
-
-def mode_of(topic: Topic) -> TransactionMode:
-    """The mode of a topic's logs. Other logs, those of committed offsets, are of JOURNAL."""
-    return _MODES[transactions(topic)]
+MODES: Mapping[TransactionModeName, TransactionMode] = {mode.name: mode for mode in (JOURNAL, MARKERS)}
+"""All modes, by the name that a topic's config gives them."""

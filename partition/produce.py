@@ -6,7 +6,7 @@
 
 A leader asks in the very step in which it writes: between the decision and the frame nobody else has a turn, so that
 what was decided still holds. What the log itself remembers (sequences, epochs, open transactions) decides
-`journal.local_state`; here stand the rules that need more than one log (invariant 9 among them), and the translation
+`partition.state`; here stand the rules that need more than one log (invariant 9 among them), and the translation
 into what `fairlog.broker.Leaders.append` answers.
 """
 
@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from datalog.batch import BatchHeader
-from fairlog.broker import Appended, DuplicateOf, RefusedAppend
-from fairlog.transaction_modes import TransactionMode
 from fairlog_types import JournalPosition, Offset, ProducerEpoch, TxId
-from journal import producer_window
-from journal.local_records import OpenBatch, PlainBatch, TransactionalBatch
-from journal.local_state import LocalState
-from journal.producer_window import BatchRefusal
+from partition import producer_window
+from partition.answers import Appended, DuplicateOf, RefusedAppend
+from partition.modes import TransactionMode
+from partition.producer_window import BatchRefusal
+from partition.records import OpenBatch, PlainBatch, TransactionalBatch
+from partition.state import PartitionState
 
 Decision = PlainBatch | TransactionalBatch | OpenBatch | DuplicateOf | RefusedAppend
 
@@ -35,7 +35,7 @@ _REFUSALS: Mapping[BatchRefusal, RefusedAppend] = {
 
 
 def plain(
-    state: LocalState, header: BatchHeader, *, current_epoch: ProducerEpoch | None, open_transaction: TxId | None
+    state: PartitionState, header: BatchHeader, *, current_epoch: ProducerEpoch | None, open_transaction: TxId | None
 ) -> Decision:
     """Decide on a batch that is outside of transactions.
 
@@ -64,7 +64,7 @@ def plain(
             )
 
 
-def transactional(state: LocalState, header: BatchHeader, txid: TxId, mode: TransactionMode) -> Decision:
+def transactional(state: PartitionState, header: BatchHeader, txid: TxId, mode: TransactionMode) -> Decision:
     """Decide on a batch of the transaction `txid`, in a log of `mode`."""
     match state.check_transactional(txid, header.base_sequence, header.record_count):
         case producer_window.Refused(reason):
@@ -76,7 +76,7 @@ def transactional(state: LocalState, header: BatchHeader, txid: TxId, mode: Tran
 
 
 def outside(
-    state: LocalState, header: BatchHeader, *, has_ended: bool, current_epoch: ProducerEpoch | None
+    state: PartitionState, header: BatchHeader, *, has_ended: bool, current_epoch: ProducerEpoch | None
 ) -> DuplicateOf | RefusedAppend:
     """Decide on a transactional batch whose transaction is not open, or no longer (`has_ended`, while it waited).
 
@@ -92,7 +92,7 @@ def outside(
             return RefusedAppend.MUST_ABORT if has_ended else RefusedAppend.NOT_IN_TRANSACTION
 
 
-def answered_before(state: LocalState, header: BatchHeader) -> DuplicateOf | None:
+def answered_before(state: PartitionState, header: BatchHeader) -> DuplicateOf | None:
     """What a batch was answered the first time; None if the log does not remember it, or it has no offset yet."""
     decision = state.check_plain(header.producer_id, header.producer_epoch, header.base_sequence, header.record_count)
     if isinstance(decision, producer_window.DuplicateOf) and decision.base_offset is not None:
@@ -113,7 +113,7 @@ def appended(record: PlainBatch | TransactionalBatch | OpenBatch, *, through: Jo
     return Appended(record.base_offset, Offset(record.base_offset + record.record_count))
 
 
-def lowest_offset(state: LocalState, txid: TxId, first_sequence: int) -> Offset | None:
+def lowest_offset(state: PartitionState, txid: TxId, first_sequence: int) -> Offset | None:
     """The smallest offset that a batch which is held for an open transaction can still get; None if it is not held.
 
     A transaction's records are placed as one block, in their order, at the log's next offset. That only grows until
@@ -130,7 +130,7 @@ def lowest_offset(state: LocalState, txid: TxId, first_sequence: int) -> Offset 
     return None
 
 
-def _repeated_in_transaction(state: LocalState, base_offset: Offset | None) -> DuplicateOf:
+def _repeated_in_transaction(state: PartitionState, base_offset: Offset | None) -> DuplicateOf:
     """The first one may not be on disk yet; where it ends is not remembered, but not after the journal's end."""
     return DuplicateOf(base_offset, None, None if base_offset is None else state.folded_through)
 

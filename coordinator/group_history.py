@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from coordinator.group_records import GroupRecord, decode_group
 from fairlog_types import CorruptStorage, JournalPosition
-from journal.group_records import GroupRecord, decode_group
 from journal.reading import FrameAt
 
 SNAPSHOT_BEGIN = 0x10

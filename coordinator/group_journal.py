@@ -4,7 +4,7 @@ A thin shell over a `Journal` of kind GROUP. It keeps no state of the groups; th
 state over when a snapshot is taken.
 
 A snapshot lets older segments go. It is written while the node serves, so other records are appended beside it; what
-then counts is sorted out by `journal.group_history`. Segments before the snapshot's state are deleted only when its END
+then counts is sorted out by `group_history`. Segments before the snapshot's state are deleted only when its END
 is on disk, so at every moment there is either the old history or a complete snapshot (docs/formats/group-journal.md has
 the crash cases).
 """
@@ -16,11 +16,8 @@ from pathlib import Path
 
 import trio.lowlevel
 
-from fairlog_types import JournalPosition, LeaderEpoch, StorageFailure
-from journal.failpoints import reach
-from journal.frame import encode_frame
-from journal.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END, decode_frame, read_history
-from journal.group_records import (
+from coordinator.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END, decode_frame, read_history
+from coordinator.group_records import (
     AbortedRecord,
     BeginRecord,
     CommittedRecord,
@@ -34,6 +31,9 @@ from journal.group_records import (
     encode_group,
     record_bytes_max,
 )
+from fairlog_types import JournalPosition, LeaderEpoch, StorageFailure
+from journal.failpoints import reach
+from journal.frame import encode_frame
 from journal.journal import Journal
 from journal.segment import Fsync, JournalKind
 from journal.segment_file import begin_at
