@@ -2,11 +2,11 @@
 
 How it works. `submit` puts a group at the end of one queue and starts the flush of its journals. `run` takes
 as much from the head as is durable (at most `chunk_bytes_max`) and copies it in one hop to a worker thread
-(`apply`); then it tells the leader (`on_copied`) and whoever waits (`copied`). While one chunk is copied,
+(`apply`); then it tells the shard (`on_copied`). While one chunk is copied,
 the next one gathers and its flushes go on: a lone batch is copied at once, under load the chunks grow and share
 the cost of the LMDB commit. No timer, nothing to tune::
 
-    submit ─▶ [ queue: durable … | not yet durable … ] ─▶ chunk ─▶ worker thread ─▶ on_copied, copied()
+    submit ─▶ [ queue: durable … | not yet durable … ] ─▶ chunk ─▶ worker thread ─▶ on_copied
                  └─ start_flush, at once                     one LMDB transaction
 
 A change of state alone (fence, discard, forgotten producer) is nothing that anybody waits for, so it costs no flush of
@@ -44,7 +44,6 @@ from copier.apply import Copied, PayloadSource, apply, stage
 from copier.backlog import Backlog
 from copier.plan import Group, logs_of, merge
 from copier.staging import Staging
-from copier.visibility import Visibility
 from datalog.interface import DataLogs, Mark
 from fairlog_types import CorruptStorage, JournalPosition, LogId, Offset, StorageFailure
 from journal.journal import NoFiles
@@ -118,8 +117,7 @@ class Copier:
 
         `journal_of` gives the journal of every log that is submitted, until it is forgotten. `on_copied` is
         called after each chunk with the new high watermark of each log that got records, and the last stable
-        offset of (at least) these, before the waiters of
-        `copied` go on. `on_failure` is called once, when copying stops for good. Neither may raise.
+        offset of (at least) these. `on_failure` is called once, when copying stops for good. Neither may raise.
         """
         self.failed: StorageFailure | None = None
         self._data_logs = data_logs
@@ -146,7 +144,6 @@ class Copier:
         self._progress = trio.Event()
         """Set after each chunk and at failure, then replaced."""
 
-        self._visibility = Visibility()
         self._marks: dict[LogId, Mark] = {}
         self._copied_chunks = 0
         self._copied_records = 0
@@ -182,12 +179,11 @@ class Copier:
         """Queue what the journals hold beyond the marks; called once, before anything is submitted.
 
         `per_log` has, in the journal's order, what replaying each journal has placed; what a mark has passed
-        does no harm. `marks` are the marks of *all* data logs: they are where `copied` starts from. Since a crash may
-        have split a group (`plan.merge`), no cuts are kept until all of it is copied.
+        does no harm. `marks` are the marks of *all* data logs. Since a crash may have split a group (`plan.merge`), no
+        cuts are kept until all of it is copied.
         """
         assert not self._backlog.last_number, "recover comes before submit"
         self._marks.update(marks)
-        self._visibility.reached({log: mark.next_offset for log, mark in marks.items()})
         for group in merge(per_log):
             self._enqueue(group)
         self._recovered_through = self._backlog.last_number
@@ -202,7 +198,7 @@ class Copier:
             self._journal_of(log).start_flush()
 
     def forget(self, log: LogId) -> None:
-        """The log is being deleted: skip what is queued of it, and let its waiters know (LogForgotten).
+        """The log is being deleted: skip what is queued of it.
 
         Called *before* the data log is dropped and the journal closed; nothing of the log may be submitted
         later. Groups keep their other logs' parts. A chunk on its way may still copy to it until it is dropped.
@@ -210,7 +206,6 @@ class Copier:
         self._dropped.add(log)
         self._resting_items -= len(self._resting.pop(log, []))
         self._marks.pop(log, None)
-        self._visibility.forget(log)
 
     def _wake_resting(self, log: LogId) -> None:
         resting = self._resting.pop(log, None)
@@ -224,14 +219,6 @@ class Copier:
         self._work.set()
 
     # What goes out
-
-    async def copied(self, log: LogId, offset: Offset) -> None:
-        """Return once the log's high watermark is at least `offset`.
-
-        Raises StorageFailure if copying stops before, LogForgotten if the log is deleted. Cancelling it changes
-        nothing about the copy.
-        """
-        await self._visibility.wait(log, offset)
 
     async def drain(self) -> None:
         """Return once everything that was submitted or recovered so far is copied, also what rests.
@@ -327,7 +314,6 @@ class Copier:
             f"copying into the data logs has stopped: {error}; what was answered is in the journals, restart the node"
         )
         self.failed.__cause__ = error
-        self._visibility.fail(self.failed)
         self._tell_progress()
         self._work.set()
         self._on_failure(self.failed)
@@ -426,7 +412,6 @@ class Copier:
         high_watermarks = {log: offset for log, offset in copied.high_watermarks.items() if log in alive}
         if high_watermarks:
             self._on_copied(high_watermarks, copied.last_stable)
-            self._visibility.reached(high_watermarks)
         self._tell_progress()
 
     def _tell_progress(self) -> None:

@@ -1,4 +1,4 @@
-"""The node that joins the rooms: begin with `node`, which puts it together, and `leaders`, which writes.
+"""The node that joins the rooms: begin with `node`, which puts it together.
 
 `broker` is what the handlers of Kafka's requests see of it.
 """

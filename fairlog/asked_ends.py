@@ -55,12 +55,11 @@ class AskedEnds:
         Logs that are not led here are left out: there is nothing to wait for in them.
         """
         asked = cls(broker, wait_s)
-        leaders = broker.leaders
         for at, log in enumerate(logs, 1):
-            placed, high_watermark = leaders.placed_end(log), leaders.high_watermark(log)
-            if placed is not None and high_watermark is not None:
-                asked._ends[log] = placed.next_offset
-                asked.can_be_read &= placed.next_offset <= high_watermark
+            partition = broker.partitions.get(log)
+            if partition is not None:
+                end = asked._ends[log] = partition.placed_end.next_offset
+                asked.can_be_read &= end <= partition.visibility.high_watermark
             if at % _STEP == 0:
                 await trio.lowlevel.checkpoint()
         return asked
@@ -72,7 +71,7 @@ class AskedEnds:
     async def reached(self, log: LogId) -> EndRefusal | None:
         """Wait until the log can be read up to the end that was asked for. None: it can, or it is gone.
 
-        From then on `Leaders.high_watermark` and `last_stable_offset` are an answer.
+        From then on its `visibility` is an answer.
         """
         if self._broker.coordinator.lacks_commits(log):
             return EndRefusal.STORAGE
@@ -81,12 +80,12 @@ class AskedEnds:
 
     async def reached_offset(self, log: LogId, offset: Offset) -> EndRefusal | None:
         """Wait until the log can be read up to an offset that is not after its end. None: it can, or it is gone."""
-        high_watermark = self._broker.leaders.high_watermark(log)
-        if high_watermark is None or high_watermark >= offset:
+        partition = self._broker.partitions.get(log)
+        if partition is None or partition.visibility.high_watermark >= offset:
             return None
         try:
             with trio.move_on_at(self._deadline):
-                await self._broker.leaders.visible(log, offset)
+                await partition.visibility.reach(offset)
                 return None
         except StorageFailure:
             return EndRefusal.STORAGE

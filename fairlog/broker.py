@@ -4,7 +4,7 @@ Handlers, Kafka's (`fairlog/kafka/handlers`) and native ones (`fairlog/native`),
 composition root fills it with the real parts, tests with doubles.
 
     cluster      who we are, which topics there are                   fairlog/cluster
-    leaders      append to the partitions that this node leads        fairlog/leaders.py
+    partitions   the partitions that this node leads                  partition, shard
     data_logs    what consumers read; blocking, for worker threads    datalog
     coordinator  transactions                                         coordinator
     topics       making and deleting topics with all that hangs on them
@@ -30,7 +30,6 @@ from coordinator.sinks.messages import (
     SinkDescription,
     SinkRefused,
 )
-from datalog.batch import BatchHeader
 from datalog.interface import DataLogs
 from fairlog.cluster.interface import ClusterStore, Topic
 from fairlog.config import Settings
@@ -49,121 +48,26 @@ from fairlog.groups.offset_values import (
 )
 from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
-from fairlog_types import JournalPosition, LogId, Offset, ProducerEpoch, ProducerId, TxId
+from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, TxId
 from partition.answers import (
-    AbortRefusal,
-    ActiveProducer,
-    Appended,
-    Buffer,
-    DuplicateOf,
     LogCut,
-    PlacedEnd,
     RefusedAppend,
-    Watcher,
 )
+from partition.partition import Partition as LedPartition
 
 
-class Leaders(Protocol):
-    """The partitions that this node leads."""
+class Partitions(Protocol):
+    """The partitions that this node leads; `shard.partitions.Partitions` says what each method promises."""
 
-    def open_of(self, producer_id: ProducerId) -> TxId | None:
-        """The transaction that the producer has open on this node."""
+    def get(self, log: LogId) -> LedPartition | None:
+        """The leader of `log`; None if it is not here."""
         ...
 
-    async def append(
-        self, log: LogId, data: Buffer, header: BatchHeader, came_in: TxId | None
-    ) -> Appended | DuplicateOf | RefusedAppend:
-        """Write one checked batch to the partition's journal.
+    def open_transaction_of(self, producer_id: ProducerId) -> TxId | None: ...
 
-        `data` is the whole batch, read before this returns and not kept. `came_in` is what its producer had open when
-        it came, if it is transactional: it goes into no later transaction. Cancelled: the batch was appended or not.
-        """
-        ...
+    def cut(self, logs: Iterable[LogId]) -> Mapping[LogId, LogCut]: ...
 
-    async def visible(self, log: LogId, offset: Offset) -> None:
-        """Return once the high watermark is at least `offset`. Raises StorageFailure if it never will be."""
-        ...
-
-    async def durable(self, log: LogId, through: JournalPosition) -> None:
-        """Return once the journal is on disk through `through`, or the log is gone. Raises StorageFailure."""
-        ...
-
-    def high_watermark(self, log: LogId) -> Offset | None:
-        """The first offset that cannot be read yet; None if the log is not led here."""
-        ...
-
-    def last_stable_offset(self, log: LogId) -> Offset | None:
-        """The first offset that a reader of committed records cannot read yet; None if the log is not led here.
-
-        The high watermark, unless a transaction is open in a log of the marker mode: then where that one begins.
-        """
-        ...
-
-    def placed_end(self, log: LogId) -> PlacedEnd | None:
-        """Where both ends will be when all that is placed by now can be read; None if the log is not led here.
-
-        Everything that was answered with an offset, and every transaction that was decided, is placed (invariant 13).
-        """
-        ...
-
-    def lowest_offset(self, log: LogId, header: BatchHeader) -> Offset | None:
-        """The smallest offset that the first record of a batch can still get; it gets this one or a larger one.
-
-        The batch was taken, and waits in its open transaction for its place. None if it does not: the transaction has
-        ended, or the log is of marker mode, where batches have their offsets.
-        """
-        ...
-
-    def log_start(self, log: LogId) -> Offset:
-        """The first offset that can be read. Only for logs that are led here."""
-        ...
-
-    def cut(self, logs: Iterable[LogId]) -> Mapping[LogId, LogCut]:
-        """How far each of these logs can be read, as of one moment; logs that are not led here are left out.
-
-        In topics of the marker mode a cut may hold a part of a transaction (`datalog.cuts`).
-        """
-        ...
-
-    async def cut_within(self, starts: Mapping[LogId, Offset], *, records_max: int) -> Mapping[LogId, LogCut]:
-        """Like `cut`, with ends that lie at most `records_max` records behind the starts, all together.
-
-        Behind at least some, if there are any to be read: `DataLogs.cut_within` says which cut it is then. Raises
-        StorageFailure, CorruptStorage.
-        """
-        ...
-
-    def watch(self, log: LogId, watcher: Watcher, *, beyond: Offset, committed_only: bool) -> bool:
-        """Tell `watcher` when one of the log's offsets changes, or the log is gone, until it has heard enough.
-
-        False, and it is not told, if records beyond that offset can be read already, or the log is gone. With
-        `committed_only` only records below the last stable offset count.
-        """
-        ...
-
-    def unwatch(self, log: LogId, watcher: Watcher) -> None:
-        """Tell it no more."""
-        ...
-
-    def journal_bytes(self, log: LogId) -> int | None:
-        """What the log's journal holds, in bytes, without the room ahead of its end; None if it is not led here."""
-        ...
-
-    def describe_producers(self, log: LogId) -> Sequence[ActiveProducer]: ...
-
-    def open_for_abort(
-        self, log: LogId, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int
-    ) -> TxId | AbortRefusal | None:
-        """The transaction that an administrator's abort marker means here; None if the producer has nothing open."""
-        ...
-
-    async def delete_before(self, log: LogId, offset: Offset) -> Offset | None:
-        """Let the log begin at `offset`, durably; answers where it begins then, None if it is not led here.
-
-        `offset` is at most the high watermark. A log that begins there or later stays as it is. Cancelled: the log
-        begins there, or where it did. Raises StorageFailure.
-        """
-        ...
+    async def cut_within(self, starts: Mapping[LogId, Offset], *, records_max: int) -> Mapping[LogId, LogCut]: ...
 
 
 class Topics(Protocol):
@@ -330,7 +234,7 @@ class Broker:
 
     cluster: ClusterStore
     topics: Topics
-    leaders: Leaders
+    partitions: Partitions
     data_logs: DataLogs
     coordinator: Coordinator
     live_settings: LiveSettings

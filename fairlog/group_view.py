@@ -21,8 +21,8 @@ import trio
 from datalog.interface import DataLogs
 from datalog.offset_entries import CommittedOffset, OffsetKey
 from fairlog.admin_http.view import GroupPartition, GroupView, Place
-from fairlog.led_logs import LedLog
 from fairlog_types import LogId, LogKind
+from partition.partition import Partition
 
 _PARTITIONS_PER_STEP = 1000
 """So many offsets are looked at before others get a turn."""
@@ -54,7 +54,7 @@ class GroupReader:
     def __init__(
         self,
         data_logs: DataLogs,
-        led: Mapping[LogId, LedLog],
+        led: Mapping[LogId, Partition],
         place_of: Callable[[LogId], Place],
         members: Members,
     ) -> None:
@@ -85,7 +85,9 @@ class GroupReader:
     def _partition(self, key: OffsetKey, committed: CommittedOffset) -> GroupPartition:
         log = LogId.of_topic(UUID(key.topic), key.partition)
         led = self._led.get(log)
-        return GroupPartition(self._place_of(log), committed.offset, None if led is None else led.high_watermark)
+        return GroupPartition(
+            self._place_of(log), committed.offset, None if led is None else led.visibility.high_watermark
+        )
 
     def _view(self, group: str, partitions: Sequence[GroupPartition]) -> GroupView:
         described = self._members.describe(group)

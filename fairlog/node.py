@@ -18,16 +18,14 @@ from __future__ import annotations
 import resource
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 
 import structlog
 import trio
 
-from coordinator.group_journal import GroupJournal
-from coordinator.service import Coordinator, CoordinatorSettings
-from datalog.environment import LmdbDataLogs
+from coordinator.settings import CoordinatorSettings
 from fairlog import __version__
 from fairlog.backup.taking_over import take_over
 from fairlog.broker import Broker
@@ -41,33 +39,27 @@ from fairlog.groups.keeper import Keeper
 from fairlog.groups.kept import Kept
 from fairlog.groups.kept_store import KeptStore
 from fairlog.groups.node_groups import NodeGroups
+from fairlog.groups.offset_index import OffsetIndex
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
 from fairlog.kafka.server import Server
 from fairlog.last_run import LastRun
-from fairlog.leaders import LocalLeaders
 from fairlog.live_group_configs import LiveGroupConfigs
 from fairlog.live_settings import LiveSettings
 from fairlog.native.protocol import NativeProtocol
 from fairlog.node_view import NodeView, Parts
-from fairlog.offset_leaders import OffsetLeaders
 from fairlog.retention.task import Retention
 from fairlog.topics import LocalTopics
-from fairlog_types import CorruptStorage, StorageFailure
-from journal.flush import open_flusher
-from journal.journal import Fsync, Journal, JournalKind, JournalSettings
-from journal.segment_file import make_root
+from fairlog_types import CorruptStorage
+from journal.journal import Fsync
+from shard.offsets import OffsetsLogs
+from shard.shard import Shard, ShardSettings, open_shard
 
 log = structlog.get_logger()
 
 
 class AdminPortTaken(ConfigError):
     """The admin listener's address cannot be listened on. The message is one sentence."""
-
-
-GROUP_SEGMENT_BYTES_MAX = 8 * 2**20
-"""Group journals are small and are snapshotted as whole segments; Kafka's __transaction_state uses 100 MiB for
-want of such a cut, etcd snapshots every 10,000 entries."""
 
 
 _CLOSING_SHARE = 0.25
@@ -127,38 +119,36 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             cluster = await _open_cluster(stack, settings)
             live = LiveSettings(settings, cluster)
             keeper, kept_groups = await _open_keeper(stack, settings, cluster)
-            leaders = await _open_leaders(stack, settings, cluster, last_run)
-            coordinator = await _open_coordinator(stack, settings, cluster, leaders)
-            leaders.ask_epochs_of(coordinator.epoch_of)
+            offset_index = OffsetIndex(_now_ms)
+            shard = await _open_shard(stack, settings, cluster, last_run, offset_index)
             group_configs = LiveGroupConfigs(settings.groups, cluster)
             groups = _make_groups(settings, cluster, group_configs)
-            offsets = _make_offsets(settings, cluster, leaders, coordinator, groups)
+            offsets = _make_offsets(settings, cluster, shard, offset_index, groups)
             groups.ask_offsets_of(offsets)
-            topics = LocalTopics(cluster, leaders, _now_ms, on_deleted=offsets.topic_deleted)
+            topics = LocalTopics(cluster, shard, _now_ms, on_deleted=offsets.topic_deleted)
             await topics.recover()
-            await leaders.lead(offsets.logs())
-            await coordinator.recover(tail_kept=last_run.tail_kept)
-            leaders.finish_recovery()
+            await shard.lead(offsets.logs())
+            await shard.recover(tail_kept=last_run.tail_kept)
 
             async with trio.open_nursery() as background:
-                background.start_soon(leaders.run)
-                await leaders.drain()
+                background.start_soon(shard.partitions.run)
+                await shard.drain()
                 await trio.to_thread.run_sync(last_run.begin)
                 await offsets.load()
-                background.start_soon(coordinator.run)  # from now on what is open may time out
+                background.start_soon(shard.coordinator.run)  # from now on what is open may time out
                 background.start_soon(topics.run)
                 groups.resume(keeper, kept_groups)
                 background.start_soon(keeper.run)
                 background.start_soon(groups.run)
                 background.start_soon(offsets.run)
-                retention = Retention(cluster, leaders, live, _now_ms)
+                retention = Retention(cluster, shard, live, _now_ms)
                 background.start_soon(retention.run)
                 broker = Broker(
                     cluster,
                     topics,
-                    leaders,
-                    leaders.data_logs,
-                    coordinator,
+                    shard.partitions,
+                    shard.data_logs,
+                    shard.coordinator,
                     live,
                     advertised,
                     offsets,
@@ -179,9 +169,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     server = Server(broker, [native])
                     parts = Parts(
                         cluster,
-                        leaders,
-                        leaders.data_logs,
-                        coordinator,
+                        shard,
                         server.statistics,
                         server.fetch_sessions,
                         native.statistics,
@@ -202,11 +190,11 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     serving.cancel_scope.deadline = closing_at
                     groups.stop()
                     server.stop()
-                if leaders.failure is None:
+                if shard.failure is None:
                     with trio.move_on_at(closing_at):
-                        await leaders.drain()
+                        await shard.drain()
                 background.cancel_scope.cancel()
-        await trio.to_thread.run_sync(_note_end, last_run, leaders.failure is None)
+        await trio.to_thread.run_sync(_note_end, last_run, shard.failure is None)
         log.info("stopped")
     if life.cancelled_caught:
         log.warning("stopped without closing all files in good order", grace_ms=settings.stop_grace_ms)
@@ -299,95 +287,39 @@ async def _open_keeper(
     return Keeper(store), groups
 
 
-async def _open_leaders(
-    stack: AsyncExitStack, settings: Settings, cluster: EmbeddedStore, last_run: LastRun
-) -> LocalLeaders:
-    """The leaders, with the data logs under them and the flusher beside them; they lead nothing yet."""
-    data_logs = await trio.to_thread.run_sync(
-        partial(LmdbDataLogs.open, settings.data_dir / "datalog", map_bytes=settings.datalog.map_bytes)
-    )
-    stack.push_async_callback(_in_thread, data_logs.close)
-    for kind in ("local", "group"):
-        root = settings.data_dir / "journals" / kind
-        await trio.to_thread.run_sync(partial(make_root, root, below=settings.data_dir))
-    flusher = await stack.enter_async_context(open_flusher(watcher=last_run))
-    leaders = LocalLeaders(
-        settings.data_dir / "journals" / "local",
-        data_logs=data_logs,
-        flusher=flusher,
-        journal_settings=JournalSettings(
-            fsync=Fsync(settings.journal.fsync),
-            fsync_interval_ms=settings.journal.fsync_interval_ms,
-            segment_bytes_max=settings.journal.segment_bytes_max,
-        ),
-        leader_epoch=cluster.leader_epoch,
-        producer_expiration_ms=settings.transactions.producer_id_expiration_ms,
-        now_ms=_now_ms,
-    )
-    stack.push_async_callback(leaders.close)
-    return leaders
-
-
-async def _open_coordinator(
-    stack: AsyncExitStack, settings: Settings, cluster: EmbeddedStore, leaders: LocalLeaders
-) -> Coordinator:
-    opened: list[Journal] = []
-    for number in range(cluster.group_journal_count):
-        journal = await Journal.open(
-            settings.data_dir / "journals" / "group" / str(number),
-            kind=JournalKind.GROUP,
-            settings=JournalSettings(
+async def _open_shard(
+    stack: AsyncExitStack, settings: Settings, cluster: EmbeddedStore, last_run: LastRun, offset_index: OffsetIndex
+) -> Shard:
+    """The shard of this node; it leads nothing yet."""
+    transactions = settings.transactions
+    return await stack.enter_async_context(
+        open_shard(
+            settings.data_dir,
+            ShardSettings(
+                map_bytes=settings.datalog.map_bytes,
                 fsync=Fsync(settings.journal.fsync),
                 fsync_interval_ms=settings.journal.fsync_interval_ms,
-                segment_bytes_max=GROUP_SEGMENT_BYTES_MAX,
+                segment_bytes_max=settings.journal.segment_bytes_max,
+                group_journals=cluster.group_journal_count,
+                producer_expiration_ms=transactions.producer_id_expiration_ms,
+                coordinator=CoordinatorSettings(
+                    check_interval_ms=transactions.check_interval_ms,
+                    fence_on_timeout=transactions.fence_on_timeout,
+                    min_timeout_ms=transactions.min_timeout_ms,
+                    max_timeout_ms=transactions.max_timeout_ms,
+                    two_phase_commit=transactions.two_phase_commit_enable,
+                    transactional_id_expiration_ms=transactions.transactional_id_expiration_ms,
+                ),
             ),
-            flusher=leaders.flusher,
             leader_epoch=cluster.leader_epoch,
+            producer_ids=cluster,
+            begun=cluster.group_journals_begun,
+            note_begun=cluster.note_group_journals_begun,
+            watcher=last_run,
+            offsets_decided=offset_index.decided,
+            now_ms=_now_ms,
         )
-        stack.push_async_callback(journal.close)
-        if cluster.group_journals_begun and not journal.begun:
-            raise CorruptStorage(
-                f"the group journal {settings.data_dir / 'journals' / 'group' / str(number)} is missing. Put back an "
-                "intact copy of the directory; starting without it would lose what was answered."
-            )
-        opened.append(journal)
-    if not cluster.group_journals_begun:
-        await _begin(opened)
-        await cluster.note_group_journals_begun()
-    journals = [GroupJournal(journal) for journal in opened]
-    transactions = settings.transactions
-    return Coordinator(
-        journals=journals,
-        participants=leaders.participants,
-        producer_ids=cluster,
-        settings=CoordinatorSettings(
-            check_interval_ms=transactions.check_interval_ms,
-            fence_on_timeout=transactions.fence_on_timeout,
-            min_timeout_ms=transactions.min_timeout_ms,
-            max_timeout_ms=transactions.max_timeout_ms,
-            two_phase_commit=transactions.two_phase_commit_enable,
-            transactional_id_expiration_ms=transactions.transactional_id_expiration_ms,
-        ),
-        now_ms=_now_ms,
-        on_failure=leaders.refuse_writes,
     )
-
-
-async def _begin(journals: Sequence[Journal]) -> None:
-    """Let each be on disk, in parallel. Raises StorageFailure."""
-    failures: list[StorageFailure] = []
-
-    async def begin(journal: Journal) -> None:
-        try:
-            await journal.begin()
-        except StorageFailure as failure:
-            failures.append(failure)
-
-    async with trio.open_nursery() as nursery:
-        for journal in journals:
-            nursery.start_soon(begin, journal)
-    if failures:
-        raise failures[0]
 
 
 def _make_groups(settings: Settings, cluster: EmbeddedStore, configs: LiveGroupConfigs) -> NodeGroups:
@@ -407,14 +339,15 @@ def _make_groups(settings: Settings, cluster: EmbeddedStore, configs: LiveGroupC
 
 
 def _make_offsets(
-    settings: Settings, cluster: EmbeddedStore, leaders: LocalLeaders, coordinator: Coordinator, groups: NodeGroups
+    settings: Settings, cluster: EmbeddedStore, shard: Shard, index: OffsetIndex, groups: NodeGroups
 ) -> CommittedOffsets:
     return CommittedOffsets(
-        leaders=OffsetLeaders(leaders, _now_ms),
-        data_logs=leaders.data_logs,
+        offsets_logs=OffsetsLogs(shard.partitions),
+        index=index,
+        data_logs=shard.data_logs,
         offsets_log_count=cluster.offsets_log_count,
         membership=groups,
-        transactions=coordinator,
+        transactions=shard.coordinator,
         topics=cluster,
         commit_bytes_max=settings.requests.message_bytes_max,
         retention_ms=settings.offsets.retention_minutes * 60_000,

@@ -63,11 +63,12 @@ from fairlog.figures import (
 from fairlog.group_view import GroupReader, Members
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.fetch_sessions import FetchSessionCache
-from fairlog.leaders import LocalLeaders
-from fairlog.led_logs import LedLog
 from fairlog.retention.task import Retention
 from fairlog.topic_configs import transactions
 from fairlog_types import LogId, LogKind, TxId
+from partition.partition import Partition
+from shard.partitions import Partitions
+from shard.shard import Shard
 
 LIVE_SHOWN = 100
 """Open transactions that are shown, the oldest, and as many that are being copied."""
@@ -89,9 +90,7 @@ class Parts:
     """What there is to look at once the node has recovered."""
 
     cluster: ClusterStore
-    leaders: LocalLeaders
-    data_logs: DataLogs
-    coordinator: Coordinator
+    shard: Shard
     edge: EdgeStatistics
     fetch_sessions: FetchSessionCache
     native: Sequence[ApiStatistics]
@@ -117,7 +116,7 @@ class NodeView:
     def serves(self, parts: Parts) -> None:
         """The node has recovered, and takes clients from now on."""
         self._parts = parts
-        reader = GroupReader(parts.data_logs, parts.leaders.led, self.place_of, parts.members)
+        reader = GroupReader(parts.shard.data_logs, parts.shard.partitions.by_log, self.place_of, parts.members)
         self._read_groups = Cached(reader, fresh_s=GROUPS_FRESH_S)
         self._phase = Phase.SERVING
 
@@ -131,7 +130,7 @@ class NodeView:
 
     @property
     def refusing_because(self) -> str | None:
-        failure = None if self._parts is None else self._parts.leaders.failure
+        failure = None if self._parts is None else self._parts.shard.failure
         return None if failure is None else str(failure)
 
     def _there(self) -> Parts:
@@ -144,8 +143,8 @@ class NodeView:
     async def cluster(self) -> ClusterView:
         parts = self._there()
         topics = parts.cluster.topics()
-        copier = parts.leaders.copier_statistics()
-        space = await trio.to_thread.run_sync(parts.data_logs.space)
+        copier = parts.shard.partitions.copier_statistics()
+        space = await trio.to_thread.run_sync(parts.shard.data_logs.space)
         return ClusterView(
             cluster_id=parts.cluster.cluster_id,
             node_id=parts.cluster.node_id,
@@ -175,8 +174,8 @@ class NodeView:
             page.append(topic)
             partitions += topic.partitions
         logs = [log for topic in page for log in topic.logs()]
-        sizes = await trio.to_thread.run_sync(_sizes, parts.data_logs, logs)
-        views = tuple(_topic_view(topic, parts.leaders, sizes) for topic in page)
+        sizes = await trio.to_thread.run_sync(_sizes, parts.shard.data_logs, logs)
+        views = tuple(_topic_view(topic, parts.shard.partitions, sizes) for topic in page)
         more = bool(page) and page[-1] is not fitting[-1]
         return TopicPage(views, len(fitting), page[-1].name if more else None)
 
@@ -195,8 +194,8 @@ class NodeView:
 
     def transactions(self) -> Transactions:
         parts = self._there()
-        statistics = parts.coordinator.statistics()
-        live = [self._live(parts.leaders, it) for it in parts.coordinator.under_way(LIVE_SHOWN)]
+        statistics = parts.shard.coordinator.statistics()
+        live = [self._live(parts.shard.partitions, it) for it in parts.shard.coordinator.under_way(LIVE_SHOWN)]
         return Transactions(
             open=statistics.open,
             preparing=statistics.preparing,
@@ -206,14 +205,14 @@ class NodeView:
             aborted_total=sum(statistics.aborted.values()),
             transactional_ids=statistics.transactional_ids,
             live=tuple(sorted(live, key=lambda it: not it.hung)),
-            ended=tuple(self._ended(it) for it in parts.coordinator.ended()[:ENDED_SHOWN]),
+            ended=tuple(self._ended(it) for it in parts.shard.coordinator.ended()[:ENDED_SHOWN]),
         )
 
     def transactional_id(self, transactional_id: str) -> Description | None:
-        return self._there().coordinator.describe(transactional_id)
+        return self._there().shard.coordinator.describe(transactional_id)
 
     def sinks(self) -> Sinks:
-        described = self._there().coordinator.sinks()
+        described = self._there().shard.coordinator.sinks()
         last = sorted(described, key=lambda it: it.used_ms, reverse=True)[:SINKS_SHOWN]
         return Sinks(len(described), tuple(self._sink(it) for it in sorted(last, key=lambda it: it.sink)))
 
@@ -232,11 +231,11 @@ class NodeView:
             used_ms=it.used_ms,
         )
 
-    def _live(self, leaders: LocalLeaders, it: UnderWay) -> LiveTransaction:
+    def _live(self, partitions: Partitions, it: UnderWay) -> LiveTransaction:
         parts: list[Part] = []
         records, pinned_bytes, last_use_ms = 0, 0, 0
         for log in it.logs:
-            led = leaders.led.get(log)
+            led = partitions.get(log)
             if led is None:
                 continue
             held = led.state.open_transactions.get(it.txid)
@@ -283,7 +282,7 @@ class NodeView:
         )
 
     async def abort(self, transactional_id: str, txid: TxId) -> AbortOutcome:
-        coordinator = self._there().coordinator
+        coordinator = self._there().shard.coordinator
         found = coordinator.describe(transactional_id)
         if found is None:
             return AbortOutcome.UNKNOWN
@@ -310,8 +309,8 @@ class NodeView:
 
     async def _running(self, parts: Parts) -> RunningFigures:
         topics = parts.cluster.topics()
-        coordinator = parts.coordinator.statistics(OLDEST_SHOWN)
-        appended = parts.leaders.appended
+        coordinator = parts.shard.coordinator.statistics(OLDEST_SHOWN)
+        appended = parts.shard.partitions.appended
         return RunningFigures(
             cluster_id=parts.cluster.cluster_id,
             node_id=parts.cluster.node_id,
@@ -322,23 +321,23 @@ class NodeView:
             appended_records=appended.records,
             appended_bytes=appended.size_bytes,
             coordinator=coordinator,
-            sinks=parts.coordinator.sink_statistics(),
-            copier=parts.leaders.copier_statistics(),
+            sinks=parts.shard.coordinator.sink_statistics(),
+            copier=parts.shard.partitions.copier_statistics(),
             retention=parts.retention.statistics,
             edge=_edge(parts.edge, parts.native, parts.fetch_sessions),
             journals=await _journals(parts, coordinator.failed_journals),
             unstable=await self._unstable(parts),
-            space=await trio.to_thread.run_sync(parts.data_logs.space),
+            space=await trio.to_thread.run_sync(parts.shard.data_logs.space),
             group_lags=await _group_lags(await self.groups()),
         )
 
     async def _unstable(self, parts: Parts) -> UnstableFigures:
         partitions = records = 0
         longest: list[tuple[int, LogId]] = []
-        for count, (log, led) in enumerate(list(parts.leaders.led.items()), start=1):
+        for count, (log, led) in enumerate(list(parts.shard.partitions.by_log.items()), start=1):
             if count % _LOGS_PER_STEP == 0:
                 await trio.lowlevel.checkpoint()
-            behind = led.high_watermark - led.last_stable
+            behind = led.visibility.high_watermark - led.visibility.last_stable
             if behind:
                 partitions += 1
                 records += behind
@@ -379,26 +378,25 @@ def _sizes(data_logs: DataLogs, logs: Sequence[LogId]) -> dict[LogId, int]:
     return sizes
 
 
-def _topic_view(topic: Topic, leaders: LocalLeaders, sizes: Mapping[LogId, int]) -> TopicView:
-    partitions: list[PartitionView] = []
+def _topic_view(topic: Topic, partitions: Partitions, sizes: Mapping[LogId, int]) -> TopicView:
+    views: list[PartitionView] = []
     for log in topic.logs():
-        led = leaders.led.get(log)
+        led = partitions.get(log)
         if led is not None and log in sizes:
-            journal_bytes = led.journal.end - led.journal.start
             view = PartitionView(
                 log.partition,
-                led.log_start,
-                led.high_watermark,
-                led.last_stable,
+                led.visibility.log_start,
+                led.visibility.high_watermark,
+                led.visibility.last_stable,
                 sum(it.records > 0 for it in led.state.open_transactions.values()),
                 sizes[log],
-                journal_bytes,
+                led.journal_bytes,
             )
-            partitions.append(view)
-    return TopicView(topic.name, str(topic.topic_id), transactions(topic), tuple(partitions))
+            views.append(view)
+    return TopicView(topic.name, str(topic.topic_id), transactions(topic), tuple(views))
 
 
-def _pinned_bytes(led: LedLog, txid: TxId) -> int:
+def _pinned_bytes(led: Partition, txid: TxId) -> int:
     held = led.state.open_transactions.get(txid)
     return 0 if held is None or held.first_position is None else led.journal.end - held.first_position
 
@@ -406,18 +404,18 @@ def _pinned_bytes(led: LedLog, txid: TxId) -> int:
 async def _journals(parts: Parts, failed_group: int) -> JournalFigures:
     local_bytes = pinned_bytes = failed = 0
     by_transaction: defaultdict[TxId, int] = defaultdict(int)
-    logs = list(parts.leaders.led.values())
+    logs = list(parts.shard.partitions.by_log.values())
     for count, led in enumerate(logs, start=1):
         if count % _LOGS_PER_STEP == 0:
             await trio.lowlevel.checkpoint()
         journal = led.journal
-        local_bytes += journal.end - journal.start
+        local_bytes += led.journal_bytes
         pinned_bytes += journal.end - led.state.pinned_from(journal.end)
         failed += journal.failed is not None
         for txid in led.state.open_transactions:
             by_transaction[txid] += _pinned_bytes(led, txid)
     most = sorted(by_transaction.items(), key=lambda item: item[1], reverse=True)[:OLDEST_SHOWN]
-    names = {txid: parts.coordinator.owner_of(txid.producer_id) for txid, _ in most}
+    names = {txid: parts.shard.coordinator.owner_of(txid.producer_id) for txid, _ in most}
     pinned_by = [(names[txid] or f"producer {txid.producer_id}", count) for txid, count in most if count]
     return JournalFigures(len(logs), local_bytes, pinned_bytes, pinned_by, failed, failed_group)
 

@@ -28,10 +28,10 @@ import trio
 
 from fairlog.cluster.interface import ClusterStore, InvalidPartitions, InvalidTopic, Topic, UnknownTopic
 from fairlog.cluster.topic_rules import check_total_untrusted
-from fairlog.leaders import LocalLeaders
 from fairlog.topic_configs import mode_of
 from fairlog_types import CorruptStorage, LogId, StorageFailure
 from partition.modes import TransactionMode
+from shard.shard import Shard
 
 log = structlog.get_logger()
 
@@ -51,14 +51,14 @@ class LocalTopics:
     def __init__(
         self,
         cluster: ClusterStore,
-        leaders: LocalLeaders,
+        shard: Shard,
         now_ms: Callable[[], int],
         on_deleted: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_deleted` hears that a topic is no longer there, once that is durable."""
         self._on_deleted = on_deleted
         self._cluster = cluster
-        self._leaders = leaders
+        self._shard = shard
         self._now_ms = now_ms
         self._changing = trio.Lock()
         self._marked = trio.Event()
@@ -68,19 +68,19 @@ class LocalTopics:
         leftovers = await trio.to_thread.run_sync(self._partitions_never_added)
         if leftovers:
             log.info("partitions that were never added are removed", logs=[str(each) for each in leftovers])
-            await self._leaders.drop(leftovers)
+            await self._shard.drop(leftovers)
         logs: dict[TransactionMode, list[LogId]] = {}
         for topic in self._cluster.topics():
             logs.setdefault(mode_of(topic), []).extend(topic.logs())
         for mode, of_mode in logs.items():
-            await self._leaders.lead(of_mode, mode)
+            await self._shard.lead(of_mode, mode)
 
     def _partitions_never_added(self) -> list[LogId]:
         """The data logs that lie behind a topic's last partition. In a worker thread. Raises CorruptStorage."""
         totals = {
             topic.topic_id.hex: topic.partitions for topic in (*self._cluster.topics(), *self._cluster.deleting())
         }
-        data_logs = self._leaders.data_logs
+        data_logs = self._shard.data_logs
         beyond = [each for each in data_logs.logs() if each.partition >= totals.get(each.topic, each.partition + 1)]
         for each in beyond:
             if data_logs.bounds(each).next_offset:
@@ -101,7 +101,7 @@ class LocalTopics:
                     name, partitions=partitions, configs=configs, now_ms=self._now_ms()
                 )
                 try:
-                    await self._leaders.lead(topic.logs(), mode_of(topic))
+                    await self._shard.lead(topic.logs(), mode_of(topic))
                 except StorageFailure as failure:
                     unled = failure
                 if unled is not None:
@@ -134,7 +134,7 @@ class LocalTopics:
     async def _grow(self, topic: Topic, total: int) -> Topic:
         new = replace(topic, partitions=total).logs()[topic.partitions :]
         try:
-            await self._leaders.lead(new, mode_of(topic))
+            await self._shard.lead(new, mode_of(topic))
             grown = await self._cluster.add_partitions(topic.name, total)
         except StorageFailure as failure:
             refused = failure
@@ -142,7 +142,7 @@ class LocalTopics:
             log.info("partitions added", topic=topic.name, topic_id=str(topic.topic_id), partitions=total)
             return grown
         with suppress(StorageFailure):  # what is left is removed by the next start
-            await self._leaders.drop(new)
+            await self._shard.drop(new)
         raise refused
 
     async def alter_configs(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Topic:
@@ -180,7 +180,7 @@ class LocalTopics:
             self._marked = trio.Event()
             for topic in self._cluster.deleting():
                 try:
-                    await self._leaders.drop(topic.logs())
+                    await self._shard.drop(topic.logs())
                     await self._cluster.forget_topic(topic.topic_id)
                 except StorageFailure as failure:
                     if topic.topic_id not in unremoved:  # once, not for each attempt

@@ -54,7 +54,6 @@ class DuplicateOf:
 class AbortRefusal(Enum):
     """Why a partition's open transaction is not aborted by an administrator's marker. Nothing is changed then."""
 
-    UNKNOWN_LOG = "this node does not lead the partition (any more)"
     NO_MARKERS = "the topic is of journal mode: nobody waits for its open transactions, and there are no markers"
     INVALID_PRODUCER_EPOCH = "the partition knows a later epoch of the producer, or has a transaction of another open"
     COORDINATOR_FENCED = "a coordinator of a later epoch has written a marker for this producer"

@@ -7,7 +7,7 @@
 A leader asks in the very step in which it writes: between the decision and the frame nobody else has a turn, so that
 what was decided still holds. What the log itself remembers (sequences, epochs, open transactions) decides
 `partition.state`; here stand the rules that need more than one log (invariant 9 among them), and the translation
-into what `fairlog.broker.Leaders.append` answers.
+into what `Partition.append` answers.
 """
 
 from __future__ import annotations
@@ -34,13 +34,20 @@ _REFUSALS: Mapping[BatchRefusal, RefusedAppend] = {
 }
 
 
+def open_transaction(opened: TxId | None, epoch: ProducerEpoch) -> TxId | RefusedAppend:
+    """The transaction to which a batch of this epoch belongs, or why to none. `opened`: what its producer has open."""
+    if opened is None or opened.epoch < epoch:
+        return RefusedAppend.NOT_IN_TRANSACTION
+    return RefusedAppend.FENCED if opened.epoch > epoch else opened
+
+
 def plain(
     state: PartitionState, header: BatchHeader, *, current_epoch: ProducerEpoch | None, open_transaction: TxId | None
 ) -> Decision:
     """Decide on a batch that is outside of transactions.
 
     `current_epoch` is the coordinator's word on this producer (None: it is no transactional one); `open_transaction` is
-    what the producer has open on this node.
+    what the producer has open in this shard.
     """
     producer_id, epoch = header.producer_id, header.producer_epoch
     if current_epoch is not None and epoch != current_epoch:

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import environment
 
-FOLDERS = ["journal", "datalog", "partition", "coordinator", "copier", "fairlog", "tests"]
+FOLDERS = ["journal", "datalog", "partition", "coordinator", "copier", "shard", "fairlog", "tests"]
 
 FLAKE8_ASYNC = [
     # 9xx: checkpoints on every path, which a broker's hot path avoids on purpose. 124: async without an await, which

@@ -4,7 +4,7 @@
     TxnOffsetCommit ──▶ commit_in_transaction ─┼─▶ offsets log's journal ─▶ copier ─▶ table in the data logs
     DeleteGroups, … ──▶ delete, run (expiry) ──┘
 
-An offsets log is a log like a partition's: led by `LocalLeaders`, journaled, copied. A group's offsets are all in one
+An offsets log is a log like a partition's: led by a shard, journaled, copied. A group's offsets are all in one
 of them (`log_of`). So a plain commit is durable when it is seen; one in a transaction becomes visible in the same
 LMDB transaction as the transaction's records (invariant 7), is refused with its epoch (invariant 9), and vanishes
 with an abort. There is no table in memory but the index (`offset_index`): reads go to LMDB, in worker threads.
@@ -84,8 +84,8 @@ DELETE_TRIES = 20
 R = TypeVar("R")
 
 
-class OffsetsLeaders(Protocol):
-    """What is needed of the leaders; `fairlog.offset_leaders.OffsetLeaders` has it."""
+class OffsetsLogs(Protocol):
+    """What is needed of the offsets logs; `shard.offsets.OffsetsLogs` has it."""
 
     async def append_offsets(
         self, log: LogId, payload: bytes, *, unless: Callable[[], R | None]
@@ -104,8 +104,6 @@ class OffsetsLeaders(Protocol):
     async def pending(self, log: LogId) -> Mapping[TxId, Sequence[bytes]]: ...
 
     async def visible(self, log: LogId, offset: Offset) -> None: ...
-
-    def tell_decided_offsets(self, decided: Callable[[LogId, TxId, Offset | None], None]) -> None: ...
 
 
 class Transactions(Protocol):
@@ -135,7 +133,8 @@ class CommittedOffsets:
     def __init__(
         self,
         *,
-        leaders: OffsetsLeaders,
+        offsets_logs: OffsetsLogs,
+        index: OffsetIndex,
         data_logs: DataLogs,
         offsets_log_count: int,
         membership: Membership,
@@ -146,8 +145,11 @@ class CommittedOffsets:
         check_interval_ms: int,
         now_ms: Callable[[], int],
     ) -> None:
-        """`commit_bytes_max` bounds one commit as it is journaled; the others are `offsets.…` settings."""
-        self._leaders = leaders
+        """`commit_bytes_max` bounds one commit as it is journaled; the others are `offsets.…` settings.
+
+        `index` is told of the transactions that are decided (`OffsetIndex.decided`).
+        """
+        self._logs = offsets_logs
         self._data_logs = data_logs
         self._log_count = offsets_log_count
         self._membership = membership
@@ -158,10 +160,9 @@ class CommittedOffsets:
         self._check_interval_ms = check_interval_ms
         self._now_ms = now_ms
         self._started_ms = now_ms()
-        self._index = OffsetIndex()
+        self._index = index
         self._latest_connections: dict[ProducerId, tuple[ProducerEpoch, int]] = {}
         self._topic_is_gone = trio.Event()
-        leaders.tell_decided_offsets(self._decided)
 
     def log_of(self, group: str) -> LogId:
         """The offsets log that holds all offsets of `group`."""
@@ -178,7 +179,7 @@ class CommittedOffsets:
         """
         for log in self.logs():
             self._index.load(await trio.to_thread.run_sync(self._data_logs.offset_groups, log))
-            for txid, payloads in (await self._leaders.pending(log)).items():
+            for txid, payloads in (await self._logs.pending(log)).items():
                 for payload in payloads:
                     self._pend(log, txid, payload)
 
@@ -211,7 +212,7 @@ class CommittedOffsets:
             return self._may_commit(group, sender, transactional=False)
 
         with trio.move_on_after(PATIENCE_S):
-            outcome = await self._leaders.append_offsets(log, payload, unless=refusal)
+            outcome = await self._logs.append_offsets(log, payload, unless=refusal)
             if isinstance(outcome, RefusedAppend | GroupRefusal):
                 return outcome
             self._index.committed(group, outcome, now_ms)
@@ -240,7 +241,7 @@ class CommittedOffsets:
             return self._may_speak(producer) or self._may_commit(group, sender, transactional=True)
 
         with trio.move_on_after(PATIENCE_S):
-            outcome = await self._leaders.append_offsets_in_transaction(
+            outcome = await self._logs.append_offsets_in_transaction(
                 log, producer.producer_id, producer.epoch, payload, unless=refusal
             )
             if isinstance(outcome, RefusedAppend | GroupRefusal | Refusal):
@@ -269,9 +270,6 @@ class CommittedOffsets:
             return None
         epoch, connection = latest
         return Refusal.LATE if epoch == producer.epoch and producer.connection < connection else None
-
-    def _decided(self, log: LogId, txid: TxId, visible_at: Offset | None) -> None:
-        self._index.decided(log, txid, visible_at, self._now_ms())
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -302,7 +300,7 @@ class CommittedOffsets:
         """Whether the log is visible up to there, after waiting for it. False: it takes too long, or never will be."""
         with trio.move_on_after(PATIENCE_S):
             try:
-                await self._leaders.visible(log, offset)
+                await self._logs.visible(log, offset)
             except StorageFailure as failure:
                 logger.warning("offsets are not visible", log=str(log), reason=str(failure))
                 return False
@@ -386,7 +384,7 @@ class CommittedOffsets:
             return refused
         log = self.log_of(group)
         read_at = self._index.decided_through(group)
-        await self._leaders.visible(log, read_at)
+        await self._logs.visible(log, read_at)
         entries = await trio.to_thread.run_sync(self._data_logs.offsets, log, group)
         doomed = [key for key, value in entries if is_doomed(key, value)]
 
@@ -396,14 +394,14 @@ class CommittedOffsets:
         for start in range(0, len(doomed), DELETED_AT_ONCE):
             some = doomed[start : start + DELETED_AT_ONCE]
             payload = encode_offset_entries([OffsetEntry(key, None) for key in some])
-            outcome = await self._leaders.append_offsets(log, payload, unless=stale_or_refused)
+            outcome = await self._logs.append_offsets(log, payload, unless=stale_or_refused)
             if isinstance(outcome, RefusedAppend):
                 raise StorageFailure(outcome.value)
             if isinstance(outcome, GroupRefusal | _Stale):
                 return outcome
             read_at = outcome
             self._index.deleted(group, read_at, all_of_them=start + len(some) == len(entries))
-        await self._leaders.visible(log, read_at)
+        await self._logs.visible(log, read_at)
         self._index.forget(group, read_at)
         return None
 

@@ -17,7 +17,7 @@ Pure; used on the event loop only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import chain
 
 from fairlog_types import LogId, Offset, TxId
@@ -39,7 +39,9 @@ class _Group:
 class OffsetIndex:
     """All groups of a node."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        """`now_ms` is the wall clock, for the time of a commit that is decided."""
+        self._now_ms = now_ms
         self._last_commits_ms: dict[str, int] = {}
         """Of each group that has offsets."""
         self._left_ms: dict[str, int] = {}
@@ -63,12 +65,12 @@ class OffsetIndex:
         self._group(group).open.setdefault(txid, set()).update(partitions)
         self._open.setdefault((log, txid), set()).add(group)
 
-    def decided(self, log: LogId, txid: TxId, visible_at: Offset | None, now_ms: int) -> None:
+    def decided(self, log: LogId, txid: TxId, visible_at: Offset | None) -> None:
         """The transaction is committed, and its offsets are visible with `visible_at` of `log`; or (None) aborted."""
         for group in self._open.pop((log, txid), ()):
             del self._groups[group].open[txid]
             if visible_at is not None:
-                self.committed(group, visible_at, now_ms)
+                self.committed(group, visible_at, self._now_ms())
             self._drop_if_nothing_is_known(group)
 
     def deleted(self, group: str, visible_at: Offset, *, all_of_them: bool) -> None:

@@ -148,7 +148,6 @@ END_REFUSALS: dict[EndRefusal, ErrorCode] = {
 """What is answered instead of the end of a log."""
 
 ABORT_REFUSALS: dict[AbortRefusal, ErrorCode] = {
-    AbortRefusal.UNKNOWN_LOG: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     AbortRefusal.NO_MARKERS: ErrorCode.INVALID_TXN_STATE,
     AbortRefusal.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     AbortRefusal.COORDINATOR_FENCED: ErrorCode.TRANSACTION_COORDINATOR_FENCED,

@@ -35,13 +35,13 @@ async def cut(call: Call) -> Result:
     starts = _starts(call, selected) if arguments.has("starts") else dict[LogId, Offset]()
     records_max = arguments.number("limit", least=1) if arguments.has("limit") else None
     arguments.end()
-    leaders = call.broker.leaders
+    partitions = call.broker.partitions
     if records_max is None:
         await _wait_for_ends(call.broker, selected)
-    found = leaders.cut(selected)
+    found = partitions.cut(selected)
     if records_max is not None:
         wanted = {log: starts.get(log, now.log_start) for log, now in found.items()}
-        found = await leaders.cut_within(wanted, records_max=records_max)
+        found = await partitions.cut_within(wanted, records_max=records_max)
     rows: list[list[str | int]] = []
     topic_ids: dict[str, str] = {}
     for log, (topic, partition) in selected.items():

@@ -28,7 +28,6 @@ from datalog.interface import Bounds, DataLogs, NoRoom, Unit, UnknownLog
 from fairlog import topic_configs
 from fairlog.cluster.interface import ClusterStore, Topic
 from fairlog.config import Settings
-from fairlog.leaders import LocalLeaders
 from fairlog.live_settings import LiveSettings
 from fairlog.retention.cleaner import LogCleaner, Report
 from fairlog.retention.cleaning import KEY_MEMORY_BYTES, SALT_BYTES, Rules
@@ -36,6 +35,7 @@ from fairlog.retention.deletion import Limits, start_within
 from fairlog.retention.statistics import RetentionStatistics
 from fairlog.topic_configs import CleanupPolicy
 from fairlog_types import CorruptStorage, LogId, Offset, StorageFailure
+from shard.shard import Shard
 
 logger = structlog.get_logger("fairlog.retention")
 
@@ -50,13 +50,11 @@ of the interpreter's own switching."""
 class Retention:
     """The background task. `run` is its life; `delete_expired` and `clean` are one round each."""
 
-    def __init__(
-        self, cluster: ClusterStore, leaders: LocalLeaders, live: LiveSettings, now_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, cluster: ClusterStore, shard: Shard, live: LiveSettings, now_ms: Callable[[], int]) -> None:
         self.statistics = RetentionStatistics()
         self._cluster = cluster
-        self._leaders = leaders
-        self._data_logs: DataLogs = leaders.data_logs
+        self._shard = shard
+        self._data_logs: DataLogs = shard.data_logs
         self._live = live
         self._now_ms = now_ms
         self._limiter = trio.CapacityLimiter(1)
@@ -81,14 +79,14 @@ class Retention:
     async def _every(self, interval_ms: Callable[[], int], make_round: Callable[[], Awaitable[None]]) -> None:
         while True:
             await self._sleep(interval_ms)
-            if self._leaders.failure is None:
+            if self._shard.failure is None:
                 try:
                     await make_round()
                 except (NoRoom, OSError) as failure:
                     self.statistics.postponed_rounds += 1
                     logger.warning("retention postponed", reason=str(failure))
                 except StorageFailure as failure:
-                    self._leaders.refuse_writes(str(failure))
+                    self._shard.partitions.refuse_writes(str(failure))
 
     async def _sleep(self, interval_ms: Callable[[], int]) -> None:
         """Sleep for the interval. One that changes meanwhile counts from where the sleep began."""
@@ -118,10 +116,12 @@ class Retention:
         return Limits(expired_before_ms, topic_configs.retention_bytes(topic, self._settings))
 
     async def _delete_expired_of(self, topic: Topic, log: LogId) -> None:
-        led = self._leaders.led.get(log)
-        if led is not None and led.has_remains:
+        partition = self._shard.partitions.get(log)
+        if partition is None:
+            return
+        if partition.has_remains:
             # A stop, a full disk or a client's time-out in the middle of a deletion has left them.
-            await self._leaders.delete_before(log, Offset(0))
+            await partition.delete_before(Offset(0))
         while (limits := self._limits(topic.topic_id)).any:
             looked = await trio.to_thread.run_sync(self._look, log, limiter=self._limiter)
             if looked is None:
@@ -130,7 +130,7 @@ class Retention:
             start = start_within(limits, units, bounds)
             if start <= bounds.log_start:
                 break
-            if await self._leaders.delete_before(log, start) is None:
+            if await partition.delete_before(start) is None:
                 return  # its topic was deleted meanwhile, and what it holds is about to go
             deleted_bytes = sum(unit.size_bytes for unit in units if unit.last_offset < start)
             self.statistics.deleted_bytes += deleted_bytes

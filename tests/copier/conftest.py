@@ -13,7 +13,7 @@ import trio
 
 from copier.copier import Copier
 from copier.plan import Group
-from datalog.interface import Mark, UnknownLog
+from datalog.interface import Bounds, Mark, UnknownLog
 from datalog.offset_entries import OffsetEntry
 from fairlog_types import (
     ApplyNumber,
@@ -29,6 +29,7 @@ from fairlog_types import (
 from journal import failpoints
 from partition.placed import BatchRef, PlacedBatch, PlacedState, PlacedTransaction
 from partition.producer_window import ProducerWindow
+from partition.visibility import Visibility
 
 PRODUCER = ProducerId(7)
 LEADER_EPOCH = LeaderEpoch(3)
@@ -232,16 +233,33 @@ class Node:
         self.copier = self.new_copier()
 
     def new_copier(self) -> Copier:
+        """As after a start: what can be read is what the data logs hold."""
+        ends = {log: content.mark.next_offset for log, content in self.data_logs.content.items()}
+        self.visible = {log: Visibility(log, Bounds(Offset(0), end, 0, end)) for log, end in ends.items()}
         self.copier = Copier(
             self.data_logs,  # type: ignore[arg-type]
             self.journals.__getitem__,
-            lambda high_watermarks, _: self.told.append(high_watermarks),
-            on_failure=self.failures.append,
+            self._on_copied,
+            on_failure=self._on_failure,
             **self._bounds,
         )
         for content in self.data_logs.content.values():
             content.staged = []  # as when data logs are opened
         return self.copier
+
+    def _on_copied(self, high_watermarks: Mapping[LogId, Offset], last_stable: Mapping[LogId, Offset]) -> None:
+        self.told.append(high_watermarks)
+        for log, high_watermark in high_watermarks.items():
+            self.visible[log].advance(high_watermark, last_stable[log])
+
+    def _on_failure(self, failure: StorageFailure) -> None:
+        self.failures.append(failure)
+        for visibility in self.visible.values():
+            visibility.fail(failure)
+
+    async def copied(self, log: LogId, offset: int) -> None:
+        """Wait as the shard does for a producer."""
+        await self.visible[log].reach(Offset(offset))
 
     def plain(self, log: LogId, text: bytes, records: int = 1) -> PlacedBatch:
         """Append one plain batch; it is not submitted yet."""

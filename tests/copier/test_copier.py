@@ -10,7 +10,6 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from copier.copier import BACKLOG_BYTES_SLOW, BACKLOG_S, SMALL_BYTES
-from copier.visibility import LogForgotten
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey, encode_offset_entries
 from fairlog_types import JournalPosition, LogId, Offset, ProducerId, StorageFailure
 
@@ -26,7 +25,7 @@ async def test_batch_alone_is_copied_and_told(make_node: Any, nursery: trio.Nurs
     nursery.start_soon(node.copier.run)
     node.copier.submit((node.plain(A, b"one", records=3),))
     with trio.fail_after(TIMEOUT_S):
-        await node.copier.copied(A, Offset(3))
+        await node.copied(A, 3)
     assert node.told == [{A: 3}]
     (batch,) = node.data_logs.content[A].batches
     assert batch == (0, bytes(8) + (7).to_bytes(4, "big") + (3).to_bytes(4, "big") + b"one")
@@ -141,7 +140,7 @@ async def test_durable_head_does_not_wait_for_the_rest(make_node: Any, nursery: 
     node.copier.submit((node.plain(A, b"a"),))
     node.copier.submit((node.plain(B, b"b"),))
     with trio.fail_after(TIMEOUT_S):
-        await node.copier.copied(A, Offset(1))
+        await node.copied(A, 1)
     assert (node.texts(A), node.texts(B)) == ([b"a"], [])
     node.journals[B].release()
     await node.copier.drain()
@@ -168,12 +167,12 @@ async def test_state_alone_costs_no_flush_and_rides_with_the_next_records(
     fence = node.state(A, ProducerId(8))
     node.copier.submit((fence,))
     node.copier.submit((node.plain(B, b"b"),))
-    await node.copier.copied(B, Offset(1))
+    await node.copied(B, 1)
     assert node.journals[A].flushes_started == 0
     assert node.data_logs.content[A].windows == {}
     assert node.copier.statistics().resting_items == 1
     node.copier.submit((node.plain(A, b"a"),))
-    await node.copier.copied(A, Offset(1))
+    await node.copied(A, 1)
     assert node.data_logs.content[A].windows[ProducerId(8)] == fence.window.encode()
     assert node.copier.statistics().resting_items == 0
 
@@ -203,7 +202,7 @@ async def test_offsets_log_fills_the_table_of_committed_offsets(make_node: Any, 
     assert node.data_logs.content[OFFSETS].mark.next_offset == 2
 
 
-async def test_forgotten_log_is_skipped_and_its_waiters_are_told(make_node: Any, nursery: trio.Nursery) -> None:
+async def test_forgotten_log_is_skipped(make_node: Any, nursery: trio.Nursery) -> None:
     """Deleting a topic drops its queued items; a transaction's other parts are copied; its journal may be closed."""
     node = make_node([A, B])
     for journal in node.journals.values():
@@ -211,14 +210,6 @@ async def test_forgotten_log_is_skipped_and_its_waiters_are_told(make_node: Any,
     nursery.start_soon(node.copier.run)
     node.copier.submit(node.transaction({A: [b"a1"], B: [b"b1"]}))
     node.copier.submit((node.plain(A, b"a2"),))
-    outcomes: list[str] = []
-
-    async def wait_for_a() -> None:
-        with pytest.raises(LogForgotten, match="deleted"):
-            await node.copier.copied(A, Offset(2))
-        outcomes.append("forgotten")
-
-    nursery.start_soon(wait_for_a)
     await wait_all_tasks_blocked()
     node.copier.forget(A)
     node.data_logs.drop(A)
@@ -227,11 +218,8 @@ async def test_forgotten_log_is_skipped_and_its_waiters_are_told(make_node: Any,
     with trio.fail_after(TIMEOUT_S):
         await node.copier.drain()
     assert node.texts(B) == [b"b1"]
-    assert outcomes == ["forgotten"]
     assert node.copier.failed is None
     assert node.told == [{B: 1}]
-    with pytest.raises(LogForgotten):
-        await node.copier.copied(A, Offset(1))
 
 
 async def test_log_forgotten_under_the_copy_leaves_the_rest_of_the_chunk(make_node: Any, nursery: trio.Nursery) -> None:
@@ -266,7 +254,7 @@ async def test_failed_flush_stops_the_copier_for_good(make_node: Any, nursery: t
         outcomes.append(name)
 
     node.copier.submit((node.plain(A, b"a"),))
-    nursery.start_soon(expect_failure, "copied", lambda: node.copier.copied(A, Offset(1)))
+    nursery.start_soon(expect_failure, "copied", lambda: node.copied(A, 1))
     nursery.start_soon(expect_failure, "drain", node.copier.drain)
     nursery.start_soon(expect_failure, "room", lambda: node.copier.room(1000))
     nursery.start_soon(expect_failure, "payload", lambda: node.copier.copied_payload(1))
@@ -282,7 +270,7 @@ async def test_failed_flush_stops_the_copier_for_good(make_node: Any, nursery: t
         await node.copier.run()
     assert node.texts(B) == []
     with pytest.raises(StorageFailure, match="restart"):
-        await node.copier.copied(B, Offset(1))
+        await node.copied(B, 1)
     assert node.failures == [node.copier.failed]
 
 
@@ -325,7 +313,7 @@ async def _restart_and_check(node: Any, groups: list[Any]) -> None:
         nursery.start_soon(copier.run)
         with trio.fail_after(TIMEOUT_S):
             await copier.drain()
-            await copier.copied(A, Offset(2))
+            await node.copied(A, 2)
         nursery.cancel_scope.cancel()
     assert (node.texts(A), node.texts(B)) == ([b"a1", b"a2"], [b"b1"])
     assert all(len(version[B].batches) == (len(version[A].batches) > 0) for version in node.data_logs.versions)
@@ -348,19 +336,6 @@ async def test_what_recovery_copies_leaves_no_cut(make_node: Any, nursery: trio.
         node.copier.submit((node.plain(A, b"a3"),))
         await node.copier.drain()
     assert node.data_logs.cuts == node.data_logs.versions[3:]
-
-
-async def test_recover_takes_the_high_watermarks_from_the_marks(make_node: Any, nursery: trio.Nursery) -> None:
-    """After a restart with nothing to copy, whoever waits for an old offset goes on at once."""
-    node = make_node([A])
-    nursery.start_soon(node.copier.run)
-    node.copier.submit((node.plain(A, b"a", records=5),))
-    await node.copier.drain()
-    copier = node.new_copier()
-    copier.recover({A: []}, {A: node.data_logs.mark(A)})
-    with trio.fail_after(TIMEOUT_S):
-        await copier.copied(A, Offset(5))
-        await copier.drain()
 
 
 async def test_copier_cancelled_in_its_chunk_goes_on_where_it_was(make_node: Any, nursery: trio.Nursery) -> None:
@@ -465,26 +440,6 @@ async def test_lag_is_the_age_of_what_waits_longest(
     with trio.fail_after(TIMEOUT_S):
         await node.copier.drain()
     assert (node.copier.statistics().backlog_bytes, node.copier.statistics().lag_s) == (0, 0.0)
-
-
-async def test_waiters_of_one_log_wake_at_their_own_offsets(make_node: Any, nursery: trio.Nursery) -> None:
-    """Each waiter goes on exactly when its offset is visible, whatever the order of waiting."""
-    node = make_node([A], chunk_bytes_max=1)
-    awake: list[tuple[int, int]] = []
-
-    async def wait_for(offset: int) -> None:
-        await node.copier.copied(A, Offset(offset))
-        awake.append((offset, node.told[-1][A]))
-
-    for offset in (3, 1, 2, 1):
-        nursery.start_soon(wait_for, offset)
-    await wait_all_tasks_blocked()
-    for text in (b"one", b"two", b"three"):
-        node.copier.submit((node.plain(A, text),))
-    nursery.start_soon(node.copier.run)
-    await node.copier.drain()
-    await wait_all_tasks_blocked()
-    assert sorted(awake) == [(1, 1), (1, 1), (2, 2), (3, 3)]
 
 
 async def test_many_resting_states_are_copied_for_their_own_sake(

@@ -127,6 +127,8 @@ class Node:
         self.open: dict[ProducerId, Transaction] = {}
         self.sequences: dict[tuple[ProducerId, LogId], int] = {}
         self.unanswered: dict[LogId, list[tuple[Offset, int]]] = {log: [] for log in LOGS}
+        self.high_watermarks: dict[LogId, Offset] = {}
+        self.moved = trio.Event()
         self.earlier_data_logs: Path | None = None
         """A copy of the data logs as they were some chunks ago, not older than the last sync."""
         self.failures: list[StorageFailure] = []
@@ -347,7 +349,8 @@ class Node:
             other = self.choose.choice(TOPIC_LOGS)
             if self.journals[other].has_room(2000):
                 await self.produce_plain(other)
-        await self.copier.copied(log, offset)
+        while self.high_watermarks.get(log, 0) < offset:
+            await self.moved.wait()
 
     def _sync(self, fd: int) -> None:
         """In place of fdatasync, in a flusher's thread."""
@@ -357,6 +360,9 @@ class Node:
 
     def _on_copied(self, high_watermarks: Mapping[LogId, Offset], _last_stable: Mapping[LogId, Offset]) -> None:
         """Answer producers; now and then remember the data logs, which nobody writes at this moment."""
+        self.high_watermarks.update(high_watermarks)
+        self.moved.set()
+        self.moved = trio.Event()
         for log, high_watermark in high_watermarks.items():
             answered = [number for offset, number in self.unanswered[log] if offset <= high_watermark]
             self.model.answered[log].update(answered)

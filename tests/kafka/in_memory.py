@@ -231,8 +231,11 @@ class MemoryLeaders:
         self.watchers: dict[Watcher, set[LogId]] = {}
         """Who is told when any log moves, with the logs that it watches."""
 
-    def open_of(self, producer_id: ProducerId) -> TxId | None:
+    def open_transaction_of(self, producer_id: ProducerId) -> TxId | None:
         return self.open.get(producer_id)
+
+    def get(self, log: LogId) -> MemoryPartition | None:
+        return MemoryPartition(self, log) if log in self.logs else None
 
     async def append(
         self, log: LogId, data: bytes | bytearray | memoryview, header: BatchHeader, came_in: TxId | None
@@ -363,6 +366,76 @@ class MemoryLeaders:
         self.starts[log] = max(offset, self.log_start(log))
         self._wake()
         return self.starts[log]
+
+
+class MemoryPartition:
+    """One log of `MemoryLeaders`, as `partition.partition.Partition`."""
+
+    def __init__(self, leaders: MemoryLeaders, log: LogId) -> None:
+        self._leaders, self._log = leaders, log
+        self.visibility = MemoryVisibility(leaders, log)
+
+    @property
+    def has_gone(self) -> bool:
+        return self._log not in self._leaders.logs
+
+    @property
+    def placed_end(self) -> PlacedEnd:
+        return self._leaders.placed_end(self._log)
+
+    @property
+    def journal_bytes(self) -> int:
+        return self._leaders.journal_bytes(self._log)
+
+    async def append(
+        self, data: bytes | bytearray | memoryview, header: BatchHeader, came_in: TxId | None
+    ) -> Appended | DuplicateOf | RefusedAppend:
+        return await self._leaders.append(self._log, data, header, came_in)
+
+    async def durable(self, through: JournalPosition) -> None:
+        await self._leaders.durable(self._log, through)
+
+    def lowest_offset(self, header: BatchHeader) -> Offset | None:
+        return self._leaders.lowest_offset(self._log, header)
+
+    def describe_producers(self) -> Sequence[ActiveProducer]:
+        return self._leaders.describe_producers(self._log)
+
+    def open_for_abort(
+        self, producer_id: ProducerId, producer_epoch: ProducerEpoch, coordinator_epoch: int
+    ) -> TxId | AbortRefusal | None:
+        return self._leaders.open_for_abort(self._log, producer_id, producer_epoch, coordinator_epoch)
+
+    async def delete_before(self, offset: Offset) -> Offset | None:
+        return await self._leaders.delete_before(self._log, offset)
+
+
+class MemoryVisibility:
+    """How far one log of `MemoryLeaders` can be read, as `partition.visibility.Visibility`."""
+
+    def __init__(self, leaders: MemoryLeaders, log: LogId) -> None:
+        self._leaders, self._log = leaders, log
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self._leaders.high_watermark(self._log) or Offset(0)
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        return self._leaders.last_stable_offset(self._log) or Offset(0)
+
+    @property
+    def log_start(self) -> Offset:
+        return self._leaders.log_start(self._log)
+
+    async def reach(self, offset: Offset) -> None:
+        await self._leaders.visible(self._log, offset)
+
+    def watch(self, watcher: Watcher, *, beyond: Offset, committed_only: bool) -> bool:
+        return self._leaders.watch(self._log, watcher, beyond=beyond, committed_only=committed_only)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self._leaders.unwatch(self._log, watcher)
 
 
 class MemoryDataLogs:

@@ -88,9 +88,8 @@ async def test_log_dir_that_cannot_be_looked_at_has_its_error(ask, memory, tmp_p
 
 async def test_log_dir_leaves_out_a_topic_that_is_deleted_meanwhile(ask, memory, filled, monkeypatch):
     """Whether the data log or the journal is gone first."""
-    journal_bytes = memory.leaders.journal_bytes
-    gone = memory.log("u")
-    monkeypatch.setattr(memory.leaders, "journal_bytes", lambda log: None if log == gone else journal_bytes(log))
+    get, gone = memory.leaders.get, memory.log("u")
+    monkeypatch.setattr(memory.leaders, "get", lambda log: None if log == gone else get(log))
     del memory.leaders.logs[memory.log("t", 1)]
     assert set(sizes(await ask(DESCRIBE, 4, **asked(None)))) == {("t", 0)}
 

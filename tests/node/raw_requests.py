@@ -33,19 +33,19 @@ from uuid import UUID
 import trio
 
 from coordinator.answers import Granted, GrantedToEnd, Refusal
-from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
 from datalog.batch import parse_stored_header
 from datalog.control_batch import decode_control_batch
 from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
 from fairlog.groups.committed import CommittedOffsets
+from fairlog.groups.offset_index import OffsetIndex
 from fairlog.groups.offset_values import NewOffset, Sender, TransactionalProducer
-from fairlog.leaders import LocalLeaders
-from fairlog.offset_leaders import OffsetLeaders
 from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, TxId
 from partition.answers import DuplicateOf, RefusedAppend
 from partition.modes import MARKERS, TransactionMode
+from shard.offsets import OffsetsLogs
+from shard.shard import Shard
 from tests.clients.raw_client import batch, records_of
 from tests.node.runs import read_committed
 from tests.simulation.machine import PATIENCE_S, Machine, Node
@@ -390,14 +390,15 @@ def _first(group: BaseException) -> BaseException:
     return group
 
 
-def _make_offsets(leaders: LocalLeaders, data_logs: LmdbDataLogs, coordinator: Coordinator) -> CommittedOffsets:
+def _make_offsets(shard: Shard, index: OffsetIndex) -> CommittedOffsets:
     members: Any = _NoMembers()
     return CommittedOffsets(
-        leaders=OffsetLeaders(leaders, lambda: 0),
-        data_logs=data_logs,
+        offsets_logs=OffsetsLogs(shard.partitions),
+        index=index,
+        data_logs=shard.data_logs,
         offsets_log_count=1,
         membership=members,
-        transactions=coordinator,
+        transactions=shard.coordinator,
         topics=_NoTopics(),
         commit_bytes_max=10_000,
         retention_ms=3_600_000,
@@ -656,7 +657,7 @@ class _Course:
 
         async def abort(node: Node) -> None:
             """What the handler of WriteTxnMarkers does."""
-            found = node.leaders.open_for_abort(LOGS[step.log], producer_id, epoch, node.number)
+            found = node.partition(LOGS[step.log]).open_for_abort(producer_id, epoch, node.number)
             if isinstance(found, TxId):
                 await node.coordinator.abort_by_marker(found)
 
@@ -718,7 +719,7 @@ class _Course:
 
         async def read(node: Node) -> set[int]:
             assert node.offsets is not None
-            await node.leaders.drain()
+            await node.shard.drain()
             found = [number for log in LOGS for number in _committed_in(node.data_logs, log, self._mode)]
             if nothing_is_open:
                 readers = [

@@ -26,7 +26,7 @@ from coordinator.messages import ApplyCommit, Begin, DiscardTransaction, Expecte
 from datalog.batch import parse_batch_header_untrusted
 from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
-from fairlog.leaders import LocalLeaders
+from fairlog.groups.offset_index import OffsetIndex
 from fairlog_types import (
     LeaderEpoch,
     LogId,
@@ -41,6 +41,9 @@ from journal.flush import open_flusher
 from journal.journal import Fsync, JournalSettings
 from partition.answers import Appended, DuplicateOf, RefusedAppend
 from partition.modes import JOURNAL, TransactionMode
+from partition.partition import Partition
+from shard.participant import Participant
+from shard.partitions import Partitions
 from tests.clients.raw_client import batch, records_of
 
 A, B, C = (LogId.of_topic(UUID(int=1), partition) for partition in range(3))
@@ -102,26 +105,45 @@ def transaction(producer_id: int, number: int = 0, *, epoch: int = 0) -> TxId:
 
 @dataclass
 class Run:
-    """One run of the leaders over a directory."""
+    """One run of a shard without a coordinator over a directory; to others it is a `shard.shard.Shard`."""
 
     directory: Path
-    leaders: LocalLeaders
+    partitions: Partitions
+    participant: Participant
+    offset_index: OffsetIndex
     data_logs: LmdbDataLogs
     disk: Disk
     clock: Clock
     nursery: trio.Nursery
 
+    def __getitem__(self, log: LogId) -> Partition:
+        return self.partitions.by_log[log]
+
+    async def lead(self, logs: Sequence[LogId], mode: TransactionMode = JOURNAL) -> None:
+        await self.partitions.lead(logs, mode, opened=self.participant.recall)
+
+    async def drop(self, logs: Sequence[LogId]) -> None:
+        await self.partitions.drop(logs)
+
+    @property
+    def failure(self) -> StorageFailure | None:
+        return self.partitions.failure
+
+    def finish_recovery(self) -> None:
+        self.participant.discard_orphans()
+        self.partitions.finish_recovery()
+
     async def start(self, *logs: LogId, copying: bool = True, mode: TransactionMode = JOURNAL) -> None:
         """Lead `logs` as a node does that has no coordinator to ask; without `copying` nothing becomes visible."""
-        await self.leaders.lead(logs, mode)
+        await self.lead(logs, mode)
         await self.serve(copying=copying)
 
     async def serve(self, *, copying: bool = True) -> None:
         """What follows when the coordinator has said again what it had decided."""
-        self.leaders.finish_recovery()
+        self.finish_recovery()
         if copying:
-            self.nursery.start_soon(self.leaders.run)
-            await self.leaders.drain()
+            self.nursery.start_soon(self.partitions.run)
+            await self.partitions.drain()
 
     def crash(self, into: Path, *, losing: Mapping[LogId, Path] | None = None) -> Path:
         """Copy the files as a crash leaves them; of the logs in `losing`, the journal of that older copy.
@@ -158,28 +180,30 @@ class Run:
         return await self._append(log, data)
 
     async def _append(self, log: LogId, data: bytearray) -> Appended | DuplicateOf | RefusedAppend:
-        header = parse_batch_header_untrusted(data)
-        return await self.leaders.append(log, data, header, self.leaders.open_of(header.producer_id))
+        header, partition = parse_batch_header_untrusted(data), self.partitions.get(log)
+        if partition is None:
+            return RefusedAppend.UNKNOWN_LOG
+        return await partition.append(data, header, self.partitions.open_transaction_of(header.producer_id))
 
     async def begin(self, txid: TxId, *logs: LogId) -> None:
-        begun = await self.leaders.participants.begin(Begin(txid, logs))
+        begun = await self.participant.begin(Begin(txid, logs))
         assert not begun.refused, begun
 
     async def prepare(self, txid: TxId, *logs: LogId) -> Mapping[LogId, Expected]:
         """Seal and prepare; what PREPARE_COMMIT would say of it."""
-        expected = self.leaders.participants.seal(txid, logs)
-        prepared = await self.leaders.participants.prepare(Prepare(txid, expected))
+        expected = self.participant.seal(txid, logs)
+        prepared = await self.participant.prepare(Prepare(txid, expected))
         assert not prepared.refused, prepared
         return expected
 
     def place(self, txid: TxId, *logs: LogId) -> None:
-        self.leaders.participants.place(ApplyCommit(txid, logs, self.clock()))
+        self.participant.place(ApplyCommit(txid, logs, self.clock()))
 
     async def applied(self, txid: TxId, *logs: LogId) -> Sequence[Placement]:
-        return (await self.leaders.participants.applied(ApplyCommit(txid, logs, self.clock()))).placements
+        return (await self.participant.applied(ApplyCommit(txid, logs, self.clock()))).placements
 
     def discard(self, txid: TxId, *logs: LogId) -> None:
-        self.leaders.participants.discard(DiscardTransaction(txid, logs))
+        self.participant.discard(DiscardTransaction(txid, logs))
 
     async def commit(self, txid: TxId, contents: Mapping[LogId, bytes], *, sequence: int = 0) -> Sequence[Placement]:
         """A whole transaction of one record per log."""
@@ -264,7 +288,7 @@ async def open_run(
     )
     try:
         async with open_flusher(threads=4, sync=disk) as flusher, trio.open_nursery() as nursery:
-            leaders = LocalLeaders(
+            partitions = Partitions(
                 directory / JOURNALS,
                 data_logs=data_logs,
                 flusher=flusher,
@@ -276,12 +300,14 @@ async def open_run(
             )
             try:
                 with trio.fail_after(timeout_s):  # noqa: ASYNC100 (the test waits where this yields)
-                    yield Run(directory, leaders, data_logs, disk, clock, nursery)
+                    index = OffsetIndex(clock)
+                    participant = Participant(partitions, offsets_decided=index.decided)
+                    yield Run(directory, partitions, participant, index, data_logs, disk, clock, nursery)
             finally:
                 nursery.cancel_scope.cancel()
                 disk.let_go()
                 with trio.CancelScope(shield=True), suppress(StorageFailure):
-                    await leaders.close()
+                    await partitions.close()
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(data_logs.close)
@@ -319,8 +345,11 @@ class _Waiter:
 async def wait_for_more(run: Run, ends: Mapping[LogId, Offset], *, committed_only: bool = False) -> None:
     """Return as soon as one of these logs moves, has more to read than up to the given offset, or is gone."""
     waiter = _Waiter(committed_only=committed_only)
-    if all(run.leaders.watch(log, waiter, beyond=end, committed_only=committed_only) for log, end in ends.items()):
+    watched = [run[log].visibility for log in ends if run.partitions.get(log) is not None]
+    if len(watched) == len(ends) and all(
+        each.watch(waiter, beyond=ends[each.log], committed_only=committed_only) for each in watched
+    ):
         await waiter.told.wait()
-    for log in ends:
-        run.leaders.unwatch(log, waiter)
+    for each in watched:
+        each.unwatch(waiter)
     await trio.lowlevel.checkpoint()

@@ -23,11 +23,11 @@ async def write(directory: Path, *, give_back: bool) -> None:
         await run.start(A)
         for _ in range(RECORDS):
             await run.plain(A, VALUE)
-        await run.leaders.drain()
+        await run.partitions.drain()
         if give_back:
             found = run.data_logs.mark(A)
             assert found is not None
-            await run.leaders.led[A].journal.reclaim(found.replay_from)  # the reclaimer's own round comes late
+            await run.partitions.by_log[A].journal.reclaim(found.replay_from)  # the reclaimer's own round comes late
 
 
 @pytest.mark.parametrize("lose", [shutil.rmtree, empty], ids=["gone", "empty"])

@@ -79,14 +79,10 @@ def _found(data_logs: LmdbDataLogs) -> list[bytes]:
 async def _store_and_find(directory: Path, batches: Sequence[tuple[bytes, BatchHeader]]) -> None:
     async with open_run(directory / "run", leader_epoch=1) as run:
         await run.start(A, copying=False)
-        taken = [
-            data[21:]
-            for data, header in batches
-            if isinstance(await run.leaders.append(A, data, header, None), Appended)
-        ]
+        taken = [data[21:] for data, header in batches if isinstance(await run[A].append(data, header, None), Appended)]
         crashed = run.crash(directory / "crashed")
-        run.nursery.start_soon(run.leaders.run)
-        await run.leaders.drain()
+        run.nursery.start_soon(run.partitions.run)
+        await run.partitions.drain()
         assert await trio.to_thread.run_sync(_found, run.data_logs) == taken
     async with open_run(crashed, leader_epoch=2) as run:
         await run.start(A)

@@ -11,11 +11,11 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from coordinator.messages import Begin
-from fairlog import led_writer
 from fairlog_types import LogId, Offset, ProducerEpoch, StorageFailure
 from journal.journal import Fsync, Journal, JournalKind, NoFiles
 from journal.reopen import reopen
 from partition.answers import Appended, DuplicateOf, RefusedAppend
+from shard import partitions as partitions_module
 from tests.node.runs import JOURNALS, A, B, is_waiting, transaction, wait_for_more
 
 
@@ -25,8 +25,8 @@ async def test_leader_plain_batch_becomes_visible_at_its_offset(open_run) -> Non
         await run.start(A)
         assert await run.plain(A, b"one", b"two") == Appended(Offset(0), Offset(2))
         assert await run.plain(A, b"three") == Appended(Offset(2), Offset(3))
-        await run.leaders.visible(A, Offset(3))
-        assert run.leaders.high_watermark(A) == 3
+        await run[A].visibility.reach(Offset(3))
+        assert run[A].visibility.high_watermark == 3
         assert await run.values(A) == [b"one", b"two", b"three"]
 
 
@@ -35,13 +35,13 @@ async def test_leader_plain_batch_is_not_visible_before_it_is_durable(open_run) 
     async with open_run() as run:
         await run.start(A)
         await run.plain(A, b"before")
-        await run.leaders.drain()
+        await run.partitions.drain()
         run.disk.hold()
         await run.plain(A, b"v")
-        assert await is_waiting(lambda: run.leaders.visible(A, Offset(2)))
+        assert await is_waiting(lambda: run[A].visibility.reach(Offset(2)))
         assert await run.values(A) == [b"before"]
         run.disk.let_go()
-        await run.leaders.visible(A, Offset(2))
+        await run[A].visibility.reach(Offset(2))
 
 
 async def test_leader_repeated_batch_is_answered_as_the_first_time(open_run) -> None:
@@ -51,7 +51,7 @@ async def test_leader_repeated_batch_is_answered_as_the_first_time(open_run) -> 
         assert await run.plain(A, b"0", producer_id=7, epoch=0, sequence=0) == Appended(Offset(0), Offset(1))
         assert await run.plain(A, b"1", producer_id=7, epoch=0, sequence=1) == Appended(Offset(1), Offset(2))
         assert await run.plain(A, b"0", producer_id=7, epoch=0, sequence=0) == DuplicateOf(Offset(0), Offset(1))
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert await run.values(A) == [b"0", b"1"]
 
 
@@ -65,7 +65,7 @@ async def test_leader_batch_that_does_not_follow_is_refused(open_run) -> None:
         assert await run.plain(A, b"who", producer_id=8, epoch=0, sequence=3) is RefusedAppend.UNKNOWN_PRODUCER
         assert await run.plain(A, b"old", producer_id=7, epoch=0, sequence=8) is RefusedAppend.FENCED
         assert await run.plain(A, b"v", producer_id=7, epoch=1, sequence=0) is RefusedAppend.DUPLICATE_FORGOTTEN
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert await run.values(A) == [b"v"] * 8
 
 
@@ -73,7 +73,7 @@ async def test_leader_plain_batch_of_another_epoch_is_fenced_where_the_current_o
     """Invariant 9, for plain batches too: the coordinator knows the epoch, though this partition has never seen it."""
     async with open_run() as run:
         await run.start(A)
-        run.leaders.ask_epochs_of(lambda producer_id: ProducerEpoch(5) if producer_id == 3 else None)
+        run.partitions.current_epoch_of = lambda producer_id: ProducerEpoch(5) if producer_id == 3 else None
         for never_granted in (4, 6, 32767):
             refused = await run.plain(A, b"v", producer_id=3, epoch=never_granted, sequence=0)
             assert refused is RefusedAppend.FENCED
@@ -86,7 +86,7 @@ async def test_leader_repeated_batch_after_a_failure_is_not_denied(open_run) -> 
     async with open_run() as run:
         await run.start(A)
         await run.plain(A, b"v", producer_id=3, epoch=0, sequence=0)
-        run.leaders.refuse_writes("another file has failed")
+        run.partitions.refuse_writes("another file has failed")
         again = await run.plain(A, b"v", producer_id=3, epoch=0, sequence=0)
         assert again == DuplicateOf(Offset(0), Offset(1))
         assert await run.plain(A, b"w", producer_id=3, epoch=0, sequence=1) is RefusedAppend.STORAGE
@@ -106,13 +106,13 @@ async def test_leader_without_file_descriptors_says_so_and_says_it_seldom(
         with capture_logs() as lines:
             for _ in range(4):
                 assert await run.plain(A, b"v") is RefusedAppend.STORAGE
-            monkeypatch.setattr(led_writer, "REFUSED_SAID_EVERY_S", 0)
+            monkeypatch.setattr(partitions_module, "REFUSED_SAID_EVERY_S", 0)
             assert await run.plain(A, b"v") is RefusedAppend.STORAGE
         assert [(line["refused"], line["reason"]) for line in lines if "descriptors" in line["event"]] == [
             (1, "Raise the limit of open files"),
             (4, "Raise the limit of open files"),
         ]
-        assert run.leaders.failure is None
+        assert run.partitions.failure is None
 
 
 async def test_leader_of_another_log_is_unknown(open_run) -> None:
@@ -120,7 +120,7 @@ async def test_leader_of_another_log_is_unknown(open_run) -> None:
     async with open_run() as run:
         await run.start(A)
         assert await run.plain(B, b"v") is RefusedAppend.UNKNOWN_LOG
-        assert run.leaders.high_watermark(B) is None
+        assert run.partitions.get(B) is None
         await wait_for_more(run, {A: Offset(0), B: Offset(0)})
 
 
@@ -143,10 +143,10 @@ async def test_leader_with_a_full_backlog_makes_producers_wait(open_run) -> None
     async with open_run(backlog_bytes_max=4000) as run:
         await run.start(A, copying=False)
         while not await is_waiting(lambda: run.plain(A, bytes(1000))):
-            assert run.leaders.high_watermark(A) == 0
-        run.nursery.start_soon(run.leaders.run)
+            assert run[A].visibility.high_watermark == 0
+        run.nursery.start_soon(run.partitions.run)
         assert isinstance(await run.plain(A, b"when there is room"), Appended)
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert (await run.values(A))[-1] == b"when there is room"
 
 
@@ -157,8 +157,8 @@ async def test_leader_batch_larger_than_the_room_waits_for_room(open_run) -> Non
         async with trio.open_nursery() as nursery:
             for _ in range(4):
                 nursery.start_soon(run.plain, A, bytes(200_000))
-        await run.leaders.drain()
-        assert run.leaders.failure is None
+        await run.partitions.drain()
+        assert run.partitions.failure is None
         assert len(await run.values(A)) == 4
 
 
@@ -170,20 +170,20 @@ async def test_leader_dropped_lets_its_consumers_and_producers_go(open_run) -> N
     async with open_run() as run:
         await run.start(A, B)
         await run.plain(A, b"before")
-        await run.leaders.drain()
+        await run.partitions.drain()
         run.disk.hold()
         await run.plain(A, b"v")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_for_more, run, {A: Offset(1)})
-            nursery.start_soon(run.leaders.visible, A, Offset(2))
+            nursery.start_soon(run[A].visibility.reach, Offset(2))
             await trio.testing.wait_all_tasks_blocked()
-            nursery.start_soon(run.leaders.drop, [A])
+            nursery.start_soon(run.partitions.drop, [A])
             await trio.testing.wait_all_tasks_blocked(0.02)
             run.disk.let_go()
-        assert run.leaders.high_watermark(A) is None
+        assert run.partitions.get(A) is None
         assert await run.plain(A, b"v") is RefusedAppend.UNKNOWN_LOG
         assert isinstance(await run.plain(B, b"v"), Appended)
-        await run.leaders.drain()
+        await run.partitions.drain()
 
 
 async def test_leader_dropped_leaves_nothing_on_disk(open_run) -> None:
@@ -192,9 +192,9 @@ async def test_leader_dropped_leaves_nothing_on_disk(open_run) -> None:
         await run.start(A, B)
         for log in (A, B):
             await run.plain(log, b"v", producer_id=7, epoch=0, sequence=0)
-        await run.leaders.drain()
-        await run.leaders.drop([A])
-        await run.leaders.drop([A])
+        await run.partitions.drain()
+        await run.partitions.drop([A])
+        await run.partitions.drop([A])
         assert await trio.to_thread.run_sync(run.data_logs.logs) == [B]
         assert [path.name for path in (run.directory / "local").iterdir()] == [str(B)]
 
@@ -212,11 +212,11 @@ async def test_leader_dropped_while_a_batch_waits_for_room_refuses_that_batch_on
         async with trio.open_nursery() as nursery:
             nursery.start_soon(produce)
             await trio.testing.wait_all_tasks_blocked(0.02)
-            nursery.start_soon(run.leaders.drop, [A])
+            nursery.start_soon(run.partitions.drop, [A])
             await trio.testing.wait_all_tasks_blocked(0.02)
             run.disk.let_go()
         assert outcomes == [RefusedAppend.UNKNOWN_LOG]
-        assert run.leaders.failure is None
+        assert run.partitions.failure is None
         assert isinstance(await run.plain(B, b"v"), Appended)
 
 
@@ -229,16 +229,16 @@ async def test_leader_dropped_while_a_transaction_begins_refuses_that_log_only(o
         async with trio.open_nursery() as nursery:
 
             async def begin() -> None:
-                begun = await run.leaders.participants.begin(Begin(txid, (A, B)))
+                begun = await run.participant.begin(Begin(txid, (A, B)))
                 assert list(begun.refused) == [A]
                 assert list(begun.leader_epochs) == [B]
 
             nursery.start_soon(begin)
             await trio.testing.wait_all_tasks_blocked(0.02)
-            nursery.start_soon(run.leaders.drop, [A])
+            nursery.start_soon(run.partitions.drop, [A])
             await trio.testing.wait_all_tasks_blocked(0.02)
             run.disk.let_go()
-        assert run.leaders.failure is None
+        assert run.partitions.failure is None
         assert await run.write(txid, B, b"v") == Appended(None, None)
 
 
@@ -248,9 +248,9 @@ async def test_leader_dropped_while_it_is_copied_stops_nothing(open_run) -> None
         await run.start(A, B, copying=False)
         for log in (A, B, A, B):
             await run.plain(log, bytes(1000))
-        await run.leaders.drop([A])
-        run.nursery.start_soon(run.leaders.run)
-        await run.leaders.drain()
+        await run.partitions.drop([A])
+        run.nursery.start_soon(run.partitions.run)
+        await run.partitions.drain()
         assert len(await run.values(B)) == 2
 
 
@@ -259,15 +259,15 @@ async def test_leader_of_a_log_made_anew_begins_empty(open_run) -> None:
     async with open_run() as run:
         await run.start(A)
         await run.plain(A, b"old", producer_id=7, epoch=0, sequence=0)
-        await run.leaders.drain()
-        await run.leaders.drop([A])
+        await run.partitions.drain()
+        await run.partitions.drop([A])
         anew = LogId.of_topic(UUID(int=2), 0)
-        await run.leaders.lead([anew])
-        assert run.leaders.high_watermark(anew) == 0
+        await run.lead([anew])
+        assert run[anew].visibility.high_watermark == 0
         refused = await run.plain(anew, b"goes on", producer_id=7, epoch=0, sequence=1)
         assert refused is RefusedAppend.UNKNOWN_PRODUCER
         assert await run.plain(anew, b"new", producer_id=7, epoch=0, sequence=0) == Appended(Offset(0), Offset(1))
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert await run.values(anew) == [b"new"]
 
 
@@ -279,19 +279,19 @@ async def test_leader_after_a_failed_flush_refuses_writes_and_serves_reads(open_
     async with open_run() as run:
         await run.start(A, B)
         await run.plain(A, b"kept")
-        await run.leaders.drain()
+        await run.partitions.drain()
         run.disk.failing = str(A)
         outcome = await run.plain(A, b"lost")
         assert isinstance(outcome, Appended)
         with pytest.raises(StorageFailure, match="fdatasync"):
-            await run.leaders.visible(A, Offset(2))
-        assert run.leaders.failure is not None
+            await run[A].visibility.reach(Offset(2))
+        assert run.partitions.failure is not None
         for log in (A, B):
             assert await run.plain(log, b"v") is RefusedAppend.STORAGE
         with pytest.raises(StorageFailure):
             await run.begin(transaction(7), B)
         assert await run.values(A) == [b"kept"]
-        assert run.leaders.high_watermark(A) == 1
+        assert run[A].visibility.high_watermark == 1
 
 
 async def test_leader_closed_after_a_failed_flush_still_closes_the_other_journals(open_run) -> None:
@@ -300,13 +300,13 @@ async def test_leader_closed_after_a_failed_flush_still_closes_the_other_journal
         await run.start(A, B)
         for log in (A, B):
             await run.plain(log, b"kept")
-        await run.leaders.drain()
+        await run.partitions.drain()
         run.disk.failing = str(A)
         await run.plain(A, b"lost")
         with pytest.raises(StorageFailure):
-            await run.leaders.drain()
+            await run.partitions.drain()
         with pytest.raises(StorageFailure, match=str(A)):
-            await run.leaders.close()
+            await run.partitions.close()
         copy = run.crash(run.directory.with_name("copy"))
     closed = reopen(copy / JOURNALS / str(B), kind=JournalKind.LOCAL, fsync=Fsync.COMMIT, sync=os.fsync).closed
     assert closed

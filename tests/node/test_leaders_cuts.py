@@ -24,11 +24,11 @@ async def test_cut_gives_all_logs_that_are_led_as_of_one_moment(open_run) -> Non
     async with open_run() as run:
         await run.start(A, B)
         await run.commit(transaction(7), {A: b"a", B: b"b"})
-        await run.leaders.drain()
-        await run.leaders.delete_before(A, Offset(1))
+        await run.partitions.drain()
+        await run[A].delete_before(Offset(1))
         whole = {A: LogCut(Offset(1), Offset(1), Offset(1)), B: LogCut(Offset(0), Offset(1), Offset(1))}
-        assert run.leaders.cut([A, B, C]) == whole
-        assert await run.leaders.cut_within(dict.fromkeys((A, B, C), Offset(0)), records_max=1) == whole
+        assert run.partitions.cut([A, B, C]) == whole
+        assert await run.partitions.cut_within(dict.fromkeys((A, B, C), Offset(0)), records_max=1) == whole
 
 
 async def test_cut_within_a_limit_splits_no_transaction(open_run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,16 +38,16 @@ async def test_cut_within_a_limit_splits_no_transaction(open_run, monkeypatch: p
         await run.start(A, B)
         for number in range(6):
             await run.commit(transaction(7, number), {A: b"a", B: b"b"}, sequence=number)
-            await run.leaders.drain()
+            await run.partitions.drain()
         at = {A: Offset(0), B: Offset(0)}
         seen: list[list[Offset]] = []
-        while run.leaders.cut(at)[A].readable_end > at[A]:
-            cut = await run.leaders.cut_within(at, records_max=5)
+        while run.partitions.cut(at)[A].readable_end > at[A]:
+            cut = await run.partitions.cut_within(at, records_max=5)
             assert [cut[log].readable_end for log in (A, B)] == [6, 6]
             seen.append(ends(cut))
             at = {log: part.end for log, part in cut.items()}
         assert seen == [[2, 2], [4, 4], [6, 6]]
-        first = await run.leaders.cut_within({A: Offset(0), B: Offset(0)}, records_max=1)
+        first = await run.partitions.cut_within({A: Offset(0), B: Offset(0)}, records_max=1)
         assert ends(first) == [1, 1]
 
 
@@ -61,10 +61,10 @@ async def test_cut_within_a_limit_stops_before_an_open_transaction_of_marker_mod
         run.place(transaction(7), A)
         await run.begin(transaction(8), A)
         await run.write(transaction(8), A, b"b")
-        await run.leaders.drain()
-        assert run.leaders.cut([A])[A] == LogCut(Offset(0), Offset(2), Offset(2))
+        await run.partitions.drain()
+        assert run.partitions.cut([A])[A] == LogCut(Offset(0), Offset(2), Offset(2))
         for limit in (1, 100):
-            assert await run.leaders.cut_within({A: Offset(0)}, records_max=limit) == run.leaders.cut([A])
+            assert await run.partitions.cut_within({A: Offset(0)}, records_max=limit) == run.partitions.cut([A])
 
 
 async def test_cut_within_a_limit_is_not_ahead_of_what_this_loop_knows(
@@ -75,12 +75,12 @@ async def test_cut_within_a_limit_is_not_ahead_of_what_this_loop_knows(
     async with open_run() as run:
         await run.start(A, B)
         await run.commit(transaction(7), {A: b"a", B: b"b"})
-        await run.leaders.drain()
-        known = run.leaders.cut([A, B])
+        await run.partitions.drain()
+        known = run.partitions.cut([A, B])
         with run.data_logs.write() as writer:
             append(writer, A, 1, [1])
             writer.put_cut(0.0)
-        assert await run.leaders.cut_within(dict.fromkeys((A, B), Offset(0)), records_max=10) == known
+        assert await run.partitions.cut_within(dict.fromkeys((A, B), Offset(0)), records_max=10) == known
 
 
 async def test_cut_within_a_limit_leaves_out_a_log_that_is_dropped_meanwhile(open_run) -> None:
@@ -88,8 +88,8 @@ async def test_cut_within_a_limit_leaves_out_a_log_that_is_dropped_meanwhile(ope
     async with open_run() as run:
         await run.start(A, B)
         await run.commit(transaction(7), {A: b"a", B: b"b"})
-        await run.leaders.drain()
+        await run.partitions.drain()
         with run.data_logs.write() as writer:
             writer.drop(A)
-        found = await run.leaders.cut_within(dict.fromkeys((A, B), Offset(0)), records_max=10)
+        found = await run.partitions.cut_within(dict.fromkeys((A, B), Offset(0)), records_max=10)
         assert found == {B: LogCut(Offset(0), Offset(1), Offset(1))}

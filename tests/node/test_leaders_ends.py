@@ -27,7 +27,7 @@ from partition.modes import JOURNAL, MARKERS
 from tests.clients.raw_client import batch, list_offset_request, produce_request
 from tests.kafka.asking import REQUESTS
 from tests.kafka.in_memory import Memory
-from tests.node.runs import A, B, Run, is_waiting, transaction
+from tests.node.runs import A, Run, is_waiting, transaction
 
 OpenRun = Callable[..., AbstractAsyncContextManager[Run]]
 T0, T1 = transaction(7), transaction(8)
@@ -35,7 +35,7 @@ PIPELINED = 5
 
 
 def ends(run: Run, log: LogId) -> tuple[int, int]:
-    end = run.leaders.placed_end(log)
+    end = run[log].placed_end
     assert end is not None
     return end
 
@@ -47,8 +47,8 @@ async def serving(run: Run) -> tuple[Broker, LogId]:
     log = memory.log("t")
     await run.start(log)
     await run.plain(log, b"first")
-    await run.leaders.drain()
-    return replace(memory.broker, leaders=run.leaders, data_logs=run.data_logs), log
+    await run.partitions.drain()
+    return replace(memory.broker, partitions=run.partitions, data_logs=run.data_logs), log
 
 
 # --- what is placed ------------------------------------------------------------------------------
@@ -59,14 +59,13 @@ async def test_end_of_what_is_placed_is_known_before_the_copy(open_run: OpenRun)
     async with open_run() as run:
         await run.start(A)
         await run.plain(A, b"copied")
-        await run.leaders.drain()
+        await run.partitions.drain()
         run.disk.hold()
         await run.plain(A, b"1", b"2")
-        assert (ends(run, A), run.leaders.high_watermark(A)) == ((3, 3), 1)
-        assert run.leaders.placed_end(B) is None
+        assert (ends(run, A), run[A].visibility.high_watermark) == ((3, 3), 1)
         run.disk.let_go()
-        await run.leaders.drain()
-        assert (ends(run, A), run.leaders.high_watermark(A)) == ((3, 3), 3)
+        await run.partitions.drain()
+        assert (ends(run, A), run[A].visibility.high_watermark) == ((3, 3), 3)
 
 
 @pytest.mark.parametrize("mode", [JOURNAL, MARKERS])
@@ -86,10 +85,10 @@ async def test_end_of_what_is_placed_has_what_is_decided_and_not_what_is_open(op
         assert ends(run, A) == ((3, 1) if markers else (1, 1))
         run.discard(T1, A)
         assert ends(run, A) == ((4, 4) if markers else (1, 1))
-        assert run.leaders.last_stable_offset(A) == 0
+        assert run[A].visibility.last_stable_offset == 0
         run.disk.let_go()
-        await run.leaders.drain()
-        assert ends(run, A) == (run.leaders.high_watermark(A), run.leaders.last_stable_offset(A))
+        await run.partitions.drain()
+        assert ends(run, A) == (run[A].visibility.high_watermark, run[A].visibility.last_stable_offset)
 
 
 async def test_last_stable_offset_placed_is_not_before_the_start(open_run: OpenRun) -> None:
@@ -98,8 +97,8 @@ async def test_last_stable_offset_placed_is_not_before_the_start(open_run: OpenR
         await run.start(A, mode=MARKERS)
         await run.begin(T0, A)
         await run.write(T0, A, b"1", b"2")
-        await run.leaders.drain()
-        await run.leaders.delete_before(A, Offset(2))
+        await run.partitions.drain()
+        await run[A].delete_before(Offset(2))
         run.disk.hold()
         await run.plain(A, b"3")
         assert ends(run, A) == (3, 2)
@@ -120,7 +119,7 @@ async def test_question_is_answered_with_the_copy_and_not_with_what_came_later(o
         await run.plain(log, b"after")
         run.disk.let_go()
         assert await asked.reached(log) is None
-        assert (run.leaders.high_watermark(log) or 0) >= 2
+        assert (run[log].visibility.high_watermark or 0) >= 2
 
 
 async def test_question_after_a_flush_has_failed_is_refused(open_run: OpenRun) -> None:
@@ -141,9 +140,8 @@ async def test_question_for_a_log_that_is_dropped_is_no_error_of_its_own(open_ru
         await run.plain(log, b"v")
         asked = await AskedEnds.ask(broker, [log, A])
         run.disk.let_go()
-        await run.leaders.drop([log])
+        await run.partitions.drop([log])
         assert (await asked.reached(log), await asked.reached(A)) == (None, None)
-        assert run.leaders.placed_end(log) is None
 
 
 # --- requests of one connection ------------------------------------------------------------------
@@ -159,7 +157,7 @@ async def test_produce_pipelined_shares_flushes(open_run: OpenRun) -> None:
         before = run.disk.syncs
         await theirs.send_all(framed(*[produce_request("t", 0, bytes(batch([b"v"]))) for _ in range(PIPELINED)]))
         await has_come_to(run, log, 1 + PIPELINED)
-        assert run.leaders.high_watermark(log) == 1
+        assert run[log].visibility.high_watermark == 1
         run.disk.let_go()
         answers = FrameReader(theirs, frame_bytes_max=1 << 20)
         for number in range(1, PIPELINED + 1):

@@ -24,7 +24,7 @@ async def begin_and_write(run: Run, *transactions: tuple[object, Sequence[bytes]
     for txid, values in transactions:
         await run.begin(txid, A)
         await run.write(txid, A, *values)
-    await run.leaders.drain()
+    await run.partitions.drain()
 
 
 async def test_reader_of_committed_records_sleeps_while_undecided_ones_come(open_run) -> None:
@@ -33,7 +33,7 @@ async def test_reader_of_committed_records_sleeps_while_undecided_ones_come(open
         await run.start(A, mode=MARKERS)
         await run.plain(A, b"plain")
         await begin_and_write(run, (T0, [b"open"]))
-        assert run.leaders.last_stable_offset(A) == 1
+        assert run[A].visibility.last_stable_offset == 1
         assert not await waits(run, 0)
         woken = 0
 
@@ -47,7 +47,7 @@ async def test_reader_of_committed_records_sleeps_while_undecided_ones_come(open
             await trio.testing.wait_all_tasks_blocked()
             for _ in range(3):
                 with trio.fail_after(30):
-                    end = run.leaders.high_watermark(A)
+                    end = run[A].visibility.high_watermark
                     assert end is not None
                     nursery.start_soon(run.plain, A, b"behind")
                     await wait_for_more(run, {A: end})
@@ -56,7 +56,7 @@ async def test_reader_of_committed_records_sleeps_while_undecided_ones_come(open
             await run.prepare(T0, A)
             run.place(T0, A)
         assert woken == 1
-        assert run.leaders.last_stable_offset(A) == run.leaders.high_watermark(A) == 6
+        assert run[A].visibility.last_stable_offset == run[A].visibility.high_watermark == 6
 
 
 async def test_reader_of_committed_records_wakes_when_the_oldest_transaction_ends(open_run) -> None:
@@ -66,16 +66,16 @@ async def test_reader_of_committed_records_wakes_when_the_oldest_transaction_end
         await begin_and_write(run, (T0, [b"oldest"]), (T1, [b"later"]))
         await run.prepare(T1, A)
         run.place(T1, A)
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert await waits(run, 0)
         run.discard(T0, A)
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert not await waits(run, 0)
-        assert run.leaders.last_stable_offset(A) == 4
+        assert run[A].visibility.last_stable_offset == 4
 
 
 async def test_last_stable_offset_of_a_log_that_is_not_led_is_none(open_run) -> None:
     """As with the high watermark."""
     async with open_run() as run:
         await run.start()
-        assert run.leaders.last_stable_offset(A) is None
+        assert run.partitions.get(A) is None

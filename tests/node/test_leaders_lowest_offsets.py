@@ -19,7 +19,7 @@ T0, T1 = transaction(7), transaction(8)
 def lowest(run: Run, txid: TxId, *, sequence: int) -> Offset | None:
     """What is said of the batch of log A that begins with `sequence`."""
     sent = batch([b"v"], producer_id=txid.producer_id, epoch=txid.epoch, sequence=sequence, transactional=True)
-    return run.leaders.lowest_offset(A, parse_batch_header_untrusted(sent))
+    return run[A].lowest_offset(parse_batch_header_untrusted(sent))
 
 
 async def commit(run: Run, txid: TxId) -> None:
@@ -51,8 +51,8 @@ async def test_lowest_offset_with_one_writer_is_where_the_batch_is_placed(open_r
                 run.place(txid, A, B)
             else:
                 run.discard(txid, A, B)
-        run.nursery.start_soon(run.leaders.run)
-        await run.leaders.drain()
+        run.nursery.start_soon(run.partitions.run)
+        await run.partitions.drain()
         assert said == {value: offset for offset, value in (await run.committed(A))[A] if value != b"before"}
 
 
@@ -86,8 +86,8 @@ async def test_lowest_offset_with_several_writers_is_never_too_large(open_run, s
                     sequences[producer_id] += len(values)
         for txid in open_now.values():
             await commit(run, txid)
-        run.nursery.start_soon(run.leaders.run)
-        await run.leaders.drain()
+        run.nursery.start_soon(run.partitions.run)
+        await run.partitions.drain()
         placed = {value: offset for offset, value in (await run.committed(A))[A] if value in said}
         assert placed.keys() == said.keys()
         assert not {value: (said[value], placed[value]) for value in said if said[value] > placed[value]}

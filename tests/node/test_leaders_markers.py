@@ -14,7 +14,6 @@ from coordinator.messages import Expected, Prepare
 from datalog.control_batch import decode_control_batch
 from datalog.interface import AbortedTransaction, OpenInLog, ReadRequest, ReadResult
 from fairlog_types import (
-    JournalPosition,
     LeaderEpoch,
     LogId,
     Offset,
@@ -39,7 +38,7 @@ async def written(run: Run, txid: TxId, log: LogId, *values: bytes, sequence: in
     assert appended.base_offset is not None
     assert appended.visible_at is None
     assert appended.durable_at is not None
-    await run.leaders.durable(log, appended.durable_at)
+    await run[log].durable(appended.durable_at)
     return appended.base_offset
 
 
@@ -88,13 +87,13 @@ async def test_marker_transaction_is_readable_at_once_and_stable_when_it_is_comm
         assert await written(run, T0, A, b"a0", b"a1") == 0
         await run.plain(A, b"plain")
         assert await written(run, T0, A, b"a2", sequence=2) == 3
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert await run.values(A) == [b"a0", b"a1", b"plain", b"a2"]
-        assert (run.leaders.high_watermark(A), run.leaders.last_stable_offset(A)) == (4, 0)
+        assert (run[A].visibility.high_watermark, run[A].visibility.last_stable_offset) == (4, 0)
         assert await run.committed(A) == {A: []}
         await commit(run, T0, A)
         assert await run.applied(T0, A) == (Placement(A, Offset(0), 3),)
-        assert (run.leaders.high_watermark(A), run.leaders.last_stable_offset(A)) == (5, 5)
+        assert (run[A].visibility.high_watermark, run[A].visibility.last_stable_offset) == (5, 5)
         assert await run.committed(A) == {A: [(0, b"a0"), (1, b"a1"), (2, b"plain"), (3, b"a2")]}
         assert await markers(run, A) == [(4, True, 1)]
 
@@ -110,7 +109,7 @@ async def test_marker_transaction_aborted_is_told_to_readers_and_kept(open_run) 
         await run.begin(transaction(7, 1), A)
         assert await written(run, transaction(7, 1), A, b"next", sequence=1) == 2
         await commit(run, transaction(7, 1), A)
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert await run.committed(A) == {A: [(2, b"next")]}
         assert await markers(run, A) == [(1, False, 1), (3, True, 1)]
         assert aborted_from(run, Offset(0)) == [AbortedTransaction(T0.producer_id, Offset(0), Offset(1), Offset(2))]
@@ -125,25 +124,25 @@ async def test_marker_transaction_hung_holds_back_the_stable_offset_until_it_end
         await run.begin(T1, A)
         await written(run, T1, A, b"other")
         await commit(run, T1, A)
-        await run.leaders.drain()
-        assert run.leaders.last_stable_offset(A) == 0
+        await run.partitions.drain()
+        assert run[A].visibility.last_stable_offset == 0
         run.discard(T0, A)
-        await run.leaders.drain()
-        assert (run.leaders.last_stable_offset(A), run.leaders.high_watermark(A)) == (4, 4)
+        await run.partitions.drain()
+        assert (run[A].visibility.last_stable_offset, run[A].visibility.high_watermark) == (4, 4)
         assert await run.committed(A) == {A: [(1, b"other")]}
 
 
 async def test_transaction_over_logs_of_both_modes_becomes_visible_in_one_step(open_run) -> None:
     """Invariant 7, for readers of committed records: of the two logs, one is not ahead of the other."""
     async with open_run() as run:
-        await run.leaders.lead([A], MARKERS)
-        await run.leaders.lead([B], JOURNAL)
+        await run.lead([A], MARKERS)
+        await run.lead([B], JOURNAL)
         await run.serve()
         await run.begin(T0, A, B)
         await written(run, T0, A, b"marked")
         assert await run.write(T0, B, b"held") == Appended(None, None)
         await run.prepare(T0, A, B)
-        await run.leaders.drain()
+        await run.partitions.drain()
         run.disk.hold(str(B))
         run.place(T0, A, B)
         await trio.testing.wait_all_tasks_blocked(0.05)
@@ -162,7 +161,7 @@ async def test_marker_goes_into_every_log_of_the_transaction(open_run) -> None:
         expected = await run.prepare(T0, A, B)
         assert {log: it.records for log, it in expected.items()} == {A: 1, B: 0}
         run.place(T0, *expected)
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert [await markers(run, log) for log in (A, B, C)] == [[(1, True, 1)], [(0, True, 1)], []]
         assert await run.applied(T0, *expected) == (Placement(A, Offset(0), 1),)
 
@@ -181,12 +180,12 @@ async def test_marker_batch_is_answered_when_it_is_on_disk_and_not_before(open_r
         assert isinstance(appended, Appended)
         through = appended.durable_at
         assert through is not None
-        assert await is_waiting(lambda: run.leaders.durable(A, through))
+        assert await is_waiting(lambda: run[A].durable(through))
         repeated = await run.write(T0, A, b"v")
         assert repeated == DuplicateOf(appended.base_offset, None, through)
         run.disk.let_go()
-        await run.leaders.durable(A, through)
-        assert run.leaders.high_watermark(A) == 0
+        await run[A].durable(through)
+        assert run[A].visibility.high_watermark == 0
 
 
 async def test_marker_commit_asks_for_no_flush_of_what_was_answered(open_run) -> None:
@@ -209,18 +208,34 @@ async def test_marker_commit_flushes_what_was_not_waited_for(open_run) -> None:
         await run.begin(T0, A)
         run.disk.hold()
         await run.write(T0, A, b"v")
-        expected = run.leaders.participants.seal(T0, (A,))
-        assert await is_waiting(lambda: run.leaders.participants.prepare(Prepare(T0, expected)))
+        expected = run.participant.seal(T0, (A,))
+        assert await is_waiting(lambda: run.participant.prepare(Prepare(T0, expected)))
         run.disk.let_go()
 
 
 async def test_durable_of_a_log_that_is_deleted_meanwhile_returns(open_run) -> None:
-    """Nobody waits for a log that is gone."""
+    """Who waits for its flush is let go, and no other log suffers."""
     async with open_run() as run:
         await run.start(A, copying=False, mode=MARKERS)
         await run.plain(A, b"so that the journal has its first segment")
-        await run.leaders.drop([A])
-        await run.leaders.durable(A, JournalPosition(0))
+        await run.begin(T0, A)
+        run.disk.hold(str(A))
+        appended = await run.write(T0, A, b"v")
+        assert isinstance(appended, Appended)
+        assert appended.durable_at is not None
+
+        async def drop() -> None:
+            with pytest.raises(StorageFailure):
+                await run.partitions.drop([A])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run[A].durable, appended.durable_at)
+            await trio.testing.wait_all_tasks_blocked()
+            run.disk.failing = str(A)
+            nursery.start_soon(drop)
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            run.disk.let_go()
+        assert run.failure is None
 
 
 async def test_marker_batch_whose_flush_fails_is_not_answered_and_the_node_refuses_writes(open_run) -> None:
@@ -228,7 +243,7 @@ async def test_marker_batch_whose_flush_fails_is_not_answered_and_the_node_refus
     async with open_run() as run:
         await run.start(A, mode=MARKERS)
         await run.plain(A, b"so that the journal has its first segment")
-        await run.leaders.drain()
+        await run.partitions.drain()
         await run.begin(T0, A)
         run.disk.failing = str(A)
         appended = await run.write(T0, A, b"v")
@@ -236,8 +251,8 @@ async def test_marker_batch_whose_flush_fails_is_not_answered_and_the_node_refus
         through = appended.durable_at
         assert through is not None
         with pytest.raises(StorageFailure):
-            await run.leaders.durable(A, through)
-        assert run.leaders.failure is not None
+            await run[A].durable(through)
+        assert run.partitions.failure is not None
         repeated = await run.write(T0, A, b"v")
         assert isinstance(repeated, DuplicateOf)
         assert repeated.base_offset == 1
@@ -252,16 +267,16 @@ async def test_marker_written_to_some_logs_only_is_copied_to_none_in_this_run(
         await run.start(A, B, mode=MARKERS)
         await write(run)
         await run.prepare(T0, A, B)
-        await run.leaders.drain()
+        await run.partitions.drain()
         arm("coordinator.place.between_logs:fail:1")
         with pytest.raises(OSError, match="failpoint"):
             run.place(T0, A, B)
         run.discard(T0, A, B)
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert await run.committed(A, B) == {A: [], B: []}
     async with open_run() as again:
-        await again.leaders.lead((A, B), MARKERS)
-        assert not (await again.leaders.participants.prepare(Prepare(T0, EXPECTED))).refused
+        await again.lead((A, B), MARKERS)
+        assert not (await again.participant.prepare(Prepare(T0, EXPECTED))).refused
         again.place(T0, A, B)
         await again.serve()
         assert await again.committed(A, B) == {A: [(0, b"v")], B: [(0, b"v")]}
@@ -276,12 +291,12 @@ async def test_records_deleted_from_under_an_open_transaction_leave_the_rest_to_
         await written(run, T0, A, b"deleted")
         await run.plain(A, b"deleted, too")
         await written(run, T0, A, b"left", sequence=1)
-        await run.leaders.drain()
-        assert await run.leaders.delete_before(A, Offset(2)) == 2
-        assert run.leaders.last_stable_offset(A) == 2
+        await run.partitions.drain()
+        assert await run[A].delete_before(Offset(2)) == 2
+        assert run[A].visibility.last_stable_offset == 2
         run.discard(T0, A)
-        await run.leaders.drain()
-        assert (run.leaders.last_stable_offset(A), run.leaders.high_watermark(A)) == (4, 4)
+        await run.partitions.drain()
+        assert (run[A].visibility.last_stable_offset, run[A].visibility.high_watermark) == (4, 4)
         assert aborted_from(run, Offset(2)) == [AbortedTransaction(T0.producer_id, Offset(0), Offset(3), Offset(4))]
 
 
@@ -289,14 +304,14 @@ async def test_records_deleted_from_under_an_open_transaction_leave_the_rest_to_
 
 
 def asked(run: Run, log: LogId, *, producer_id: int = 7, epoch: int = 0, coordinator_epoch: int = 0):
-    return run.leaders.open_for_abort(log, ProducerId(producer_id), ProducerEpoch(epoch), coordinator_epoch)
+    return run[log].open_for_abort(ProducerId(producer_id), ProducerEpoch(epoch), coordinator_epoch)
 
 
 async def test_open_for_abort_names_what_hangs_and_refuses_what_may_not_be(open_run) -> None:
-    """Another epoch, an older coordinator, a transaction that is being decided, a log without markers, no log."""
+    """Another epoch, an older coordinator, a transaction that is being decided, a log without markers."""
     async with open_run() as run:
-        await run.leaders.lead([A], MARKERS)
-        await run.leaders.lead([B], JOURNAL)
+        await run.lead([A], MARKERS)
+        await run.lead([B], JOURNAL)
         await run.serve()
         await run.begin(T0, A)
         await written(run, T0, A, b"v")
@@ -308,9 +323,8 @@ async def test_open_for_abort_names_what_hangs_and_refuses_what_may_not_be(open_
             assert asked(run, A, epoch=epoch, coordinator_epoch=1) is AbortRefusal.INVALID_PRODUCER_EPOCH
         assert asked(run, A, coordinator_epoch=0) is AbortRefusal.COORDINATOR_FENCED
         assert asked(run, B) is AbortRefusal.NO_MARKERS
-        assert asked(run, C) is AbortRefusal.UNKNOWN_LOG
         assert asked(run, A, producer_id=99) is None
-        run.leaders.participants.seal(transaction(7, 1), (A,))
+        run.participant.seal(transaction(7, 1), (A,))
         assert asked(run, A, coordinator_epoch=1) == transaction(7, 1), "the coordinator knows what it is sealed for"
 
 
@@ -334,7 +348,7 @@ async def test_describe_producers_tells_where_a_transaction_began_and_who_ended_
         await run.begin(T0, A)
 
         def described() -> list[tuple[bool, Offset | None, int]]:
-            described: list[ActiveProducer] = list(run.leaders.describe_producers(A))
+            described: list[ActiveProducer] = list(run[A].describe_producers())
             return [(it.in_transaction, it.first_offset, it.coordinator_epoch) for it in described]
 
         assert described() == [(False, None, -1)]
@@ -348,7 +362,7 @@ async def test_describe_producers_tells_where_a_transaction_began_and_who_ended_
 
 
 async def sealed(run: Run) -> None:
-    run.leaders.participants.seal(T0, (A, B))
+    run.participant.seal(T0, (A, B))
 
 
 async def prepared(run: Run) -> None:
@@ -369,18 +383,18 @@ async def test_restart_at_any_stage_of_a_commit_by_markers_gives_the_same_places
     Also if a second crash comes before the copy, and a third behind it.
     """
     async with open_run() as run:
-        await run.leaders.lead([A, B], MARKERS)
+        await run.lead([A, B], MARKERS)
         await run.serve(copying=copying)
         await run.plain(B, b"first")
         await write(run)
         await stage(run)
         if copying:
-            await run.leaders.drain()
+            await run.partitions.drain()
         crashed = run.crash(tmp_path / "crashed")
     for life in range(3):
         async with open_run(crashed) as again:
-            await again.leaders.lead([A, B], MARKERS)
-            assert not (await again.leaders.participants.prepare(Prepare(T0, EXPECTED))).refused
+            await again.lead([A, B], MARKERS)
+            assert not (await again.participant.prepare(Prepare(T0, EXPECTED))).refused
             again.place(T0, A, B)
             await again.serve(copying=life > 0)
             if life > 0:
@@ -397,7 +411,7 @@ async def test_restart_aborts_by_markers_what_nobody_had_decided(open_run, tmp_p
         await run.start(A, B, copying=copying, mode=MARKERS)
         await write(run)
         if copying:
-            await run.leaders.drain()
+            await run.partitions.drain()
             assert run.data_logs.open_transactions(A) == [OpenInLog(T0, LeaderEpoch(1), Offset(0), 1)]
         crashed = run.crash(tmp_path / "crashed")
     with capture_logs() as logs:
@@ -405,7 +419,7 @@ async def test_restart_aborts_by_markers_what_nobody_had_decided(open_run, tmp_p
             await again.start(A, B, mode=MARKERS)
             assert await again.write(T0, A, b"second half", sequence=1) is RefusedAppend.NOT_IN_TRANSACTION
             assert [await markers(again, log) for log in (A, B)] == [[(1, False, 2)], [(1, False, 2)]]
-            assert again.leaders.last_stable_offset(A) == 2
+            assert again[A].visibility.last_stable_offset == 2
             assert again.data_logs.open_transactions(A) == []
             await again.begin(transaction(7, 1), A)
             assert await written(again, transaction(7, 1), A, b"next", sequence=1) == 2
@@ -418,10 +432,10 @@ async def test_restart_knows_repetitions_of_batches_of_an_open_transaction(open_
         await run.start(A, mode=MARKERS)
         await run.begin(T0, A)
         await written(run, T0, A, b"v")
-        await run.leaders.drain()
+        await run.partitions.drain()
         crashed = run.crash(tmp_path / "crashed")
     async with open_run(crashed) as again:
-        await again.leaders.lead([A], MARKERS)
+        await again.lead([A], MARKERS)
         await again.begin(T0, A)
         repeated = await again.write(T0, A, b"v")
         assert isinstance(repeated, DuplicateOf)
@@ -441,15 +455,15 @@ async def test_restart_knows_how_many_records_an_open_transaction_has(open_run, 
                 run.disk.let_go()
             await run.write(T0, A, b"v", sequence=sequence)
             if apart:
-                await run.leaders.drain()
+                await run.partitions.drain()
         run.disk.let_go()
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert run.data_logs.open_transactions(A) == [OpenInLog(T0, LeaderEpoch(1), Offset(0), 3)]
         crashed = run.crash(tmp_path / "crashed")
     async with open_run(crashed) as again:
-        await again.leaders.lead([A], MARKERS)
+        await again.lead([A], MARKERS)
         expected = {A: Expected(LeaderEpoch(1), 3)}
-        assert not (await again.leaders.participants.prepare(Prepare(T0, expected))).refused
+        assert not (await again.participant.prepare(Prepare(T0, expected))).refused
 
 
 async def test_restart_with_some_markers_lost_places_the_others_under_their_number(open_run, tmp_path: Path) -> None:
@@ -464,8 +478,8 @@ async def test_restart_with_some_markers_lost_places_the_others_under_their_numb
         run.place(T0, A, B)
         crashed = run.crash(tmp_path / "crashed", losing={B: before})
     async with open_run(crashed) as again:
-        await again.leaders.lead((A, B), MARKERS)
-        numbers = [again.leaders.participants.surviving_apply_number(txid, (A, B)) for txid in (T0, T1)]
+        await again.lead((A, B), MARKERS)
+        numbers = [again.participant.surviving_apply_number(txid, (A, B)) for txid in (T0, T1)]
         assert numbers == [1, 0]
         for txid in (T1, T0):
             again.place(txid, A, B)
@@ -485,13 +499,13 @@ async def test_restart_without_the_data_logs_rebuilds_open_and_aborted_transacti
             await run.begin(txid, A)
             await written(run, txid, A, b"%d" % txid.producer_id)
         run.discard(T0, A)
-        await run.leaders.drain()
+        await run.partitions.drain()
         crashed = run.crash(tmp_path / "crashed")
     for file in (crashed / DATA_LOGS).iterdir():
         file.unlink()
     async with open_run(crashed) as again:
-        await again.leaders.lead([A], MARKERS)
-        assert not (await again.leaders.participants.prepare(Prepare(T1, {A: EXPECTED[A]}))).refused
+        await again.lead([A], MARKERS)
+        assert not (await again.participant.prepare(Prepare(T1, {A: EXPECTED[A]}))).refused
         again.place(T1, A)
         await again.serve()
         assert await again.committed(A) == {A: [(1, b"8")]}

@@ -32,7 +32,7 @@ async def write(run: Run, txid=T0, value: bytes = b"v") -> None:
 async def say_again(run: Run, *txids) -> None:
     """What a coordinator does that finds PREPARE_COMMIT without COMMITTED."""
     for txid in txids:
-        assert not (await run.leaders.participants.prepare(Prepare(txid, EXPECTED))).refused
+        assert not (await run.participant.prepare(Prepare(txid, EXPECTED))).refused
     for txid in txids:
         run.place(txid, A, B)
 
@@ -42,7 +42,7 @@ async def test_restart_keeps_plain_batches_and_what_their_producers_did(open_run
     async with open_run() as run:
         await run.start(A)
         await run.plain(A, b"copied", producer_id=3, epoch=0, sequence=0)
-        await run.leaders.drain()
+        await run.partitions.drain()
         run.disk.hold()
         await run.plain(A, b"not copied", producer_id=3, epoch=0, sequence=1)
         crashed = run.crash(tmp_path / "crashed")
@@ -76,7 +76,7 @@ async def test_restart_discards_what_nobody_had_decided(open_run, tmp_path: Path
         async with open_run(crashed) as again:
             await again.start(A, B)
             assert await again.write(T0, A, b"second half", sequence=1) is RefusedAppend.NOT_IN_TRANSACTION
-            assert again.leaders.participants.seal(T0, (A, B)) == {}
+            assert again.participant.seal(T0, (A, B)) == {}
             assert await again.snapshot(A, B) == {A: [], B: []}
     assert {(it["log"], it["txid"]) for it in logs if it["event"] == "orphan discarded"} == {
         (str(A), str(T0)),
@@ -92,7 +92,7 @@ async def test_restart_takes_a_discard_said_again(open_run, tmp_path: Path) -> N
         run.discard(T0, A)
         crashed = run.crash(tmp_path / "crashed")
     async with open_run(crashed) as again:
-        await again.leaders.lead((A, B))
+        await again.lead((A, B))
         again.discard(T0, A, B)
         await again.serve()
         await again.commit(transaction(7, 1), {A: b"next", B: b"next"}, sequence=1)
@@ -100,7 +100,7 @@ async def test_restart_takes_a_discard_said_again(open_run, tmp_path: Path) -> N
 
 
 async def sealed(run: Run) -> None:
-    run.leaders.participants.seal(T0, (A, B))
+    run.participant.seal(T0, (A, B))
 
 
 async def prepared(run: Run) -> None:
@@ -127,22 +127,22 @@ async def test_restart_at_any_stage_of_a_commit_gives_the_same_places(
         await write(run)
         await stage(run)
         if copying:
-            await run.leaders.drain()
+            await run.partitions.drain()
         crashed = run.crash(tmp_path / "crashed")
     places = (Placement(A, Offset(0), 1), Placement(B, Offset(1), 1))
     async with open_run(crashed) as second:
-        await second.leaders.lead((A, B))
+        await second.lead((A, B))
         await say_again(second, T0)
         crashed = second.crash(tmp_path / "crashed again")
     async with open_run(crashed) as third:
-        await third.leaders.lead((A, B))
+        await third.lead((A, B))
         await say_again(third, T0)
         await third.serve()
         assert await third.applied(T0, A, B) == places
         assert await third.snapshot(A, B) == {A: [b"v"], B: [b"first", b"v"]}
         crashed = third.crash(tmp_path / "and again")
     async with open_run(crashed) as fourth:
-        await fourth.leaders.lead((A, B))
+        await fourth.lead((A, B))
         await say_again(fourth, T0)
         await fourth.serve()
         assert await fourth.applied(T0, A, B) == places
@@ -160,8 +160,8 @@ async def test_restart_of_a_transaction_whose_batches_were_lost_cannot_prepare_i
             await run.write(T0, log, b"v")
         crashed = run.crash(tmp_path / "crashed", losing={B: before})
     async with open_run(crashed) as again:
-        await again.leaders.lead((A, B))
-        assert list((await again.leaders.participants.prepare(Prepare(T0, EXPECTED))).refused) == [B]
+        await again.lead((A, B))
+        assert list((await again.participant.prepare(Prepare(T0, EXPECTED))).refused) == [B]
         again.discard(T0, A, B)
         await again.serve()
         assert await again.snapshot(A, B) == {A: [], B: [b"kept"]}
@@ -179,8 +179,8 @@ async def test_restart_with_some_applies_lost_keeps_the_order_of_those_that_surv
         run.place(T0, A, B)
         crashed = run.crash(tmp_path / "crashed", losing={B: before})
     async with open_run(crashed) as again:
-        await again.leaders.lead((A, B))
-        numbers = [again.leaders.participants.surviving_apply_number(txid, (A, B)) for txid in (T0, T1)]
+        await again.lead((A, B))
+        numbers = [again.participant.surviving_apply_number(txid, (A, B)) for txid in (T0, T1)]
         assert numbers == [ApplyNumber(1), ApplyNumber(0)]
         await say_again(again, T1, T0)
         await again.serve()
@@ -196,8 +196,8 @@ async def test_restart_numbers_applies_behind_those_that_survived(open_run, tmp_
     async with open_run(crashed) as again:
         await again.start(A, B)
         await again.commit(T1, {A: b"w", B: b"w"})
-        assert again.leaders.participants.surviving_apply_number(T0, (A,)) == 0
-        assert again.leaders.participants.surviving_apply_number(T1, (A,)) == 1
+        assert again.participant.surviving_apply_number(T0, (A,)) == 0
+        assert again.participant.surviving_apply_number(T1, (A,)) == 1
 
 
 async def test_restart_places_nothing_twice_whose_participant_wrote_nothing(open_run, tmp_path: Path) -> None:
@@ -209,10 +209,10 @@ async def test_restart_places_nothing_twice_whose_participant_wrote_nothing(open
         assert (await run.prepare(T0, A, B))[B].records == 0
         crashed = run.crash(tmp_path / "crashed")
     async with open_run(crashed) as again:
-        await again.leaders.lead((A, B))
+        await again.lead((A, B))
         expected = {A: EXPECTED[A], B: Expected(LeaderEpoch(1), 0)}
-        assert not (await again.leaders.participants.prepare(Prepare(T0, expected))).refused
-        again.leaders.participants.place(ApplyCommit(T0, (A, B), 0))
+        assert not (await again.participant.prepare(Prepare(T0, expected))).refused
+        again.participant.place(ApplyCommit(T0, (A, B), 0))
         await again.serve()
         assert await again.applied(T0, A, B) == (Placement(A, Offset(0), 1),)
 
@@ -232,12 +232,12 @@ async def test_restart_without_the_journals_durable_tail_is_refused(open_run, tm
     async with open_run() as run:
         await run.start(A)
         await run.plain(A, b"v")
-        await run.leaders.drain()
+        await run.partitions.drain()
         crashed = run.crash(tmp_path / "crashed")
     cut(crashed, A)
     async with open_run(crashed, fsync=Fsync.NEVER) as again:
         with pytest.raises(CorruptStorage, match=rf"the journal of {A} ends at 0.*missing or cut"):
-            await again.leaders.lead([A])
+            await again.lead([A])
 
 
 @pytest.mark.parametrize("fsync", [Fsync.INTERVAL, Fsync.NEVER])
@@ -251,9 +251,9 @@ async def test_restart_without_the_journals_undurable_tail_goes_on_at_the_mark(
         await run.plain(A, b"v", producer_id=3, epoch=0, sequence=0)
         await run.begin(T0, A)
         await run.write(T0, A, b"open")
-        await run.leaders.drain()
+        await run.partitions.drain()
         await run.plain(A, b"w", producer_id=3, epoch=0, sequence=1)
-        await run.leaders.drain()
+        await run.partitions.drain()
         crashed = run.crash(tmp_path / "crashed")
     if lost == "tail":
         cut(crashed, A)
@@ -262,7 +262,7 @@ async def test_restart_without_the_journals_undurable_tail_goes_on_at_the_mark(
         segment.unlink()
     with capture_logs() as logs:
         async with open_run(crashed, fsync=fsync) as again:
-            await again.leaders.lead([A])
+            await again.lead([A])
             crashed = again.crash(tmp_path / "crashed at once")
     (warning,) = [it for it in logs if it["event"].startswith("journal lost its tail")]
     assert (warning["log_level"], warning["log"]) == ("warning", str(A))
@@ -284,7 +284,7 @@ async def test_restart_after_a_change_of_fsync_asks_for_no_more_than_the_present
     async with open_run() as run:
         await run.start(A)
         await run.plain(A, b"v")
-        await run.leaders.drain()
+        await run.partitions.drain()
         crashed = run.crash(tmp_path / "crashed")
     if empty:
         shutil.rmtree(crashed)
@@ -292,7 +292,7 @@ async def test_restart_after_a_change_of_fsync_asks_for_no_more_than_the_present
     async with open_run(crashed, fsync=Fsync.NEVER) as run:
         await run.start(A)
         await run.plain(A, b"w")
-        await run.leaders.drain()
+        await run.partitions.drain()
         while len(list((run.directory / JOURNALS / str(A)).glob("*.journal"))) < 2:  # noqa: ASYNC110 (a thread's doing)
             await trio.sleep(0.01)  # it is named once the one before is sealed; what has no name is not the last one
         crashed = run.crash(tmp_path / "crashed again")
@@ -323,14 +323,14 @@ async def test_restart_without_the_data_logs_and_the_journals_beginning_is_refus
         await run.start(A)
         while len(segments(run)) < 3:
             await run.plain(A, bytes(300_000))
-        await run.leaders.drain()
+        await run.partitions.drain()
     for path in segments(run)[:1]:
         path.unlink()
     for file in (run.directory / DATA_LOGS).iterdir():
         file.unlink()
     async with open_run() as again:
         with pytest.raises(CorruptStorage, match="frames from position 0 on are needed"):
-            await again.leaders.lead([A])
+            await again.lead([A])
 
 
 async def test_restart_without_a_segment_that_is_still_needed_is_refused(open_run, tmp_path: Path) -> None:
@@ -341,14 +341,14 @@ async def test_restart_without_a_segment_that_is_still_needed_is_refused(open_ru
         await run.write(T0, A, b"pins the first segment")
         while len(segments(run)) < 3:
             await run.plain(A, bytes(300_000))
-        await run.leaders.drain()
+        await run.partitions.drain()
         paths = segments(run)
     for missing, message in ((paths[0], "are needed"), (paths[1], "segment missing or short")):
         content = missing.read_bytes()
         missing.unlink()
         async with open_run() as again:
             with pytest.raises(CorruptStorage, match=message):
-                await again.leaders.lead([A])
+                await again.lead([A])
         missing.write_bytes(content)
     async with open_run() as again:
         await again.start(A)

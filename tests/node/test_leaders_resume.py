@@ -19,8 +19,8 @@ BOTH_MODES = pytest.mark.parametrize("mode", [JOURNAL, MARKERS], ids=lambda mode
 
 async def resume(run: Run, *logs: LogId, mode: TransactionMode, copying: bool = True) -> dict[LogId, LeaderEpoch]:
     """Start as a node does whose coordinator says that T0 is open in `logs`; what the leaders answer."""
-    await run.leaders.lead((A, B), mode)
-    resumed = run.leaders.participants.resume(Begin(T0, logs))
+    await run.lead((A, B), mode)
+    resumed = run.participant.resume(Begin(T0, logs))
     assert not resumed.lost
     await run.serve(copying=copying)
     return dict(resumed.leader_epochs)
@@ -37,7 +37,7 @@ async def test_transaction_goes_on_over_restarts_and_is_committed_whole(
         await run.begin(T0, A, B)
         assert isinstance(await run.write(T0, A, b"first"), Appended)
         if copying:
-            await run.leaders.drain()
+            await run.partitions.drain()
         crashed = run.crash(tmp_path / "1")
     async with open_run(crashed) as run:
         assert await resume(run, A, B, mode=mode, copying=copying) == {A: 1, B: 2}
@@ -50,7 +50,7 @@ async def test_transaction_goes_on_over_restarts_and_is_committed_whole(
         assert expected == {A: Expected(LeaderEpoch(1), 2), B: Expected(LeaderEpoch(2), 1)}
         crashed = run.crash(tmp_path / "3")
     async with open_run(crashed) as run:
-        await run.leaders.lead((A, B), mode)
+        await run.lead((A, B), mode)
         assert await run.prepare(T0, A, B) == expected
         run.place(T0, A, B)
         await run.serve()
@@ -68,7 +68,7 @@ async def test_batch_repeated_after_the_restart_is_answered_as_one(
         await run.begin(T0, A)
         first = await run.write(T0, A, b"once")
         assert isinstance(first, Appended)
-        await run.leaders.drain()
+        await run.partitions.drain()
         crashed = run.crash(tmp_path / "crashed")
     async with open_run(crashed) as run:
         await resume(run, A, mode=mode)
@@ -90,11 +90,11 @@ async def test_batch_of_an_earlier_transaction_is_not_taken_for_one_of_the_resum
         run.discard(T0, A)
         await run.begin(T1, A)
         await run.write(T1, A, b"next", sequence=1)
-        await run.leaders.drain()
+        await run.partitions.drain()
         crashed = run.crash(tmp_path / "crashed")
     async with open_run(crashed) as run:
-        await run.leaders.lead((A, B), mode)
-        assert not run.leaders.participants.resume(Begin(T1, (A,))).lost
+        await run.lead((A, B), mode)
+        assert not run.participant.resume(Begin(T1, (A,))).lost
         await run.serve()
         assert await run.write(T1, A, b"renumbered", sequence=0) is RefusedAppend.OUT_OF_ORDER
         assert isinstance(await run.write(T1, A, b"next", sequence=1), DuplicateOf)
@@ -107,8 +107,8 @@ async def test_first_batch_that_was_deleted_makes_no_record_a_repetition(open_ru
         await run.begin(T0, A)
         for sequence in range(2):
             await run.write(T0, A, b"v", sequence=sequence)
-        await run.leaders.drain()
-        await run.leaders.delete_before(A, Offset(1))
+        await run.partitions.drain()
+        await run[A].delete_before(Offset(1))
         crashed = run.crash(tmp_path / "crashed")
     async with open_run(crashed) as run:
         await resume(run, A, mode=MARKERS)
@@ -145,7 +145,7 @@ async def test_transaction_that_is_not_resumed_is_discarded_beside_one_that_is(o
         await resume(run, A, mode=JOURNAL)
         assert await run.write(other, A, b"v", sequence=1) is RefusedAppend.NOT_IN_TRANSACTION
         assert isinstance(await run.write(T0, A, b"v", sequence=1), Appended)
-        assert run.leaders.participants.seal(other, (A,)) == {}
+        assert run.participant.seal(other, (A,)) == {}
 
 
 @BOTH_MODES
@@ -158,8 +158,8 @@ async def test_log_that_does_not_know_the_epoch_says_that_its_part_is_lost(
         await run.begin(T0, A)
         crashed = run.crash(tmp_path / "crashed")
     async with open_run(crashed) as run:
-        await run.leaders.lead((A, B), mode)
-        resumed = run.leaders.participants.resume(Begin(T0, (A, B)))
+        await run.lead((A, B), mode)
+        resumed = run.participant.resume(Begin(T0, (A, B)))
         assert set(resumed.lost) == {B}
         await run.serve()
         assert await run.write(T0, A, b"v") is RefusedAppend.NOT_IN_TRANSACTION
@@ -178,11 +178,11 @@ async def test_resumed_transaction_pins_its_records_until_it_ends(
     async with open_run(crashed) as run:
         await resume(run, A, mode=mode)
         await run.plain(A, b"plain")
-        await run.leaders.drain()
+        await run.partitions.drain()
         plain_at = 1 if mode is MARKERS else 0
         assert await run.committed(A) == {A: [] if mode is MARKERS else [(plain_at, b"plain")]}
         run.discard(T0, A)
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert await run.committed(A) == {A: [(plain_at, b"plain")]}
 
 
@@ -195,17 +195,17 @@ async def test_sealed_transaction_is_resumed_beside_what_a_later_epoch_has_writt
         await run.start(A, B, mode=mode)
         await run.begin(T0, A, B)
         assert isinstance(await run.write(T0, A, b"kept"), Appended)
-        run.leaders.participants.seal(T0, (A, B))
+        run.participant.seal(T0, (A, B))
         for log in (A, B):
             outside = await run.plain(log, b"outside", producer_id=T0.producer_id, epoch=T0.epoch + 1, sequence=0)
             assert isinstance(outside, Appended)
         crashed = run.crash(tmp_path / "crashed")
     async with open_run(crashed) as run:
         await resume(run, A, B, mode=mode)
-        run.leaders.participants.seal(T0, (A, B))
+        run.participant.seal(T0, (A, B))
         expected = await run.prepare(T0, A, B)
         assert {log: it.records for log, it in expected.items()} == {A: 1, B: 0}
         run.place(T0, A, B)
-        await run.leaders.drain()
+        await run.partitions.drain()
         found = {log: {value for _, value in rows} for log, rows in (await run.committed(A, B)).items()}
         assert found == {A: {b"kept", b"outside"}, B: {b"outside"}}

@@ -26,6 +26,7 @@ from journal.segment import SEGMENT_HEADER_BYTES
 from journal.survey import survey
 from partition.answers import Appended, RefusedAppend
 from partition.modes import JOURNAL, MARKERS, TransactionMode
+from partition.visibility import Visibility
 from tests.node.runs import JOURNALS, A, B, C, Run, read_all, transaction
 
 LANES = transaction(7), transaction(8)
@@ -47,7 +48,7 @@ def messages(*logs: LogId, number: int = 0) -> list[ApplyCommit]:
 
 
 def place(run: Run, messages: Sequence[ApplyCommit]) -> None:
-    run.leaders.participants.place_together(messages)
+    run.participant.place_together(messages)
 
 
 async def test_lanes_placed_together_follow_each_other_in_every_log(open_run) -> None:
@@ -59,7 +60,7 @@ async def test_lanes_placed_together_follow_each_other_in_every_log(open_run) ->
             await write(run, lane, A, B)
         place(run, messages(A, B))
         await run.plain(A, b"behind")
-        await run.leaders.drain()
+        await run.partitions.drain()
         values = [b"7.0", b"8.0"]
         assert await run.snapshot(A, B) == {A: [b"before", *values, b"behind"], B: values}
 
@@ -80,14 +81,14 @@ async def test_lanes_prepared_together_cost_one_flush_of_each_log(open_run, monk
             await run.begin(lane, A, B)
             for log in (A, B):
                 assert isinstance(await run.write(lane, log, b"v"), Appended)
-        participants = run.leaders.participants
+        participants = run.participant
         prepare = [Prepare(lane, participants.seal(lane, (A, B))) for lane in LANES]
-        ends = [participants._writer.led[log].state.written_through(first) for log in (A, B)]
+        ends = [run[log].state.written_through(first) for log in (A, B)]
         monkeypatch.setattr(Journal, "flush", noted)
         assert (await participants.prepare_together(prepare)).refused == {}
         assert asked == ends
         for log, end in zip((A, B), ends, strict=True):
-            assert participants._writer.led[log].journal.durable >= end
+            assert run[log].journal.durable >= end
 
 
 async def test_lanes_prepared_together_are_refused_by_the_log_that_lacks_one(open_run) -> None:
@@ -98,7 +99,7 @@ async def test_lanes_prepared_together_are_refused_by_the_log_that_lacks_one(ope
             await run.begin(lane, A, B)
             assert isinstance(await run.write(lane, A, b"v"), Appended)
         prepare = [Prepare(lane, EXPECTED) for lane in LANES]
-        refused = (await run.leaders.participants.prepare_together(prepare)).refused
+        refused = (await run.participant.prepare_together(prepare)).refused
         assert list(refused) == [B]
         assert str(LANES[0]) in refused[B]
 
@@ -113,7 +114,7 @@ async def test_lanes_placed_together_have_one_apply_number_and_the_next_commit_a
         other = transaction(9)
         await write(run, other, C)
         run.place(other, C)
-        numbers = [run.leaders.participants.surviving_apply_number(txid, (A, B, C)) for txid in (*LANES, other)]
+        numbers = [run.participant.surviving_apply_number(txid, (A, B, C)) for txid in (*LANES, other)]
         assert numbers == [0, 0, 1]
 
 
@@ -122,18 +123,18 @@ async def test_places_are_known_as_soon_as_they_are_given(open_run) -> None:
     async with open_run() as run:
         await run.start(A, B)
         await run.plain(B, b"before")
-        await run.leaders.drain()
+        await run.partitions.drain()
         for lane in LANES:
             await write(run, lane, A, B)
         run.disk.hold()
         first, second = messages(A, B, C)
-        assert run.leaders.participants.placed(first) == ()
+        assert run.participant.placed(first) == ()
         place(run, (first, second))
-        assert run.leaders.participants.placed(first) == (Placement(A, Offset(0), 1), Placement(B, Offset(1), 1))
-        assert run.leaders.participants.placed(second) == (Placement(A, Offset(1), 1), Placement(B, Offset(2), 1))
+        assert run.participant.placed(first) == (Placement(A, Offset(0), 1), Placement(B, Offset(1), 1))
+        assert run.participant.placed(second) == (Placement(A, Offset(1), 1), Placement(B, Offset(2), 1))
         assert await run.snapshot(A, B) == {A: [], B: [b"before"]}
         run.disk.let_go()
-        assert (await run.leaders.participants.applied(second)).placements == run.leaders.participants.placed(second)
+        assert (await run.participant.applied(second)).placements == run.participant.placed(second)
         assert await run.snapshot(A, B) == {A: [b"7.0", b"8.0"], B: [b"before", b"7.0", b"8.0"]}
 
 
@@ -148,7 +149,7 @@ async def test_lanes_whose_logs_are_not_durable_together_become_visible_together
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert await run.snapshot(A, B) == {A: [], B: []}
         run.disk.let_go()
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert await run.snapshot(A, B) == {A: [b"7.0"], B: [b"8.0"]}
 
 
@@ -182,7 +183,7 @@ async def test_lanes_placed_together_are_seen_whole_by_every_reader(open_run) ->
 async def test_lanes_in_topics_of_both_modes_become_visible_together(open_run, mode: TransactionMode) -> None:
     """A lane's part in a log of marker mode is its marker."""
     async with open_run() as run:
-        await run.leaders.lead((A,), MARKERS)
+        await run.lead((A,), MARKERS)
         await run.start(B, mode=mode)
         for lane in LANES:
             await write(run, lane, A, B)
@@ -191,7 +192,7 @@ async def test_lanes_in_topics_of_both_modes_become_visible_together(open_run, m
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert await run.committed(A, B) == {A: [], B: []}
         run.disk.let_go()
-        await run.leaders.drain()
+        await run.partitions.drain()
         values = {log: [value for _, value in found] for log, found in (await run.committed(A, B)).items()}
         assert values == {A: [b"7.0", b"8.0"], B: [b"7.0", b"8.0"]}
 
@@ -200,21 +201,20 @@ async def test_lanes_applied_together_wait_for_what_is_there_when_they_ask(open_
     """Once for each log, whatever others write to a log of marker mode meanwhile."""
     waits: list[tuple[LogId, Offset]] = []
     async with open_run() as run:
-        await run.leaders.lead((A,), MARKERS)
+        await run.lead((A,), MARKERS)
         await run.start(B)
         for lane in LANES:
             await write(run, lane, A, B)
         place(run, messages(A, B))
-        writer = run.leaders.participants._writer
-        visible = writer.visible
+        reach = Visibility.reach
 
-        async def noted(log: LogId, offset: Offset) -> None:
-            waits.append((log, offset))
+        async def noted(visibility: Visibility, offset: Offset) -> None:
+            waits.append((visibility.log, offset))
             await run.plain(A, b"of somebody else")
-            await visible(log, offset)
+            await reach(visibility, offset)
 
-        monkeypatch.setattr(writer, "visible", noted)
-        applied = await run.leaders.participants.applied_together(messages(A, B))
+        monkeypatch.setattr(Visibility, "reach", noted)
+        applied = await run.participant.applied_together(messages(A, B))
         assert waits == [(A, 4), (B, 2)]
         assert [it.placements for it in applied] == [
             (Placement(A, Offset(0), 1), Placement(B, Offset(0), 1)),
@@ -270,7 +270,7 @@ def read_after_every_group(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[di
 async def say_again(run: Run) -> None:
     """What a coordinator does that finds a group's PREPARE_COMMIT without COMMITTED."""
     for lane in LANES:
-        assert not (await run.leaders.participants.prepare(Prepare(lane, EXPECTED))).refused
+        assert not (await run.participant.prepare(Prepare(lane, EXPECTED))).refused
     place(run, messages(A, B))
 
 
@@ -293,14 +293,14 @@ async def test_restart_with_any_of_the_applies_lost_brings_the_lanes_together_ag
         ends = ends_of_frames(crashed, log)
         tear(crashed, log, ends[-3 + kept] + (torn if kept < len(LANES) else 0))
     async with open_run(crashed) as again:
-        await again.leaders.lead((A, B))
+        await again.lead((A, B))
         await say_again(again)
         # Torn once more: a group that was placed again and not copied is no other case.
         crashed = again.crash(tmp_path / "crashed again")
-        numbers = {again.leaders.participants.surviving_apply_number(lane, (log,)) for lane in LANES for log in (A, B)}
+        numbers = {again.participant.surviving_apply_number(lane, (log,)) for lane in LANES for log in (A, B)}
         assert numbers == {0}
     async with open_run(crashed) as third:
-        await third.leaders.lead((A, B))
+        await third.lead((A, B))
         await say_again(third)
         seen = read_after_every_group(third, monkeypatch)
         await third.serve()
@@ -319,9 +319,9 @@ async def test_restart_places_a_group_again_before_what_is_new(open_run, tmp_pat
         crashed = run.crash(tmp_path / "crashed")
     tear(crashed, B, ends_of_frames(crashed, B)[-3])
     async with open_run(crashed) as again:
-        await again.leaders.lead((A, B))
+        await again.lead((A, B))
         await say_again(again)
         await again.serve()
         await again.commit(transaction(9), {A: b"next", B: b"next"})
-        assert again.leaders.participants.surviving_apply_number(transaction(9), (A,)) == 1
+        assert again.participant.surviving_apply_number(transaction(9), (A,)) == 1
         assert await again.snapshot(A, B) == {log: [b"7.0", b"8.0", b"next"] for log in (A, B)}

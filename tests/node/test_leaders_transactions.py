@@ -31,7 +31,7 @@ async def test_transaction_becomes_visible_when_it_is_placed_and_not_before(open
         assert await run.write(T0, B, b"b0") == Appended(None, None)
         expected = await run.prepare(T0, A, B)
         assert {log: (it.leader_epoch, it.records) for log, it in expected.items()} == {A: (1, 3), B: (1, 1)}
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert await run.snapshot(A, B) == {A: [b"before", b"between"], B: []}
         run.place(T0, A, B)
         assert await run.applied(T0, A, B) == (Placement(A, Offset(2), 3), Placement(B, Offset(0), 1))
@@ -68,7 +68,7 @@ async def test_transaction_that_is_aborted_while_its_batch_waits_is_told_so(open
     """Its producer may abort and go on. "Not in a transaction" would be fatal to it, and it had done nothing wrong."""
     async with open_run() as run:
         await run.start(A)
-        run.leaders.ask_epochs_of(lambda _: ProducerEpoch(1 if newer else 0))
+        run.partitions.current_epoch_of = lambda _: ProducerEpoch(1 if newer else 0)
         await run.begin(T0, A)
         await run.write(T0, A, b"v")
         outcomes: list[object] = []
@@ -156,7 +156,7 @@ async def test_transaction_whose_logs_are_not_durable_together_becomes_visible_t
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert await run.snapshot(A, B) == {A: [b"0"], B: [b"0"]}
         run.disk.let_go()
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert await run.snapshot(A, B) == {A: [b"0", b"1"], B: [b"0", b"1"]}
 
 
@@ -173,7 +173,7 @@ async def test_transactions_are_seen_in_the_order_of_their_placing(open_run) -> 
             await run.prepare(txid, A, B)
         run.place(second, A, B)
         run.place(first, A, B)
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert await run.snapshot(A, B) == {A: [b"8", b"7"], B: [b"8", b"7"]}
 
 
@@ -208,7 +208,7 @@ async def test_transaction_begun_fences_older_epochs_in_its_logs(open_run) -> No
     async with open_run() as run:
         await run.start(A)
         await run.begin(transaction(7, epoch=3), A)
-        begun = await run.leaders.participants.begin(Begin(transaction(7, epoch=2), (A,)))
+        begun = await run.participant.begin(Begin(transaction(7, epoch=2), (A,)))
         assert list(begun.refused) == [A]
         assert await run.plain(A, b"v", producer_id=7, epoch=2, sequence=0) is RefusedAppend.FENCED
 
@@ -246,8 +246,8 @@ async def test_transaction_sealed_takes_no_more_batches(open_run) -> None:
         assert await run.write(transaction(7, 1), A, b"second", sequence=1) == Appended(None, None)
         await run.prepare(transaction(7, 1), A)
         run.place(transaction(7, 1), A)
-        run.nursery.start_soon(run.leaders.run)
-        await run.leaders.drain()
+        run.nursery.start_soon(run.partitions.run)
+        await run.partitions.drain()
         assert await run.values(A) == [b"first", b"second"]
 
 
@@ -256,11 +256,11 @@ async def test_transaction_discarded_late_does_not_end_the_next_one(open_run) ->
     async with open_run() as run:
         await run.start(A)
         await run.begin(T0, A)
-        run.leaders.participants.seal(T0, (A,))
+        run.participant.seal(T0, (A,))
         newer = transaction(7, 1)
         await run.begin(newer, A)
         run.discard(T0, A)
-        assert run.leaders.participants.seal(T0, (A,)) == {}
+        assert run.participant.seal(T0, (A,)) == {}
         assert await run.write(newer, A, b"v") == Appended(None, None)
 
 
@@ -270,15 +270,15 @@ async def test_transaction_that_is_not_as_expected_cannot_be_prepared(open_run) 
         await run.start(A)
         await run.begin(T0, A)
         await run.write(T0, A, b"v")
-        run.leaders.participants.seal(T0, (A,))
+        run.participant.seal(T0, (A,))
         for txid, expected in (
             (T0, Expected(LeaderEpoch(1), 2)),
             (T0, Expected(LeaderEpoch(9), 1)),
             (transaction(8), Expected(LeaderEpoch(1), 1)),
         ):
-            refused = (await run.leaders.participants.prepare(Prepare(txid, {A: expected}))).refused
+            refused = (await run.participant.prepare(Prepare(txid, {A: expected}))).refused
             assert refused[A], expected
-        assert not (await run.leaders.participants.prepare(Prepare(T0, {A: Expected(LeaderEpoch(1), 1)}))).refused
+        assert not (await run.participant.prepare(Prepare(T0, {A: Expected(LeaderEpoch(1), 1)}))).refused
 
 
 async def test_transaction_prepares_all_its_logs_in_one_flush_delay(open_run) -> None:
@@ -289,13 +289,13 @@ async def test_transaction_prepares_all_its_logs_in_one_flush_delay(open_run) ->
         await run.begin(T0, *logs)
         for log in logs:
             await run.plain(log, b"so that the journal has its first segment")
-        await run.leaders.drain()
+        await run.partitions.drain()
         for log in logs:
             await run.write(T0, log, b"v")
-        expected = run.leaders.participants.seal(T0, logs)
+        expected = run.participant.seal(T0, logs)
         run.disk.hold()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(run.leaders.participants.prepare, Prepare(T0, expected))
+            nursery.start_soon(run.participant.prepare, Prepare(T0, expected))
             await trio.testing.wait_all_tasks_blocked(0.02)
             assert run.disk.waiting == len(logs)
             run.disk.let_go()
@@ -309,8 +309,8 @@ async def test_transaction_whose_log_does_not_flush_is_refused(open_run) -> None
         for log in (A, B):
             await run.write(T0, log, b"v")
         run.disk.failing = str(B)
-        expected = run.leaders.participants.seal(T0, (A, B))
-        refused = (await run.leaders.participants.prepare(Prepare(T0, expected))).refused
+        expected = run.participant.seal(T0, (A, B))
+        refused = (await run.participant.prepare(Prepare(T0, expected))).refused
         assert list(refused) == [B]
         with pytest.raises(StorageFailure):
             run.place(T0, A, B)
@@ -334,11 +334,11 @@ async def test_transaction_placed_in_some_logs_only_is_copied_to_none_in_this_ru
         with pytest.raises(StorageFailure):
             await run.begin(transaction(8), A)
         run.discard(T0, A, B)
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert await run.snapshot(A, B) == {A: [], B: []}
     async with open_run() as again:
-        await again.leaders.lead((A, B))
-        assert not (await again.leaders.participants.prepare(Prepare(T0, expected))).refused
+        await again.lead((A, B))
+        assert not (await again.participant.prepare(Prepare(T0, expected))).refused
         again.place(T0, A, B)
         await again.serve()
         assert await again.snapshot(A, B) == {A: [b"v"], B: [b"v"]}
@@ -350,7 +350,7 @@ async def test_transaction_placed_in_some_logs_only_is_copied_to_none_in_this_ru
 async def commit_without_b(run: Run) -> None:
     """A deleted log counts as prepared and placed; the other's records become visible."""
     expected = {A: Expected(LeaderEpoch(1), 1), B: Expected(LeaderEpoch(1), 1)}
-    assert not (await run.leaders.participants.prepare(Prepare(T0, expected))).refused
+    assert not (await run.participant.prepare(Prepare(T0, expected))).refused
     run.place(T0, A, B)
 
 
@@ -361,7 +361,7 @@ async def test_transaction_with_a_log_deleted_before_its_end_commits_the_rest(op
         await run.begin(T0, A, B)
         for log in (A, B):
             await run.write(T0, log, b"v")
-        await run.leaders.drop([B])
+        await run.partitions.drop([B])
         assert list(await run.prepare(T0, A, B)) == [A]
         run.place(T0, A, B)
         assert await run.applied(T0, A, B) == (Placement(A, Offset(0), 1),)
@@ -374,8 +374,8 @@ async def test_transaction_with_a_log_deleted_after_prepare_commit_commits_the_r
         await run.begin(T0, A, B)
         for log in (A, B):
             await run.write(T0, log, b"v")
-        run.leaders.participants.seal(T0, (A, B))
-        await run.leaders.drop([B])
+        run.participant.seal(T0, (A, B))
+        await run.partitions.drop([B])
         await commit_without_b(run)
         assert await run.applied(T0, A, B) == (Placement(A, Offset(0), 1),)
 
@@ -388,10 +388,10 @@ async def test_transaction_answered_and_then_a_log_deleted_survives_a_crash_in_t
         for log in (A, B):
             await run.write(T0, log, b"v")
         await run.prepare(T0, A, B)
-        await run.leaders.drop([B])
+        await run.partitions.drop([B])
         crashed = run.crash(tmp_path / "crashed")
     async with open_run(crashed) as again:
-        await again.leaders.lead([A])
+        await again.lead([A])
         await commit_without_b(again)
         await again.serve()
         assert await again.values(A) == [b"v"]
@@ -415,8 +415,8 @@ async def test_transaction_whose_log_is_deleted_while_it_waits_for_the_copy_goes
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked(0.02)
-            await run.leaders.drop([B])
-            run.nursery.start_soon(run.leaders.run)
+            await run.partitions.drop([B])
+            run.nursery.start_soon(run.partitions.run)
         assert placements == [Placement(A, Offset(0), 1)]
 
 
@@ -434,7 +434,7 @@ async def test_describe_producers_tells_who_writes_in_a_transaction(open_run) ->
         def described() -> list[tuple[int, int, int, int, bool]]:
             return [
                 (it.producer_id, it.producer_epoch, it.last_sequence, it.last_timestamp_ms, it.in_transaction)
-                for it in run.leaders.describe_producers(A)
+                for it in run[A].describe_producers()
             ]
 
         plain = (3, 2, 1, 1_000_000, False)
@@ -454,10 +454,10 @@ async def test_commit_is_forgotten_where_nothing_was_written(open_run) -> None:
         await run.begin(T0, A, B)
         await run.write(T0, A, b"v")
         run.place(T0, *await run.prepare(T0, A, B))
-        assert not run.leaders.participants.seal(T0, (A, B))
+        assert not run.participant.seal(T0, (A, B))
         assert await run.applied(T0, A, B) == (Placement(A, Offset(0), 1),)
-        assert run.leaders.participants.surviving_apply_number(T0, (B,)) is None
-        await run.leaders.drain()
+        assert run.participant.surviving_apply_number(T0, (B,)) is None
+        await run.partitions.drain()
         assert await run.values(B) == []
 
 
@@ -466,11 +466,11 @@ async def test_transaction_messages_for_unknown_logs_change_nothing(open_run) ->
     async with open_run() as run:
         await run.start(A)
         stranger = LogId.parse(f"t-{'f' * 32}-0")
-        begun = await run.leaders.participants.begin(Begin(T0, (A, stranger)))
+        begun = await run.participant.begin(Begin(T0, (A, stranger)))
         assert list(begun.refused) == [stranger]
         await run.write(T0, A, b"v")
         await run.prepare(T0, A, stranger)
-        run.leaders.participants.place(ApplyCommit(T0, (A, stranger), 0))
+        run.participant.place(ApplyCommit(T0, (A, stranger), 0))
         run.discard(T0, stranger)
-        await run.leaders.drain()
+        await run.partitions.drain()
         assert await run.values(A) == [b"v"]

@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from copier.reclaim import Reclaimer
-from fairlog.leaders import EXPIRY_CHECK_MS
 from fairlog_types import LogId
 from partition.answers import Appended
+from shard.partitions import EXPIRY_CHECK_MS
 from tests.node.runs import JOURNALS, A, B, Run, transaction
 
 pytestmark = pytest.mark.slow
@@ -31,10 +31,10 @@ def segments(run: Run, log: LogId) -> list[str]:
 
 async def pass_hours(run: Run, reclaimer: Reclaimer) -> None:
     """What is written is copied, hours pass, idle producers are looked for, and space is given back."""
-    await run.leaders.drain()
+    await run.partitions.drain()
     run.clock.ms += STEP_MS
     await trio.sleep(2 * EXPIRY_CHECK_MS / 1000)
-    await run.leaders.drain()
+    await run.partitions.drain()
     await reclaimer.reclaim()
 
 
@@ -44,12 +44,10 @@ async def test_transaction_open_for_days_is_kept_and_commits_while_other_journal
     """Nothing of it is forgotten, nobody waits for it; only the journals that it has written to wait to be cut."""
     async with open_run(timeout_s=float("inf")) as run:
         await run.start(A, B, copying=False)
-        writer = run.leaders._writer
-        run.nursery.start_soon(writer.copier.run)
-        run.nursery.start_soon(run.leaders._forget_idle_producers)
-        reclaimer = Reclaimer(
-            writer.copier, run.data_logs, writer.journal_of
-        )  # by hand: a pass is over when it returns
+        copier = run.partitions._copier
+        run.nursery.start_soon(copier.run)
+        run.nursery.start_soon(run.partitions._forget_idle_producers)
+        reclaimer = Reclaimer(copier, run.data_logs, run.partitions._journal_of)
         long = transaction(5)
         await run.begin(long, A)
         await run.write(long, A, b"first")

@@ -21,9 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fairlog import node as fairlog_node
 from fairlog.config import load
-from fairlog.leaders import LocalLeaders
 from fairlog.topics import LocalTopics
 from scripts.node_process import NodeProcess
+from shard.partitions import Partitions
 from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient, batch
 from tests.node.nodes import TOPIC, WAIT_S, Producer, produce, read, read_when, refusal
@@ -256,19 +256,19 @@ async def test_health_follows_a_node_from_its_recovery_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The listener is up before there is anything to serve, and until the last file is closed."""
-    recover, recovered, close, closing = LocalTopics.recover, trio.Event(), LocalLeaders.close, trio.Event()
+    recover, recovered, close, closing = LocalTopics.recover, trio.Event(), Partitions.close, trio.Event()
 
     async def recover_when_told(topics: LocalTopics) -> None:
         await recovered.wait()
         await recover(topics)
 
-    async def close_when_told(leaders: LocalLeaders) -> None:
+    async def close_when_told(leaders: Partitions) -> None:
         with trio.CancelScope(shield=True):
             await closing.wait()
             await close(leaders)
 
     monkeypatch.setattr(LocalTopics, "recover", recover_when_told)
-    monkeypatch.setattr(LocalLeaders, "close", close_when_told)
+    monkeypatch.setattr(Partitions, "close", close_when_told)
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}/"
     flags = {"data_dir": tmp_path, "listen": "127.0.0.1:0", "admin.listen": urlsplit(url).netloc}

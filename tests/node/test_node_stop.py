@@ -14,8 +14,8 @@ import trio
 from fairlog import node as fairlog_node
 from fairlog.config import Settings, load
 from fairlog.config_values import Address
-from fairlog.leaders import LocalLeaders
 from scripts.node_process import NodeProcess
+from shard.partitions import Partitions
 from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient, batch, produce_request
 from tests.node.nodes import TOPIC, WAIT_S, Producer, assert_holds_answered, produce, read
@@ -141,10 +141,10 @@ async def test_stop_bounds_the_closing_by_the_same_grace(tmp_path: Path, monkeyp
     """Journals that do not get closed are left as a kill leaves them, and the run is not noted as a clean one."""
     settings = small_node(tmp_path, FAIRLOG_STOP_GRACE_MS="200")
 
-    async def never_done(_leaders: LocalLeaders) -> None:
+    async def never_done(_leaders: Partitions) -> None:
         await trio.sleep_forever()
 
-    monkeypatch.setattr(LocalLeaders, "close", never_done)
+    monkeypatch.setattr(Partitions, "close", never_done)
     with trio.fail_after(WAIT_S):
         with trio.CancelScope() as scope:
             await fairlog_node.serve(settings, task_status=CancelAtStarted(scope))  # type: ignore[arg-type]

@@ -18,11 +18,11 @@ MINUTE_MS = 60_000
 
 
 def known(run: Run) -> list[int]:
-    return [it.producer_id for it in run.leaders.describe_producers(A)]
+    return [it.producer_id for it in run[A].describe_producers()]
 
 
 async def on_disk(run: Run) -> list[int]:
-    await run.leaders.drain()
+    await run.partitions.drain()
     return [producer_id for producer_id, _ in await trio.to_thread.run_sync(run.data_logs.producers, A)]
 
 
@@ -62,12 +62,12 @@ async def test_producer_forgotten_stays_so_after_a_restart(
         await run.start(A)
         for producer_id in (3, 4):
             await run.plain(A, b"v", producer_id=producer_id, epoch=0, sequence=0)
-        await run.leaders.drain()
+        await run.partitions.drain()
         await pass_time(run, 3 * MINUTE_MS)
         assert known(run) == []
         await run.plain(A, b"back", producer_id=4, epoch=0, sequence=0)
         if copied:
-            await run.leaders.drain()
+            await run.partitions.drain()
         crashed = run.crash(tmp_path / "crashed")
     async with open_run(crashed, producer_expiration_ms=MINUTE_MS, timeout_s=inf, clock=clock) as again:
         await again.start(A)
@@ -83,7 +83,7 @@ async def test_producer_expiry_on_a_failing_disk_refuses_writes_and_keeps_the_no
     async with open_run(producer_expiration_ms=MINUTE_MS, timeout_s=inf) as run:
         await run.start(A)
         await run.plain(A, b"v", producer_id=3, epoch=0, sequence=0)
-        await run.leaders.drain()
+        await run.partitions.drain()
         arm("journal.append.after:fail:1")
         await pass_time(run, 3 * MINUTE_MS)
         assert await run.plain(A, b"w") is RefusedAppend.STORAGE
@@ -109,15 +109,15 @@ async def test_producer_expiry_passes_over_a_log_that_is_being_dropped(open_run,
     async with open_run(producer_expiration_ms=MINUTE_MS, timeout_s=inf, clock=clock) as run:
         await run.start(A, B, C)
         await run.plain(C, b"v", producer_id=3, epoch=0, sequence=0)
-        await run.leaders.drain()
+        await run.partitions.drain()
         clock.ms += 2 * MINUTE_MS
         clock.asked = trio.Event()
         await clock.asked.wait()  # the look at all logs has begun, with A
         run.disk.hold()
         await run.plain(C, b"not on disk yet")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(run.leaders.drop, [C])
+            nursery.start_soon(run.partitions.drop, [C])
             await trio.testing.wait_all_tasks_blocked(0.02)
             run.disk.let_go()
-        assert run.leaders.failure is None
+        assert run.partitions.failure is None
         assert isinstance(await run.plain(A, b"v"), Appended)

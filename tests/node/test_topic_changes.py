@@ -13,12 +13,13 @@ import trio
 import trio.testing
 
 from datalog.interface import Bounds, DataLogWriter, EpochEnd, NoRoom
-from fairlog import leaders as leaders_module
 from fairlog.cluster.interface import InvalidPartitions, UnknownTopic
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, StorageFailure
 from journal.journal import NoFiles
+from partition import partition as partition_module
 from partition.answers import Appended, RefusedAppend
 from partition.modes import TransactionMode
+from partition.partition import Partition
 from tests.node.runs import A, B, Run
 from tests.node.test_topics import Store, fill
 
@@ -50,7 +51,7 @@ async def test_partitions_led_before_a_crash_and_not_added_are_removed_by_the_ne
             await store.start()
             topic = await store.create(partitions=1)
             await fill(run, topic)
-            await run.leaders.lead([LogId.of_topic(topic.topic_id, partition) for partition in (1, 2)])
+            await run.lead([LogId.of_topic(topic.topic_id, partition) for partition in (1, 2)])
             assert len(store.kept()[1]) == 3
     async with open_run() as run:
         with Store(run) as store:
@@ -67,9 +68,9 @@ async def test_data_log_with_records_behind_a_topics_last_partition_refuses_the_
             await store.start()
             topic = await store.create(partitions=1)
             beyond = LogId.of_topic(topic.topic_id, 1)
-            await run.leaders.lead([beyond])
+            await run.lead([beyond])
             await run.plain(beyond, b"v")
-            await run.leaders.drain()
+            await run.partitions.drain()
     async with open_run() as run:
         with Store(run) as store:
             with pytest.raises(CorruptStorage, match=rf"{beyond} has records.*1 partitions.*older than the data logs"):
@@ -83,14 +84,14 @@ async def test_partitions_that_cannot_be_led_are_not_added(open_run, monkeypatch
         with Store(run) as store:
             await store.start()
             topic = await store.create(partitions=1)
-            lead = run.leaders.lead
+            lead = run.lead
 
             async def lead_one(logs: tuple[LogId, ...], mode: TransactionMode) -> None:
                 await lead(logs[:1], mode)
                 raise NoFiles("too many open files")
 
             with monkeypatch.context() as patch:
-                patch.setattr(run.leaders, "lead", lead_one)
+                patch.setattr(run, "lead", lead_one)
                 with pytest.raises(NoFiles):
                     await store.topics.add_partitions("t", 3, validate_only=False)
             assert store.store.topic("t") == topic
@@ -114,7 +115,7 @@ async def test_partitions_that_the_store_does_not_take_are_not_led(open_run, mon
             with pytest.raises(StorageFailure, match="Input/output"):
                 await store.topics.add_partitions("t", 2, validate_only=False)
             assert store.store.topic("t") == topic
-            assert run.leaders.high_watermark(LogId.of_topic(topic.topic_id, 1)) is None
+            assert run.partitions.get(LogId.of_topic(topic.topic_id, 1)) is None
             await fill(run, topic)
 
 
@@ -263,15 +264,15 @@ async def test_records_deleted_stay_away_after_a_restart(open_run) -> None:
         for number in range(5):
             await run.plain(A, b"%d" % number)
             await run.plain(B, b"%d" % number)
-        await run.leaders.drain()
-        assert await run.leaders.delete_before(A, Offset(3)) == Offset(3)
-        assert run.leaders.log_start(A) == Offset(3)
+        await run.partitions.drain()
+        assert await run[A].delete_before(Offset(3)) == Offset(3)
+        assert run[A].visibility.log_start == Offset(3)
         assert (await bounds(run, A)).log_start == Offset(3)
-        assert await run.leaders.delete_before(A, Offset(1)) == Offset(3), "what is gone does not come back"
-        assert await run.leaders.delete_before(B, Offset(5)) == Offset(5), "all of it"
+        assert await run[A].delete_before(Offset(1)) == Offset(3), "what is gone does not come back"
+        assert await run[B].delete_before(Offset(5)) == Offset(5), "all of it"
     async with open_run() as run:
         await run.start(A, B)
-        assert (run.leaders.log_start(A), run.leaders.log_start(B)) == (Offset(3), Offset(5))
+        assert (run[A].visibility.log_start, run[B].visibility.log_start) == (Offset(3), Offset(5))
         assert (await bounds(run, B)).size_bytes == 0
         assert await run.plain(A, b"more") == Appended(Offset(5), Offset(6))
         assert await run.plain(B, b"more") == Appended(Offset(5), Offset(6))
@@ -285,7 +286,7 @@ async def test_records_deleted_are_gone_from_the_disk_when_it_is_answered(
         await run.start(A)
         for _ in range(2):
             await run.plain(A, b"v")
-        await run.leaders.drain()
+        await run.partitions.drain()
         synced: list[Offset] = []
         sync = run.data_logs.sync
 
@@ -294,7 +295,7 @@ async def test_records_deleted_are_gone_from_the_disk_when_it_is_answered(
             synced.append(run.data_logs.bounds(A).log_start)
 
         monkeypatch.setattr(run.data_logs, "sync", watched)
-        await run.leaders.delete_before(A, Offset(1))
+        await run[A].delete_before(Offset(1))
         assert synced == [1]
 
 
@@ -302,24 +303,24 @@ async def test_records_deleted_in_steps_let_others_write_between_them(
     open_run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The start moves at once; no write of the data logs lasts as long as all of the deletion."""
-    monkeypatch.setattr(leaders_module, "DELETE_BATCHES_MAX", 2)
+    monkeypatch.setattr(partition_module, "DELETE_BATCHES_MAX", 2)
     async with open_run() as run:
         await run.start(A)
         for number in range(7):
             await run.plain(A, b"%d" % number)
-        await run.leaders.drain()
+        await run.partitions.drain()
         size = run.data_logs.bounds(A).size_bytes // 7
         left: list[int] = []
-        delete = run.leaders._delete_before  # pyright: ignore[reportPrivateUsage]
+        delete = Partition._delete_some  # pyright: ignore[reportPrivateUsage]
 
-        def watched(log: LogId, offset: Offset) -> bool:
-            left.append(run.data_logs.bounds(log).size_bytes // size)
-            more = delete(log, offset)
-            assert run.data_logs.bounds(log).log_start == offset
+        def watched(partition: Partition, offset: Offset) -> bool:
+            left.append(run.data_logs.bounds(partition.log).size_bytes // size)
+            more = delete(partition, offset)
+            assert run.data_logs.bounds(partition.log).log_start == offset
             return more
 
-        monkeypatch.setattr(run.leaders, "_delete_before", watched)
-        assert await run.leaders.delete_before(A, Offset(7)) == Offset(7)
+        monkeypatch.setattr(Partition, "_delete_some", watched)
+        assert await run[A].delete_before(Offset(7)) == Offset(7)
         assert left == [7, 5, 3, 1, 0]
 
 
@@ -327,42 +328,41 @@ async def test_records_deleted_half_before_a_crash_are_deleted_by_asking_again(
     open_run, tmp_path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cancelled, or killed, between two steps: the log begins where it was told to, and its batches can still go."""
-    monkeypatch.setattr(leaders_module, "DELETE_BATCHES_MAX", 2)
+    monkeypatch.setattr(partition_module, "DELETE_BATCHES_MAX", 2)
     async with open_run() as run:
         await run.start(A)
         for number in range(6):
             await run.plain(A, b"%d" % number)
-        await run.leaders.drain()
-        delete = run.leaders._delete_before  # pyright: ignore[reportPrivateUsage]
+        await run.partitions.drain()
+        delete = Partition._delete_some  # pyright: ignore[reportPrivateUsage]
         with trio.CancelScope() as scope:
 
-            def once(log: LogId, offset: Offset) -> bool:
-                more = delete(log, offset)
+            def once(partition: Partition, offset: Offset) -> bool:
+                more = delete(partition, offset)
                 trio.from_thread.run_sync(scope.cancel)
                 return more
 
-            monkeypatch.setattr(run.leaders, "_delete_before", once)
-            await run.leaders.delete_before(A, Offset(6))
+            monkeypatch.setattr(Partition, "_delete_some", once)
+            await run[A].delete_before(Offset(6))
         left = run.crash(tmp_path / "crashed")
     async with open_run(left) as run:
         await run.start(A)
-        assert run.leaders.log_start(A) == Offset(6)
+        assert run[A].visibility.log_start == Offset(6)
         assert (await bounds(run, A)).size_bytes > 0
-        assert await run.leaders.delete_before(A, Offset(0)) == Offset(6)
+        assert await run[A].delete_before(Offset(0)) == Offset(6)
         assert (await bounds(run, A)).size_bytes == 0
         assert await run.plain(A, b"more") == Appended(Offset(6), Offset(7))
 
 
 async def test_records_of_a_log_that_is_dropped_meanwhile_need_no_deleting(open_run) -> None:
-    """Nor those of one that is not led."""
+    """The topic's deletion takes them along."""
     async with open_run() as run:
         await run.start(A)
         await run.plain(A, b"v")
-        await run.leaders.drain()
-        assert await run.leaders.delete_before(B, Offset(1)) is None
+        await run.partitions.drain()
         with run.data_logs.write() as writer:
             writer.drop(A)
-        assert await run.leaders.delete_before(A, Offset(1)) is None
+        assert await run[A].delete_before(Offset(1)) is None
 
 
 async def test_records_that_the_disk_does_not_delete_stop_writes(open_run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,16 +376,16 @@ async def test_records_that_the_disk_does_not_delete_stop_writes(open_run, monke
     async with open_run() as run:
         await run.start(A)
         await run.plain(A, b"v")
-        await run.leaders.drain()
+        await run.partitions.drain()
         with monkeypatch.context() as patch:
             patch.setattr(run.data_logs, "write", failing)
             with pytest.raises(StorageFailure, match="Input/output"):
-                await run.leaders.delete_before(A, Offset(1))
-        assert run.leaders.log_start(A) == Offset(0)
+                await run[A].delete_before(Offset(1))
+        assert run[A].visibility.log_start == Offset(0)
         assert await run.values(A) == [b"v"]
         assert await run.plain(A, b"v") is RefusedAppend.STORAGE
         with pytest.raises(StorageFailure):
-            await run.leaders.delete_before(A, Offset(1))
+            await run[A].delete_before(Offset(1))
 
 
 async def test_records_that_a_full_disk_does_not_delete_stop_no_writes(
@@ -399,14 +399,14 @@ async def test_records_that_a_full_disk_does_not_delete_stop_no_writes(
     async with open_run() as run:
         await run.start(A)
         await run.plain(A, b"v")
-        await run.leaders.drain()
+        await run.partitions.drain()
         with monkeypatch.context() as patch:
             patch.setattr(os, "posix_fallocate", full)
             with pytest.raises(NoRoom, match="No space left"):
-                await run.leaders.delete_before(A, Offset(1))
-        assert run.leaders.log_start(A) == Offset(0)
+                await run[A].delete_before(Offset(1))
+        assert run[A].visibility.log_start == Offset(0)
         assert await run.plain(A, b"w") == Appended(Offset(1), Offset(2))
-        assert await run.leaders.delete_before(A, Offset(1)) == Offset(1)
+        assert await run[A].delete_before(Offset(1)) == Offset(1)
 
 
 async def test_leader_epochs_of_a_log_end_where_the_next_start_began(open_run) -> None:
@@ -416,7 +416,7 @@ async def test_leader_epochs_of_a_log_end_where_the_next_start_began(open_run) -
             await run.start(A)
             await run.plain(A, b"v")
             await run.plain(A, b"v")
-            await run.leaders.drain()
+            await run.partitions.drain()
     async with open_run() as run:
         await run.start(A)
         ends = [run.data_logs.end_of_epoch(A, LeaderEpoch(epoch)) for epoch in range(5)]

@@ -34,7 +34,7 @@ class Store:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.store = EmbeddedStore.open(run.directory / "cluster", node_id=1, group_journal_count=1)
-        self.topics = LocalTopics(self.store, run.leaders, run.clock)
+        self.topics = LocalTopics(self.store, run, run.clock)
 
     def __enter__(self) -> Store:
         return self
@@ -75,7 +75,7 @@ def names(logs: tuple[LogId, ...]) -> set[str]:
 async def fill(run: Run, topic: Topic) -> None:
     for log in topic.logs():
         assert isinstance(await run.plain(log, b"v", producer_id=3, epoch=0, sequence=0), Appended)
-    await run.leaders.drain()
+    await run.partitions.drain()
 
 
 async def test_topic_created_takes_batches_at_once(open_run) -> None:
@@ -197,7 +197,7 @@ async def test_topic_with_more_partitions_than_a_node_leads_is_refused(open_run,
 
 async def test_topic_with_many_partitions_is_made_and_removed_in_steps(open_run, monkeypatch) -> None:
     """Who writes meanwhile waits for one step, not for twenty thousand partitions: nobody else can write within one."""
-    monkeypatch.setattr("fairlog.led_logs.STEP_LOGS", 3)
+    monkeypatch.setattr("partition.store.STEP_LOGS", 3)
     sizes: list[int] = []
     async with open_run() as run:
         with Store(run) as store:
@@ -216,7 +216,7 @@ async def test_topic_with_many_partitions_is_made_and_removed_in_steps(open_run,
             topic = await store.create("t", 8)
             assert sizes == [3, 3, 2]
             assert await run.plain(topic.logs()[7], b"v") == Appended(Offset(0), Offset(1))
-            await run.leaders.drain()
+            await run.partitions.drain()
             await store.topics.delete(topic.topic_id)
             sizes.clear()
             await store.remove_deleted()
@@ -269,7 +269,7 @@ async def test_topic_deleted_before_a_crash_is_removed_by_the_next_start(open_ru
         with Store(run) as store:
             await store.start()
             assert store.store.topics() == []
-            assert run.leaders.high_watermark(topic.logs()[0]) is None
+            assert run.partitions.get(topic.logs()[0]) is None
             assert store.kept() == (names(topic.logs()), names(topic.logs()))
             await store.remove_deleted()
             assert store.kept() == (set(), set())
@@ -284,7 +284,7 @@ async def test_topic_half_removed_before_a_crash_is_removed_whole_by_the_next_st
             topic = await store.create()
             await fill(run, topic)
             await store.topics.delete(topic.topic_id)
-            await run.leaders.drop(topic.logs()[:1])
+            await run.partitions.drop(topic.logs()[:1])
             if removed == DATA_LOGS:
                 with run.data_logs.write() as writer:
                     writer.drop(topic.logs()[1])
@@ -305,14 +305,14 @@ async def test_topic_that_cannot_be_removed_stays_marked_and_does_no_harm(
             await store.start()
             first, second = await store.create("first"), await store.create("second")
             await fill(run, first)
-            drop, refusals = run.leaders.drop, [StorageFailure("busy")]
+            drop, refusals = run.partitions.drop, [StorageFailure("busy")]
 
             async def refuse_once(logs: tuple[LogId, ...]) -> None:
                 if refusals:
                     raise refusals.pop()
                 await drop(logs)
 
-            monkeypatch.setattr(run.leaders, "drop", refuse_once)
+            monkeypatch.setattr(run.partitions, "drop", refuse_once)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(store.topics.run)
                 await store.topics.delete(first.topic_id)
@@ -358,7 +358,7 @@ async def test_topic_for_which_no_name_is_left_is_refused_alone(open_run, monkey
             with pytest.raises(StorageFailure, match="too many logs"):
                 await store.topics.add_partitions("t", 4, validate_only=False)
             await fill(run, topic)
-            assert run.leaders.failure is None
+            assert run.partitions.failure is None
             await store.remove_deleted()
             await store.topics.delete(topic.topic_id)
             await store.remove_deleted()
@@ -375,7 +375,7 @@ async def test_topic_removal_meets_a_journal_that_gives_space_back(open_run, mon
         await run.start(A, B)
         for log in (A, B):
             await run.plain(log, b"v")
-        await run.leaders.drain()
+        await run.partitions.drain()
         remove, errors = shutil.rmtree, [FileNotFoundError("gone already")]
 
         def remove_after_errors(path: Path) -> None:
@@ -384,10 +384,10 @@ async def test_topic_removal_meets_a_journal_that_gives_space_back(open_run, mon
             remove(path)
 
         monkeypatch.setattr(shutil, "rmtree", remove_after_errors)
-        await run.leaders.drop([A])
+        await run.partitions.drop([A])
         assert not (run.directory / JOURNALS / str(A)).exists()
         errors.append(PermissionError("read only"))
         with pytest.raises(StorageFailure, match=r"cannot be removed.*read only"):
-            await run.leaders.drop([B])
-        await run.leaders.drop([B])
+            await run.partitions.drop([B])
+        await run.partitions.drop([B])
         assert not (run.directory / JOURNALS / str(B)).exists()

@@ -24,8 +24,8 @@ from fairlog.groups.interface import GroupDescription, GroupRefusal
 from fairlog.groups.offset_index import Partition
 from fairlog.groups.offset_values import CommitUnderWay, NewOffset, Sender, TransactionalProducer
 from fairlog.groups.states import GroupState
-from fairlog.offset_leaders import OffsetLeaders
 from fairlog_types import LogId, ProducerEpoch, ProducerId, TxId
+from shard.offsets import OffsetsLogs
 from tests.node import runs
 from tests.node.runs import A, Run
 
@@ -192,7 +192,8 @@ async def open_desk_over(
         "offsets_log_count": 4,
     }
     offsets = CommittedOffsets(
-        leaders=OffsetLeaders(run.leaders, run.clock),
+        offsets_logs=OffsetsLogs(run.partitions),
+        index=run.offset_index,
         data_logs=run.data_logs,
         membership=members,
         transactions=ids,
@@ -200,9 +201,9 @@ async def open_desk_over(
         now_ms=run.clock,
         **choices | settings,
     )
-    await run.leaders.lead((A, *offsets.logs()))
+    await run.lead((A, *offsets.logs()))
     for txid, expected in filter(None, (prepared, refused)):
-        answer = await run.leaders.participants.prepare(Prepare(txid, expected))
+        answer = await run.participant.prepare(Prepare(txid, expected))
         assert bool(answer.refused) == (refused is not None), answer
         if refused is None:
             run.place(txid, *expected)

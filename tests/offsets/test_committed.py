@@ -22,9 +22,9 @@ from datalog.interface import ReadRequest, ReadResult
 from datalog.offset_entries import OffsetKey, decode_offset_entry
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.offset_values import CommitUnderWay, OffsetRefusal, Sender
-from fairlog.offset_leaders import OffsetLeaders
 from fairlog_types import LogId, Offset
 from partition.answers import RefusedAppend
+from shard.offsets import OffsetsLogs
 from tests.clients.raw_client import records_of
 from tests.node.runs import A, Clock, is_waiting, open_run, transaction
 from tests.offsets.conftest import HOUR_MS, OTHER, TOPIC, Desk, new, open_desk_over
@@ -109,7 +109,7 @@ async def test_commits_at_once_share_the_copy(open_desk) -> None:
     """300 groups that commit together cost far fewer LMDB commits than 300."""
     async with open_desk() as desk:
         await desk.commit("g0", new(0))
-        copier = desk.run.leaders._writer.copier
+        copier = desk.run.partitions._copier
         before = copier.statistics().copied_chunks
         async with trio.open_nursery() as nursery:
             for number in range(300):
@@ -294,7 +294,7 @@ async def test_offsets_and_output_are_seen_together_though_one_is_durable_long_b
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert one_cut(desk.run.data_logs, log, "g") == (0, 0)
         desk.run.disk.let_go()
-        await desk.run.leaders.drain()
+        await desk.run.partitions.drain()
         assert one_cut(desk.run.data_logs, log, "g") == (1, 1)
 
 
@@ -369,7 +369,7 @@ async def test_offsets_after_the_end_of_their_transaction_are_refused(open_desk)
     """Late ones: the transaction is sealed, committed or aborted, and the next one has not begun."""
     async with open_desk() as desk:
         await desk.begin(T0, "g")
-        desk.run.leaders.participants.seal(T0, (A, desk.offsets.log_of("g")))
+        desk.run.participant.seal(T0, (A, desk.offsets.log_of("g")))
         assert await desk.commit_in(T0, "g", new(1)) is RefusedAppend.NOT_IN_TRANSACTION
         await desk.end(T0, "g")
         assert await desk.commit_in(T0, "g", new(1)) is RefusedAppend.NOT_IN_TRANSACTION
@@ -452,19 +452,19 @@ async def test_delete_of_a_group_with_members_is_refused(open_desk) -> None:
         assert await desk.of_t() == 1
 
 
-async def test_delete_takes_a_commit_along_that_comes_in_between(open_desk) -> None:
+async def test_delete_takes_a_commit_along_that_comes_in_between(open_desk, monkeypatch) -> None:
     """A commit between the reading and the deletion is read as well; one after the other, and it gives up."""
     async with open_desk() as desk:
         await desk.commit("g", new(1))
         wanted = iter([0, 1])
 
-        async def append_meanwhile(log: LogId, offset: Offset) -> None:
-            await visible(log, offset)
+        async def append_meanwhile(logs: OffsetsLogs, log: LogId, offset: Offset) -> None:
+            await visible(logs, log, offset)
             if next(wanted, None) is not None:
                 assert isinstance(await desk.offsets.commit("g", Sender(), [new(9, 1)]), CommitUnderWay)
 
-        visible = desk.run.leaders.visible
-        desk.run.leaders.visible = append_meanwhile  # type: ignore[method-assign]
+        visible = OffsetsLogs.visible
+        monkeypatch.setattr(OffsetsLogs, "visible", append_meanwhile)
         assert await desk.offsets.delete("g") is None
         assert await desk.fetched("g") == {}
         await desk.commit("g", new(5))
@@ -607,7 +607,7 @@ async def test_expiry_on_a_failed_disk_says_so_once(open_desk) -> None:
     async with open_desk() as desk, trio.open_nursery() as nursery:
         await desk.commit("g", new(1))
         desk.run.clock.ms += HOUR_MS
-        desk.run.leaders.refuse_writes("a disk has failed")
+        desk.run.partitions.refuse_writes("a disk has failed")
         with structlog.testing.capture_logs() as lines:
             nursery.start_soon(desk.offsets.run)
             await several_sweeps(desk)
@@ -618,9 +618,9 @@ async def test_expiry_on_a_failed_disk_says_so_once(open_desk) -> None:
 
 async def test_expiry_that_was_refused_is_made_up_for(open_desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stood in the way may pass, such as a want of file descriptors."""
-    append, refusals = OffsetLeaders.append_offsets, 3
+    append, refusals = OffsetsLogs.append_offsets, 3
 
-    async def append_at_last(leaders: OffsetLeaders, *args: Any, **kwargs: Any) -> object:
+    async def append_at_last(leaders: OffsetsLogs, *args: Any, **kwargs: Any) -> object:
         nonlocal refusals
         refusals -= 1
         if refusals >= 0:
@@ -630,7 +630,7 @@ async def test_expiry_that_was_refused_is_made_up_for(open_desk, monkeypatch: py
     async with open_desk() as desk, trio.open_nursery() as nursery:
         await desk.commit("g", new(1))
         desk.run.clock.ms += HOUR_MS
-        monkeypatch.setattr(OffsetLeaders, "append_offsets", append_at_last)
+        monkeypatch.setattr(OffsetsLogs, "append_offsets", append_at_last)
         nursery.start_soon(desk.offsets.run)
         await until(lambda: not desk.offsets.groups())
         nursery.cancel_scope.cancel()

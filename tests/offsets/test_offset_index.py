@@ -23,7 +23,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = OffsetIndex()
+        self.index = OffsetIndex(lambda: self.clock)
         self.pending: dict[tuple[str, TxId], set[tuple[str, int]]] = {}
         self.through = dict.fromkeys(GROUPS, 0)
         self.last_ms: dict[str, int] = {}
@@ -50,7 +50,7 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(txid=txids, log=st.sampled_from(sorted(set(LOG_OF.values()))), commits=st.booleans())
     def decide(self, txid: TxId, log: LogId, commits: bool) -> None:
         end = self.next_end(log)
-        self.index.decided(log, txid, end if commits else None, self.clock)
+        self.index.decided(log, txid, end if commits else None)
         for group in GROUPS:
             if LOG_OF[group] == log and self.pending.pop((group, txid), None) is not None and commits:
                 self.through[group], self.last_ms[group] = end, self.clock

@@ -22,15 +22,16 @@ from datalog.batch import parse_batch_header_untrusted
 from datalog.decompress import UnreadableRecords
 from datalog.environment import LmdbDataLogs
 from datalog.interface import NoRoom, OffsetOutOfRange, ReadRequest, ReadResult
-from fairlog import leaders
 from fairlog.cluster.interface import Topic
 from fairlog.config import RetentionSettings, Settings
-from fairlog.led_logs import LedLogStore
 from fairlog.live_settings import LiveSettings
 from fairlog.retention import cleaner, task
 from fairlog.retention.task import Retention
 from fairlog_types import LogId, Offset, StorageFailure
+from partition import partition as partition_module
 from partition.modes import JOURNAL, MARKERS, TransactionMode
+from partition.partition import Partition
+from partition.store import PartitionStore
 from tests.datalog.batches import keyed_batch
 from tests.node.runs import MAP_BYTES, A, B, Run, open_run, transaction
 from tests.retention.cleaning_model import Pairs, map_of, values_of
@@ -77,7 +78,7 @@ async def retention_over(
     async with open_run(directory, leader_epoch=1, timeout_s=timeout_s) as run:
         await run.start(A, B, mode=mode)
         cluster: Any = OneTopic(configs)
-        yield run, Retention(cluster, run.leaders, LiveSettings(settings, cluster), run.clock)
+        yield run, Retention(cluster, run, LiveSettings(settings, cluster), run.clock)
 
 
 @pytest.fixture
@@ -96,8 +97,8 @@ async def write(run: Run, log: LogId, *batches: Pairs, timestamp_ms: int | None 
     for pairs in batches:
         marked = [(key, None if value is None else b"=" + value) for key, value in pairs]
         data = keyed_batch(0, marked, timestamp_ms=at_ms)
-        await run.leaders.append(log, data, parse_batch_header_untrusted(data), None)
-    await run.leaders.drain()
+        await run[log].append(data, parse_batch_header_untrusted(data), None)
+    await run.partitions.drain()
 
 
 async def stored(run: Run, log: LogId, start: int = 0) -> list[Any]:
@@ -117,17 +118,17 @@ async def test_records_that_are_too_old_go(tmp_path: Path) -> None:
         await write(run, A, [(b"a", b"4")])
         await write(run, B, [(b"a", b"1")])
         await retention.delete_expired()
-        assert run.leaders.log_start(A) == 0
+        assert run[A].visibility.log_start == 0
         run.clock.ms += 301
         await retention.delete_expired()
-        assert (run.leaders.log_start(A), run.leaders.log_start(B)) == (3, 0)
+        assert (run[A].visibility.log_start, run[B].visibility.log_start) == (3, 0)
         assert [row[0] for row in await stored(run, A, 3)] == [3]
         request = [ReadRequest(A, Offset(2), 100)]
         (answer,) = run.data_logs.read(request, bytes_max=100)
         assert answer == OffsetOutOfRange(A, Offset(4), Offset(3))
         run.clock.ms += 10_000
         await retention.delete_expired()
-        assert (run.leaders.log_start(A), run.leaders.log_start(B)) == (4, 1)
+        assert (run[A].visibility.log_start, run[B].visibility.log_start) == (4, 1)
         await write(run, A, [(b"a", b"5")])
         assert [row[0] for row in await stored(run, A, 4)] == [4]
 
@@ -142,25 +143,25 @@ async def test_records_that_are_not_decided_do_not_go_however_old_they_are(tmp_p
         await write(run, A, [(b"a", b"2")])
         run.clock.ms += 1 << 50  # the test's transactional batches have a time of their own
         await retention.delete_expired()
-        assert run.leaders.log_start(A) == run.leaders.last_stable_offset(A) == 1
+        assert run[A].visibility.log_start == run[A].visibility.last_stable_offset == 1
         run.discard(hanging, A)
-        await run.leaders.drain()
+        await run.partitions.drain()
         run.clock.ms += 1001
         await retention.delete_expired()
-        assert run.leaders.log_start(A) == run.leaders.last_stable_offset(A) == 4
+        assert run[A].visibility.log_start == run[A].visibility.last_stable_offset == 4
 
 
 async def test_records_that_are_too_many_go_in_portions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that holds much more than it should is cut down, whatever the portions."""
     monkeypatch.setattr(task, "BATCHES_PER_LOOK", 7)
-    monkeypatch.setattr(leaders, "DELETE_BATCHES_MAX", 3)
+    monkeypatch.setattr(partition_module, "DELETE_BATCHES_MAX", 3)
     async with retention_over(tmp_path, {"retention.bytes": "500"}) as (run, retention):
         await write(run, A, *[[(b"k", b"v" * 20)]] * 40)
         size = run.data_logs.bounds(A).size_bytes // 40
         await retention.delete_expired()
         bounds = run.data_logs.bounds(A)
         assert 500 <= bounds.size_bytes < 500 + size
-        assert bounds.log_start == run.leaders.log_start(A) == 40 - bounds.size_bytes // size
+        assert bounds.log_start == run[A].visibility.log_start == 40 - bounds.size_bytes // size
         assert retention.statistics.deleted_bytes == 40 * size - bounds.size_bytes
 
 
@@ -171,16 +172,16 @@ async def test_round_goes_by_what_holds_now(tmp_path: Path, monkeypatch: pytest.
         for log in (A, B):
             await write(run, log, *[[(b"k", b"v")]] * 6)
         run.clock.ms += 2_000
-        delete = run.leaders.delete_before
+        delete = Partition.delete_before
 
-        async def configured_after(log: LogId, offset: Offset) -> Offset | None:
-            start = await delete(log, offset)
+        async def configured_after(partition: Partition, offset: Offset) -> Offset | None:
+            start = await delete(partition, offset)
             retention._cluster.configure(retention_ms="-1")  # type: ignore[attr-defined]
             return start
 
-        monkeypatch.setattr(run.leaders, "delete_before", configured_after)
+        monkeypatch.setattr(Partition, "delete_before", configured_after)
         await retention.delete_expired()
-        assert (run.leaders.log_start(A), run.leaders.log_start(B)) == (2, 0)
+        assert (run[A].visibility.log_start, run[B].visibility.log_start) == (2, 0)
 
 
 async def test_cleaning_round_goes_by_what_holds_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +210,7 @@ async def test_policy_compact_alone_keeps_what_is_old(tmp_path: Path) -> None:
         assert [row[0] for row in await stored(run, A)] == [1, 2]
         retention._cluster.configure(cleanup_policy="compact,delete", retention_ms="1")  # type: ignore[attr-defined]
         await retention.delete_expired()
-        assert run.leaders.log_start(A) == 3
+        assert run[A].visibility.log_start == 3
 
 
 async def test_transaction_is_not_halved_by_age_nor_by_size(tmp_path: Path) -> None:
@@ -231,7 +232,7 @@ async def test_deletion_that_was_cut_short_is_finished_by_the_next_run(
     tmp_path: Path, arm: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, nth: int
 ) -> None:
     """The log starts where it was told to, and what is left before its start goes when the node is up again."""
-    monkeypatch.setattr(leaders, "DELETE_BATCHES_MAX", 3)
+    monkeypatch.setattr(partition_module, "DELETE_BATCHES_MAX", 3)
     async with retention_over(tmp_path, {"retention.ms": "10"}) as (run, retention):
         await write(run, A, *[[(b"k", b"v")]] * 20)
         run.clock.ms += 1_000
@@ -241,7 +242,7 @@ async def test_deletion_that_was_cut_short_is_finished_by_the_next_run(
             await retention.delete_expired()
         assert run.data_logs.bounds(A).size_bytes > 10 * 70
     async with retention_over(tmp_path, {}) as (run, retention):
-        assert run.leaders.log_start(A) == 20
+        assert run[A].visibility.log_start == 20
         assert [row[0] for row in await stored(run, A, 20)] == [20]
         await retention.delete_expired()
         assert run.data_logs.bounds(A).size_bytes < 100
@@ -252,24 +253,24 @@ async def test_deletion_that_was_cut_short_is_finished_by_the_next_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
     """DeleteRecords that is timed out leaves the rest to the background; a full disk needs the room most of all."""
-    monkeypatch.setattr(leaders, "DELETE_BATCHES_MAX", 3)
+    monkeypatch.setattr(partition_module, "DELETE_BATCHES_MAX", 3)
     async with retention_over(tmp_path, {"retention.ms": "-1"}) as (run, retention):
         await write(run, A, *[[(b"k", b"v")]] * 21)
-        await run.leaders.delete_before(A, Offset(1))
+        await run[A].delete_before(Offset(1))
         await retention.delete_expired()
-        delete = run.leaders._delete_before
+        delete = Partition._delete_some
         with monkeypatch.context() as patch, trio.CancelScope() as scope, suppress(NoRoom):
 
-            def interrupted(log: LogId, offset: Offset) -> bool:
+            def interrupted(partition: Partition, offset: Offset) -> bool:
                 if full and run.data_logs.bounds(A).log_start == 20:
                     raise NoRoom("full")
                 if not full:
                     trio.from_thread.run_sync(scope.cancel)
-                return delete(log, offset)
+                return delete(partition, offset)
 
-            patch.setattr(run.leaders, "_delete_before", interrupted)
-            await run.leaders.delete_before(A, Offset(20))
-        assert run.leaders.log_start(A) == 20
+            patch.setattr(Partition, "_delete_some", interrupted)
+            await run[A].delete_before(Offset(20))
+        assert run[A].visibility.log_start == 20
         assert run.data_logs.bounds(A).size_bytes > 10 * 70
         await retention.delete_expired()
         assert run.data_logs.bounds(A).size_bytes < 100
@@ -280,7 +281,7 @@ async def test_log_of_a_deleted_topic_that_cannot_be_removed_yet_does_not_hold_u
 ) -> None:
     """It is no longer led, so its start stays where it is; it is left for whoever removes it."""
 
-    async def no_files(store: LedLogStore, logs: object) -> None:
+    async def no_files(store: PartitionStore, logs: object) -> None:
         raise StorageFailure("no file can be opened")
 
     async with retention_over(tmp_path, {"retention.ms": "10"}) as (run, retention):
@@ -288,12 +289,12 @@ async def test_log_of_a_deleted_topic_that_cannot_be_removed_yet_does_not_hold_u
             await write(run, log, [(b"k", b"v")])
         await retention.delete_expired()
         run.clock.ms += 1_000
-        monkeypatch.setattr(LedLogStore, "remove", no_files)
+        monkeypatch.setattr(PartitionStore, "remove", no_files)
         with pytest.raises(StorageFailure):
-            await run.leaders.drop([A])
+            await run.partitions.drop([A])
         with trio.fail_after(5):
             await retention.delete_expired()
-        assert (run.data_logs.bounds(A).log_start, run.leaders.log_start(B)) == (0, 1)
+        assert (run.data_logs.bounds(A).log_start, run[B].visibility.log_start) == (0, 1)
 
 
 async def test_compacted_topic_is_cleaned_log_by_log(tmp_path: Path) -> None:
@@ -376,7 +377,7 @@ async def test_full_disk_postpones_the_round_and_refuses_no_writes(
                 await retention.run()
         assert [line["event"] for line in lines] == ["retention postponed"] * 2
         assert all("No space left" in line["reason"] for line in lines)
-        assert run.leaders.failure is None
+        assert run.partitions.failure is None
         assert retention.statistics.postponed_rounds == 2
         await write(run, A, [(b"b", b"3")])
         await retention.clean()
@@ -397,7 +398,7 @@ async def test_disk_that_fails_under_a_cleaning_stops_writes(
             patch.setattr(LmdbDataLogs, "write", failing)
             with trio.move_on_after(0.25):
                 await retention.run()
-        assert "Input/output" in str(run.leaders.failure)
+        assert "Input/output" in str(run.partitions.failure)
         assert len(await stored(run, A)) == 3
 
 
@@ -406,7 +407,7 @@ async def test_searches_are_made_short_again_after_a_deletion(tmp_path: Path) ->
     async with retention_over(tmp_path, {"retention.bytes": "1000000"}) as (run, retention):
         for timestamp_ms in (9_000_000, 10, 20):
             await write(run, A, [(b"k", b"v")], timestamp_ms=timestamp_ms)
-        await run.leaders.delete_before(A, Offset(1))
+        await run[A].delete_before(Offset(1))
         assert run.data_logs.time_index_is_behind(A)
         await retention.delete_expired()
         assert not run.data_logs.time_index_is_behind(A)
@@ -418,13 +419,13 @@ async def test_node_whose_disk_has_failed_makes_no_rounds(
     """It refuses writes, retention's as well, and has said why already."""
     async with retention_over(tmp_path, clean_interval_ms=100, timeout_s=1e6) as (run, retention):
         await write(run, A, [(b"a", b"1")], [(b"a", b"2")], [(b"end", b"")])
-        run.leaders.refuse_writes("a test says so")
+        run.partitions.refuse_writes("a test says so")
         with structlog.testing.capture_logs() as lines, trio.move_on_after(1):
             await retention.run()
         assert lines == []
         assert len(await stored(run, A)) == 3
         with pytest.raises(StorageFailure):
-            await run.leaders.delete_before(A, Offset(1))
+            await run[A].delete_before(Offset(1))
 
 
 def _let_the_first_batch_rot(directory: Path, log: LogId) -> None:
@@ -475,7 +476,7 @@ async def test_log_with_a_damaged_key_is_left_alone_and_others_lose_what_is_too_
             ("log left as it is", str(A))
         ]
         assert "an offset has 8 bytes, this one 9" in str(lines)
-        assert (run.leaders.log_start(A), run.leaders.log_start(B)) == (0, 1)
+        assert (run[A].visibility.log_start, run[B].visibility.log_start) == (0, 1)
 
 
 async def test_transaction_too_large_for_the_buffer_is_reported_once(

@@ -135,6 +135,6 @@ async def watch(machine: Machine, deadlines: Deadlines) -> None:
     """Look again and again, as long as a node serves whose disk is well."""
     while True:
         node = machine.node
-        if node is not None and node.leaders.failure is None:
+        if node is not None and node.shard.failure is None:
             deadlines.look(node, "while it serves")
         await trio.sleep(LOOK_S)

@@ -10,57 +10,58 @@ from unittest import mock
 import trio
 
 from coordinator.messages import Applied, Prepared
-from fairlog.leaders import LocalLeaders
-from fairlog.participants import LocalParticipants
 from fairlog_types import LeaderEpoch, TxId
+from partition import produce
 from partition.state import PartitionState
+from shard.participant import Participant
+from shard.partitions import Partitions
 from tests.simulation.planting import Mutation, does_not_wait, patched, planted
 
 
-async def _applied_at_once(self: LocalParticipants, messages: Any) -> list[Applied]:
+async def _applied_at_once(self: Participant, messages: Any) -> list[Applied]:
     await trio.lowlevel.checkpoint()
     return [Applied(self.placed(message)) for message in messages]
 
 
-async def _prepares_without_flush(self: LocalParticipants, messages: Any) -> Prepared:
+async def _prepares_without_flush(self: Participant, messages: Any) -> Prepared:
     await trio.lowlevel.checkpoint()
     refused = {
         log: reason
         for message in messages
         for log, expected in message.expected.items()
-        if (reason := self._writer.led[log].state.holds(message.txid, expected.leader_epoch, expected.records))
+        if (reason := self._partitions.by_log[log].state.holds(message.txid, expected.leader_epoch, expected.records))
     }
     return Prepared(refused)
 
 
-def _any_epoch_may_write(self: LocalParticipants, producer_id: Any, epoch: Any) -> Any:
-    return self._open.get(producer_id) or _REAL_OPEN_TRANSACTION(self, producer_id, epoch)
+def _any_epoch_may_write(opened: TxId | None, epoch: Any) -> Any:
+    return opened or _REAL_OPEN_TRANSACTION(opened, epoch)
 
 
-_REAL_OPEN_TRANSACTION = LocalParticipants.open_transaction
+_REAL_OPEN_TRANSACTION = produce.open_transaction
 
 
-def _submits_one_by_one(self: LocalParticipants, messages: Any) -> None:
-    real = self._writer.submit
+def _submits_one_by_one(self: Participant, messages: Any) -> None:
+    real = self._partitions.place
 
-    def submit(group: Any, **more: Any) -> None:
+    def place(group: Any, **more: Any) -> None:
         for item in group:
             real((item,), **more)
 
-    with mock.patch.object(self._writer, "submit", submit):
+    with mock.patch.object(self._partitions, "place", place):
         _REAL_PLACE_TOGETHER(self, messages)
 
 
-def _places_lane_by_lane(self: LocalParticipants, messages: Any) -> None:
+def _places_lane_by_lane(self: Participant, messages: Any) -> None:
     for message in messages:
         _REAL_PLACE_TOGETHER(self, (message,))
 
 
-def _places_all_lanes_but_one(self: LocalParticipants, messages: Any) -> None:
+def _places_all_lanes_but_one(self: Participant, messages: Any) -> None:
     _REAL_PLACE_TOGETHER(self, messages[: max(1, len(messages) - 1)])
 
 
-_REAL_PLACE_TOGETHER = LocalParticipants.place_together
+_REAL_PLACE_TOGETHER = Participant.place_together
 
 
 def _resume_without_its_batches(self: PartitionState, txid: TxId) -> LeaderEpoch | str:
@@ -73,14 +74,14 @@ def _resume_without_its_batches(self: PartitionState, txid: TxId) -> LeaderEpoch
 
 @contextmanager
 def _first_log_is_forgotten() -> Iterator[None]:
-    def resume(self: LocalParticipants, message: Any) -> Any:
-        leader = self._writer.led.get(message.logs[0])
+    def resume(self: Participant, message: Any) -> Any:
+        leader = self._partitions.get(message.logs[0])
         if leader is not None:
             with mock.patch.object(PartitionState, "resume", _resume_without_its_batches):
                 leader.state.resume(message.txid)
         return _REAL_RESUME_ALL(self, message)
 
-    with mock.patch.object(LocalParticipants, "resume", resume):
+    with mock.patch.object(Participant, "resume", resume):
         yield
 
 
@@ -93,7 +94,7 @@ def _resume_with_half_its_batches(self: PartitionState, txid: TxId) -> LeaderEpo
 
 
 _REAL_RESUME = PartitionState.resume
-_REAL_RESUME_ALL = LocalParticipants.resume
+_REAL_RESUME_ALL = Participant.resume
 
 
 MUTATIONS = (
@@ -108,32 +109,32 @@ MUTATIONS = (
     Mutation(
         "prepare-without-flush",
         "*prepare* flushes nothing",
-        patched(LocalParticipants, "prepare_together", _prepares_without_flush),
+        patched(Participant, "prepare_together", _prepares_without_flush),
     ),
     Mutation(
         "committed-before-copy",
         "COMMITTED is written before the copy",
-        patched(LocalParticipants, "applied_together", _applied_at_once),
+        patched(Participant, "applied_together", _applied_at_once),
     ),
     Mutation(
         "zombie-writes",
         "a batch of an older epoch goes into the newer one's transaction",
-        patched(LocalParticipants, "open_transaction", _any_epoch_may_write),
+        patched(produce, "open_transaction", _any_epoch_may_write),
     ),
     Mutation(
         "parts-apart",
         "the parts of a transaction go to the copier one by one",
-        patched(LocalParticipants, "place_together", _submits_one_by_one),
+        patched(Participant, "place_together", _submits_one_by_one),
     ),
     Mutation(
         "lanes-apart",
         "the lanes of a batch are placed one by one",
-        patched(LocalParticipants, "place_together", _places_lane_by_lane),
+        patched(Participant, "place_together", _places_lane_by_lane),
     ),
     Mutation(
         "one-lane-not-placed",
         "a batch is placed without its last lane",
-        patched(LocalParticipants, "place_together", _places_all_lanes_but_one),
+        patched(Participant, "place_together", _places_all_lanes_but_one),
     ),
     Mutation(
         "batch-forgotten-at-the-start",
@@ -148,6 +149,6 @@ MUTATIONS = (
     Mutation(
         "recovery-not-copied",
         "a start serves before what it has found is copied",
-        patched(LocalLeaders, "drain", does_not_wait),
+        patched(Partitions, "drain", does_not_wait),
     ),
 )

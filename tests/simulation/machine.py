@@ -30,11 +30,10 @@ from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
 from coordinator.states import IdState
 from datalog.batch import parse_batch_header_untrusted
-from datalog.environment import LmdbDataLogs
-from datalog.interface import ReadRequest, ReadResult
+from datalog.interface import DataLogs, ReadRequest, ReadResult
 from datalog.layout import LOGS, decode_log_record
 from fairlog.groups.committed import CommittedOffsets
-from fairlog.leaders import LocalLeaders
+from fairlog.groups.offset_index import OffsetIndex
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, StorageFailure
 from journal import failpoints
 from journal.flush import Flusher
@@ -43,6 +42,10 @@ from journal.segment import base_of
 from journal.segment_file import make_root
 from partition.answers import Appended, DuplicateOf, RefusedAppend
 from partition.modes import JOURNAL, TransactionMode
+from partition.partition import Partition
+from shard.participant import Participant
+from shard.partitions import Partitions
+from shard.shard import Shard
 from tests.simulation.disk import Disk
 from tests.simulation.memory_lmdb import MemoryEnvironment, open_memory_logs
 from tests.simulation.plan import Death, Plan
@@ -59,7 +62,7 @@ PATIENCE_S = 60.0
 """So long a request may take on a healthy node, by the virtual clock, before the run is judged to hang."""
 
 
-MakeOffsets = Callable[[LocalLeaders, LmdbDataLogs, Coordinator], CommittedOffsets]
+MakeOffsets = Callable[[Shard, OffsetIndex], CommittedOffsets]
 
 
 class EffectUnknown(Exception):
@@ -138,9 +141,7 @@ class Node:
     """One run of the program, as clients see it."""
 
     number: int
-    leaders: LocalLeaders
-    coordinator: Coordinator
-    data_logs: LmdbDataLogs
+    shard: Shard
     serving: trio.Nursery
     tail_kept: bool
     """The run before this one has left all that it had written."""
@@ -148,6 +149,17 @@ class Node:
     serves_since_s: float = field(default_factory=trio.current_time)
     connections: itertools.count[int] = field(default_factory=itertools.count)
     alive: bool = True
+
+    @property
+    def coordinator(self) -> Coordinator:
+        return self.shard.coordinator
+
+    @property
+    def data_logs(self) -> DataLogs:
+        return self.shard.data_logs
+
+    def partition(self, log: LogId) -> Partition:
+        return self.shard.partitions.by_log[log]
 
     async def produce(
         self, transactional_id: str | None, log: LogId, data: bytearray
@@ -159,7 +171,9 @@ class Node:
         if not header.transactional and stale:
             return RefusedAppend.FENCED
         try:
-            outcome = await self.leaders.append(log, data, header, self.leaders.open_of(header.producer_id))
+            outcome = await self.partition(log).append(
+                data, header, self.shard.partitions.open_transaction_of(header.producer_id)
+            )
         except StorageFailure:
             return RefusedAppend.STORAGE
         if outcome is RefusedAppend.NOT_IN_TRANSACTION:
@@ -170,7 +184,7 @@ class Node:
                 return RefusedAppend.MUST_ABORT
         if isinstance(outcome, Appended | DuplicateOf) and outcome.visible_at is not None:
             try:
-                await self.leaders.visible(log, outcome.visible_at)
+                await self.partition(log).visibility.reach(outcome.visible_at)
             except StorageFailure as failure:
                 raise EffectUnknown(str(failure)) from failure
         return outcome
@@ -178,7 +192,7 @@ class Node:
     def producers(self, logs: Sequence[LogId]) -> dict[LogId, dict[int, int]]:
         """What DescribeProducers says of each of these: the epoch of each producer, by its id."""
         return {
-            log: {each.producer_id: each.producer_epoch for each in self.leaders.describe_producers(log)}
+            log: {each.producer_id: each.producer_epoch for each in self.partition(log).describe_producers()}
             for log in logs
         }
 
@@ -372,22 +386,21 @@ class Machine:
         after_recovery: Callable[[Node], Awaitable[None]],
     ) -> None:
         world, durable = self.world, self.durable
-        async with self._open(machine) as (leaders, coordinator, data_logs, last_run):
-            await leaders.lead(self.logs, self._mode)
-            offsets = None if self._make_offsets is None else self._make_offsets(leaders, data_logs, coordinator)
+        async with self._open(machine) as (shard, index, last_run):
+            await shard.lead(self.logs, self._mode)
+            offsets = None if self._make_offsets is None else self._make_offsets(shard, index)
             if offsets is not None:
-                await leaders.lead(offsets.logs())
-            await coordinator.recover(tail_kept=last_run.tail_kept)
-            leaders.finish_recovery()
+                await shard.lead(offsets.logs())
+            await shard.recover(tail_kept=last_run.tail_kept)
             async with trio.open_nursery(strict_exception_groups=True) as background:
-                background.start_soon(leaders.run)
-                await leaders.drain()
+                background.start_soon(shard.partitions.run)
+                await shard.drain()
                 last_run.begin()
                 if offsets is not None:
                     await offsets.load()
-                background.start_soon(coordinator.run)
+                background.start_soon(shard.coordinator.run)
                 async with self._serving(), trio.open_nursery(strict_exception_groups=True) as serving:
-                    node = Node(durable.starts, leaders, coordinator, data_logs, serving, last_run.tail_kept, offsets)
+                    node = Node(durable.starts, shard, serving, last_run.tail_kept, offsets)
                     world.count("recoveries")
                     world.note("node", f"start {durable.starts} serves, tail kept: {last_run.tail_kept}")
                     await after_recovery(node)
@@ -402,10 +415,10 @@ class Machine:
                         raise Crashed
                     self._takes_no_more()
                     serving.cancel_scope.cancel()
-                if leaders.failure is None:
-                    await leaders.drain()
+                if shard.failure is None:
+                    await shard.drain()
                 background.cancel_scope.cancel()
-        if leaders.failure is None:
+        if shard.failure is None:
             last_run.end()
         self.ended_by[durable.starts] = "stop"
         world.note("node", "stopped in good order")
@@ -424,9 +437,7 @@ class Machine:
             self.node.alive, self.node, self.came_up = False, None, trio.Event()
 
     @asynccontextmanager
-    async def _open(
-        self, machine: trio.Nursery
-    ) -> AsyncIterator[tuple[LocalLeaders, Coordinator, LmdbDataLogs, LastRun]]:
+    async def _open(self, machine: trio.Nursery) -> AsyncIterator[tuple[Shard, OffsetIndex, LastRun]]:
         durable, plan = self.durable, self.plan
         durable.starts += 1
         last_run = LastRun(durable, self.world)
@@ -439,7 +450,7 @@ class Machine:
             stack.push_async_callback(_closed, partial(trio.to_thread.run_sync, data_logs.close))
             for directory in (LOCAL, GROUP):
                 await trio.to_thread.run_sync(partial(make_root, directory, below=Path(ROOT)))
-            leaders = LocalLeaders(
+            partitions = Partitions(
                 LOCAL,
                 data_logs=data_logs,
                 flusher=flusher,
@@ -447,8 +458,11 @@ class Machine:
                 leader_epoch=epoch,
                 producer_expiration_ms=86_400_000,
                 now_ms=self.now_ms,
+                epoch_of=lambda producer_id: coordinator.epoch_of(producer_id),  # noqa: PLW0108 - it is made later
             )
-            stack.push_async_callback(_closed, leaders.close)
+            stack.push_async_callback(_closed, partitions.close)
+            index = OffsetIndex(self.now_ms)
+            participant = Participant(partitions, offsets_decided=index.decided)
             opened: list[Journal] = []
             for number in range(plan.group_journals):
                 directory = GROUP / str(number)
@@ -465,14 +479,13 @@ class Machine:
                 durable.group_journals_begun = True
             coordinator = Coordinator(
                 journals=[GroupJournal(journal) for journal in opened],
-                participants=leaders.participants,
+                participants=participant,
                 producer_ids=ProducerIds(durable),
                 settings=self._settings,
                 now_ms=self.now_ms,
-                on_failure=leaders.refuse_writes,
+                on_failure=partitions.refuse_writes,
             )
-            leaders.ask_epochs_of(coordinator.epoch_of)
-            yield leaders, coordinator, data_logs, last_run
+            yield Shard(partitions, participant, coordinator), index, last_run
 
     # --- invariant 11, as the disk sees it ---
 

@@ -115,7 +115,7 @@ class Network:
                 with trio.move_on_after(PATIENCE_S) as patience:
                     answer = await request(node, connection.ordinal)
                 if patience.cancelled_caught:
-                    if node.alive and node.leaders.failure is None:
+                    if node.alive and node.shard.failure is None:
                         self._world.violate(8, f"{what} has waited for {PATIENCE_S} s on a healthy node")
                     return
             except EffectUnknown:

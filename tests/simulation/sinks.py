@@ -287,7 +287,7 @@ class Driver(Client):
     ) -> BatchCommitted | SinkRefused:
         """What the node answers; when it does, no lane of the batch may be open."""
         answer = await node.coordinator.commit_batch(message)
-        refuses = node.leaders.failure is not None or node.coordinator.statistics().failed_journals > 0
+        refuses = node.shard.failure is not None or node.coordinator.statistics().failed_journals > 0
         is_healthy = not self.world.crashed and not refuses
         if isinstance(answer, BatchCommitted) and not answer.already and is_healthy:
             for it in lanes:

@@ -54,6 +54,7 @@ from fairlog.kafka.wire import Reader, TopicKey, Writer
 from fairlog.topic_configs import answers_lowest_offsets, is_compacted, message_bytes_max, stamps_append_time
 from fairlog_types import LogId, StorageFailure, TxId
 from partition.answers import Appended, Buffer, DuplicateOf, RefusedAppend
+from partition.partition import Partition
 
 log = structlog.get_logger()
 
@@ -190,11 +191,14 @@ async def _append(
         refusal = await _add(broker, request.transactional_id, header, log_id)
         if refusal is not None:
             return result.fail(_code_of_refused_add(context, refusal), refusal.value)
-        came_in = broker.leaders.open_of(header.producer_id)  # the epoch says which transaction is meant
+        came_in = broker.partitions.open_transaction_of(header.producer_id)  # the epoch says which transaction is meant
+    led = broker.partitions.get(log_id)
+    if led is None:
+        return result.fail(APPEND_REFUSALS[RefusedAppend.UNKNOWN_LOG], RefusedAppend.UNKNOWN_LOG.value)
     outcome: Appended | DuplicateOf | RefusedAppend | None = None
     with trio.move_on_at(deadline):
         try:
-            outcome = await broker.leaders.append(log_id, data, header, came_in)
+            outcome = await led.append(data, header, came_in)
         except StorageFailure as failure:
             return result.fail(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
     if outcome is None:
@@ -210,7 +214,7 @@ async def _append(
         return result.fail(code, outcome.value)
     if stamps and isinstance(outcome, Appended):
         result.append_time_ms = header.max_timestamp
-    return _accepted(context, result, topic, log_id, header, outcome)
+    return _accepted(context, result, topic, led, header, outcome)
 
 
 def _open_as_it_comes(broker: Broker, request: ProduceRequest) -> TxId | None:
@@ -218,7 +222,7 @@ def _open_as_it_comes(broker: Broker, request: ProduceRequest) -> TxId | None:
     if request.transactional_id is None:
         return None
     producer_id = broker.coordinator.producer_id_of(request.transactional_id)
-    return None if producer_id is None else broker.leaders.open_of(producer_id)
+    return None if producer_id is None else broker.partitions.open_transaction_of(producer_id)
 
 
 async def _add(broker: Broker, transactional_id: str, header: BatchHeader, log_id: LogId) -> Refusal | None:
@@ -249,22 +253,21 @@ def _accepted(
     context: Context,
     result: _Result,
     topic: Topic,
-    log_id: LogId,
+    partition: Partition,
     header: BatchHeader,
     outcome: Appended | DuplicateOf,
 ) -> _Result:
-    leaders = context.broker.leaders
-    result.log_start = leaders.log_start(log_id)
+    result.log_start = partition.visibility.log_start
     base_offset = outcome.base_offset
     if base_offset is None and answers_lowest_offsets(topic, context.broker.settings):
-        base_offset = leaders.lowest_offset(log_id, header)
+        base_offset = partition.lowest_offset(header)
     if base_offset is None:
         base_offset = unknown_base_offset(context.client, header.record_count)
     result.base_offset = base_offset
     if outcome.visible_at is not None:
-        result.settled = functools.partial(leaders.visible, log_id, outcome.visible_at)
+        result.settled = functools.partial(partition.visibility.reach, outcome.visible_at)
     elif outcome.durable_at is not None:
-        result.settled = functools.partial(leaders.durable, log_id, outcome.durable_at)
+        result.settled = functools.partial(partition.durable, outcome.durable_at)
     return result
 
 

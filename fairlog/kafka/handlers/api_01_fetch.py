@@ -57,6 +57,7 @@ from fairlog.kafka.fetch_sessions import (
 from fairlog.kafka.topic_lookup import find_topic, log_of
 from fairlog.kafka.wire import Reader, TopicKey
 from fairlog_types import CorruptStorage, LogId, Offset
+from partition.answers import Watcher
 
 SERVED = Versions(4, 18)
 FLEXIBLE_FROM = 12
@@ -202,7 +203,7 @@ async def _session(context: Context, request: FetchRequest) -> FetchSession | Se
         session = FetchSession(
             uses_topic_ids=uses_topic_ids,
             committed_only=request.committed_only,
-            unwatch=context.broker.leaders.unwatch,
+            unwatch=functools.partial(_unwatch, context.broker),
         )
         return await _put_all(session, request)
     session = context.sessions.claim(
@@ -315,8 +316,9 @@ async def _fetch(
 async def _tell_ends(broker: Broker, lines: Iterable[_Partition]) -> None:
     """Let the lines speak of all that is placed."""
     for at, partition in enumerate(lines, 1):
-        placed = None if partition.log is None else broker.leaders.placed_end(partition.log)
-        if placed is not None and partition.error is ErrorCode.NONE:
+        led = None if partition.log is None else broker.partitions.get(partition.log)
+        if led is not None and partition.error is ErrorCode.NONE:
+            placed = led.placed_end
             partition.high_watermark = max(partition.high_watermark, placed.next_offset)
             partition.last_stable = max(partition.last_stable, placed.last_stable_offset)
         if at % _STEP == 0:
@@ -339,12 +341,21 @@ def _look_up(context: Context, asked: CachedPartition, *, committed_only: bool) 
     return line
 
 
+def _unwatch(broker: Broker, log: LogId, watcher: Watcher) -> None:
+    led = broker.partitions.get(log)
+    if led is not None:
+        led.visibility.unwatch(watcher)
+
+
 def _watch(broker: Broker, session: FetchSession, cached: CachedPartition, line: _Partition) -> None:
     """Hear of what comes behind this line, unless it is full: then it is looked at in the session's next turn."""
     if line.full:
         return
     assert line.log is not None, "partitions without a log are full"
-    if broker.leaders.watch(line.log, cached, beyond=Offset(line.position), committed_only=line.committed_only):
+    led = broker.partitions.get(line.log)
+    if led is not None and led.visibility.watch(
+        cached, beyond=Offset(line.position), committed_only=line.committed_only
+    ):
         cached.watched = line.log
     else:
         session.pending[cached] = None
@@ -406,19 +417,18 @@ def _is_behind(broker: Broker, partition: _Partition) -> bool:
     that, and before the start, is asked of the data logs, which say that it is out of range.
     """
     assert partition.log is not None, "partitions without a log are full"
-    high_watermark = broker.leaders.high_watermark(partition.log)
-    last_stable = broker.leaders.last_stable_offset(partition.log)
-    if high_watermark is None or last_stable is None:
+    led = broker.partitions.get(partition.log)
+    if led is None:
         partition.error, partition.full = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True
         return False
+    high_watermark, last_stable = led.visibility.high_watermark, led.visibility.last_stable_offset
     partition.high_watermark = max(partition.high_watermark, high_watermark)
     partition.last_stable = max(partition.last_stable, last_stable)
-    partition.log_start = broker.leaders.log_start(partition.log)
+    partition.log_start = led.visibility.log_start
     end = last_stable if partition.committed_only else high_watermark
     if partition.position <= end:
         return partition.position < end
-    placed = broker.leaders.placed_end(partition.log)
-    return placed is None or partition.position > placed.next_offset
+    return partition.position > led.placed_end.next_offset
 
 
 def _take(partition: _Partition, answer: ReadAnswer, *, room: int, first: bool) -> int:

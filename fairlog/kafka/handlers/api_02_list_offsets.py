@@ -38,7 +38,8 @@ from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import END_REFUSALS, ErrorCode
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
-from fairlog_types import LogId
+from fairlog_types import LogId, Offset
+from partition.partition import Partition
 
 SERVED = Versions(1, 11)
 FLEXIBLE_FROM = 6
@@ -151,25 +152,24 @@ async def _answer(
     if query.timestamp < 0 and context.version < _SPECIAL_SINCE.get(query.timestamp, context.version + 1):
         return _Line(query.index, ErrorCode.UNSUPPORTED_VERSION)
     broker, epoch = context.broker, context.broker.cluster.leader_epoch
-    readable_end = broker.leaders.last_stable_offset if request.committed_only else broker.leaders.high_watermark
-    if log is None or readable_end(log) is None:
+    partition = None if log is None else broker.partitions.get(log)
+    if log is None or partition is None:
         return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if 0 <= query.leader_epoch < epoch:
         return _Line(query.index, ErrorCode.FENCED_LEADER_EPOCH)
     if query.leader_epoch > epoch:
         return _Line(query.index, ErrorCode.UNKNOWN_LEADER_EPOCH)
     if query.timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return _Line(query.index, ErrorCode.NONE, -1, broker.leaders.log_start(log), epoch)
+        return _Line(query.index, ErrorCode.NONE, -1, partition.visibility.log_start, epoch)
     if query.timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _Line(query.index, ErrorCode.NONE)
     refusal = await ends.reached(log)
     if refusal is not None:
         return _Line(query.index, _code_of(refusal, context.version))
     if query.timestamp == LATEST:
-        end = readable_end(log)
-        if end is None:
+        if partition.has_gone:
             return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return _Line(query.index, ErrorCode.NONE, -1, end, epoch)
+        return _Line(query.index, ErrorCode.NONE, -1, _readable_end(partition, request), epoch)
     try:
         if query.timestamp == MAX_TIMESTAMP:
             found = await trio.to_thread.run_sync(broker.data_logs.max_timestamp, log)
@@ -177,9 +177,14 @@ async def _answer(
             found = await trio.to_thread.run_sync(broker.data_logs.offset_for_timestamp, log, query.timestamp)
     except UnknownLog:
         return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if found is None or (request.committed_only and found.offset >= (readable_end(log) or 0)):
+    if found is None or (request.committed_only and found.offset >= _readable_end(partition, request)):
         return _Line(query.index, ErrorCode.NONE)
     return _Line(query.index, ErrorCode.NONE, found.timestamp_ms, found.offset, epoch)
+
+
+def _readable_end(partition: Partition, request: ListOffsetsRequest) -> Offset:
+    visibility = partition.visibility
+    return visibility.last_stable_offset if request.committed_only else visibility.high_watermark
 
 
 def _code_of(refusal: EndRefusal, version: int) -> ErrorCode:

@@ -121,7 +121,8 @@ async def _delete(
 async def _delete_before(context: Context, log: LogId, offset: Offset, deadline: float) -> tuple[int, ErrorCode]:
     try:
         with trio.move_on_at(deadline):
-            start = await context.broker.leaders.delete_before(log, offset)
+            partition = context.broker.partitions.get(log)
+            start = None if partition is None else await partition.delete_before(offset)
             if start is None:
                 return _NO_LOW_WATERMARK, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return start, ErrorCode.NONE

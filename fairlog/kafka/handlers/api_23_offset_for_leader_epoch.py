@@ -101,7 +101,8 @@ async def _finish(context: Context, request: OffsetForLeaderEpochRequest, ends: 
 
 async def _answer(context: Context, ends: AskedEnds, log: LogId | None, query: EpochQuery) -> _Line:
     broker, current = context.broker, context.broker.cluster.leader_epoch
-    if log is None or broker.leaders.high_watermark(log) is None:
+    partition = None if log is None else broker.partitions.get(log)
+    if log is None or partition is None:
         return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if 0 <= query.current_leader_epoch < current:
         return _Line(query.index, ErrorCode.FENCED_LEADER_EPOCH)
@@ -113,10 +114,9 @@ async def _answer(context: Context, ends: AskedEnds, log: LogId | None, query: E
         refusal = await ends.reached(log)
         if refusal is not None:
             return _Line(query.index, END_REFUSALS[refusal])
-        high_watermark = broker.leaders.high_watermark(log)
-        if high_watermark is None:
+        if partition.has_gone:
             return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return _Line(query.index, ErrorCode.NONE, current, high_watermark)
+        return _Line(query.index, ErrorCode.NONE, current, partition.visibility.high_watermark)
     try:
         end = await trio.to_thread.run_sync(broker.data_logs.end_of_epoch, log, LeaderEpoch(query.leader_epoch))
     except UnknownLog:

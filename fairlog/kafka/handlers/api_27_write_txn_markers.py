@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import trio
 
-from fairlog.broker import Broker, Leaders
+from fairlog.broker import Broker, Partitions
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ABORT_REFUSALS, ErrorCode, code_of_refusal
 from fairlog.kafka.topic_lookup import log_of
@@ -73,7 +73,7 @@ def decode(reader: Reader, version: int) -> WriteTxnMarkersRequest:  # noqa: ARG
 
 async def handle(context: Context, request: WriteTxnMarkersRequest) -> Answer:
     cluster = context.broker.cluster
-    producers = _Producers(context.broker.leaders)
+    producers = _Producers(context.broker.partitions)
     writer = context.writer()
     writer.array_length(len(request.markers))
     for marker in request.markers:
@@ -100,24 +100,27 @@ async def handle(context: Context, request: WriteTxnMarkersRequest) -> Answer:
 class _Producers:
     """What partitions know of their producers, asked once for each partition: it may name the same one often."""
 
-    def __init__(self, leaders: Leaders) -> None:
-        self._leaders = leaders
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
         self._by_log: dict[LogId, dict[int, ActiveProducer]] = {}
 
     def of(self, log: LogId) -> dict[int, ActiveProducer] | None:
         """By producer id; None if the log is not led here."""
-        if self._leaders.high_watermark(log) is None:
+        partition = self._partitions.get(log)
+        if partition is None:
             return None
         if log not in self._by_log:
-            known = self._leaders.describe_producers(log)
-            self._by_log[log] = {each.producer_id: each for each in known}
+            self._by_log[log] = {each.producer_id: each for each in partition.describe_producers()}
         return self._by_log[log]
 
 
 async def _abort(broker: Broker, producers: _Producers, log: LogId, marker: Marker) -> ErrorCode:
     if marker.commit:
         return _as_it_is(producers, log, marker)
-    found = broker.leaders.open_for_abort(log, marker.producer_id, marker.producer_epoch, marker.coordinator_epoch)
+    partition = broker.partitions.get(log)
+    if partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    found = partition.open_for_abort(marker.producer_id, marker.producer_epoch, marker.coordinator_epoch)
     if found is AbortRefusal.NO_MARKERS:
         return _as_it_is(producers, log, marker)
     if isinstance(found, AbortRefusal):

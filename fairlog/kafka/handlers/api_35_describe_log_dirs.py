@@ -117,9 +117,9 @@ async def _sizes(broker: Broker, request: DescribeLogDirsRequest) -> dict[str, d
     while some := list(itertools.islice(wanted, _LOGS_PER_TURN)):
         in_data_logs = await trio.to_thread.run_sync(_bytes_in, broker.data_logs, [log for _, log in some])
         for name, log in some:
-            in_journal = broker.leaders.journal_bytes(log)
-            if in_journal is not None and log in in_data_logs:  # else it was deleted meanwhile
-                sizes[name][log.partition] = in_data_logs[log] + in_journal
+            partition = broker.partitions.get(log)
+            if partition is not None and log in in_data_logs:  # else it was deleted meanwhile
+                sizes[name][log.partition] = in_data_logs[log] + partition.journal_bytes
     return sizes
 
 

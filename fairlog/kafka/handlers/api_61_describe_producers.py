@@ -89,12 +89,11 @@ async def handle(context: Context, request: DescribeProducersRequest) -> Answer:
 
 
 def _describe(context: Context, name: str, index: int) -> _Line:
-    leaders = context.broker.leaders
     log = log_of(context.broker.cluster.topic(name), index)
-    high_watermark = None if log is None else leaders.high_watermark(log)
-    if log is None or high_watermark is None:
+    partition = None if log is None else context.broker.partitions.get(log)
+    if partition is None:
         return _Line(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, (), -1)
-    return _Line(index, ErrorCode.NONE, leaders.describe_producers(log), high_watermark)
+    return _Line(index, ErrorCode.NONE, partition.describe_producers(), partition.visibility.high_watermark)
 
 
 def _start_offset(line: _Line, active: ActiveProducer) -> int:

@@ -1,6 +1,6 @@
 """What is written to offsets logs: lists of offset entries, plain or in the producer's open transaction.
 
-To `LocalLeaders` an offsets log is a log like any other. Here it is said what its records are: a plain commit is
+To a shard an offsets log is a log like any other. Here it is said what its records are: a plain commit is
 decided at once and counts as one record of the log; one in a transaction is a batch of that transaction, without a
 sequence, and counts as one in `seal` and `prepare`. Repeated, it is appended again: the last of two entries
 for one partition counts.
@@ -15,22 +15,22 @@ from typing import TypeVar
 
 import trio
 
-from fairlog.leaders import LocalLeaders
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogId, Offset, ProducerEpoch, ProducerId, TxId
+from partition import produce
 from partition.answers import RefusedAppend
 from partition.producer_window import NO_SEQUENCE, BatchRefusal, Refused
 from partition.records import LocalRecord, PlainBatch, TransactionalBatch
 from partition.state import PartitionState
+from shard.partitions import Partitions
 
 R = TypeVar("R")
 
 
-class OffsetLeaders:
-    """The offsets logs that this node leads. Implements `fairlog.groups.committed.OffsetsLeaders`."""
+class OffsetsLogs:
+    """The offsets logs of a shard. Implements `fairlog.groups.committed.OffsetsLogs`."""
 
-    def __init__(self, leaders: LocalLeaders, now_ms: Callable[[], int]) -> None:
-        self._leaders = leaders
-        self._now_ms = now_ms
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
 
     async def append_offsets(
         self, log: LogId, payload: bytes, *, unless: Callable[[], R | None]
@@ -50,10 +50,15 @@ class OffsetLeaders:
                 return None
             outcome = Offset(state.next_offset + 1)
             return PlainBatch(
-                state.next_offset, 1, self._now_ms(), NO_PRODUCER_ID, NO_PRODUCER_EPOCH, first_sequence=NO_SEQUENCE
+                state.next_offset,
+                1,
+                self._partitions.now_ms(),
+                NO_PRODUCER_ID,
+                NO_PRODUCER_EPOCH,
+                first_sequence=NO_SEQUENCE,
             )
 
-        refused = await self._leaders.append_record(log, payload, decide)
+        refused = await self._append(log, payload, decide)
         if refused is not None:
             return refused
         assert outcome is not None, "decided is either way"
@@ -72,7 +77,7 @@ class OffsetLeaders:
 
         Answers the transaction, which is the one that is open now: if it has ended behind a wait, nothing is written.
         """
-        came_in = self._leaders.open_transaction(producer_id, epoch)
+        came_in = self._open_transaction(producer_id, epoch)
         outcome: TxId | RefusedAppend | R | None = None
 
         def decide(state: PartitionState) -> LocalRecord | None:
@@ -80,7 +85,7 @@ class OffsetLeaders:
             outcome = unless()
             if outcome is not None:
                 return None
-            txid = outcome = self._leaders.open_transaction(producer_id, epoch)
+            txid = outcome = self._open_transaction(producer_id, epoch)
             if isinstance(txid, RefusedAppend):
                 return None
             if txid != came_in:
@@ -91,25 +96,34 @@ class OffsetLeaders:
                 fenced = check.reason is BatchRefusal.FENCED
                 outcome = RefusedAppend.FENCED if fenced else RefusedAppend.NOT_IN_TRANSACTION
                 return None
-            return TransactionalBatch(txid, 1, self._now_ms(), first_sequence=NO_SEQUENCE)
+            return TransactionalBatch(txid, 1, self._partitions.now_ms(), first_sequence=NO_SEQUENCE)
 
-        refused = await self._leaders.append_record(log, payload, decide)
+        refused = await self._append(log, payload, decide)
         if refused is not None:
             return refused
         assert outcome is not None, "decided is either way"
         return outcome
 
+    async def _append(
+        self, log: LogId, payload: bytes, decide: Callable[[PartitionState], LocalRecord | None]
+    ) -> RefusedAppend | None:
+        partition = self._partitions.get(log)
+        return RefusedAppend.UNKNOWN_LOG if partition is None else await partition.append_record(payload, decide)
+
+    def _open_transaction(self, producer_id: ProducerId, epoch: ProducerEpoch) -> TxId | RefusedAppend:
+        return produce.open_transaction(self._partitions.open_transaction_of(producer_id), epoch)
+
     async def pending(self, log: LogId) -> Mapping[TxId, Sequence[bytes]]:
         """The lists of offset entries that open transactions hold in `log`, in order, as they were appended.
 
-        For the start, before anything is served. Raises CorruptStorage, StorageFailure.
+        For the start, before anything is served; `log` is led here. Raises CorruptStorage, StorageFailure.
         """
-        return await trio.to_thread.run_sync(self._leaders.read_open, log)
+        partition = self._partitions.get(log)
+        assert partition is not None, log
+        return await trio.to_thread.run_sync(partition.read_open)
 
     async def visible(self, log: LogId, offset: Offset) -> None:
         """Return once the log is visible up to `offset`. Raises StorageFailure if it never will be."""
-        await self._leaders.visible(log, offset)
-
-    def tell_decided_offsets(self, decided: Callable[[LogId, TxId, Offset | None], None]) -> None:
-        """See `LocalLeaders.tell_decided_offsets`."""
-        self._leaders.tell_decided_offsets(decided)
+        partition = self._partitions.get(log)
+        if partition is not None:
+            await partition.visibility.reach(offset)

@@ -1,4 +1,4 @@
-"""A led log on disk: its journal and its data log, opened together and removed together.
+"""A partition on disk: its journal and its data log, opened together and removed together.
 
     open:    what the data log has, up to its mark ─▶ journal, its tail recovered ─▶ frames from the mark on, folded
     remove:  data log dropped ─▶ journal's directory deleted
@@ -9,13 +9,13 @@ Logs that were never written to have no file, so a topic with many partitions co
 Many logs are opened and removed in steps of `STEP_LOGS`. Each is one write of the data logs, during which the copier,
 and so every producer, waits; and the event loop turns between two of them.
 
-Not here: who leads what, and what is written (`fairlog.leaders`).
+Not here: which partitions a shard has (`shard.partitions`), and what is written (`partition.partition`).
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,92 +23,30 @@ import structlog
 import trio
 
 from datalog.batch import parse_batch_header_untrusted
-from datalog.interface import Bounds, DataLogs, Mark, ReadRequest, ReadResult
-from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, Offset, ProducerId, StorageFailure, TxId
+from datalog.interface import Bounds, Mark, ReadRequest, ReadResult
+from fairlog_types import CorruptStorage, JournalPosition, LogId, Offset, ProducerId, StorageFailure, TxId
 from journal.flush import Flusher
 from journal.journal import Fsync, Journal, JournalKind, JournalSettings
-from partition.answers import Watcher
 from partition.modes import TransactionMode
+from partition.partition import Partition, ShardOfPartition
 from partition.placed import OpenPart, Placed
 from partition.producer_window import ProducerWindow
 from partition.record_codec import replay_local
 from partition.state import PartitionState
+from partition.visibility import Visibility
 
-logger = structlog.get_logger("fairlog.led_logs")
+logger = structlog.get_logger("partition.store")
 
 STEP_LOGS = 100
 """A step takes some 10 ms, and more where there are ten thousands of logs: LMDB looks through all open databases for
 each one that it opens."""
 
 
-class LedLog:
-    """One log that this node leads: the fold over its journal, and how far its data log can be read."""
-
-    __slots__ = (
-        "high_watermark",
-        "journal",
-        "last_stable",
-        "log_start",
-        "mode",
-        "state",
-        "swept_through",
-        "watchers",
-    )
-
-    def __init__(self, state: PartitionState, journal: Journal, bounds: Bounds, mode: TransactionMode) -> None:
-        self.state = state
-        self.mode = mode
-        self.journal = journal
-        self.high_watermark = bounds.next_offset
-        self.last_stable: Offset = bounds.last_stable_offset
-        self.log_start = bounds.log_start
-        self.swept_through = Offset(0)
-        """No batch lies before this offset any more, as far as this run knows."""
-        self.watchers: set[Watcher] = set()
-        """Told when an offset changes, and when the log goes."""
-
-    @property
-    def has_remains(self) -> bool:
-        """Whether batches may lie before the log's start: a deletion was cut short, in this run or an earlier one."""
-        return self.swept_through < self.log_start
-
-    def readable_end(self, *, committed_only: bool) -> Offset:
-        """The first offset that a reader cannot read yet."""
-        return self.last_stable if committed_only else self.high_watermark
-
-    @property
-    def placed_stable(self) -> Offset:
-        """The last stable offset, once all that is placed by now can be read."""
-        next_offset = self.state.next_offset
-        if next_offset == self.high_watermark or not self.mode.has_markers:
-            stable = self.last_stable if self.mode.has_markers else next_offset
-        else:
-            begun = (each.first_offset for each in self.state.open_transactions.values())
-            stable = min((it for it in begun if it is not None), default=next_offset)
-        return max(stable, self.log_start)  # DeleteRecords may have taken the beginning of an open transaction
-
-    def advance(self, high_watermark: Offset, last_stable: Offset) -> None:
-        """The data log can be read up to here: tell those who have waited for that."""
-        stable = last_stable != self.last_stable
-        if stable or high_watermark != self.high_watermark:
-            self.high_watermark = high_watermark
-            self.last_stable = last_stable
-            self._tell(stable=stable)
-
-    def wake(self) -> None:
-        """Tell everybody who waits for this log that there is something to look at."""
-        self._tell(stable=True)
-
-    def _tell(self, *, stable: bool) -> None:
-        enough = [watcher for watcher in self.watchers if watcher.moved(stable=stable)]
-        self.watchers.difference_update(enough)
-
-
 @dataclass(frozen=True, slots=True)
 class Opened:
     """What opening a log has found."""
 
-    led: LedLog
+    partition: Partition
     mark: Mark
     """The data log's, or a later one from which the journal goes on."""
     placed: list[Placed]
@@ -134,26 +72,18 @@ def steps(logs: Sequence[LogId]) -> Iterator[Sequence[LogId]]:
         yield logs[start : start + STEP_LOGS]
 
 
-class LedLogStore:
-    """Opens and removes logs. Every log is in the hands of one caller at a time."""
+class PartitionStore:
+    """Opens and removes partitions. Every log is in the hands of one caller at a time."""
 
     def __init__(
-        self,
-        directory: Path,
-        *,
-        data_logs: DataLogs,
-        flusher: Flusher,
-        journal_settings: JournalSettings,
-        leader_epoch: LeaderEpoch,
-        now_ms: Callable[[], int],
+        self, directory: Path, shard: ShardOfPartition, *, flusher: Flusher, journal_settings: JournalSettings
     ) -> None:
-        """`directory` holds one directory per journal, named by its log."""
+        """`directory` holds one directory per journal, named by its log. The partitions are the shard's."""
         self._directory = directory
-        self._data_logs = data_logs
+        self._shard = shard
+        self._data_logs = shard.data_logs
         self._flusher = flusher
         self._journal_settings = journal_settings
-        self._leader_epoch = leader_epoch
-        self._now_ms = now_ms
 
     def journal_directory(self, log: LogId) -> Path:
         return self._directory / str(log)
@@ -173,7 +103,7 @@ class LedLogStore:
         if journal.end < mark.copied_through:
             mark = await self._go_on_at_the_mark(log, journal, mark)
         await journal.begin_under_present_setting()
-        state = PartitionState(log, self._leader_epoch)
+        state = PartitionState(log, self._shard.leader_epoch)
         state.restore(
             copied_through=mark.copied_through,
             replay_from=mark.replay_from,
@@ -185,11 +115,12 @@ class LedLogStore:
         placed: list[Placed] = []
         if journal.end > mark.replay_from:
             placed = await trio.to_thread.run_sync(self._replay, journal, state, mark.replay_from)
-        return Opened(LedLog(state, journal, loaded.bounds, mode), mark, placed)
+        visibility = Visibility(log, loaded.bounds)
+        return Opened(Partition(state, journal, visibility, mode, self._shard), mark, placed)
 
     async def _open_journal(self, log: LogId, *, there: bool) -> Journal:
         directory, kind, settings = self.journal_directory(log), JournalKind.LOCAL, self._journal_settings
-        flusher, epoch = self._flusher, self._leader_epoch
+        flusher, epoch = self._flusher, self._shard.leader_epoch
         if not there:  # thousands of them at once are not worth a thread each
             return Journal.unbegun(directory, kind=kind, settings=settings, flusher=flusher, leader_epoch=epoch)
         return await Journal.open(directory, kind=kind, settings=settings, flusher=flusher, leader_epoch=epoch)
@@ -265,7 +196,7 @@ class LedLogStore:
 
     def _replay(self, journal: Journal, state: PartitionState, start: JournalPosition) -> list[Placed]:
         """Fold the journal's frames from `start` on. In a worker thread."""
-        return list(replay_local(journal.frames(start), state, now_ms=self._now_ms()))
+        return list(replay_local(journal.frames(start), state, now_ms=self._shard.now_ms()))
 
     async def remove(self, logs: Sequence[LogId]) -> None:
         """Remove what there is of `logs`, whose journals are closed. Raises StorageFailure; it may be called again."""

@@ -1,0 +1,114 @@
+"""How far a log can be read: who waits for which offset, who watches, and what the end of a log or of a disk does."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from datalog.interface import Bounds
+from fairlog_types import LogId, Offset, StorageFailure
+from partition.visibility import Visibility
+
+A = LogId("t", "ab" * 16, 0)
+
+
+class Watching:
+    """Takes note of each move; has enough after `enough` of them."""
+
+    def __init__(self, enough: int = 1_000) -> None:
+        self.moves: list[bool] = []
+        self._enough = enough
+
+    def moved(self, *, stable: bool) -> bool:
+        self.moves.append(stable)
+        return len(self.moves) >= self._enough
+
+
+@pytest.fixture
+def visibility() -> Visibility:
+    return Visibility(A, Bounds(Offset(0), Offset(0), 0, Offset(0)))
+
+
+async def test_waiters_wake_at_their_own_offsets(visibility: Visibility, nursery: trio.Nursery) -> None:
+    """Each goes on exactly when its offset is visible, whatever the order of waiting."""
+    awake: list[tuple[int, int]] = []
+
+    async def wait_for(offset: int) -> None:
+        await visibility.reach(Offset(offset))
+        awake.append((offset, visibility.high_watermark))
+
+    for offset in (3, 1, 2, 1):
+        nursery.start_soon(wait_for, offset)
+    for end in (1, 2, 3):
+        await wait_all_tasks_blocked()
+        visibility.advance(Offset(end), Offset(end))
+    await wait_all_tasks_blocked()
+    assert sorted(awake) == [(1, 1), (1, 1), (2, 2), (3, 3)]
+
+
+async def test_offset_that_is_visible_is_not_waited_for(nursery: trio.Nursery) -> None:
+    """Also right after a start, from what the data log had."""
+    visibility = Visibility(A, Bounds(Offset(2), Offset(5), 100, Offset(5)))
+    with trio.fail_after(1):
+        await visibility.reach(Offset(5))
+    assert (visibility.log_start, visibility.high_watermark, visibility.last_stable_offset) == (2, 5, 5)
+
+
+async def test_deleted_log_lets_all_go(visibility: Visibility, nursery: trio.Nursery) -> None:
+    """Those who wait, those who come later, and those who watch."""
+    watching = Watching()
+    assert visibility.watch(watching, beyond=Offset(0), committed_only=False)
+    async with trio.open_nursery() as waiting:
+        waiting.start_soon(visibility.reach, Offset(1))
+        await wait_all_tasks_blocked()
+        visibility.close()
+    await visibility.reach(Offset(9))
+    assert watching.moves == [True]
+
+
+async def test_failure_reaches_those_whose_offset_does_not_come(visibility: Visibility, nursery: trio.Nursery) -> None:
+    """An offset that was reached before is an answer all the same."""
+    visibility.advance(Offset(1), Offset(1))
+    outcomes: list[str] = []
+
+    async def wait() -> None:
+        with pytest.raises(StorageFailure, match="no space"):
+            await visibility.reach(Offset(2))
+        outcomes.append("failed")
+
+    nursery.start_soon(wait)
+    await wait_all_tasks_blocked()
+    visibility.fail(StorageFailure("no space left"))
+    await wait_all_tasks_blocked()
+    await wait()
+    await visibility.reach(Offset(1))
+    assert outcomes == ["failed", "failed"]
+
+
+def test_watcher_is_told_of_each_move_until_it_has_enough(visibility: Visibility) -> None:
+    """And whether the last stable offset moved; not of a move to where the log stands already."""
+    watching = Watching(enough=2)
+    assert visibility.watch(watching, beyond=Offset(0), committed_only=True)
+    visibility.advance(Offset(0), Offset(0))
+    visibility.advance(Offset(2), Offset(0))
+    assert not visibility.watch(Watching(), beyond=Offset(1), committed_only=False)
+    assert visibility.watch(Watching(), beyond=Offset(1), committed_only=True)
+    visibility.advance(Offset(2), Offset(2))
+    visibility.begin_at(Offset(1))
+    assert watching.moves == [False, True]
+
+
+def test_unwatched_is_told_nothing(visibility: Visibility) -> None:
+    watching = Watching()
+    visibility.watch(watching, beyond=Offset(0), committed_only=False)
+    visibility.unwatch(watching)
+    visibility.advance(Offset(1), Offset(1))
+    assert watching.moves == []
+
+
+def test_last_stable_offset_is_not_before_the_start(visibility: Visibility) -> None:
+    """DeleteRecords may have taken the beginning of an open transaction."""
+    visibility.advance(Offset(4), Offset(1))
+    visibility.begin_at(Offset(3))
+    assert visibility.last_stable_offset == 3
