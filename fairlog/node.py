@@ -50,7 +50,7 @@ from fairlog.native.protocol import NativeProtocol
 from fairlog.node_view import NodeView, Parts
 from fairlog.retention.task import Retention
 from fairlog.topics import LocalTopics
-from fairlog_types import CorruptStorage
+from fairlog_types import CorruptStorage, LeaderEpoch
 from journal.journal import Fsync
 from shard.offsets import OffsetsLogs
 from shard.shard import Shard, ShardSettings, open_shard
@@ -159,7 +159,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                     "ready",
                     version=__version__,
                     address=str(advertised),
-                    start=cluster.leader_epoch,
+                    start=cluster.starts,
                     topics=len(cluster.topics()),
                     tail_kept=last_run.tail_kept,
                     seconds=round(trio.current_time() - started, 3),
@@ -282,7 +282,9 @@ async def _open_keeper(
 ) -> tuple[Keeper, Mapping[str, Kept]]:
     """What keeps groups over restarts, and what it has kept. Right behind the cluster store: of a start that is counted
     there and not here, the next one would think that it was another program's."""
-    store, groups = await trio.to_thread.run_sync(KeptStore.open, settings.data_dir / "groups", cluster.leader_epoch)
+    store, groups = await trio.to_thread.run_sync(
+        KeptStore.open, settings.data_dir / "groups", LeaderEpoch(cluster.starts)
+    )
     stack.push_async_callback(_in_thread, store.close)
     return Keeper(store), groups
 
@@ -311,7 +313,7 @@ async def _open_shard(
                     transactional_id_expiration_ms=transactions.transactional_id_expiration_ms,
                 ),
             ),
-            leader_epoch=cluster.leader_epoch,
+            leader_epoch=LeaderEpoch(cluster.starts),
             producer_ids=cluster,
             begun=cluster.group_journals_begun,
             note_begun=cluster.note_group_journals_begun,

@@ -149,7 +149,7 @@ class NodeView:
             cluster_id=parts.cluster.cluster_id,
             node_id=parts.cluster.node_id,
             version=__version__,
-            start=parts.cluster.leader_epoch,
+            start=parts.cluster.starts,
             address=str(parts.advertised),
             uptime_s=trio.current_time() - self._started_s,
             topics=len(topics),

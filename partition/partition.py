@@ -149,6 +149,11 @@ class Partition:
         """The log is being deleted, and takes nothing more."""
         self._shard = shard
 
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """Under which it is led in this run."""
+        return self._shard.leader_epoch
+
     # --- writing, in one step -----------------------------------------------------------------
 
     def write(self, record: LocalRecord, payload: Buffer = b"") -> None:

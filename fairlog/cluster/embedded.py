@@ -40,9 +40,9 @@ from fairlog.cluster.features import (
     unsupported,
     updated_untrusted,
 )
-from fairlog.cluster.interface import InvalidTopic, Topic, TopicExists, UnknownTopic
+from fairlog.cluster.interface import InvalidTopic, Leader, Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted, folded_name
-from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, StorageFailure
+from fairlog_types import CorruptStorage, LeaderEpoch, StorageFailure
 
 _MAP_BYTES = 256 * 1024 * 1024
 """Room for about a million topics; address space, not disk."""
@@ -79,7 +79,7 @@ class EmbeddedStore:
         self._environment = environment
         self._directory = directory
         self._node = node
-        self._leader_epoch = LeaderEpoch(starts)
+        self._starts = starts
         self._next_producer_id = next_producer_id
         self._offsets_log_count = offsets_log_count
         self._group_journals_begun = group_journals_begun
@@ -143,8 +143,8 @@ class EmbeddedStore:
         return self._node.node_id
 
     @property
-    def leader_epoch(self) -> LeaderEpoch:
-        return self._leader_epoch
+    def starts(self) -> int:
+        return self._starts
 
     @property
     def group_journal_count(self) -> int:
@@ -195,14 +195,8 @@ class EmbeddedStore:
     def configured_groups(self) -> Collection[str]:
         return self._group_configs.keys()
 
-    def leader(self, log: LogId) -> tuple[int, LeaderEpoch] | None:
-        if log.kind == LogKind.TOPIC.value:
-            topic = self._by_id.get(UUID(log.topic))
-            if topic is None or not 0 <= log.partition < topic.partitions:
-                return None
-        elif not 0 <= log.partition < self._offsets_log_count:
-            return None
-        return self.node_id, self._leader_epoch
+    def leaders(self, topic: Topic) -> Sequence[Leader]:
+        return [Leader(self.node_id, LeaderEpoch(self._starts))] * topic.partitions
 
     async def create_topic(self, name: str, *, partitions: int, configs: Mapping[str, str], now_ms: int) -> Topic:
         check_topic_untrusted(name, partitions)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from fairlog.cluster.features import FeatureLevels, FeatureUpdate
@@ -61,6 +61,13 @@ class InvalidPartitions(ValueError):
     """A topic cannot be given so many partitions; the message says why."""
 
 
+class Leader(NamedTuple):
+    """Who leads a log."""
+
+    node_id: int
+    leader_epoch: LeaderEpoch
+
+
 class ClusterStore(Protocol):
     """See the module's head for what is common to all methods."""
 
@@ -75,8 +82,8 @@ class ClusterStore(Protocol):
         ...
 
     @property
-    def leader_epoch(self) -> LeaderEpoch:
-        """The leader epoch of everything that this node leads; on one node, the count of its starts (from 1)."""
+    def starts(self) -> int:
+        """How often this node has started, this time included: the leader epoch of all that it leads in this run."""
         ...
 
     @property
@@ -127,8 +134,8 @@ class ClusterStore(Protocol):
         """The groups for which clients have set something, in no order."""
         ...
 
-    def leader(self, log: LogId) -> tuple[int, LeaderEpoch] | None:
-        """Node id and leader epoch of who leads `log`; None if the log belongs to no topic that is served."""
+    def leaders(self, topic: Topic) -> Sequence[Leader]:
+        """Who leads each partition of a topic that is served, in their order."""
         ...
 
     async def create_topic(self, name: str, *, partitions: int, configs: Mapping[str, str], now_ms: int) -> Topic:

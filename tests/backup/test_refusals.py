@@ -406,7 +406,7 @@ async def test_restored_store_jumps_ahead_of_all_that_was_given_out_since(tmp_pa
         assert content.starts == expected // 60_000
     store = EmbeddedStore.open(directory, node_id=1, group_journal_count=2)
     assert store.cluster_id == cluster_id
-    assert store.leader_epoch == (now + 60_000) // 60_000 + 1
+    assert store.starts == (now + 60_000) // 60_000 + 1
     first = (await store.allot_producer_ids(10))[0]
     assert first == (now + 60_000) // 1000 * PRODUCER_IDS_PER_SECOND
     assert first < 2**53

@@ -9,7 +9,6 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from uuid import uuid4
 
 import lmdb
 import pytest
@@ -18,7 +17,7 @@ import trio
 from fairlog.cluster import records
 from fairlog.cluster.embedded import EmbeddedStore, StoreMismatch
 from fairlog.cluster.interface import ClusterStore, InvalidPartitions, InvalidTopic, TopicExists, UnknownTopic
-from fairlog_types import CorruptStorage, LogId, StorageFailure
+from fairlog_types import CorruptStorage, StorageFailure
 
 OpenStore = Callable[..., EmbeddedStore]
 
@@ -32,7 +31,7 @@ def test_store_first_start_makes_a_cluster_id_like_kafkas(open_store: OpenStore)
 
 def test_store_each_start_raises_the_leader_epoch(open_store: OpenStore) -> None:
     """The leader epoch is the count of starts, so what an earlier start promised can be told apart."""
-    assert [open_store().leader_epoch for _ in range(3)] == [1, 2, 3]
+    assert [open_store().starts for _ in range(3)] == [1, 2, 3]
 
 
 def test_store_group_journal_count_is_that_of_the_first_start(open_store: OpenStore) -> None:
@@ -59,7 +58,7 @@ def test_store_of_another_node_is_refused_naming_both_ids(open_store: OpenStore)
     open_store(node_id=3)
     with pytest.raises(StoreMismatch, match="node 3, but node_id is 7"):
         open_store(node_id=7)
-    assert open_store(node_id=3).leader_epoch == 2
+    assert open_store(node_id=3).starts == 2
 
 
 async def test_topic_created_is_found_by_name_and_id_also_after_a_restart(open_store: OpenStore) -> None:
@@ -108,7 +107,6 @@ async def test_topic_deleted_stays_to_be_dropped_until_it_is_forgotten(open_stor
     store = open_store()
     assert store.topic("orders") is None
     assert store.topic_by_id(topic.topic_id) is None
-    assert store.leader(LogId.of_topic(topic.topic_id, 0)) is None
     assert list(store.deleting()) == [topic]
     await store.forget_topic(topic.topic_id)
     await store.forget_topic(topic.topic_id)
@@ -188,7 +186,7 @@ async def test_partitions_added_are_led_here_also_after_a_restart(open_store: Op
     assert list(store.topics()) == [after]
     store = open_store()
     assert list(store.topics()) == [after]
-    assert store.leader(after.logs()[4]) == (1, 2)
+    assert store.leaders(after) == [(1, 2)] * 5
 
 
 async def test_partitions_cannot_become_fewer(open_store: OpenStore) -> None:
@@ -232,15 +230,9 @@ async def test_generation_grows_with_every_visible_change(open_store: OpenStore)
 
 
 async def test_leader_of_a_partition_that_is_served_is_this_node(open_store: OpenStore) -> None:
-    """Partitions of topics and the shards of offsets are led here, in the epoch of this start; others nowhere."""
-    store = open_store()
-    topic = await store.create_topic("orders", partitions=2, configs={}, now_ms=0)
-    store = open_store()
-    assert store.leader(LogId.of_topic(topic.topic_id, 1)) == (1, 2)
-    assert store.leader(LogId.of_offsets(3)) == (1, 2)
-    assert store.leader(LogId.of_offsets(4)) is None
-    assert store.leader(LogId.of_topic(topic.topic_id, 2)) is None
-    assert store.leader(LogId.of_topic(uuid4(), 0)) is None
+    """In the epoch of this start."""
+    topic = await open_store().create_topic("orders", partitions=2, configs={}, now_ms=0)
+    assert open_store(node_id=1).leaders(topic) == [(1, 2), (1, 2)]
 
 
 async def test_producer_ids_are_never_given_twice(open_store: OpenStore) -> None:

@@ -143,7 +143,7 @@ async def test_store_with_a_level_that_this_program_lacks_is_refused(open_store:
         open_store(features={"base.version": Feature("base.version", 3, 4, 3)})
     with pytest.raises(StoreMismatch, match=r"base\.version is at level 2\. This node does not support"):
         open_store(features={})
-    assert open_store(features={"base.version": BASE}).leader_epoch == 2
+    assert open_store(features={"base.version": BASE}).starts == 2
 
 
 def test_level_record_that_is_no_count_is_corrupt() -> None:

@@ -59,7 +59,7 @@ def test_store_opened_on_the_golden_records_has_what_they_say(tmp_path: Path, ve
     for leader_epoch in (4, 5):
         store = EmbeddedStore.open(directory, node_id=1, group_journal_count=99)
         try:
-            identity = store.cluster_id, store.leader_epoch, store.group_journal_count, store.offsets_log_count
+            identity = store.cluster_id, store.starts, store.group_journal_count, store.offsets_log_count
             assert identity == ("AAECAwQFBgcICQoLDA0ODw", leader_epoch, 16, 4)
             assert (list(store.topics()), list(store.deleting())) == ([ORDERS], [OLD])
         finally:

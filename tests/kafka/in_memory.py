@@ -31,7 +31,7 @@ from datalog.interface import (
 from datalog.offset_entries import CommittedOffset
 from fairlog.broker import Broker, CommitRefusal
 from fairlog.cluster.features import FEATURES, FeatureLevels, FeatureUpdate, updated_untrusted
-from fairlog.cluster.interface import Topic, TopicExists, UnknownTopic
+from fairlog.cluster.interface import Leader, Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
 from fairlog.config import Settings
 from fairlog.config_values import Address
@@ -73,7 +73,7 @@ LEADER_EPOCH = LeaderEpoch(3)
 class MemoryCluster:
     cluster_id = "fairlog-memory-cluster"
     node_id = 7
-    leader_epoch = LEADER_EPOCH
+    starts = LEADER_EPOCH
     group_journal_count = 16
 
     def __init__(self) -> None:
@@ -83,6 +83,9 @@ class MemoryCluster:
         self.of_brokers: dict[str, Mapping[str, str]] = {}
         self.of_groups: dict[str, Mapping[str, str]] = {}
         self.failure: Exception | None = None
+
+    def leaders(self, topic: Topic) -> Sequence[Leader]:
+        return [Leader(self.node_id, LEADER_EPOCH)] * topic.partitions
 
     def topics(self) -> Sequence[Topic]:
         return [self.by_name[name] for name in sorted(self.by_name)]
@@ -374,6 +377,7 @@ class MemoryPartition:
     def __init__(self, leaders: MemoryLeaders, log: LogId) -> None:
         self._leaders, self._log = leaders, log
         self.visibility = MemoryVisibility(leaders, log)
+        self.leader_epoch = LEADER_EPOCH
 
     @property
     def has_gone(self) -> bool:

@@ -333,9 +333,9 @@ def _look_up(context: Context, asked: CachedPartition, *, committed_only: bool) 
     if line.log is None:
         has_name = topic is not None or isinstance(key, str)
         line.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if has_name else ErrorCode.UNKNOWN_TOPIC_ID
-    elif 0 <= asked.leader_epoch < cluster.leader_epoch:
+    elif 0 <= asked.leader_epoch < cluster.starts:
         line.error = ErrorCode.FENCED_LEADER_EPOCH
-    elif asked.leader_epoch > cluster.leader_epoch:
+    elif asked.leader_epoch > cluster.starts:
         line.error = ErrorCode.UNKNOWN_LEADER_EPOCH
     line.full = line.error is not ErrorCode.NONE
     return line

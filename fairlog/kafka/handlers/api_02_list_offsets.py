@@ -151,10 +151,11 @@ async def _answer(
 ) -> _Line:
     if query.timestamp < 0 and context.version < _SPECIAL_SINCE.get(query.timestamp, context.version + 1):
         return _Line(query.index, ErrorCode.UNSUPPORTED_VERSION)
-    broker, epoch = context.broker, context.broker.cluster.leader_epoch
+    broker = context.broker
     partition = None if log is None else broker.partitions.get(log)
     if log is None or partition is None:
         return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    epoch = partition.leader_epoch
     if 0 <= query.leader_epoch < epoch:
         return _Line(query.index, ErrorCode.FENCED_LEADER_EPOCH)
     if query.leader_epoch > epoch:

@@ -24,7 +24,7 @@ from uuid import UUID
 
 import trio
 
-from fairlog.cluster.interface import Topic
+from fairlog.cluster.interface import ClusterStore, Leader, Topic
 from fairlog.kafka.acl_operations import ALL_OF_CLUSTER, ALL_OF_TOPIC, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode
@@ -58,11 +58,12 @@ class _Line:
     error: ErrorCode
     name: str | None
     topic_id: UUID | None
-    partitions: int
+    leaders: Sequence[Leader] = ()
+    """Of its partitions, in their order."""
 
     @classmethod
-    def of(cls, topic: Topic) -> _Line:
-        return cls(ErrorCode.NONE, topic.name, topic.topic_id, topic.partitions)
+    def of(cls, cluster: ClusterStore, topic: Topic) -> _Line:
+        return cls(ErrorCode.NONE, topic.name, topic.topic_id, cluster.leaders(topic))
 
 
 def decode(reader: Reader, version: int) -> MetadataRequest:
@@ -98,7 +99,7 @@ async def _describe(context: Context, asked: tuple[TopicWanted, ...] | None, req
     if kept is not None:
         return kept
     if asked is None:
-        lines = list(map(_Line.of, cluster.topics()))
+        lines = [_Line.of(cluster, topic) for topic in cluster.topics()]
     else:
         lines = [await _look_up(context, wanted, request.may_create) for wanted in asked]
     answer = await encode(context, request, lines)
@@ -116,26 +117,28 @@ def _once_each(topics: Iterable[TopicWanted]) -> tuple[TopicWanted, ...]:
 async def _look_up(context: Context, wanted: TopicWanted, may_create: bool) -> _Line:
     if wanted.name is None or wanted.topic_id is not None:
         topic = None if wanted.topic_id is None else context.broker.cluster.topic_by_id(wanted.topic_id)
-        return _Line(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id, 0) if topic is None else _Line.of(topic)
+        if topic is None:
+            return _Line(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id)
+        return _Line.of(context.broker.cluster, topic)
     found = await find_or_create(context.broker, context.client, wanted.name, may_create=may_create)
     if isinstance(found, ErrorCode):
-        return _Line(found, wanted.name, None, 0)
-    return _Line.of(found)
+        return _Line(found, wanted.name, None)
+    return _Line.of(context.broker.cluster, found)
 
 
 async def encode(context: Context, request: MetadataRequest, lines: Sequence[_Line]) -> Answer:
     version, writer, broker = context.version, context.writer(), context.broker
-    node_id, leader_epoch = broker.node_id, broker.cluster.leader_epoch
 
     def node(_: None) -> None:
-        writer.int32(node_id)
+        writer.int32(broker.node_id)
         writer.string(broker.advertised.host)
         writer.int32(broker.advertised.port)
         if version >= 1:
             writer.nullable_string(None)  # rack
         writer.end_of_fields()
 
-    def partition(index: int) -> None:
+    def partition(numbered: tuple[int, Leader]) -> None:
+        index, (node_id, leader_epoch) = numbered
         writer.int16(ErrorCode.NONE)
         writer.int32(index)
         writer.int32(node_id)
@@ -154,7 +157,7 @@ async def encode(context: Context, request: MetadataRequest, lines: Sequence[_Li
             writer.uuid(line.topic_id)
         if version >= 1:
             writer.boolean(False)  # internal
-        writer.array(range(line.partitions), partition)
+        writer.array(list(enumerate(line.leaders)), partition)
         if version >= 8:
             writer.int32(ALL_OF_TOPIC if request.operations_of_topics and line.name is not None else NOT_ASKED)
         writer.end_of_fields()
@@ -165,7 +168,7 @@ async def encode(context: Context, request: MetadataRequest, lines: Sequence[_Li
     if version >= 2:
         writer.nullable_string(broker.cluster.cluster_id)
     if version >= 1:
-        writer.int32(node_id)  # controller
+        writer.int32(broker.node_id)  # controller
     writer.array_length(len(lines))
     for line in lines:
         topic(line)

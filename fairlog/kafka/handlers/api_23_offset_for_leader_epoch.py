@@ -100,10 +100,11 @@ async def _finish(context: Context, request: OffsetForLeaderEpochRequest, ends: 
 
 
 async def _answer(context: Context, ends: AskedEnds, log: LogId | None, query: EpochQuery) -> _Line:
-    broker, current = context.broker, context.broker.cluster.leader_epoch
+    broker = context.broker
     partition = None if log is None else broker.partitions.get(log)
     if log is None or partition is None:
         return _Line(query.index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    current = partition.leader_epoch
     if 0 <= query.current_leader_epoch < current:
         return _Line(query.index, ErrorCode.FENCED_LEADER_EPOCH)
     if query.current_leader_epoch > current:

@@ -76,7 +76,7 @@ async def handle(context: Context, request: DescribeQuorumRequest) -> Answer:
         if version >= _NODES_FROM:
             writer.nullable_string(None if known else f"there is no quorum but that of {METADATA_TOPIC}, partition 0")
         writer.int32(broker.node_id if known else -1)
-        writer.int32(broker.cluster.leader_epoch if known else -1)
+        writer.int32(broker.cluster.starts if known else -1)
         writer.int64(changes if known else -1)
         writer.array([None] if known else [], voter)
         writer.array_length(0)  # observers

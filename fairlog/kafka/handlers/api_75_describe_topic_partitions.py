@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import trio
 
-from fairlog.cluster.interface import ClusterStore, InvalidTopic, Topic
+from fairlog.cluster.interface import ClusterStore, InvalidTopic, Leader, Topic
 from fairlog.cluster.topic_rules import check_topic_untrusted
 from fairlog.kafka.acl_operations import ALL_OF_TOPIC, NOT_ASKED
 from fairlog.kafka.api import Answer, Api, Context, Versions
@@ -125,9 +125,11 @@ def _error_of(name: str) -> ErrorCode:
 
 async def _encode(context: Context, lines: Sequence[_Line], following: Cursor | None) -> Answer:
     writer, broker = context.writer(), context.broker
-    node_id, leader_epoch = broker.node_id, broker.cluster.leader_epoch
+
+    leaders: Sequence[Leader] = ()
 
     def partition(index: int) -> None:
+        node_id, leader_epoch = leaders[index]
         writer.int16(ErrorCode.NONE)
         writer.int32(index)
         writer.int32(node_id)
@@ -142,6 +144,7 @@ async def _encode(context: Context, lines: Sequence[_Line], following: Cursor | 
     writer.int32(0)  # throttle time
     writer.array_length(len(lines))
     for line in lines:
+        leaders = () if line.topic is None else broker.cluster.leaders(line.topic)
         writer.int16(line.error)
         writer.nullable_string(line.name)
         writer.uuid(None if line.topic is None else line.topic.topic_id)
