@@ -66,7 +66,7 @@ def commit(producer: Producer, event: ev.End) -> Step:
     if event.grants and next_grant is None:
         return producer, (ev.AskProducerId(),)
     after = steps.touched(producer, event, state=IdState.PREPARING, next_grant=next_grant)
-    return after, (ev.AskSeal(producer.txid, tuple(producer.transaction.logs)),)
+    return after, (ev.AskPrepare(Prepare(producer.txid, tuple(producer.transaction.logs))),)
 
 
 def _refusal_of_kept(producer: Producer, event: ev.End) -> Refusal | None:
@@ -88,8 +88,7 @@ def sealed(producer: Producer, event: ev.Sealed) -> Step:
     said: list[ev.Effect] = [ev.Append(record)]
     if (granted := once_committed(after)) is not None:
         said.append(ev.Append(producer_record(granted, event.now_ms)))
-    prepare = Prepare(producer.txid, event.expected)
-    return after, (*said, ev.EnterOrder(producer.txid), ev.AskPrepare(prepare))
+    return after, (*said, ev.EnterOrder(producer.txid), ev.AskPrepared())
 
 
 def prepared(producer: Producer, event: ev.Prepared) -> Step:

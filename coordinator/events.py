@@ -77,7 +77,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """The leaders' answer to `AskSeal`; logs that no longer exist are left out."""
+    """The participants have closed the transaction and counted its records. Logs that no longer exist are left out."""
 
     expected: Mapping[LogId, Expected]
     now_ms: int
@@ -234,29 +234,25 @@ class AskResume:
 
 
 @dataclass(frozen=True, slots=True)
-class AskSeal:
-    """Seal the transaction in these logs; `Sealed` is the next event, in the same step of the program."""
+class Close:
+    """Have the participants close the transaction for further batches, and wait for them; its end comes later."""
 
-    txid: TxId
-    logs: tuple[LogId, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Seal:
-    """Let the transaction take no more batches in these logs."""
-
-    txid: TxId
-    logs: tuple[LogId, ...]
+    message: Prepare
 
 
 @dataclass(frozen=True, slots=True)
 class AskPrepare:
-    """Flush the group journal and have the participants prepare, in parallel: the one flush delay.
-
-    `Prepared` or `Refused` is the next event.
-    """
+    """Have the participants prepare. `Sealed` is the next event, in the same step of the program."""
 
     message: Prepare
+
+
+@dataclass(frozen=True, slots=True)
+class AskPrepared:
+    """Flush the group journal while the participants flush theirs: the one flush delay of a commit.
+
+    It ends the preparation that `AskPrepare` has begun. `Prepared` or `Refused` is the next event.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,9 +312,9 @@ Effect = (
     | AskProducerId
     | AskBegin
     | AskResume
-    | AskSeal
-    | Seal
+    | Close
     | AskPrepare
+    | AskPrepared
     | EnterOrder
     | Apply
     | LeaveOrder

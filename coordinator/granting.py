@@ -13,6 +13,7 @@ from coordinator import events as ev
 from coordinator import steps
 from coordinator.answers import Granted, GrantedToEnd, Refusal
 from coordinator.id_records import producer_record
+from coordinator.messages import Prepare
 from coordinator.producer import NO_TIMEOUT_MS, Producer
 from coordinator.states import IdState
 from coordinator.steps import Step
@@ -91,8 +92,8 @@ def _grant(producer: Producer, event: ev.Init, timeout_ms: int, last_epoch: Prod
     ends: Sequence[ev.Effect]
     if event.keeps and producer.transaction is not None:
         after = replace(after, state=IdState.OPEN, transaction=steps.kept(producer))
-        seal = ev.Seal(after.txid, tuple(producer.transaction.logs))
-        ends = (seal, ev.Append(producer_record(after, event.now_ms)))
+        close = ev.Close(Prepare(after.txid, tuple(producer.transaction.logs)))
+        ends = (close, ev.Append(producer_record(after, event.now_ms)))
     else:
         ends = steps.abort_open(producer, event.now_ms, ev.Append(producer_record(after, event.now_ms)))
     return after, (*ends, ev.Flush(), ev.AwaitCopied(), ev.AnswerWith(_grant_of(after)))

@@ -40,7 +40,7 @@ from coordinator import events as ev
 from coordinator.answers import CommittedTransaction, Granted, Refusal
 from coordinator.group_records import BeginRecord, CommittedRecord, ExpiredRecord
 from coordinator.id_records import prepare_abort_record, producer_record
-from coordinator.messages import Begin
+from coordinator.messages import Begin, Prepare
 from coordinator.producer import OpenTransaction, Outcome, Producer
 from coordinator.states import NEXT_STATES, EventKind, IdState
 from coordinator.steps import Step
@@ -213,8 +213,8 @@ def _resumed(producer: Producer, event: ev.Resumed) -> Step:
     added = {log: epoch for log, epoch in event.leader_epochs.items() if log not in transaction.logs}
     record = BeginRecord(producer.txid, producer.transactional_id, added, event.now_ms)
     after = replace(producer, transaction=replace(transaction, logs=event.leader_epochs))
-    seal = (ev.Seal(after.txid, tuple(event.leader_epochs)),) if after.is_kept else ()
-    return after, (*((ev.Append(record),) if added else ()), *seal)
+    close = (ev.Close(Prepare(after.txid, tuple(event.leader_epochs))),) if after.is_kept else ()
+    return after, (*((ev.Append(record),) if added else ()), *close)
 
 
 def _withdrawn(producer: Producer, event: ev.Withdrawn) -> Step:

@@ -1,8 +1,20 @@
-"""What a coordinator says to the leaders of a transaction's partitions, and what they answer.
+"""The messages between a coordinator and the leaders of a transaction's partitions (the *participants*).
 
-Frozen values handed to `Participants`: a direct call on one node, CBOR over TCP between nodes later.
-One message goes to one *node* and names all logs of the transaction that this node leads, so that the
-node can flush them together (one flush delay) and place them in one order (invariants 6 and 7).
+    begin ─▶ Begun                            the transaction may write to these logs
+    prepare ─▶ Preparation ─▶ Prepared        closed and counted at once; later: whole and on disk, or refused
+    apply ─▶ Application ─▶ Applied           decided at once; later: copied and visible
+    discard                                   aborted
+
+Messages and answers are frozen values: a direct call on one node, CBOR over TCP between processes later. Every message
+is idempotent: after a crash the coordinator sends it again. Nothing is asked for which an answer must be there at once.
+
+`prepare` and `apply` take effect in the step of their call, so the coordinator fixes what comes first. Their result has
+two parts: what the leaders in the same process know at once (in one shard that is everything), and an asynchronous
+method that returns when the disk, or the copier, has done its work.
+
+One message goes to one shard and names all logs of the transaction that are led there. A call takes several messages,
+so that the shard flushes the logs that they have in common once, and makes them visible at one instant (invariants 6
+and 7).
 """
 
 from __future__ import annotations
@@ -50,23 +62,32 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Check that each log holds exactly what is expected, and make it durable.
+    """Close the transaction for further batches, count what each log holds of it, and make that durable.
 
-    A log that was deleted in the meantime counts as prepared: nobody will read it, and the transaction's
+    A log that was deleted in the meantime counts as prepared: no one will read it, and the transaction's
     other logs must not suffer (docs/decisions/0003-deleted-topics.md). The same holds for all that follows.
     """
 
     txid: TxId
-    expected: Mapping[LogId, Expected]
+    logs: tuple[LogId, ...]
+    expected: Mapping[LogId, Expected] | None = None
+    """After a restart: what PREPARE_COMMIT says. A log that does not hold exactly this refuses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """`refused` is empty if all logs are durable and whole; else it says which are not, and why."""
+    """The outcome of `prepare`, for all of its messages together."""
 
     refused: Mapping[LogId, str]
+    """Empty if all logs are durable and whole; else the logs that are not, and why. The first reason, if several."""
     gone: Mapping[LogId, str] = field(default_factory=dict[LogId, str])
-    """Of those refused the logs that have no journal any more or never had one: where it would lie."""
+    """Those of `refused` that have no journal any more or never had one: the path where it would be."""
+    apply_numbers: Mapping[TxId, ApplyNumber] = field(default_factory=dict[TxId, ApplyNumber])
+    """Of messages with `expected`: the apply number under which a log has placed the transaction before the restart.
+
+    The coordinator places what is undecided in this order, so that the logs which lost an APPLY agree with those which
+    kept it (invariants 6 and 7). A transaction of which no APPLY survived is left out.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,87 +123,77 @@ class DiscardTransaction:
     logs: tuple[LogId, ...]
 
 
-class Participants(Protocol):
-    """The leaders of the partitions, as the coordinator sees them.
+class Preparation(Protocol):
+    """A `prepare` that has begun."""
 
-    Every method is idempotent: after a crash the coordinator says the same things again.
-    """
+    @property
+    def expected(self) -> Mapping[TxId, Mapping[LogId, Expected]]:
+        """By transaction: what the logs of this process hold of it. PREPARE_COMMIT says the same.
 
-    async def begin(self, message: Begin) -> Begun:
-        """Fence and open. Raises StorageFailure if a fence cannot be written."""
-        ...
-
-    def resume(self, message: Begin) -> Resumed:
-        """After a restart that lost nothing: the transaction has begun in these logs before, and is open still.
-
-        Said before anything is served, of every transaction that goes on. What the logs hold of others is discarded.
+        Logs that no longer exist are left out.
         """
         ...
 
-    def seal(self, txid: TxId, logs: tuple[LogId, ...]) -> Mapping[LogId, Expected]:
-        """Close the transaction for further batches; say what each log holds of it.
+    async def outcome(self) -> Prepared:
+        """Wait for the disk. Raises StorageFailure if writes are refused; that counts as refused by all logs.
 
-        Called in the same step as `prepare`, so the counts are what `prepare` will find; and before that of a
-        transaction that waits for its end. A log that no longer exists is left out.
+        Cancelling it changes nothing: the flushes go on.
         """
         ...
 
-    async def prepare(self, message: Prepare) -> Prepared:
-        """Check and flush all logs in parallel: one flush delay.
 
-        Raises StorageFailure if a flush fails; the transaction is then aborted, as if it had been refused.
-        """
-        ...
+class Application(Protocol):
+    """An `apply` that has begun: its decisions are written, and may not be durable or visible yet."""
 
-    async def prepare_together(self, messages: Sequence[Prepare]) -> Prepared:
-        """`prepare` several transactions as one: each log that they have in common is flushed once for all.
-
-        Of a log that is refused to several of them the first reason is told. Raises StorageFailure like `prepare`.
-        """
-        ...
-
-    def place(self, message: ApplyCommit) -> None:
-        """Write the decision to every log in one step, without waiting: this fixes the order of transactions.
-
-        Called in the group's commit order (invariant 6). Raises StorageFailure if a journal is closed;
-        the transaction stays decided and is placed again after a restart.
-        """
-        ...
-
-    def place_together(self, messages: Sequence[ApplyCommit]) -> None:
-        """`place` several transactions as one: under one apply number, and visible at the same instant.
-
-        They may have logs in common, and follow each other there in the order of `messages`, which must be the same
-        whenever this is said again. Idempotent as `place` is: what survived of some keeps its places, and the rest
-        comes under the same apply number. Raises StorageFailure like `place`.
-        """
-        ...
-
-    def placed(self, message: ApplyCommit) -> tuple[Placement, ...]:
-        """Where `place` has put the transaction's records, at once: they need not be durable or visible yet.
+    @property
+    def placements(self) -> Sequence[tuple[Placement, ...]]:
+        """For each message the places of its records in the logs of this process.
 
         Logs without records of it are left out, and those that were deleted in the meantime.
         """
         ...
 
-    async def applied(self, message: ApplyCommit) -> Applied:
-        """Wait until what `place` placed is durable, copied and visible; answer where. Raises StorageFailure."""
+    async def visible(self) -> Sequence[Applied]:
+        """Wait until all is durable, copied and visible; answer in the order of the messages.
+
+        Raises StorageFailure if that will not happen in this run. Cancelling it changes nothing.
+        """
         ...
 
-    async def applied_together(self, messages: Sequence[ApplyCommit]) -> Sequence[Applied]:
-        """`applied` for what `place_together` placed, in the order of `messages`: each log is waited for once."""
+
+class Participants(Protocol):
+    """The leaders of the partitions, as the coordinator sees them."""
+
+    async def begin(self, message: Begin) -> Begun:
+        """Fence older epochs and open the transaction. Raises StorageFailure if a fence cannot be written."""
         ...
 
-    def surviving_apply_number(self, txid: TxId, logs: tuple[LogId, ...]) -> ApplyNumber | None:
-        """After a restart: the apply number under which any of these logs has placed the transaction before.
+    async def resume(self, message: Begin) -> Resumed:
+        """After a restart that lost nothing: the transaction has begun in these logs before, and is still open.
 
-        None if no APPLY of it survived. The coordinator places what was undecided in this order, so that
-        the logs which lost an APPLY agree with those which kept it (invariants 6 and 7).
+        Sent for every transaction that goes on, before requests are served. What the logs hold of others is discarded.
+        """
+        ...
+
+    def prepare(self, messages: Sequence[Prepare]) -> Preparation:
+        """Close the transactions for further batches and start all flushes, in the step of the call. Does not raise."""
+        ...
+
+    def apply(self, messages: Sequence[ApplyCommit]) -> Application:
+        """Write the decisions to every log in the step of the call: this fixes the order of transactions.
+
+        Called in the group's commit order (invariant 6). The transactions of one call get one apply number, and become
+        visible at the same instant. They may have logs in common, and follow each other there in the order of
+        `messages`, which must be the same whenever the call is repeated. A repetition changes nothing: what survived
+        of some keeps its places, and the rest comes under the same apply number.
+
+        Raises StorageFailure if a journal of this process is closed; the transactions stay decided and are placed again
+        after a restart.
         """
         ...
 
     def discard(self, message: DiscardTransaction) -> None:
-        """Write DISCARD to every log that holds something of the transaction, without waiting.
+        """Write the abort to every log that holds something of the transaction, without waiting.
 
         Raises StorageFailure if a journal is closed; it is discarded again after a restart.
         """

@@ -172,7 +172,7 @@ def in_doubt(replays: Sequence[Replay]) -> list[InDoubt | GroupInDoubt]:
 
 
 def place_order(
-    prepared: Sequence[InDoubt | GroupInDoubt], surviving: Mapping[TxId, ApplyNumber | None]
+    prepared: Sequence[InDoubt | GroupInDoubt], surviving: Mapping[TxId, ApplyNumber]
 ) -> list[InDoubt | GroupInDoubt]:
     """The order in which transactions that are prepared again are placed.
 
@@ -185,8 +185,7 @@ def place_order(
     least_behind: dict[str, float] = {}
     keyed: list[tuple[float, int, int, InDoubt | GroupInDoubt]] = []
     for one in sorted(prepared, key=lambda it: (it.journal, it.sequence), reverse=True):
-        numbers = (surviving[part.txid] for part in one.parts)
-        number = min((it for it in numbers if it is not None), default=infinity)
+        number = min((surviving[part.txid] for part in one.parts if part.txid in surviving), default=infinity)
         least = min(least_behind.get(one.order_group, infinity), number)
         least_behind[one.order_group] = least
         keyed.append((least, one.journal, one.sequence, one))

@@ -15,7 +15,7 @@ Keeps invariants 5 and 6 over a crash. What it decides is durable when it return
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import structlog
 import trio
@@ -25,13 +25,13 @@ from coordinator import recovery
 from coordinator.expiry import idle_before, open_before
 from coordinator.group_journal import GroupJournal
 from coordinator.group_records import AbortedRecord
-from coordinator.messages import DiscardTransaction, Prepare
+from coordinator.messages import DiscardTransaction, Prepare, Prepared
 from coordinator.producer import Producer
 from coordinator.sinks.lane_ids import is_lane
 from coordinator.sinks.service import Sinks
 from coordinator.slots import Slot
 from coordinator.turns import Recorded, Turns, words
-from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LogId, StorageFailure, TxId
+from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, StorageFailure, TxId
 
 _PREPARED_AT_ONCE = 64
 
@@ -69,12 +69,11 @@ async def _prepare_again(
     turns: Turns, sinks: Sinks, doubtful: Sequence[recovery.InDoubt | recovery.GroupInDoubt], *, tail_kept: bool
 ) -> None:
     """Prepare what is in doubt, place it in order, and withdraw what cannot be prepared: of a group all or nothing."""
-    refused: dict[TxId, Mapping[LogId, str]] = {}
-    gone: dict[str, TxId] = {}
+    prepared: list[Prepared | None] = [None] * len(doubtful)
     failures: list[StorageFailure] = []
     limit = trio.CapacityLimiter(_PREPARED_AT_ONCE)
 
-    async def prepare(one: recovery.InDoubt | recovery.GroupInDoubt) -> None:
+    async def prepare(index: int, one: recovery.InDoubt | recovery.GroupInDoubt) -> None:
         written_by: Recorded = (
             turns.slots[one.transactional_id] if isinstance(one, recovery.InDoubt) else sinks.entry_of(one.group)
         )
@@ -82,48 +81,51 @@ async def _prepare_again(
             async with limit:
                 # The old PREPARE_COMMIT may be in the page cache only; flushing a second one flushes both.
                 await turns.append(written_by, one.record())
-                for decided in one.parts:
-                    answer = await turns.participants.prepare(Prepare(decided.txid, decided.expected))
-                    refused[decided.txid] = answer.refused
-                    gone.update(dict.fromkeys(answer.gone.values(), decided.txid))
+                messages = [Prepare(it.txid, tuple(it.expected), it.expected) for it in one.parts]
+                prepared[index] = await turns.participants.prepare(messages).outcome()
                 await turns.journals[one.journal].flush(written_by.appended)
         except StorageFailure as failure:
             failures.append(failure)
 
     async with trio.open_nursery() as nursery:
-        for one in doubtful:
-            nursery.start_soon(prepare, one)
+        for index, one in enumerate(doubtful):
+            nursery.start_soon(prepare, index, one)
     if failures:
         raise failures[0]
-    if gone and tail_kept:
-        directory, txid = next(iter(gone.items()))
-        raise CorruptStorage(
-            f"the journal {directory} is missing: transaction {txid} was to be committed and has records there. "
-            "Put back an intact copy of the directory; starting without it would lose what was answered."
-        )
-    prepared: list[recovery.InDoubt | recovery.GroupInDoubt] = []
-    for one in doubtful:
-        lost = [decided.txid for decided in one.parts if refused[decided.txid]]
-        for txid in lost:
-            _log.warning("transaction did not survive the crash", txid=str(txid), refused=words(refused[txid]))
-        if not lost:
-            prepared.append(one)
-        elif isinstance(one, recovery.InDoubt):
+    answers = [it for it in prepared if it is not None]
+    if tail_kept:
+        for one, answer in zip(doubtful, answers, strict=True):
+            _refuse_what_is_gone(one, answer)
+    going_on: list[recovery.InDoubt | recovery.GroupInDoubt] = []
+    numbers: dict[TxId, ApplyNumber] = {}
+    for one, answer in zip(doubtful, answers, strict=True):
+        numbers.update(answer.apply_numbers)
+        if not answer.refused:
+            going_on.append(one)
+            continue
+        txids = [str(it.txid) for it in one.parts]
+        _log.warning("transaction did not survive the crash", txids=txids, refused=words(answer.refused))
+        if isinstance(one, recovery.InDoubt):
             withdrawn = ev.Withdrawn(one.decided.txid, turns.now_ms())
             await turns.carry_out(turns.slots[one.transactional_id], withdrawn)
         else:
             _log.warning("batch is withdrawn, and is to be written again", sink=one.group.sink, batch=one.group.batch)
             await sinks.withdraw(one.group)
-    surviving: dict[TxId, ApplyNumber | None] = {
-        decided.txid: turns.participants.surviving_apply_number(decided.txid, tuple(decided.expected))
-        for one in prepared
-        for decided in one.parts
-    }
-    for one in recovery.place_order(prepared, surviving):
+    for one in recovery.place_order(going_on, numbers):
         if isinstance(one, recovery.InDoubt):
             turns.place_again(turns.slots[one.transactional_id], one.decided)
         else:
             sinks.place_again(one.group)
+
+
+def _refuse_what_is_gone(one: recovery.InDoubt | recovery.GroupInDoubt, prepared: Prepared) -> None:
+    """Raises CorruptStorage if a log's journal is missing, of which nothing can be missing."""
+    for log, directory in prepared.gone.items():
+        txid = next(it.txid for it in one.parts if log in it.expected)
+        raise CorruptStorage(
+            f"the journal {directory} is missing: transaction {txid} was to be committed and has records there. "
+            "Put back an intact copy of the directory; starting without it would lose what was answered."
+        )
 
 
 def _replay(journal: GroupJournal) -> recovery.Replay:

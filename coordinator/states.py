@@ -35,7 +35,7 @@ class EventKind(Enum):
     BEGUN = "the leaders answered *begin*"
     END_COMMIT = "EndTxn(commit)"
     END_ABORT = "EndTxn(abort)"
-    SEALED = "the leaders closed the transaction and counted its records"
+    SEALED = "the participants closed the transaction and counted its records"
     PREPARED = "all participants hold everything, and PREPARE_COMMIT is durable"
     REFUSED = "a participant cannot prepare"
     COPIED = "a committed transaction is visible in all its logs"
@@ -123,7 +123,7 @@ TABLE: tuple[Row, ...] = (
     Row(_S.PREPARING, _E.ADD, _S.PREPARING, "refused: concurrent"),
     Row(_S.PREPARING, _E.END_COMMIT, _S.PREPARING, "waits for the same answer"),
     Row(_S.PREPARING, _E.END_ABORT, _S.PREPARING, "refused"),
-    Row(_S.PREPARING, _E.SEALED, _S.PREPARING, "PREPARE_COMMIT is written, *prepare* is sent"),
+    Row(_S.PREPARING, _E.SEALED, _S.PREPARING, "PREPARE_COMMIT is written, the disks are waited for"),
     Row(_S.PREPARING, _E.PREPARED, _S.EMPTY, "committed: the producer is answered"),
     Row(_S.PREPARING, _E.REFUSED, _S.MUST_ABORT, "PREPARE_ABORT"),
     Row(_S.PREPARING, _E.COPIED, _S.PREPARING, "COMMITTED, of an earlier one"),

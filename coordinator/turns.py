@@ -5,8 +5,8 @@ the answer. `step` and the writing of records have no await between them unless 
 waits for a disk it is shielded from cancellation: a client that hangs up in the middle of a commit must not leave it
 undecided. What waits for the copy is not shielded.
 
-    commit:  seal, PREPARE_COMMIT ──┬─ group journal flush ─┬─▶ place ─▶ answer
-                                    └─ prepare (all logs) ──┘     └▶ applied ─▶ COMMITTED   (in `run`)
+    commit:  prepare ─┬─ counts ─▶ PREPARE_COMMIT ─▶ group journal flush ─┬─▶ apply ─▶ answer
+                      └─ flush of all logs ───────────────────────────────┘      └▶ visible ─▶ COMMITTED   (in `run`)
 
 Failures. If a group journal fails, its groups are refused until a restart, and the node is told (`on_failure`); a
 commit whose PREPARE_COMMIT was written is answered "effect unknown". If a participant fails while it prepares, the
@@ -41,7 +41,7 @@ from coordinator.group_journal import GroupJournal
 from coordinator.group_records import GroupRecord, PrepareAbortRecord
 from coordinator.ids import ProducerIdBlocks, ProducerIds
 from coordinator.machine import kind_of, step
-from coordinator.messages import ApplyCommit, DiscardTransaction, Participants
+from coordinator.messages import Application, ApplyCommit, DiscardTransaction, Participants, Preparation
 from coordinator.order import CommitOrder
 from coordinator.producer import Decided, Producer
 from coordinator.settings import CoordinatorSettings
@@ -50,7 +50,7 @@ from coordinator.slots import Slot, ms_since, open_ms_of, park, wake
 from coordinator.states import EventKind, IdState
 from coordinator.watching import Copying, Ended, History, Step, Tally
 from fairlog_types import NO_PRODUCER_ID, JournalPosition, LogId, Placement, ProducerId, StorageFailure, TxId
-from journal.failpoints import planted, reach
+from journal.failpoints import reach
 from journal.journal import NoFiles
 
 T = TypeVar("T")
@@ -190,6 +190,7 @@ class Turns:
     async def carry_out(self, slot: Slot, event: ev.Event) -> Answer | ev.WaitForCopy:
         """Step, run the effects, step with the answer, … Raises StorageFailure if the group journal fails."""
         following: ev.Event | None = event
+        preparation: Preparation | None = None
         while following is not None:
             event, following = following, None
             producer, effects = step(slot.producer, event)
@@ -209,15 +210,18 @@ class Turns:
                         if following is None:
                             return Refusal.STORAGE
                     case ev.AskResume():
-                        following = self._resume(slot, effect)
-                    case ev.AskSeal():
-                        following = self._seal(effect)
-                    case ev.Seal(txid, logs):
-                        self.participants.seal(txid, logs)
+                        following = await self._resume(slot, effect)
+                    case ev.Close():
+                        if not await _shielded(self._close(effect)):
+                            return Refusal.STORAGE
+                    case ev.AskPrepare(message):
+                        preparation = self.participants.prepare((message,))
+                        following = ev.Sealed(preparation.expected[message.txid], self.now_ms())
                     case ev.EnterOrder(txid):
                         self._order.enter(group_of(producer.transactional_id), txid)
-                    case ev.AskPrepare():
-                        following = await _shielded(self._prepare(slot, effect))
+                    case ev.AskPrepared():
+                        assert preparation is not None, "it is asked for in the step before"
+                        following = await _shielded(self._prepared(slot, preparation))
                     case ev.Apply(message):
                         self._decide(slot, message)
                     case ev.LeaveOrder(txid):
@@ -303,8 +307,8 @@ class Turns:
             _log.error("no producer ids", failure=str(failure))
             return None
 
-    def _resume(self, slot: Slot, effect: ev.AskResume) -> ev.Resumed:
-        resumed = self.participants.resume(effect.message)
+    async def _resume(self, slot: Slot, effect: ev.AskResume) -> ev.Resumed:
+        resumed = await self.participants.resume(effect.message)
         txid, transactional_id = str(effect.message.txid), slot.producer.transactional_id
         if resumed.lost:
             _log.warning(
@@ -320,33 +324,27 @@ class Turns:
             )
         return ev.Resumed(resumed.leader_epochs, resumed.lost, self.now_ms())
 
-    def _seal(self, effect: ev.AskSeal) -> ev.Sealed:
-        expected = self.participants.seal(effect.txid, effect.logs)
-        deleted = [str(log) for log in effect.logs if log not in expected]
-        if deleted:
-            _log.warning("commit goes without deleted logs", txid=str(effect.txid), logs=deleted)
-        return ev.Sealed(expected, self.now_ms())
+    async def _close(self, effect: ev.Close) -> bool:
+        """Whether the participants could. What a log could not flush, the end of the transaction finds."""
+        try:
+            await self.participants.prepare((effect.message,)).outcome()
+        except StorageFailure as failure:
+            self.stop(failure)
+            return False
+        return True
 
-    async def _prepare(self, slot: Slot, effect: ev.AskPrepare) -> ev.Prepared | ev.Refused:
+    async def _prepared(self, slot: Slot, preparation: Preparation) -> ev.Prepared | ev.Refused:
         """The one flush delay: the group journal and all participants at once.
 
-        Right behind PREPARE_COMMIT: COMMITTED of an earlier transaction, appended meanwhile, must not be waited for.
+        Right after PREPARE_COMMIT: COMMITTED of an earlier transaction, appended meanwhile, must not be waited for.
         """
-        message = effect.message
         through = slot.appended
         journal = self.journals[slot.journal]
         slot.prepared_s = trio.current_time()
         journal.start_flush()
-        if planted("apply-before-prepared"):
-            self.participants.place(ApplyCommit(message.txid, tuple(message.expected), self.now_ms()))
-        refused: Mapping[LogId, str] = {}
-        if message.expected:
-            try:
-                refused = (await self.participants.prepare(message)).refused
-            except StorageFailure as failure:
-                refused = dict.fromkeys(message.expected, str(failure))
+        refused = await refusals(preparation)
         if refused:
-            _log.warning("transaction cannot be prepared", txid=str(message.txid), refused=words(refused))
+            _log.warning("transaction cannot be prepared", txid=str(slot.producer.txid), refused=words(refused))
             return ev.Refused(self.now_ms())
         participants_s = trio.current_time()
         self.tally.prepare.observe(participants_s - slot.prepared_s)
@@ -367,8 +365,7 @@ class Turns:
         """After a restart, in the order that recovery found. Raises StorageFailure."""
         message = decided.apply()
         self._watch_copy(slot, decided, None, None, None)
-        self.participants.place(message)
-        self.finish_later(self._finish, message)
+        self.finish_later(self._finish, (message.txid, self.participants.apply((message,))))
 
     def _watch_copy(
         self, slot: Slot, decided: Decided, began_ms: int | None, began_s: float | None, prepared_s: float | None
@@ -389,14 +386,14 @@ class Turns:
             if self.participants_failure is None:
                 try:
                     reach("coordinator.place.before")
-                    self.participants.place(message)
+                    application = self.participants.apply((message,))
                     reach("coordinator.place.after")
                 except (StorageFailure, OSError) as failure:
                     self.stop(failure)
-            if self.participants_failure is None:
-                self.finish_later(self._finish, message)
-            else:
-                self.unplaced.update(message.logs)
+                else:
+                    self.finish_later(self._finish, (message.txid, application))
+                    continue
+            self.unplaced.update(message.logs)
 
     def _discard(self, message: DiscardTransaction) -> bool:
         """Whether the participants took note."""
@@ -414,22 +411,23 @@ class Turns:
         else:
             self._finishing.start_soon(tail, of)
 
-    async def _finish(self, message: ApplyCommit) -> None:
+    async def _finish(self, of: tuple[TxId, Application]) -> None:
         """Wait until a placed transaction is visible, and write COMMITTED."""
+        txid, application = of
         try:
-            applied = await self.participants.applied(message)
+            (applied,) = await application.visible()
         except StorageFailure as failure:
             self.stop(failure)
             return
         copied_s = trio.current_time()
-        copying = self.copying.pop(message.txid)
+        copying = self.copying.pop(txid)
         slot = copying.slot
-        copied = ev.Copied(message.txid, applied.placements, self.now_ms())
+        copied = ev.Copied(txid, applied.placements, self.now_ms())
         while await self._carry_out_or_fail(slot, copied) is not None and not self.is_refusing(slot):  # noqa: ASYNC110
             await trio.sleep(_NO_FILES_PAUSE_S)
         wake(slot)
         transactional_id = slot.producer.transactional_id
-        self.note_committed(message.txid, copying, applied.placements, copied_s, transactional_id=transactional_id)
+        self.note_committed(txid, copying, applied.placements, copied_s, transactional_id=transactional_id)
 
     # --------------------------------------------------------------------------------- what is told of the ends
 
@@ -539,6 +537,14 @@ async def _shielded(waiting: Awaitable[T]) -> T:
     with trio.CancelScope(shield=True):
         return await waiting
     raise AssertionError("nobody cancels this scope")
+
+
+async def refusals(preparation: Preparation) -> Mapping[LogId, str]:
+    """Which logs cannot prepare, and why, once all have been asked."""
+    try:
+        return (await preparation.outcome()).refused
+    except StorageFailure as failure:
+        return {log: str(failure) for expected in preparation.expected.values() for log in expected}
 
 
 def words(refused: Mapping[LogId, str]) -> dict[str, str]:

@@ -1,26 +1,27 @@
-"""What a coordinator has the partitions of a shard do: begin, seal, prepare, place, discard.
+"""What the partitions of a shard do when a coordinator tells them to: begin, prepare, apply, discard.
 
-    begin ─▶ Fence           seal ─▶ nothing is written, and no more batches are taken
-    prepare ─▶ flush         place ─▶ the decision of every log, in one step ─▶ the copier, as one group
+    begin ─▶ Fence        prepare ─▶ no more batches, count, flush
+    discard ─▶ abort      apply ─▶ the decision of every log, in one step ─▶ the copier, as one unit
 
 All of a transaction's logs in the shard get their decision in one step without a checkpoint, and go to the copier as
-one group: this is what makes them visible in one LMDB transaction (invariant 7) and in the group's order (invariant 6).
+one unit: this is what makes them visible in one LMDB transaction (invariant 7) and in the group's order (invariant 6).
 Which record a decision is, each log's mode says (`partition.modes`); a transaction may have logs of both.
 A log that was added and not written to takes part as well, with 0 records: in marker mode it gets its marker with the
 others, also after a crash in between; in journal mode nothing is placed there, and the transaction is forgotten.
 
-The lanes of a group commit are prepared with one flush of each of their logs (`prepare_together`), and placed in one
-step and as one group (`place_together`): what several of them have written to one log follows each other there. That
-they belong together, their common apply number tells; also after a crash that has destroyed some of the decisions, for
-the rest is placed again under the same number.
+The lanes of a sink's batch are prepared by one call, with one flush of each of their logs, and applied by one call, as
+one unit: what several of them have written to one log follows each other there. Their common apply number tells that
+they belong together; also after a crash that has destroyed some of the decisions, for the rest is placed again under
+the same number.
 
-In a log of marker mode an administrator may ask for the abort of what a producer has open (`open_for_abort`). It is
-aborted by its coordinator, as a whole.
+In a log of marker mode an administrator may ask for the abort of what a producer has open
+(`Partition.open_for_abort`). It is aborted by its coordinator, as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -46,15 +47,74 @@ from fairlog_types import (
     StorageFailure,
     TxId,
 )
-from journal.failpoints import planted, reach
+from journal.failpoints import reach
 from journal.journal import NoFiles
 from partition.answers import RefusedAppend
 from partition.partition import Partition
 from partition.placed import Placed
-from partition.producer_window import AppliedTransaction
 from shard.partitions import Partitions
 
 logger = structlog.get_logger("fairlog.participant")
+
+
+class LocalPreparation:
+    """What `prepare` has found in the logs, and the flushes that it has started. A `Preparation`."""
+
+    __slots__ = ("_flushing", "_partitions", "_prepared", "expected")
+
+    def __init__(self, partitions: Partitions, prepared: Prepared) -> None:
+        self.expected: dict[TxId, Mapping[LogId, Expected]] = {}
+        self._partitions = partitions
+        self._prepared = prepared
+        self._flushing: dict[Partition, JournalPosition] = {}
+
+    def wait_for(self, partition: Partition, txid: TxId) -> None:
+        """The outcome depends on what the partition holds of the transaction."""
+        through = partition.unwritten_through(txid)
+        if through is not None:
+            self._flushing[partition] = max(self._flushing.get(partition, through), through)
+
+    def start(self) -> None:
+        """Start all flushes."""
+        for partition in self._flushing:
+            partition.journal.start_flush()
+
+    async def outcome(self) -> Prepared:
+        """See `Preparation.outcome`.
+
+        A shard that refuses writes prepares nothing: it could not place what the producer is told to be committed.
+        """
+        self._partitions.raise_if_failed()
+        refused = dict(self._prepared.refused)
+        for partition, through in self._flushing.items():
+            try:
+                await partition.durable(through)
+            except StorageFailure as failure:
+                refused[partition.log] = str(failure)
+        return replace(self._prepared, refused=refused) if refused else self._prepared
+
+
+class LocalApplication:
+    """Where `apply` has placed records, and what must be copied until all can be read. An `Application`."""
+
+    __slots__ = ("_partitions", "_visible_at", "placements")
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        placements: Sequence[tuple[Placement, ...]],
+        visible_at: Mapping[Partition, Offset],
+    ) -> None:
+        self.placements = placements
+        self._partitions = partitions
+        self._visible_at = visible_at
+
+    async def visible(self) -> Sequence[Applied]:
+        """See `Application.visible`: each log is waited for once."""
+        for partition, offset in self._visible_at.items():
+            await partition.visibility.reach(offset)
+        led = self._partitions.by_log
+        return [Applied(tuple(place for place in places if place.log in led)) for places in self.placements]
 
 
 class Participant:
@@ -119,7 +179,7 @@ class Participant:
             self._open[message.txid.producer_id] = message.txid
         return Begun(epochs, refused)
 
-    def resume(self, message: Begin) -> Resumed:
+    async def resume(self, message: Begin) -> Resumed:
         """See `Participants.resume`. Its batches are known from the journals; from here on it takes more of them."""
         txid = message.txid
         epochs: dict[LogId, LeaderEpoch] = {}
@@ -138,37 +198,29 @@ class Participant:
             self._resumed.add(txid)
         return Resumed(epochs, lost)
 
-    def seal(self, txid: TxId, logs: tuple[LogId, ...]) -> Mapping[LogId, Expected]:
-        """See `Participants.seal`."""
-        if self._open.get(txid.producer_id) == txid:
-            del self._open[txid.producer_id]
-        expected: dict[LogId, Expected] = {}
-        for log in logs:
-            partition = self._partitions.get(log)
-            held = None if partition is None else partition.state.seal(txid)
-            if held is not None:
-                expected[log] = Expected(held.leader_epoch, held.records)
-        return expected
-
-    async def prepare(self, message: Prepare) -> Prepared:
+    def prepare(self, messages: Sequence[Prepare]) -> LocalPreparation:
         """See `Participants.prepare`."""
-        return await self.prepare_together((message,))
-
-    async def prepare_together(self, messages: Sequence[Prepare]) -> Prepared:
-        """See `Participants.prepare_together`: all flushes are started before the first is waited for.
-
-        A node that refuses writes prepares nothing: it could not place what the producer is told to be committed.
-        """
-        self._partitions.raise_if_failed()
         refused: dict[LogId, str] = {}
         gone: dict[LogId, str] = {}
-        flushing: dict[LogId, tuple[Partition, JournalPosition]] = {}
+        numbers: dict[TxId, ApplyNumber] = {}
+        preparation = LocalPreparation(self._partitions, Prepared(refused, gone, numbers))
         for message in messages:
             txid = message.txid
-            for log, expected in message.expected.items():
+            if self._open.get(txid.producer_id) == txid:
+                del self._open[txid.producer_id]
+            if message.expected is not None and (number := self._apply_number_of(txid, message.logs)) is not None:
+                numbers[txid] = number
+            found: dict[LogId, Expected] = {}
+            for log in message.logs:
                 partition = self._partitions.get(log)
                 if partition is None:
                     logger.warning("transaction goes without a deleted log", txid=str(txid), log=str(log))
+                    continue
+                held = partition.state.seal(txid)
+                if held is not None:
+                    found[log] = Expected(held.leader_epoch, held.records)
+                expected = found.get(log) if message.expected is None else message.expected[log]
+                if expected is None:
                     continue
                 reason = partition.state.holds(txid, expected.leader_epoch, expected.records)
                 if reason is not None:
@@ -176,27 +228,13 @@ class Participant:
                     if not partition.journal.begun:
                         gone[log] = str(self._partitions.journal_directory(log))
                 elif expected.records:
-                    through = partition.unwritten_through(txid)
-                    if through is not None:
-                        known = flushing.get(log)
-                        flushing[log] = partition, through if known is None else max(known[1], through)
-        if planted("skip-flush-of-one-participant"):
-            flushing = dict(list(flushing.items())[1:])
-        for partition, _ in flushing.values():
-            partition.journal.start_flush()
-        for log, (partition, through) in flushing.items():
-            try:
-                await partition.durable(through)
-            except StorageFailure as failure:
-                refused[log] = str(failure)
-        return Prepared(refused, gone)
+                    preparation.wait_for(partition, txid)
+            preparation.expected[txid] = found
+        preparation.start()
+        return preparation
 
-    def place(self, message: ApplyCommit) -> None:
-        """See `Participants.place`."""
-        self.place_together((message,))
-
-    def place_together(self, messages: Sequence[ApplyCommit]) -> None:
-        """See `Participants.place_together`: no checkpoint from the first decision to the hand-over of the group."""
+    def apply(self, messages: Sequence[ApplyCommit]) -> LocalApplication:
+        """See `Participants.apply`: no checkpoint from the first decision to the hand-over to the copier."""
         partitions = self._partitions
         partitions.raise_if_failed()
         number = self._apply_number(messages)
@@ -206,7 +244,7 @@ class Participant:
         try:
             for message in messages:
                 txid = message.txid
-                for log in message.logs[: -1 if planted("leave-one-log-undecided") else None]:
+                for log in message.logs:
                     partition = partitions.get(log)
                     if partition is None or partition.state.applied(txid) is not None:
                         continue
@@ -229,66 +267,46 @@ class Participant:
         for partition, txid in unwritten:
             if partition.state.held(txid) is not None:
                 self._discard_in(partition, txid)
+        return self._application(messages)
+
+    def _application(self, messages: Sequence[ApplyCommit]) -> LocalApplication:
+        """Where the records are now, and when they can be read.
+
+        In a log of marker mode, where others' records stand between those of the transaction, a place tells where its
+        first one is, and how many there are; it is visible with all that stands there by now.
+        """
+        placements: list[tuple[Placement, ...]] = []
+        visible_at: dict[Partition, Offset] = {}
+        for message in messages:
+            places: list[Placement] = []
+            for log in message.logs:
+                partition = self._partitions.get(log)
+                applied = None if partition is None else partition.state.applied(message.txid)
+                if partition is not None and applied is not None and applied.record_count:
+                    places.append(Placement(log, applied.base_offset, applied.record_count))
+                    offset = partition.mode.visible_at(partition.state, applied)
+                    visible_at[partition] = max(visible_at.get(partition, offset), offset)
+            placements.append(tuple(places))
+        return LocalApplication(self._partitions, placements, visible_at)
 
     def _apply_number(self, messages: Sequence[ApplyCommit]) -> ApplyNumber:
         """The one under which a part of any of them was placed before, else a new one."""
         for message in messages:
-            survived = self.surviving_apply_number(message.txid, message.logs)
+            survived = self._apply_number_of(message.txid, message.logs)
             if survived is not None:
                 return survived
         number = ApplyNumber(self._next_apply_number)
         self._next_apply_number += 1
         return number
 
-    def surviving_apply_number(self, txid: TxId, logs: Iterable[LogId]) -> ApplyNumber | None:
-        """See `Participants.surviving_apply_number`."""
+    def _apply_number_of(self, txid: TxId, logs: Iterable[LogId]) -> ApplyNumber | None:
+        """The one under which any of the logs has placed the transaction."""
         for log in logs:
             partition = self._partitions.get(log)
             applied = None if partition is None else partition.state.applied(txid)
             if applied is not None:
                 return applied.apply_number
         return None
-
-    def placed(self, message: ApplyCommit) -> tuple[Placement, ...]:
-        """See `Participants.placed`.
-
-        In a log of marker mode, where others' records stand between those of the transaction, a place tells where its
-        first one is, and how many there are.
-        """
-        return tuple(
-            Placement(partition.log, applied.base_offset, applied.record_count)
-            for partition, applied in self._parts_of(message)
-        )
-
-    async def applied(self, message: ApplyCommit) -> Applied:
-        """See `Participants.applied`. Raises StorageFailure if this run will not get there."""
-        (applied,) = await self.applied_together((message,))
-        return applied
-
-    async def applied_together(self, messages: Sequence[ApplyCommit]) -> Sequence[Applied]:
-        """See `Participants.applied_together`.
-
-        What is waited for is found before the first wait: in a log of marker mode it is all that stands there by then,
-        and asked anew for each transaction it would move on with what others write.
-        """
-        places = [self.placed(message) for message in messages]
-        visible_at: dict[Partition, Offset] = {}
-        for message in messages:
-            for partition, applied in self._parts_of(message):
-                offset = partition.mode.visible_at(partition.state, applied)
-                visible_at[partition] = max(visible_at.get(partition, Offset(0)), offset)
-        for partition, offset in visible_at.items():
-            await partition.visibility.reach(offset)
-        led = self._partitions.by_log
-        return [Applied(tuple(place for place in placed if place.log in led)) for placed in places]
-
-    def _parts_of(self, message: ApplyCommit) -> Iterator[tuple[Partition, AppliedTransaction]]:
-        """Where records of the transaction were placed, in the order of its logs."""
-        for log in message.logs:
-            partition = self._partitions.get(log)
-            applied = None if partition is None else partition.state.applied(message.txid)
-            if partition is not None and applied is not None and applied.record_count:
-                yield partition, applied
 
     def discard(self, message: DiscardTransaction) -> None:
         """See `Participants.discard`."""

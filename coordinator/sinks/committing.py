@@ -1,12 +1,12 @@
 """The commit of a group: the winners' transactions become one decision, and all other lanes of the batch end.
 
-    hold the winners' ids ─▶ seal all, count, GROUP_PREPARE_COMMIT        (one step)
-        ──┬─ group journal flush ──────────────┬─▶ decide, place together  (one step) ─▶ drop the losers
-          └─ prepare: flush of all their logs ─┘       └▶ visible ─▶ GROUP_COMMITTED   (in `Turns.run`)
-                                                            └▶ answer                  (without the sink's lock)
+    hold the winners' ids ─▶ prepare all, count, GROUP_PREPARE_COMMIT     (one step)
+        ──┬─ group journal flush ─────┬─▶ decide, apply all   (one step) ─▶ drop the losers
+          └─ flush of all their logs ─┘      └▶ visible ─▶ GROUP_COMMITTED   (in `Turns.run`)
+                                                  └▶ answer                  (without the sink's lock)
 
 How it works. A held id takes no turn (`Slot.busy`), so nothing is added to a winner and nothing ends it between the
-count and the decision. From the seal on nobody can cancel. All winners' logs and the group journal are flushed side by
+count and the decision. From *prepare* on nobody can cancel. All winners' logs and the group journal are flushed side by
 side: one flush delay, as for one transaction. The fence moves with the decision, in the step in which the transactions
 end for their producers and all are placed under one apply number. Hence whoever asks again finds either a batch that
 is to be written again, or one that is committed.
@@ -28,6 +28,7 @@ EFFECT_UNKNOWN, since "committed" would have somebody look for records that are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import structlog
 import trio
@@ -41,7 +42,7 @@ from coordinator.group_records import (
     PreparedPart,
 )
 from coordinator.machine import copied_in_group, step
-from coordinator.messages import DiscardTransaction, Prepare
+from coordinator.messages import Application, DiscardTransaction, Expected, Preparation, Prepare
 from coordinator.producer import Decided
 from coordinator.sinks.entry import Entry
 from coordinator.sinks.groups import Group, Part, joined_places
@@ -50,7 +51,7 @@ from coordinator.sinks.messages import BatchCommitted, CommitBatch, SinkRefusal,
 from coordinator.sinks.sink import DecidedGroup, OpenLane
 from coordinator.slots import Slot, park, wake
 from coordinator.states import IdState
-from coordinator.turns import Turns, words
+from coordinator.turns import Turns, refusals, words
 from coordinator.watching import Copying
 from fairlog_types import LeaderEpoch, LogId, Placement, StorageFailure, TxId
 from journal.failpoints import reach
@@ -62,6 +63,14 @@ _NO_FILES_PAUSE_S = 0.5
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _Winners = Sequence[tuple[Winner, OpenLane]]
+
+
+class _Transaction(NamedTuple):
+    """The open transaction of a winning lane."""
+
+    winner: Winner
+    lane: OpenLane
+    message: Prepare
 
 
 class Committing:
@@ -146,9 +155,7 @@ class Committing:
     def place_again(self, entry: Entry, group: Group) -> None:
         """After a restart, in the order that recovery found: the group is committed. Raises StorageFailure."""
         entry.sink.preparing = group
-        if group.parts:
-            self._turns.participants.place_together(group.messages())
-        self._decided(entry, group, None, None)
+        self._decided(entry, group, self._turns.participants.apply(group.messages()), None, None)
 
     async def withdraw(self, entry: Entry, group: Group) -> None:
         """After a restart: the group cannot be prepared again, and is aborted as a whole. Raises StorageFailure."""
@@ -198,17 +205,21 @@ class Committing:
     async def _carry_out(
         self, entry: Entry, message: CommitBatch, winners: _Winners
     ) -> tuple[BatchCommitted | SinkRefused, Sequence[OpenLane]]:
-        """Seal, write, prepare, decide. Raises StorageFailure when the group journal fails."""
+        """Prepare, count, write, decide. Raises StorageFailure when the group journal fails."""
         turns, sink = self._turns, entry.sink
         ending = sink.of_batches_through(message.batch)
-        parts = self._seal(winners)
+        transactions = self._transactions(winners)
+        if isinstance(transactions, SinkRefused):
+            return transactions, sink.end(ending)
+        preparation = turns.participants.prepare([it.message for it in transactions])
+        parts = self._counted(transactions, preparation.expected)
         if isinstance(parts, SinkRefused):
             return parts, sink.end(ending)
         group = Group(sink.name, sink.query, message.batch, parts, turns.now_ms(), message.planned_ms)
         sink.preparing = group
         await turns.append(entry, group.record())
         prepared_s = trio.current_time()
-        refused = await self._prepare(entry, group)
+        refused = await self._prepared(entry, group, preparation)
         if refused:
             _log.warning("batch cannot be prepared", sink=sink.name, batch=group.batch, refused=words(refused))
             sink.preparing = None
@@ -218,8 +229,7 @@ class Committing:
             sentence = f"batch {group.batch} of sink {sink.name!r} cannot be committed: {first[0]}: {first[1]}"
             return SinkRefused(SinkRefusal.LANE_ABORTED, f"{sentence}; write the batch again"), sink.end(ending)
         began_s = self._end_transactions(group)
-        self._place(group)
-        self._decided(entry, group, began_s, prepared_s)
+        self._decided(entry, group, self._apply(group), began_s, prepared_s)
         return BatchCommitted(group.batch, sink.fence.placements, already=False), sink.end(ending)
 
     async def _make_room(self, entry: Entry, message: CommitBatch, winners: _Winners) -> None:
@@ -239,46 +249,47 @@ class Committing:
         while not journal.has_room(record):
             await journal.make_room(record)
 
-    def _seal(self, winners: _Winners) -> tuple[Part, ...] | SinkRefused:
-        """The winners' transactions, closed and counted. A winner that has written nothing may have none."""
-        turns = self._turns
-        parts: list[Part] = []
+    def _transactions(self, winners: _Winners) -> Sequence[_Transaction] | SinkRefused:
+        """What the winners have open. A winner that has written nothing may have nothing open."""
+        found: list[_Transaction] = []
         for winner, lane in winners:
-            slot = turns.slots.get(lane.transactional_id)
-            if slot is None or slot.producer.transaction is None or not lane.is_of(slot.producer):
-                if winner.records:
-                    return SinkRefused(
-                        SinkRefusal.LANE_ABORTED,
-                        f"{lane} has no open transaction: it was aborted, or has timed out; write the batch again",
-                    )
-                continue
-            txid, logs = slot.producer.txid, tuple(slot.producer.transaction.logs)
-            expected = turns.participants.seal(txid, logs)
+            slot = self._turns.slots.get(lane.transactional_id)
+            if slot is not None and slot.producer.transaction is not None and lane.is_of(slot.producer):
+                logs = tuple(slot.producer.transaction.logs)
+                found.append(_Transaction(winner, lane, Prepare(slot.producer.txid, logs)))
+            elif winner.records:
+                return SinkRefused(
+                    SinkRefusal.LANE_ABORTED,
+                    f"{lane} has no open transaction: it was aborted, or has timed out; write the batch again",
+                )
+        return found
+
+    def _counted(
+        self, transactions: Sequence[_Transaction], counts: Mapping[TxId, Mapping[LogId, Expected]]
+    ) -> tuple[Part, ...] | SinkRefused:
+        """The parts of the group, if each lane holds what its winner has counted."""
+        parts: list[Part] = []
+        for winner, lane, message in transactions:
+            expected = counts[message.txid]
             records = sum(it.records for it in expected.values())
-            # What a deleted log has held nobody can count any more; the others must not suffer (decision 3).
-            is_less_by_deleted = records < winner.records and len(expected) < len(logs)
+            # What a deleted log has held cannot be counted any more; the others must not suffer (decision 3).
+            is_less_by_deleted = records < winner.records and len(expected) < len(message.logs)
             if records != winner.records and not is_less_by_deleted:
                 return SinkRefused(
                     SinkRefusal.WRONG_COUNT,
                     f"{lane} holds {records} records, and {winner.records} are to be committed; write the batch again",
                 )
-            parts.append(Part(lane.slot, Decided(txid, expected, turns.now_ms())))
+            parts.append(Part(lane.slot, Decided(message.txid, expected, self._turns.now_ms())))
         return tuple(parts)
 
-    async def _prepare(self, entry: Entry, group: Group) -> Mapping[LogId, str]:
+    async def _prepared(self, entry: Entry, group: Group, preparation: Preparation) -> Mapping[LogId, str]:
         """The one flush delay; answers which logs cannot prepare, and why."""
         turns, journal, through = self._turns, self._turns.journals[entry.journal], entry.appended
         begun_s = trio.current_time()
         for transactional_id in group.lane_ids():
             turns.slots[transactional_id].prepared_s = begun_s
         journal.start_flush()
-        messages = [Prepare(it.decided.txid, it.decided.expected) for it in group.parts if it.decided.expected]
-        refused: Mapping[LogId, str] = {}
-        if messages:
-            try:
-                refused = (await turns.participants.prepare_together(messages)).refused
-            except StorageFailure as failure:
-                refused = {log: str(failure) for message in messages for log in message.expected}
+        refused = await refusals(preparation)
         if not refused:
             participants_s = trio.current_time()
             turns.tally.prepare.observe(participants_s - begun_s)
@@ -300,27 +311,34 @@ class Committing:
         turns.tally.committed += len(group.parts)
         return min(began, default=None)
 
-    def _place(self, group: Group) -> None:
-        """All at once; after a failure nothing is placed any more, lest the order suffer."""
+    def _apply(self, group: Group) -> Application | None:
+        """All at once; after a failure nothing is placed any more, lest the order suffer: None."""
         turns = self._turns
-        if not group.parts:
-            return
         if turns.participants_failure is None:
             try:
                 reach("coordinator.place.before")
-                turns.participants.place_together(group.messages())
+                application = turns.participants.apply(group.messages())
                 reach("coordinator.place.after")
             except (StorageFailure, OSError) as failure:
                 turns.stop(failure)
-        if turns.participants_failure is not None:
-            turns.unplaced.update(_written(group))
+            else:
+                return application
+        turns.unplaced.update(_written(group))
+        return None
 
-    def _decided(self, entry: Entry, group: Group, began_s: float | None, prepared_s: float | None) -> None:
+    def _decided(
+        self,
+        entry: Entry,
+        group: Group,
+        application: Application | None,
+        began_s: float | None,
+        prepared_s: float | None,
+    ) -> None:
         """The fence moves, and somebody waits until the group is visible."""
         turns = self._turns
         placements: tuple[Placement, ...] = ()
-        if turns.participants_failure is None:
-            placements = joined_places(it for message in group.messages() for it in turns.participants.placed(message))
+        if application is not None:
+            placements = joined_places(it for places in application.placements for it in places)
         entry.sink.decide(group, placements)
         if group.parts:
             first = group.parts[0]
@@ -331,22 +349,22 @@ class Committing:
             turns.copying[first.decided.txid] = Copying(
                 slot, began_ms, began_s, prepared_s, trio.current_time(), logs, group.records
             )
-        if turns.participants_failure is None:
-            turns.finish_later(self._finish, (entry, entry.sink.under_way[-1]))
+        if application is not None:
+            turns.finish_later(self._finish, (entry, entry.sink.under_way[-1], application))
 
     # ----------------------------------------------------------------------------------------- behind it
 
-    async def _finish(self, of: tuple[Entry, DecidedGroup]) -> None:
+    async def _finish(self, of: tuple[Entry, DecidedGroup, Application]) -> None:
         """Wait until a placed group is visible, and write GROUP_COMMITTED in its turn."""
-        (entry, under_way), turns = of, self._turns
-        messages = under_way.group.messages()
+        (entry, under_way, application), turns = of, self._turns
         try:
-            applied = await turns.participants.applied_together(messages)
+            applied = await application.visible()
         except StorageFailure as failure:
             turns.stop(failure)
             entry.wake()
             return
-        places = {message.txid: it.placements for message, it in zip(messages, applied, strict=True)}
+        parts = under_way.group.parts
+        places = {part.decided.txid: it.placements for part, it in zip(parts, applied, strict=True)}
         copied_s = trio.current_time()
         under_way.copied = places
         entry.wake()

@@ -131,6 +131,47 @@ class MemoryGroupJournal:
 
 
 @dataclass
+class MemoryPreparation:
+    """A `Preparation`: what is refused shows at its end."""
+
+    participants: MemoryParticipants
+    messages: Sequence[Prepare]
+    expected: Mapping[TxId, Mapping[LogId, Expected]]
+
+    async def outcome(self) -> Prepared:
+        participants = self.participants
+        await trio.sleep(participants.prepare_s)
+        if participants.prepare_fails:
+            raise StorageFailure("a local journal failed")
+        refused: dict[LogId, str] = {}
+        numbers: dict[TxId, ApplyNumber] = {}
+        for message in self.messages:
+            refused |= participants.refused(message, message.expected or self.expected[message.txid])
+            if message.txid in participants.apply_numbers:
+                numbers[message.txid] = ApplyNumber(participants.apply_numbers[message.txid])
+        return Prepared(refused, apply_numbers=numbers)
+
+
+@dataclass
+class MemoryApplication:
+    """An `Application`."""
+
+    participants: MemoryParticipants
+    placements: Sequence[tuple[Placement, ...]]
+
+    async def visible(self) -> Sequence[Applied]:
+        participants = self.participants
+        if participants.copying is not None:
+            await participants.copying.wait()
+        await trio.sleep(participants.apply_s)
+        if participants.apply_fails:
+            raise StorageFailure("the data log is full")
+        return [
+            Applied(tuple(place for place in places if place.log in participants.logs)) for places in self.placements
+        ]
+
+
+@dataclass
 class MemoryParticipants:
     """Leaders of `logs`, all on one node; every method is a `Participants`'."""
 
@@ -140,9 +181,10 @@ class MemoryParticipants:
     sealed: set[TxId] = field(default_factory=set)
     placings: list[TxId] = field(default_factory=list)
     together: list[tuple[TxId, ...]] = field(default_factory=list)
-    """What `place_together` was given, each time."""
+    """What each `apply` was given."""
     discarded: list[TxId] = field(default_factory=list)
     prepared: list[Prepare] = field(default_factory=list)
+    """With the counts, whoever told them."""
     prepared_together: list[int] = field(default_factory=list)
     """How many transactions each time."""
     apply_numbers: dict[TxId, int] = field(default_factory=dict)
@@ -165,7 +207,8 @@ class MemoryParticipants:
         refused = {log: "no such log" for log in message.logs if log not in self.logs}
         return Begun(dict.fromkeys(known, LEADER_EPOCH), refused)
 
-    def resume(self, message: Begin) -> Resumed:
+    async def resume(self, message: Begin) -> Resumed:
+        await trio.lowlevel.checkpoint()
         self.sealed.discard(message.txid)  # a restart has forgotten that
         held = self.held.get(message.txid, {})
         named = [log for log in message.logs if log in self.logs]
@@ -180,47 +223,39 @@ class MemoryParticipants:
         self.held[txid][log] += records
         return True
 
-    def seal(self, txid: TxId, logs: tuple[LogId, ...]) -> Mapping[LogId, Expected]:
-        self.sealed.add(txid)
-        held = self.held.get(txid, {})
-        return {log: Expected(LEADER_EPOCH, held.get(log, 0)) for log in logs if log in self.logs}
-
-    async def prepare(self, message: Prepare) -> Prepared:
-        return await self.prepare_together((message,))
-
-    async def prepare_together(self, messages: Sequence[Prepare]) -> Prepared:
-        self.prepared += messages
+    def prepare(self, messages: Sequence[Prepare]) -> MemoryPreparation:
+        expected: dict[TxId, dict[LogId, Expected]] = {}
+        for message in messages:
+            self.sealed.add(message.txid)
+            held = self.held.get(message.txid, {})
+            found = {log: Expected(LEADER_EPOCH, held.get(log, 0)) for log in message.logs if log in self.logs}
+            expected[message.txid] = found
+            self.prepared.append(replace(message, expected=found if message.expected is None else message.expected))
         self.prepared_together.append(len(messages))
-        await trio.sleep(self.prepare_s)
-        if self.prepare_fails:
-            raise StorageFailure("a local journal failed")
-        return Prepared({log: why for message in messages for log, why in self._refused(message).items()})
+        return MemoryPreparation(self, messages, expected)
 
-    def _refused(self, message: Prepare) -> dict[LogId, str]:
+    def refused(self, message: Prepare, counts: Mapping[LogId, Expected]) -> dict[LogId, str]:
         if message.txid in self.placings:
             return {}
         held = self.held.get(message.txid, {})
         lost = {
             log: f"holds {held.get(log, 0)} of {expected.records} records"
-            for log, expected in message.expected.items()
+            for log, expected in counts.items()
             if log in self.logs and held.get(log, 0) != expected.records
         }
-        return lost | {log: why for log, why in self.refusing.items() if log in message.expected}
+        return lost | {log: why for log, why in self.refusing.items() if log in counts}
 
-    def place(self, message: ApplyCommit) -> None:
+    def apply(self, messages: Sequence[ApplyCommit]) -> MemoryApplication:
+        if messages:
+            self.together.append(tuple(message.txid for message in messages))
         if self.place_fails:
             raise StorageFailure("a local journal is closed")
-        if message.txid not in self.placings:
-            self.placings.append(message.txid)
-
-    def place_together(self, messages: Sequence[ApplyCommit]) -> None:
-        assert messages
-        self.together.append(tuple(message.txid for message in messages))
         for message in messages:
-            self.place(message)
+            if message.txid not in self.placings:
+                self.placings.append(message.txid)
+        return MemoryApplication(self, [self._placed(message) for message in messages])
 
-    def placed(self, message: ApplyCommit) -> tuple[Placement, ...]:
-        assert message.txid in self.placings
+    def _placed(self, message: ApplyCommit) -> tuple[Placement, ...]:
         held = self.held.get(message.txid, {})
         counts = {log: held.get(log, 0) for log in message.logs if log in self.logs}
         return tuple(Placement(log, self._offset(log, message.txid), count) for log, count in counts.items() if count)
@@ -229,23 +264,6 @@ class MemoryParticipants:
         """Behind all that was placed in the log before."""
         before = self.placings[: self.placings.index(txid)]
         return Offset(sum(self.held.get(it, {}).get(log, 0) for it in before))
-
-    async def applied(self, message: ApplyCommit) -> Applied:
-        (applied,) = await self.applied_together((message,))
-        return applied
-
-    async def applied_together(self, messages: Sequence[ApplyCommit]) -> Sequence[Applied]:
-        assert all(message.txid in self.placings for message in messages)
-        if self.copying is not None:
-            await self.copying.wait()
-        await trio.sleep(self.apply_s)
-        if self.apply_fails:
-            raise StorageFailure("the data log is full")
-        return [Applied(self.placed(message)) for message in messages]
-
-    def surviving_apply_number(self, txid: TxId, logs: tuple[LogId, ...]) -> ApplyNumber | None:
-        number = self.apply_numbers.get(txid)
-        return None if number is None else ApplyNumber(number)
 
     def discard(self, message: DiscardTransaction) -> None:
         if self.discard_fails:

@@ -12,6 +12,7 @@ import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import trio
@@ -20,12 +21,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.answers import Granted, Refusal
-from coordinator.messages import Applied, ApplyCommit, Prepare, Prepared
+from coordinator.messages import Applied, ApplyCommit, Prepared
 from coordinator.settings import CoordinatorSettings
 from coordinator.sinks.messages import BatchCommitted, LaneGranted, SinkRefusal, SinkRefused
 from fairlog_types import LogId, TxId
 
-from .conftest import CountingIds, MemoryGroupJournal, MemoryParticipants, World
+from .conftest import CountingIds, MemoryApplication, MemoryGroupJournal, MemoryParticipants, MemoryPreparation, World
 from .sinks import Writer, ask, commit, join, lane, refused, settle, write_batch
 
 RUNS = (f"run-{number}" for number in itertools.count())
@@ -56,32 +57,44 @@ class Camera:
         for journal in world.journals:
             journal.append = self._behind(journal.append, "appended")  # type: ignore[method-assign]
             journal.to_disk = self._behind_waiting(journal.to_disk, "flushed")  # type: ignore[method-assign]
-        for name in ("place", "place_together", "discard", "seal"):
+        for name in ("prepare", "apply", "discard"):
             setattr(participants, name, self._behind(getattr(participants, name), name))
-        self._prepare, self._applied = participants.prepare_together, participants.applied_together
-        participants.prepare_together = self._and_note  # type: ignore[method-assign]
-        participants.applied_together = self._and_note_visible  # type: ignore[method-assign]
 
-    async def _and_note(self, messages: Sequence[Prepare]) -> Prepared:
-        answer = await self._prepare(messages)
-        for message in messages:
-            # What each of them holds gets to the disk by itself, in any order, before the answer for all.
-            if not set(answer.refused) & set(message.expected):
-                self.prepared.add(message.txid)
-            self.shoot("prepared")
-        return answer
+    def _noted_outcome(self, preparation: MemoryPreparation) -> Callable:
+        outcome = preparation.outcome
 
-    async def _and_note_visible(self, messages: Sequence[ApplyCommit]) -> Sequence[Applied]:
-        answer = await self._applied(messages)
-        for message in messages:
-            # Their decisions get to the disk by themselves, too.
-            self.visible.add(message.txid)
-            self.shoot("visible")
-        return answer
+        async def noted() -> Prepared:
+            answer = await outcome()
+            for txid, expected in preparation.expected.items():
+                # What each of them holds gets to the disk by itself, in any order, before the answer for all.
+                if not set(answer.refused) & set(expected):
+                    self.prepared.add(txid)
+                self.shoot("prepared")
+            return answer
+
+        return noted
+
+    def _noted_visible(self, application: MemoryApplication, messages: Sequence[ApplyCommit]) -> Callable:
+        visible = application.visible
+
+        async def noted() -> Sequence[Applied]:
+            answer = await visible()
+            for message in messages:
+                # Their decisions get to the disk by themselves, too.
+                self.visible.add(message.txid)
+                self.shoot("visible")
+            return answer
+
+        return noted
 
     def _behind(self, call: Callable, what: str) -> Callable:
-        def called(*args: object) -> object:
+        def called(*args: Any) -> object:
             answer = call(*args)
+            match answer:
+                case MemoryPreparation():
+                    answer.outcome = self._noted_outcome(answer)  # type: ignore[method-assign]
+                case MemoryApplication():
+                    answer.visible = self._noted_visible(answer, args[0])  # type: ignore[method-assign]
             self.shoot(f"{what} {type(args[0]).__name__}")
             return answer
 
@@ -210,13 +223,13 @@ async def test_restart_places_nothing_again_whose_prepare_is_not_on_the_disk(run
     await trio.sleep(1)
     killed = running.imaged()
     killed.journal.flush_s = 1
-    place, seen = killed.participants.place_together, []
+    apply, seen = killed.participants.apply, []
 
-    def place_together(messages: Sequence[ApplyCommit]) -> None:
+    def noted(messages: Sequence[ApplyCommit]) -> MemoryApplication:
         seen.append(killed.imaged(power_lost=True))
-        place(messages)
+        return apply(messages)
 
-    killed.participants.place_together = place_together
+    killed.participants.apply = noted
     await killed.coordinator.recover(tail_kept=True)
     (lost,) = seen
     await lost.coordinator.recover(tail_kept=False)

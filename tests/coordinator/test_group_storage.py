@@ -234,14 +234,14 @@ async def test_fault_in_a_commit_stops_the_node(world, logs, monkeypatch, autoju
     """What is no matter of the disk is our bug, and memory is ahead of the journal then."""
     await world.coordinator.recover(tail_kept=True)
 
-    async def boom(messages: object) -> None:
+    def boom(messages: object) -> None:
         raise RuntimeError("boom")
 
     with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="boom"), flatten_subgroups=True):
         async with trio.open_nursery() as nursery:
             await nursery.start(world.run)
             await (await join(world, lane())).write(logs[0], 1)
-            monkeypatch.setattr(world.participants, "prepare_together", boom)
+            monkeypatch.setattr(world.participants, "prepare", boom)
             with pytest.raises(RuntimeError, match="boom"):
                 await world.coordinator.commit_batch(commit((0, 0, 1)))
             await trio.sleep_forever()

@@ -117,7 +117,7 @@ class Transactions(RuleBasedStateMachine):
         self.visible: dict[LogId, list[int]] = {log: [] for log in LOGS}
         self.visible_transactions: dict[LogId, list[TxId]] = {log: [] for log in LOGS}
         self.commit_order: list[TxId] = []
-        self.pending: dict[str, tuple[ev.AskPrepare, Client]] = {}
+        self.pending: dict[str, Client] = {}
         self.clients: dict[str, Client] = {}
         self.zombies: list[Client] = []
         self.fuse: int | None = None
@@ -169,14 +169,14 @@ class Transactions(RuleBasedStateMachine):
                         for log in logs:
                             held.setdefault(log, [])
                         following = ev.Resumed(logs, {}, 0)
-                    case ev.AskSeal(txid, logs):
-                        self.sealed.add(txid)
-                        counts = {log: Expected(EPOCH, len(self.held[txid][log])) for log in logs}
+                    case ev.AskPrepare(message):
+                        self.sealed.add(message.txid)
+                        counts = {log: Expected(EPOCH, len(self.held[message.txid][log])) for log in message.logs}
                         following = ev.Sealed(counts, 0)
                     case ev.EnterOrder(txid):
                         self.order.enter(group_of(name), txid)
-                    case ev.AskPrepare():
-                        self.pending[name] = (effect, self.clients[name])
+                    case ev.AskPrepared():
+                        self.pending[name] = self.clients[name]
                         return PENDING
                     case ev.Apply(message):
                         for ready in self.order.decide(group_of(name), message):
@@ -406,12 +406,12 @@ class Transactions(RuleBasedStateMachine):
         self.conclude(data, data.draw(st.sampled_from(sorted(self.pending))), all_prepare=all_prepare)
 
     def conclude(self, data, name, *, all_prepare):
-        effect, client = self.pending.pop(name)
-        txid = effect.message.txid
-        if all_prepare or not effect.message.expected:
+        client, producer = self.pending.pop(name), self.producers[name]
+        all_prepare = all_prepare or not producer.transaction.expected
+        if all_prepare:
             self.durable = len(self.records)
-            self.durably_held.add(txid)
-        event = ev.Prepared(0) if all_prepare or not effect.message.expected else ev.Refused(0)
+            self.durably_held.add(producer.txid)
+        event = ev.Prepared(0) if all_prepare else ev.Refused(0)
         answer = self.send(data, client.name, event)
         if answer is not PENDING and client.state == "ending":
             self.hear_end(data, client, answer)
@@ -516,12 +516,7 @@ class Transactions(RuleBasedStateMachine):
                 survivors.append(one)
             else:
                 self.run(one.transactional_id, ev.Withdrawn(one.decided.txid, 0))
-        numbers = {
-            one.decided.txid: next(
-                (ApplyNumber(n) for log in LOGS for txid, n in self.placed[log] if txid == one.decided.txid), None
-            )
-            for one in survivors
-        }
+        numbers = {txid: ApplyNumber(number) for log in LOGS for txid, number in self.placed[log]}
         going_on = {it.txid for it in self.producers.values() if it.state is IdState.OPEN}
         known = {one.decided.txid for one in survivors} | going_on | self.durably_held
         self.held = {txid: logs for txid, logs in self.held.items() if txid in known}

@@ -219,14 +219,14 @@ def doubt(group: str, journal: int, sequence: int) -> InDoubt:
 def test_place_order_follows_surviving_apply_numbers_before_all_else():
     """Some log has them in that order already."""
     first, second, lost = doubt("a", 0, 0), doubt("b", 1, 0), doubt("c", 0, 1)
-    surviving = {first.decided.txid: ApplyNumber(9), second.decided.txid: ApplyNumber(4), lost.decided.txid: None}
+    surviving = {first.decided.txid: ApplyNumber(9), second.decided.txid: ApplyNumber(4)}
     assert place_order([first, second, lost], surviving) == [second, first, lost]
 
 
 def test_place_order_puts_a_lost_apply_before_its_successors_in_the_group():
     """A transaction whose APPLY is lost everywhere still precedes those behind it in its group."""
     lost, behind, other = doubt("a", 0, 0), doubt("a", 0, 1), doubt("b", 0, 2)
-    surviving = {lost.decided.txid: None, behind.decided.txid: ApplyNumber(3), other.decided.txid: ApplyNumber(5)}
+    surviving = {behind.decided.txid: ApplyNumber(3), other.decided.txid: ApplyNumber(5)}
     assert place_order([other, behind, lost], surviving) == [lost, behind, other]
 
 
@@ -237,8 +237,9 @@ def test_place_order_keeps_each_groups_order(members):
     """Invariant 6, whatever survived."""
     doubts = [doubt(group, ord(group), sequence) for sequence, (group, _) in enumerate(members)]
     surviving = {
-        it.decided.txid: None if number is None else ApplyNumber(number)
+        it.decided.txid: ApplyNumber(number)
         for it, (_, number) in zip(doubts, members, strict=True)
+        if number is not None
     }
     placed = place_order(doubts, surviving)
     assert sorted(placed, key=doubts.index) == doubts

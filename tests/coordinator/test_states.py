@@ -130,7 +130,7 @@ def test_pair_of_state_and_event_leads_exactly_where_the_table_says(state, kind)
 @pytest.mark.parametrize("kind", [EventKind.INIT, EventKind.ADD, EventKind.END_COMMIT, EventKind.END_ABORT])
 def test_request_in_any_state_is_answered_or_asks_or_waits(state, kind):
     """No request is left without an answer: the last effect answers it, asks somebody, or waits."""
-    last_effects = (ev.AnswerWith, ev.AskBegin, ev.AskSeal, ev.AskProducerId, ev.WaitForCopy, ev.WaitForDecision)
+    last_effects = (ev.AnswerWith, ev.AskBegin, ev.AskPrepare, ev.AskProducerId, ev.WaitForCopy, ev.WaitForDecision)
     for producer in producers(state):
         for event in events(kind, producer):
             effects = step(producer, event)[1]

@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from coordinator.answers import Refusal
 from coordinator.group_records import BeginRecord, PrepareAbortRecord
+from coordinator.messages import Prepare
 from coordinator.recovery import snapshot_records
 from coordinator.settings import CoordinatorSettings
 from coordinator.sinks.lane_ids import lane_id
@@ -169,7 +170,7 @@ async def test_restart_in_the_midst_of_a_commit_takes_its_repetition(running, lo
     granted = await running.init()
     await running.add(granted, logs[0])
     running.produce(logs[0])
-    running.participants.seal(txid(0), (logs[0],))
+    running.participants.prepare([Prepare(txid(0), (logs[0],))])
     after = await restart(running, nursery)
     assert after.produce(logs[0])
     assert await after.end(granted) is None
@@ -420,8 +421,13 @@ async def test_restart_flushes_the_decision_before_it_places(running, logs, auto
     after = running.restarted()
     after.journal.durable = 0
     order = []
-    place = after.participants.place
-    after.participants.place = lambda message: (order.append(after.journal.durable), place(message))
+    apply = after.participants.apply
+
+    def noted(messages):
+        order.append(after.journal.durable)
+        return apply(messages)
+
+    after.participants.apply = noted
     after.participants.copying = trio.Event()
     await after.coordinator.recover(tail_kept=True)
     assert order == [len(after.journal.records)]

@@ -80,8 +80,9 @@ async def test_what_was_prepared_takes_nothing_more(running, logs, autojump_cloc
     assert await running.end(kept.granted, connection=9) is Refusal.WRONG_STATE, "an end that grants no epoch"
     assert await running.end(kept.granted, commit=False, connection=9) is Refusal.WRONG_STATE
     assert await end(running, kept.granted) == at(2)
-    (prepared_for,) = running.participants.prepared
-    assert {log: it.records for log, it in prepared_for.expected.items()} == {logs[0]: 3}
+    when_kept, at_the_end = running.participants.prepared
+    assert when_kept == at_the_end
+    assert {log: it.records for log, it in at_the_end.expected.items()} == {logs[0]: 3}
 
 
 async def test_successors_successor_ends_what_was_prepared(running, logs, autojump_clock):

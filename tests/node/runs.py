@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
@@ -22,12 +22,13 @@ from uuid import UUID
 import trio
 import trio.testing
 
-from coordinator.messages import ApplyCommit, Begin, DiscardTransaction, Expected, Prepare
+from coordinator.messages import Application, ApplyCommit, Begin, DiscardTransaction, Expected, Prepare, Prepared
 from datalog.batch import parse_batch_header_untrusted
 from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
 from fairlog.groups.offset_index import OffsetIndex
 from fairlog_types import (
+    ApplyNumber,
     LeaderEpoch,
     LogId,
     Offset,
@@ -115,6 +116,7 @@ class Run:
     disk: Disk
     clock: Clock
     nursery: trio.Nursery
+    _applications: dict[TxId, Application] = field(default_factory=dict)
 
     def __getitem__(self, log: LogId) -> Partition:
         return self.partitions.by_log[log]
@@ -190,17 +192,33 @@ class Run:
         assert not begun.refused, begun
 
     async def prepare(self, txid: TxId, *logs: LogId) -> Mapping[LogId, Expected]:
-        """Seal and prepare; what PREPARE_COMMIT would say of it."""
-        expected = self.participant.seal(txid, logs)
-        prepared = await self.participant.prepare(Prepare(txid, expected))
+        """Have it prepared; what PREPARE_COMMIT would say of it."""
+        preparation = self.participant.prepare([Prepare(txid, logs)])
+        prepared = await preparation.outcome()
         assert not prepared.refused, prepared
-        return expected
+        return preparation.expected[txid]
+
+    def seal(self, txid: TxId, *logs: LogId) -> Mapping[LogId, Expected]:
+        """Have it prepared, and do not wait for the disk."""
+        return self.participant.prepare([Prepare(txid, logs)]).expected[txid]
+
+    async def prepare_again(self, expected: Mapping[LogId, Expected], *txids: TxId) -> Prepared:
+        """What a coordinator says that finds PREPARE_COMMIT of these with such counts."""
+        messages = [Prepare(txid, tuple(expected), expected) for txid in txids]
+        return await self.participant.prepare(messages).outcome()
+
+    async def apply_number(self, txid: TxId, *logs: LogId) -> ApplyNumber | None:
+        """The number under which the first of these logs that has placed it did so."""
+        nothing = dict.fromkeys(logs, Expected(LeaderEpoch(1), 0))
+        return (await self.prepare_again(nothing, txid)).apply_numbers.get(txid)
 
     def place(self, txid: TxId, *logs: LogId) -> None:
-        self.participant.place(ApplyCommit(txid, logs, self.clock()))
+        self._applications[txid] = self.participant.apply([ApplyCommit(txid, logs, self.clock())])
 
-    async def applied(self, txid: TxId, *logs: LogId) -> Sequence[Placement]:
-        return (await self.participant.applied(ApplyCommit(txid, logs, self.clock()))).placements
+    async def applied(self, txid: TxId) -> Sequence[Placement]:
+        """Wait until what was placed is visible."""
+        (applied,) = await self._applications[txid].visible()
+        return applied.placements
 
     def discard(self, txid: TxId, *logs: LogId) -> None:
         self.participant.discard(DiscardTransaction(txid, logs))
@@ -212,7 +230,7 @@ class Run:
             assert await self.write(txid, log, value, sequence=sequence) == Appended(None, None)
         await self.prepare(txid, *contents)
         self.place(txid, *contents)
-        return await self.applied(txid, *contents)
+        return await self.applied(txid)
 
     async def values(self, log: LogId) -> list[bytes | None]:
         """What the data log holds, in order; asserts that its offsets are dense."""

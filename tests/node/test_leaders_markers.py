@@ -10,7 +10,7 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from coordinator.messages import Expected, Prepare
+from coordinator.messages import Expected
 from datalog.control_batch import decode_control_batch
 from datalog.interface import AbortedTransaction, OpenInLog, ReadRequest, ReadResult
 from fairlog_types import (
@@ -92,7 +92,7 @@ async def test_marker_transaction_is_readable_at_once_and_stable_when_it_is_comm
         assert (run[A].visibility.high_watermark, run[A].visibility.last_stable_offset) == (4, 0)
         assert await run.committed(A) == {A: []}
         await commit(run, T0, A)
-        assert await run.applied(T0, A) == (Placement(A, Offset(0), 3),)
+        assert await run.applied(T0) == (Placement(A, Offset(0), 3),)
         assert (run[A].visibility.high_watermark, run[A].visibility.last_stable_offset) == (5, 5)
         assert await run.committed(A) == {A: [(0, b"a0"), (1, b"a1"), (2, b"plain"), (3, b"a2")]}
         assert await markers(run, A) == [(4, True, 1)]
@@ -148,7 +148,7 @@ async def test_transaction_over_logs_of_both_modes_becomes_visible_in_one_step(o
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert await run.committed(A, B) == {A: [], B: []}
         run.disk.let_go()
-        assert await run.applied(T0, A, B) == (Placement(A, Offset(0), 1), Placement(B, Offset(0), 1))
+        assert await run.applied(T0) == (Placement(A, Offset(0), 1), Placement(B, Offset(0), 1))
         assert await run.committed(A, B) == {A: [(0, b"marked")], B: [(0, b"held")]}
 
 
@@ -163,7 +163,7 @@ async def test_marker_goes_into_every_log_of_the_transaction(open_run) -> None:
         run.place(T0, *expected)
         await run.partitions.drain()
         assert [await markers(run, log) for log in (A, B, C)] == [[(1, True, 1)], [(0, True, 1)], []]
-        assert await run.applied(T0, *expected) == (Placement(A, Offset(0), 1),)
+        assert await run.applied(T0) == (Placement(A, Offset(0), 1),)
 
 
 # --- what producers are answered ---------------------------------------------------------------------
@@ -208,8 +208,7 @@ async def test_marker_commit_flushes_what_was_not_waited_for(open_run) -> None:
         await run.begin(T0, A)
         run.disk.hold()
         await run.write(T0, A, b"v")
-        expected = run.participant.seal(T0, (A,))
-        assert await is_waiting(lambda: run.participant.prepare(Prepare(T0, expected)))
+        assert await is_waiting(lambda: run.prepare(T0, A))
         run.disk.let_go()
 
 
@@ -276,7 +275,7 @@ async def test_marker_written_to_some_logs_only_is_copied_to_none_in_this_run(
         assert await run.committed(A, B) == {A: [], B: []}
     async with open_run() as again:
         await again.lead((A, B), MARKERS)
-        assert not (await again.participant.prepare(Prepare(T0, EXPECTED))).refused
+        assert not (await again.prepare_again(EXPECTED, T0)).refused
         again.place(T0, A, B)
         await again.serve()
         assert await again.committed(A, B) == {A: [(0, b"v")], B: [(0, b"v")]}
@@ -324,7 +323,7 @@ async def test_open_for_abort_names_what_hangs_and_refuses_what_may_not_be(open_
         assert asked(run, A, coordinator_epoch=0) is AbortRefusal.COORDINATOR_FENCED
         assert asked(run, B) is AbortRefusal.NO_MARKERS
         assert asked(run, A, producer_id=99) is None
-        run.participant.seal(transaction(7, 1), (A,))
+        run.seal(transaction(7, 1), A)
         assert asked(run, A, coordinator_epoch=1) == transaction(7, 1), "the coordinator knows what it is sealed for"
 
 
@@ -362,7 +361,7 @@ async def test_describe_producers_tells_where_a_transaction_began_and_who_ended_
 
 
 async def sealed(run: Run) -> None:
-    run.participant.seal(T0, (A, B))
+    run.seal(T0, A, B)
 
 
 async def prepared(run: Run) -> None:
@@ -394,11 +393,11 @@ async def test_restart_at_any_stage_of_a_commit_by_markers_gives_the_same_places
     for life in range(3):
         async with open_run(crashed) as again:
             await again.lead([A, B], MARKERS)
-            assert not (await again.participant.prepare(Prepare(T0, EXPECTED))).refused
+            assert not (await again.prepare_again(EXPECTED, T0)).refused
             again.place(T0, A, B)
             await again.serve(copying=life > 0)
             if life > 0:
-                assert await again.applied(T0, A, B) == (Placement(A, Offset(0), 1), Placement(B, Offset(1), 1))
+                assert await again.applied(T0) == (Placement(A, Offset(0), 1), Placement(B, Offset(1), 1))
                 assert await again.committed(A, B) == {A: [(0, b"v")], B: [(0, b"first"), (1, b"v")]}
                 assert [len(await markers(again, log)) for log in (A, B)] == [1, 1]
             crashed = again.crash(tmp_path / f"crashed {life}")
@@ -463,7 +462,7 @@ async def test_restart_knows_how_many_records_an_open_transaction_has(open_run, 
     async with open_run(crashed) as again:
         await again.lead([A], MARKERS)
         expected = {A: Expected(LeaderEpoch(1), 3)}
-        assert not (await again.participant.prepare(Prepare(T0, expected))).refused
+        assert not (await again.prepare_again(expected, T0)).refused
 
 
 async def test_restart_with_some_markers_lost_places_the_others_under_their_number(open_run, tmp_path: Path) -> None:
@@ -479,7 +478,7 @@ async def test_restart_with_some_markers_lost_places_the_others_under_their_numb
         crashed = run.crash(tmp_path / "crashed", losing={B: before})
     async with open_run(crashed) as again:
         await again.lead((A, B), MARKERS)
-        numbers = [again.participant.surviving_apply_number(txid, (A, B)) for txid in (T0, T1)]
+        numbers = [await again.apply_number(txid, A, B) for txid in (T0, T1)]
         assert numbers == [1, 0]
         for txid in (T1, T0):
             again.place(txid, A, B)
@@ -505,7 +504,7 @@ async def test_restart_without_the_data_logs_rebuilds_open_and_aborted_transacti
         file.unlink()
     async with open_run(crashed) as again:
         await again.lead([A], MARKERS)
-        assert not (await again.participant.prepare(Prepare(T1, {A: EXPECTED[A]}))).refused
+        assert not (await again.prepare_again({A: EXPECTED[A]}, T1)).refused
         again.place(T1, A)
         await again.serve()
         assert await again.committed(A) == {A: [(1, b"8")]}

@@ -10,7 +10,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from coordinator.messages import ApplyCommit, Expected, Prepare
+from coordinator.messages import Expected
 from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LeaderEpoch, LogId, Offset, Placement
 from journal.journal import Fsync, JournalKind
 from journal.segment_file import begin_at
@@ -32,7 +32,7 @@ async def write(run: Run, txid=T0, value: bytes = b"v") -> None:
 async def say_again(run: Run, *txids) -> None:
     """What a coordinator does that finds PREPARE_COMMIT without COMMITTED."""
     for txid in txids:
-        assert not (await run.participant.prepare(Prepare(txid, EXPECTED))).refused
+        assert not (await run.prepare_again(EXPECTED, txid)).refused
     for txid in txids:
         run.place(txid, A, B)
 
@@ -76,7 +76,7 @@ async def test_restart_discards_what_nobody_had_decided(open_run, tmp_path: Path
         async with open_run(crashed) as again:
             await again.start(A, B)
             assert await again.write(T0, A, b"second half", sequence=1) is RefusedAppend.NOT_IN_TRANSACTION
-            assert again.participant.seal(T0, (A, B)) == {}
+            assert again.seal(T0, A, B) == {}
             assert await again.snapshot(A, B) == {A: [], B: []}
     assert {(it["log"], it["txid"]) for it in logs if it["event"] == "orphan discarded"} == {
         (str(A), str(T0)),
@@ -100,7 +100,7 @@ async def test_restart_takes_a_discard_said_again(open_run, tmp_path: Path) -> N
 
 
 async def sealed(run: Run) -> None:
-    run.participant.seal(T0, (A, B))
+    run.seal(T0, A, B)
 
 
 async def prepared(run: Run) -> None:
@@ -138,14 +138,14 @@ async def test_restart_at_any_stage_of_a_commit_gives_the_same_places(
         await third.lead((A, B))
         await say_again(third, T0)
         await third.serve()
-        assert await third.applied(T0, A, B) == places
+        assert await third.applied(T0) == places
         assert await third.snapshot(A, B) == {A: [b"v"], B: [b"first", b"v"]}
         crashed = third.crash(tmp_path / "and again")
     async with open_run(crashed) as fourth:
         await fourth.lead((A, B))
         await say_again(fourth, T0)
         await fourth.serve()
-        assert await fourth.applied(T0, A, B) == places
+        assert await fourth.applied(T0) == places
         assert await fourth.snapshot(A, B) == {A: [b"v"], B: [b"first", b"v"]}
 
 
@@ -161,7 +161,7 @@ async def test_restart_of_a_transaction_whose_batches_were_lost_cannot_prepare_i
         crashed = run.crash(tmp_path / "crashed", losing={B: before})
     async with open_run(crashed) as again:
         await again.lead((A, B))
-        assert list((await again.participant.prepare(Prepare(T0, EXPECTED))).refused) == [B]
+        assert list((await again.prepare_again(EXPECTED, T0)).refused) == [B]
         again.discard(T0, A, B)
         await again.serve()
         assert await again.snapshot(A, B) == {A: [], B: [b"kept"]}
@@ -180,7 +180,7 @@ async def test_restart_with_some_applies_lost_keeps_the_order_of_those_that_surv
         crashed = run.crash(tmp_path / "crashed", losing={B: before})
     async with open_run(crashed) as again:
         await again.lead((A, B))
-        numbers = [again.participant.surviving_apply_number(txid, (A, B)) for txid in (T0, T1)]
+        numbers = [await again.apply_number(txid, A, B) for txid in (T0, T1)]
         assert numbers == [ApplyNumber(1), ApplyNumber(0)]
         await say_again(again, T1, T0)
         await again.serve()
@@ -196,8 +196,8 @@ async def test_restart_numbers_applies_behind_those_that_survived(open_run, tmp_
     async with open_run(crashed) as again:
         await again.start(A, B)
         await again.commit(T1, {A: b"w", B: b"w"})
-        assert again.participant.surviving_apply_number(T0, (A,)) == 0
-        assert again.participant.surviving_apply_number(T1, (A,)) == 1
+        assert await again.apply_number(T0, A) == 0
+        assert await again.apply_number(T1, A) == 1
 
 
 async def test_restart_places_nothing_twice_whose_participant_wrote_nothing(open_run, tmp_path: Path) -> None:
@@ -211,10 +211,10 @@ async def test_restart_places_nothing_twice_whose_participant_wrote_nothing(open
     async with open_run(crashed) as again:
         await again.lead((A, B))
         expected = {A: EXPECTED[A], B: Expected(LeaderEpoch(1), 0)}
-        assert not (await again.participant.prepare(Prepare(T0, expected))).refused
-        again.participant.place(ApplyCommit(T0, (A, B), 0))
+        assert not (await again.prepare_again(expected, T0)).refused
+        again.place(T0, A, B)
         await again.serve()
-        assert await again.applied(T0, A, B) == (Placement(A, Offset(0), 1),)
+        assert await again.applied(T0) == (Placement(A, Offset(0), 1),)
 
 
 # --- the journal and the data log disagree ---------------------------------------------------------

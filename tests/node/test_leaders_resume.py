@@ -20,7 +20,7 @@ BOTH_MODES = pytest.mark.parametrize("mode", [JOURNAL, MARKERS], ids=lambda mode
 async def resume(run: Run, *logs: LogId, mode: TransactionMode, copying: bool = True) -> dict[LogId, LeaderEpoch]:
     """Start as a node does whose coordinator says that T0 is open in `logs`; what the leaders answer."""
     await run.lead((A, B), mode)
-    resumed = run.participant.resume(Begin(T0, logs))
+    resumed = await run.participant.resume(Begin(T0, logs))
     assert not resumed.lost
     await run.serve(copying=copying)
     return dict(resumed.leader_epochs)
@@ -94,7 +94,7 @@ async def test_batch_of_an_earlier_transaction_is_not_taken_for_one_of_the_resum
         crashed = run.crash(tmp_path / "crashed")
     async with open_run(crashed) as run:
         await run.lead((A, B), mode)
-        assert not run.participant.resume(Begin(T1, (A,))).lost
+        assert not (await run.participant.resume(Begin(T1, (A,)))).lost
         await run.serve()
         assert await run.write(T1, A, b"renumbered", sequence=0) is RefusedAppend.OUT_OF_ORDER
         assert isinstance(await run.write(T1, A, b"next", sequence=1), DuplicateOf)
@@ -145,7 +145,7 @@ async def test_transaction_that_is_not_resumed_is_discarded_beside_one_that_is(o
         await resume(run, A, mode=JOURNAL)
         assert await run.write(other, A, b"v", sequence=1) is RefusedAppend.NOT_IN_TRANSACTION
         assert isinstance(await run.write(T0, A, b"v", sequence=1), Appended)
-        assert run.participant.seal(other, (A,)) == {}
+        assert run.seal(other, A) == {}
 
 
 @BOTH_MODES
@@ -159,7 +159,7 @@ async def test_log_that_does_not_know_the_epoch_says_that_its_part_is_lost(
         crashed = run.crash(tmp_path / "crashed")
     async with open_run(crashed) as run:
         await run.lead((A, B), mode)
-        resumed = run.participant.resume(Begin(T0, (A, B)))
+        resumed = await run.participant.resume(Begin(T0, (A, B)))
         assert set(resumed.lost) == {B}
         await run.serve()
         assert await run.write(T0, A, b"v") is RefusedAppend.NOT_IN_TRANSACTION
@@ -195,14 +195,14 @@ async def test_sealed_transaction_is_resumed_beside_what_a_later_epoch_has_writt
         await run.start(A, B, mode=mode)
         await run.begin(T0, A, B)
         assert isinstance(await run.write(T0, A, b"kept"), Appended)
-        run.participant.seal(T0, (A, B))
+        run.seal(T0, A, B)
         for log in (A, B):
             outside = await run.plain(log, b"outside", producer_id=T0.producer_id, epoch=T0.epoch + 1, sequence=0)
             assert isinstance(outside, Appended)
         crashed = run.crash(tmp_path / "crashed")
     async with open_run(crashed) as run:
         await resume(run, A, B, mode=mode)
-        run.participant.seal(T0, (A, B))
+        run.seal(T0, A, B)
         expected = await run.prepare(T0, A, B)
         assert {log: it.records for log, it in expected.items()} == {A: 1, B: 0}
         run.place(T0, A, B)

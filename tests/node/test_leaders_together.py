@@ -18,7 +18,7 @@ import trio.testing
 
 import copier.apply
 import copier.copier
-from coordinator.messages import ApplyCommit, Expected, Prepare
+from coordinator.messages import Application, ApplyCommit, Expected, Prepare
 from copier.backlog import Backlog
 from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, Placement, TxId
 from journal.journal import Journal, JournalKind
@@ -47,8 +47,8 @@ def messages(*logs: LogId, number: int = 0) -> list[ApplyCommit]:
     return [ApplyCommit(TxId(lane.producer_id, lane.epoch, number), logs, 0) for lane in LANES]
 
 
-def place(run: Run, messages: Sequence[ApplyCommit]) -> None:
-    run.participant.place_together(messages)
+def place(run: Run, messages: Sequence[ApplyCommit]) -> Application:
+    return run.participant.apply(messages)
 
 
 async def test_lanes_placed_together_follow_each_other_in_every_log(open_run) -> None:
@@ -82,10 +82,11 @@ async def test_lanes_prepared_together_cost_one_flush_of_each_log(open_run, monk
             for log in (A, B):
                 assert isinstance(await run.write(lane, log, b"v"), Appended)
         participants = run.participant
-        prepare = [Prepare(lane, participants.seal(lane, (A, B))) for lane in LANES]
         ends = [run[log].state.written_through(first) for log in (A, B)]
         monkeypatch.setattr(Journal, "flush", noted)
-        assert (await participants.prepare_together(prepare)).refused == {}
+        preparation = participants.prepare([Prepare(lane, (A, B)) for lane in LANES])
+        assert preparation.expected == dict.fromkeys(LANES, EXPECTED)
+        assert (await preparation.outcome()).refused == {}
         assert asked == ends
         for log, end in zip((A, B), ends, strict=True):
             assert run[log].journal.durable >= end
@@ -98,8 +99,7 @@ async def test_lanes_prepared_together_are_refused_by_the_log_that_lacks_one(ope
         for lane in LANES:
             await run.begin(lane, A, B)
             assert isinstance(await run.write(lane, A, b"v"), Appended)
-        prepare = [Prepare(lane, EXPECTED) for lane in LANES]
-        refused = (await run.participant.prepare_together(prepare)).refused
+        refused = (await run.prepare_again(EXPECTED, *LANES)).refused
         assert list(refused) == [B]
         assert str(LANES[0]) in refused[B]
 
@@ -114,7 +114,7 @@ async def test_lanes_placed_together_have_one_apply_number_and_the_next_commit_a
         other = transaction(9)
         await write(run, other, C)
         run.place(other, C)
-        numbers = [run.participant.surviving_apply_number(txid, (A, B, C)) for txid in (*LANES, other)]
+        numbers = [await run.apply_number(txid, A, B, C) for txid in (*LANES, other)]
         assert numbers == [0, 0, 1]
 
 
@@ -127,14 +127,14 @@ async def test_places_are_known_as_soon_as_they_are_given(open_run) -> None:
         for lane in LANES:
             await write(run, lane, A, B)
         run.disk.hold()
-        first, second = messages(A, B, C)
-        assert run.participant.placed(first) == ()
-        place(run, (first, second))
-        assert run.participant.placed(first) == (Placement(A, Offset(0), 1), Placement(B, Offset(1), 1))
-        assert run.participant.placed(second) == (Placement(A, Offset(1), 1), Placement(B, Offset(2), 1))
+        application = place(run, messages(A, B, C))
+        assert list(application.placements) == [
+            (Placement(A, Offset(0), 1), Placement(B, Offset(1), 1)),
+            (Placement(A, Offset(1), 1), Placement(B, Offset(2), 1)),
+        ]
         assert await run.snapshot(A, B) == {A: [], B: [b"before"]}
         run.disk.let_go()
-        assert (await run.participant.applied(second)).placements == run.participant.placed(second)
+        assert [it.placements for it in await application.visible()] == application.placements
         assert await run.snapshot(A, B) == {A: [b"7.0", b"8.0"], B: [b"before", b"7.0", b"8.0"]}
 
 
@@ -173,8 +173,7 @@ async def test_lanes_placed_together_are_seen_whole_by_every_reader(open_run) ->
                 for number in itertools.takewhile(lambda number: number < 20 or len(set(seen)) <= 2, itertools.count()):
                     for lane in LANES:
                         await write(run, transaction(lane.producer_id, number), A, B, sequence=number)
-                    place(run, messages(A, B, number=number))
-                    await run.applied(transaction(LANES[0].producer_id, number), A, B)
+                    await place(run, messages(A, B, number=number)).visible()
             finally:
                 done.set()
 
@@ -197,7 +196,7 @@ async def test_lanes_in_topics_of_both_modes_become_visible_together(open_run, m
         assert values == {A: [b"7.0", b"8.0"], B: [b"7.0", b"8.0"]}
 
 
-async def test_lanes_applied_together_wait_for_what_is_there_when_they_ask(open_run, monkeypatch) -> None:
+async def test_lanes_applied_together_wait_for_what_is_there_then(open_run, monkeypatch) -> None:
     """Once for each log, whatever others write to a log of marker mode meanwhile."""
     waits: list[tuple[LogId, Offset]] = []
     async with open_run() as run:
@@ -205,7 +204,7 @@ async def test_lanes_applied_together_wait_for_what_is_there_when_they_ask(open_
         await run.start(B)
         for lane in LANES:
             await write(run, lane, A, B)
-        place(run, messages(A, B))
+        application = place(run, messages(A, B))
         reach = Visibility.reach
 
         async def noted(visibility: Visibility, offset: Offset) -> None:
@@ -214,7 +213,7 @@ async def test_lanes_applied_together_wait_for_what_is_there_when_they_ask(open_
             await reach(visibility, offset)
 
         monkeypatch.setattr(Visibility, "reach", noted)
-        applied = await run.participant.applied_together(messages(A, B))
+        applied = await application.visible()
         assert waits == [(A, 4), (B, 2)]
         assert [it.placements for it in applied] == [
             (Placement(A, Offset(0), 1), Placement(B, Offset(0), 1)),
@@ -270,7 +269,7 @@ def read_after_every_group(run: Run, monkeypatch: pytest.MonkeyPatch) -> list[di
 async def say_again(run: Run) -> None:
     """What a coordinator does that finds a group's PREPARE_COMMIT without COMMITTED."""
     for lane in LANES:
-        assert not (await run.participant.prepare(Prepare(lane, EXPECTED))).refused
+        assert not (await run.prepare_again(EXPECTED, lane)).refused
     place(run, messages(A, B))
 
 
@@ -297,7 +296,7 @@ async def test_restart_with_any_of_the_applies_lost_brings_the_lanes_together_ag
         await say_again(again)
         # Torn once more: a group that was placed again and not copied is no other case.
         crashed = again.crash(tmp_path / "crashed again")
-        numbers = {again.participant.surviving_apply_number(lane, (log,)) for lane in LANES for log in (A, B)}
+        numbers = {await again.apply_number(lane, log) for lane in LANES for log in (A, B)}
         assert numbers == {0}
     async with open_run(crashed) as third:
         await third.lead((A, B))
@@ -323,5 +322,5 @@ async def test_restart_places_a_group_again_before_what_is_new(open_run, tmp_pat
         await say_again(again)
         await again.serve()
         await again.commit(transaction(9), {A: b"next", B: b"next"})
-        assert again.participant.surviving_apply_number(transaction(9), (A,)) == 1
+        assert await again.apply_number(transaction(9), A) == 1
         assert await again.snapshot(A, B) == {log: [b"7.0", b"8.0", b"next"] for log in (A, B)}

@@ -9,6 +9,7 @@ from threading import Event
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from coordinator.messages import ApplyCommit, Begin, Expected, Prepare
 from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, StorageFailure
@@ -34,7 +35,7 @@ async def test_transaction_becomes_visible_when_it_is_placed_and_not_before(open
         await run.partitions.drain()
         assert await run.snapshot(A, B) == {A: [b"before", b"between"], B: []}
         run.place(T0, A, B)
-        assert await run.applied(T0, A, B) == (Placement(A, Offset(2), 3), Placement(B, Offset(0), 1))
+        assert await run.applied(T0) == (Placement(A, Offset(2), 3), Placement(B, Offset(0), 1))
         assert await run.snapshot(A, B) == {A: [b"before", b"between", b"a0", b"a1", b"a2"], B: [b"b0"]}
 
 
@@ -256,11 +257,11 @@ async def test_transaction_discarded_late_does_not_end_the_next_one(open_run) ->
     async with open_run() as run:
         await run.start(A)
         await run.begin(T0, A)
-        run.participant.seal(T0, (A,))
+        run.seal(T0, A)
         newer = transaction(7, 1)
         await run.begin(newer, A)
         run.discard(T0, A)
-        assert run.participant.seal(T0, (A,)) == {}
+        assert run.seal(T0, A) == {}
         assert await run.write(newer, A, b"v") == Appended(None, None)
 
 
@@ -270,15 +271,15 @@ async def test_transaction_that_is_not_as_expected_cannot_be_prepared(open_run) 
         await run.start(A)
         await run.begin(T0, A)
         await run.write(T0, A, b"v")
-        run.participant.seal(T0, (A,))
+        run.seal(T0, A)
         for txid, expected in (
             (T0, Expected(LeaderEpoch(1), 2)),
             (T0, Expected(LeaderEpoch(9), 1)),
             (transaction(8), Expected(LeaderEpoch(1), 1)),
         ):
-            refused = (await run.participant.prepare(Prepare(txid, {A: expected}))).refused
+            refused = (await run.prepare_again({A: expected}, txid)).refused
             assert refused[A], expected
-        assert not (await run.participant.prepare(Prepare(T0, {A: Expected(LeaderEpoch(1), 1)}))).refused
+        assert not (await run.prepare_again({A: Expected(LeaderEpoch(1), 1)}, T0)).refused
 
 
 async def test_transaction_prepares_all_its_logs_in_one_flush_delay(open_run) -> None:
@@ -292,10 +293,9 @@ async def test_transaction_prepares_all_its_logs_in_one_flush_delay(open_run) ->
         await run.partitions.drain()
         for log in logs:
             await run.write(T0, log, b"v")
-        expected = run.participant.seal(T0, logs)
         run.disk.hold()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(run.participant.prepare, Prepare(T0, expected))
+            nursery.start_soon(run.prepare, T0, *logs)
             await trio.testing.wait_all_tasks_blocked(0.02)
             assert run.disk.waiting == len(logs)
             run.disk.let_go()
@@ -309,11 +309,14 @@ async def test_transaction_whose_log_does_not_flush_is_refused(open_run) -> None
         for log in (A, B):
             await run.write(T0, log, b"v")
         run.disk.failing = str(B)
-        expected = run.participant.seal(T0, (A, B))
-        refused = (await run.participant.prepare(Prepare(T0, expected))).refused
+        preparation = run.participant.prepare([Prepare(T0, (A, B))])
+        assert list(preparation.expected[T0]) == [A, B]
+        refused = (await preparation.outcome()).refused
         assert list(refused) == [B]
         with pytest.raises(StorageFailure):
             run.place(T0, A, B)
+        with pytest.raises(StorageFailure):
+            await run.prepare(T0, A, B)
         assert await run.snapshot(A, B) == {A: [], B: []}
 
 
@@ -338,7 +341,7 @@ async def test_transaction_placed_in_some_logs_only_is_copied_to_none_in_this_ru
         assert await run.snapshot(A, B) == {A: [], B: []}
     async with open_run() as again:
         await again.lead((A, B))
-        assert not (await again.participant.prepare(Prepare(T0, expected))).refused
+        assert not (await again.prepare_again(expected, T0)).refused
         again.place(T0, A, B)
         await again.serve()
         assert await again.snapshot(A, B) == {A: [b"v"], B: [b"v"]}
@@ -350,21 +353,23 @@ async def test_transaction_placed_in_some_logs_only_is_copied_to_none_in_this_ru
 async def commit_without_b(run: Run) -> None:
     """A deleted log counts as prepared and placed; the other's records become visible."""
     expected = {A: Expected(LeaderEpoch(1), 1), B: Expected(LeaderEpoch(1), 1)}
-    assert not (await run.participant.prepare(Prepare(T0, expected))).refused
+    assert not (await run.prepare_again(expected, T0)).refused
     run.place(T0, A, B)
 
 
 async def test_transaction_with_a_log_deleted_before_its_end_commits_the_rest(open_run) -> None:
-    """docs/decisions, "deleted topics": seal leaves the deleted log out."""
+    """docs/decisions, "deleted topics": the deleted log is not expected to hold anything."""
     async with open_run() as run:
         await run.start(A, B)
         await run.begin(T0, A, B)
         for log in (A, B):
             await run.write(T0, log, b"v")
         await run.partitions.drop([B])
-        assert list(await run.prepare(T0, A, B)) == [A]
+        with capture_logs() as lines:
+            assert list(await run.prepare(T0, A, B)) == [A]
+        assert [line["log"] for line in lines if "deleted" in line["event"]] == [str(B)]
         run.place(T0, A, B)
-        assert await run.applied(T0, A, B) == (Placement(A, Offset(0), 1),)
+        assert await run.applied(T0) == (Placement(A, Offset(0), 1),)
 
 
 async def test_transaction_with_a_log_deleted_after_prepare_commit_commits_the_rest(open_run) -> None:
@@ -374,10 +379,10 @@ async def test_transaction_with_a_log_deleted_after_prepare_commit_commits_the_r
         await run.begin(T0, A, B)
         for log in (A, B):
             await run.write(T0, log, b"v")
-        run.participant.seal(T0, (A, B))
+        run.seal(T0, A, B)
         await run.partitions.drop([B])
         await commit_without_b(run)
-        assert await run.applied(T0, A, B) == (Placement(A, Offset(0), 1),)
+        assert await run.applied(T0) == (Placement(A, Offset(0), 1),)
 
 
 async def test_transaction_answered_and_then_a_log_deleted_survives_a_crash_in_the_rest(open_run, tmp_path) -> None:
@@ -398,7 +403,7 @@ async def test_transaction_answered_and_then_a_log_deleted_survives_a_crash_in_t
 
 
 async def test_transaction_whose_log_is_deleted_while_it_waits_for_the_copy_goes_on(open_run) -> None:
-    """`applied` returns, and leaves the deleted log out."""
+    """`visible` returns, and leaves the deleted log out."""
     async with open_run() as run:
         await run.start(A, B, copying=False)
         await run.begin(T0, A, B)
@@ -406,11 +411,11 @@ async def test_transaction_whose_log_is_deleted_while_it_waits_for_the_copy_goes
             await run.write(T0, log, b"v")
         await run.prepare(T0, A, B)
         run.place(T0, A, B)
-        assert await is_waiting(lambda: run.applied(T0, A, B))
+        assert await is_waiting(lambda: run.applied(T0))
         placements: list[Placement] = []
 
         async def wait() -> None:
-            placements.extend(await run.applied(T0, A, B))
+            placements.extend(await run.applied(T0))
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
@@ -454,9 +459,9 @@ async def test_commit_is_forgotten_where_nothing_was_written(open_run) -> None:
         await run.begin(T0, A, B)
         await run.write(T0, A, b"v")
         run.place(T0, *await run.prepare(T0, A, B))
-        assert not run.participant.seal(T0, (A, B))
-        assert await run.applied(T0, A, B) == (Placement(A, Offset(0), 1),)
-        assert run.participant.surviving_apply_number(T0, (B,)) is None
+        assert not run.seal(T0, A, B)
+        assert await run.applied(T0) == (Placement(A, Offset(0), 1),)
+        assert await run.apply_number(T0, B) is None
         await run.partitions.drain()
         assert await run.values(B) == []
 
@@ -470,7 +475,7 @@ async def test_transaction_messages_for_unknown_logs_change_nothing(open_run) ->
         assert list(begun.refused) == [stranger]
         await run.write(T0, A, b"v")
         await run.prepare(T0, A, stranger)
-        run.participant.place(ApplyCommit(T0, (A, stranger), 0))
+        run.participant.apply([ApplyCommit(T0, (A, stranger), 0)])
         run.discard(T0, stranger)
         await run.partitions.drain()
         assert await run.values(A) == [b"v"]

@@ -63,7 +63,7 @@ async def test_transaction_open_for_days_is_kept_and_commits_while_other_journal
         assert await run.write(long, A, b"last", sequence=1) == Appended(None, None)
         await run.prepare(long, A)
         run.place(long, A)
-        await run.applied(long, A)
+        await run.applied(long)
         assert (await run.values(A))[-2:] == [b"first", b"last"]
         await run.plain(A, VALUE)
         await pass_hours(run, reclaimer)

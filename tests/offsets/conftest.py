@@ -16,7 +16,7 @@ from uuid import UUID
 import pytest
 
 from coordinator.answers import Description
-from coordinator.messages import Expected, Prepare
+from coordinator.messages import Expected
 from fairlog.broker import CommitRefusal
 from fairlog.cluster.interface import Topic
 from fairlog.groups.committed import CommittedOffsets
@@ -156,7 +156,7 @@ class Desk:
             return
         await self.run.prepare(txid, *logs)
         self.run.place(txid, *logs)
-        await self.run.applied(txid, *logs)
+        await self.run.applied(txid)
 
     async def fetched(
         self, group: str, partitions: Collection[Partition] | None = None, *, stable: bool = False
@@ -203,7 +203,7 @@ async def open_desk_over(
     )
     await run.lead((A, *offsets.logs()))
     for txid, expected in filter(None, (prepared, refused)):
-        answer = await run.participant.prepare(Prepare(txid, expected))
+        answer = await run.prepare_again(expected, txid)
         assert bool(answer.refused) == (refused is not None), answer
         if refused is None:
             run.place(txid, *expected)

@@ -219,7 +219,7 @@ async def test_offsets_count_in_the_prepare_like_a_batch(open_desk) -> None:
             await desk.commit_in(T0, "g", new(offset), new(offset, 1))
         assert {log: it.records for log, it in (await desk.run.prepare(T0, A, log)).items()} == {A: 0, log: 2}
         desk.run.place(T0, A, log)
-        await desk.run.applied(T0, A, log)
+        await desk.run.applied(T0)
         assert await desk.fetched("g") == {FIRST: 2, new(0, 1).partition: 2}
 
 
@@ -369,7 +369,7 @@ async def test_offsets_after_the_end_of_their_transaction_are_refused(open_desk)
     """Late ones: the transaction is sealed, committed or aborted, and the next one has not begun."""
     async with open_desk() as desk:
         await desk.begin(T0, "g")
-        desk.run.participant.seal(T0, (A, desk.offsets.log_of("g")))
+        desk.run.seal(T0, A, desk.offsets.log_of("g"))
         assert await desk.commit_in(T0, "g", new(1)) is RefusedAppend.NOT_IN_TRANSACTION
         await desk.end(T0, "g")
         assert await desk.commit_in(T0, "g", new(1)) is RefusedAppend.NOT_IN_TRANSACTION

@@ -73,7 +73,7 @@ async def test_offsets_of_a_prepared_transaction_are_applied_again_once(
         expected = await desk.run.prepare(T0, A, log)
         if copied:
             desk.run.place(T0, A, log)
-            await desk.run.applied(T0, A, log)
+            await desk.run.applied(T0)
         crashed = desk.run.crash(tmp_path / "crashed")
     async with open_desk(crashed, prepared=(T0, expected)) as again:
         assert await again.fetched("g", stable=True) == {new(0).partition: 2}
@@ -89,7 +89,7 @@ async def test_offsets_lost_with_the_power_keep_their_transaction_from_committin
         await desk.begin(T0, "g")
         await desk.commit_in(T0, "g", new(2))
         await desk.run.write(T0, A, b"v")
-        expected = desk.run.participant.seal(T0, (A, log))
+        expected = desk.run.seal(T0, A, log)
         assert {each: it.records for each, it in expected.items()} == {A: 1, log: 1}
         crashed = desk.run.crash(tmp_path / "crashed", losing={log: older})
     async with open_desk(crashed, refused=(T0, expected)) as again:

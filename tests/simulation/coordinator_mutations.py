@@ -15,11 +15,12 @@ import coordinator.restarting
 import coordinator.steps
 from coordinator import events as ev
 from coordinator.group_records import ProducerRecord
+from coordinator.messages import ApplyCommit
 from coordinator.producer import Outcome, Producer
 from coordinator.service import Coordinator
 from coordinator.states import EventKind, IdState
 from coordinator.turns import Turns
-from tests.simulation.planting import Mutation, does_not_wait, patched, planted
+from tests.simulation.planting import Mutation, does_not_wait, patched
 
 
 def _late_is_accepted(producer: Any, event: Any) -> Any:
@@ -50,13 +51,19 @@ def _grant_is_not_flushed() -> Iterator[None]:
         yield
 
 
-async def _decides_before_its_record_is_durable(self: Turns, slot: Any, effect: Any) -> Any:
+async def _decides_before_its_record_is_durable(self: Turns, slot: Any, preparation: Any) -> Any:
     index = slot.journal
     with mock.patch.object(self.journals[index], "flush", does_not_wait):
-        return await _REAL_PREPARE(self, slot, effect)
+        return await _REAL_PREPARED(self, slot, preparation)
 
 
-_REAL_PREPARE = Turns._prepare
+async def _applies_before_all_have_prepared(self: Turns, slot: Any, preparation: Any) -> Any:
+    ((txid, expected),) = preparation.expected.items()
+    self.participants.apply((ApplyCommit(txid, tuple(expected), self.now_ms()),))
+    return await _REAL_PREPARED(self, slot, preparation)
+
+
+_REAL_PREPARED = Turns._prepared
 
 
 def _timeout_without_fence(producer: Any, event: Any) -> Any:
@@ -140,7 +147,11 @@ _REAL_RECOVER = Coordinator.recover
 
 
 MUTATIONS = (
-    Mutation("apply-before-prepared", "APPLY is written before all have prepared", planted("apply-before-prepared")),
+    Mutation(
+        "apply-before-prepared",
+        "APPLY is written before all have prepared",
+        patched(Turns, "_prepared", _applies_before_all_have_prepared),
+    ),
     Mutation(
         "late-end-accepted",
         "EndTxn on an older connection is carried out",
@@ -155,7 +166,7 @@ MUTATIONS = (
     Mutation(
         "decision-not-flushed",
         "a commit is answered before PREPARE_COMMIT is on disk",
-        patched(Turns, "_prepare", _decides_before_its_record_is_durable),
+        patched(Turns, "_prepared", _decides_before_its_record_is_durable),
     ),
     Mutation("timeout-without-fence", "a time-out aborts, and the client may go on", _timeout_forgets_the_client),
     Mutation(

@@ -4,34 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
 import trio
 
-from coordinator.messages import Applied, Prepared
+from coordinator.messages import Applied
 from fairlog_types import LeaderEpoch, TxId
 from partition import produce
 from partition.state import PartitionState
-from shard.participant import Participant
+from shard.participant import LocalApplication, LocalPreparation, Participant
 from shard.partitions import Partitions
-from tests.simulation.planting import Mutation, does_not_wait, patched, planted
+from tests.simulation.planting import Mutation, does_not_wait, patched
 
 
-async def _applied_at_once(self: Participant, messages: Any) -> list[Applied]:
+async def _visible_at_once(self: LocalApplication) -> list[Applied]:
     await trio.lowlevel.checkpoint()
-    return [Applied(self.placed(message)) for message in messages]
+    return [Applied(places) for places in self.placements]
 
 
-async def _prepares_without_flush(self: Participant, messages: Any) -> Prepared:
-    await trio.lowlevel.checkpoint()
-    refused = {
-        log: reason
-        for message in messages
-        for log, expected in message.expected.items()
-        if (reason := self._partitions.by_log[log].state.holds(message.txid, expected.leader_epoch, expected.records))
-    }
-    return Prepared(refused)
+def _starts_no_flush(self: LocalPreparation) -> None:
+    self._flushing.clear()
+
+
+def _starts_all_flushes_but_one(self: LocalPreparation) -> None:
+    if self._flushing:
+        del self._flushing[next(iter(self._flushing))]
+    _REAL_START(self)
+
+
+_REAL_START = LocalPreparation.start
 
 
 def _any_epoch_may_write(opened: TxId | None, epoch: Any) -> Any:
@@ -41,7 +44,7 @@ def _any_epoch_may_write(opened: TxId | None, epoch: Any) -> Any:
 _REAL_OPEN_TRANSACTION = produce.open_transaction
 
 
-def _submits_one_by_one(self: Participant, messages: Any) -> None:
+def _submits_one_by_one(self: Participant, messages: Any) -> LocalApplication:
     real = self._partitions.place
 
     def place(group: Any, **more: Any) -> None:
@@ -49,19 +52,25 @@ def _submits_one_by_one(self: Participant, messages: Any) -> None:
             real((item,), **more)
 
     with mock.patch.object(self._partitions, "place", place):
-        _REAL_PLACE_TOGETHER(self, messages)
+        return _REAL_APPLY(self, messages)
 
 
-def _places_lane_by_lane(self: Participant, messages: Any) -> None:
+def _applies_lane_by_lane(self: Participant, messages: Any) -> LocalApplication:
     for message in messages:
-        _REAL_PLACE_TOGETHER(self, (message,))
+        _REAL_APPLY(self, (message,))
+    return self._application(messages)
 
 
-def _places_all_lanes_but_one(self: Participant, messages: Any) -> None:
-    _REAL_PLACE_TOGETHER(self, messages[: max(1, len(messages) - 1)])
+def _applies_in_all_logs_but_one(self: Participant, messages: Any) -> LocalApplication:
+    return _REAL_APPLY(self, [replace(message, logs=message.logs[:-1]) for message in messages])
 
 
-_REAL_PLACE_TOGETHER = Participant.place_together
+def _applies_all_lanes_but_one(self: Participant, messages: Any) -> LocalApplication:
+    _REAL_APPLY(self, messages[: max(1, len(messages) - 1)])
+    return self._application(messages)
+
+
+_REAL_APPLY = Participant.apply
 
 
 def _resume_without_its_batches(self: PartitionState, txid: TxId) -> LeaderEpoch | str:
@@ -74,12 +83,12 @@ def _resume_without_its_batches(self: PartitionState, txid: TxId) -> LeaderEpoch
 
 @contextmanager
 def _first_log_is_forgotten() -> Iterator[None]:
-    def resume(self: Participant, message: Any) -> Any:
+    async def resume(self: Participant, message: Any) -> Any:
         leader = self._partitions.get(message.logs[0])
         if leader is not None:
             with mock.patch.object(PartitionState, "resume", _resume_without_its_batches):
                 leader.state.resume(message.txid)
-        return _REAL_RESUME_ALL(self, message)
+        return await _REAL_RESUME_ALL(self, message)
 
     with mock.patch.object(Participant, "resume", resume):
         yield
@@ -101,20 +110,22 @@ MUTATIONS = (
     Mutation(
         "skip-flush-of-one-participant",
         "*prepare* answers without flushing one of its journals",
-        planted("skip-flush-of-one-participant"),
+        patched(LocalPreparation, "start", _starts_all_flushes_but_one),
     ),
     Mutation(
-        "leave-one-log-undecided", "a commit is placed in all logs but the last", planted("leave-one-log-undecided")
+        "leave-one-log-undecided",
+        "a commit is placed in all logs but the last",
+        patched(Participant, "apply", _applies_in_all_logs_but_one),
     ),
     Mutation(
         "prepare-without-flush",
         "*prepare* flushes nothing",
-        patched(Participant, "prepare_together", _prepares_without_flush),
+        patched(LocalPreparation, "start", _starts_no_flush),
     ),
     Mutation(
         "committed-before-copy",
         "COMMITTED is written before the copy",
-        patched(Participant, "applied_together", _applied_at_once),
+        patched(LocalApplication, "visible", _visible_at_once),
     ),
     Mutation(
         "zombie-writes",
@@ -124,17 +135,17 @@ MUTATIONS = (
     Mutation(
         "parts-apart",
         "the parts of a transaction go to the copier one by one",
-        patched(Participant, "place_together", _submits_one_by_one),
+        patched(Participant, "apply", _submits_one_by_one),
     ),
     Mutation(
         "lanes-apart",
         "the lanes of a batch are placed one by one",
-        patched(Participant, "place_together", _places_lane_by_lane),
+        patched(Participant, "apply", _applies_lane_by_lane),
     ),
     Mutation(
         "one-lane-not-placed",
         "a batch is placed without its last lane",
-        patched(Participant, "place_together", _places_all_lanes_but_one),
+        patched(Participant, "apply", _applies_all_lanes_but_one),
     ),
     Mutation(
         "batch-forgotten-at-the-start",

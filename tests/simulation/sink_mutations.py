@@ -36,19 +36,15 @@ def _snapshot_without_sinks(producers: Any, _sinks: Any = ()) -> Any:
 _REAL_SNAPSHOT_RECORDS = coordinator.recovery.snapshot_records
 
 
-def _any_count_is_sealed(self: Committing, winners: Any) -> Any:
+def _any_count_is_right(self: Committing, transactions: Any, counts: Any) -> Any:
     found = []
-    for winner, lane in winners:
-        slot = self._turns.slots.get(lane.transactional_id)
-        records = winner.records
-        if slot is not None and slot.producer.transaction is not None:
-            sealed = self._turns.participants.seal(slot.producer.txid, tuple(slot.producer.transaction.logs))
-            records = sum(it.records for it in sealed.values())
-        found.append((replace(winner, records=records), lane))
-    return _REAL_SEAL(self, found)
+    for it in transactions:
+        records = sum(expected.records for expected in counts[it.message.txid].values())
+        found.append(it._replace(winner=replace(it.winner, records=records)))
+    return _REAL_COUNTED(self, found, counts)
 
 
-_REAL_SEAL = Committing._seal
+_REAL_COUNTED = Committing._counted
 
 
 def _grants_to_anybody(lane: Any, producer: Any, event: Any) -> Any:
@@ -65,12 +61,12 @@ def _lets_lanes_commit(lane: Any, producer: Any, event: Any) -> Any:
 _REAL_ADMIT = coordinator.sinks.sink.admit
 
 
-async def _decides_the_batch_before_its_record_is_durable(self: Committing, entry: Any, group: Any) -> Any:
+async def _decides_the_batch_before_its_record_is_durable(self: Committing, entry: Any, *more: Any) -> Any:
     with mock.patch.object(self._turns.journals[entry.journal], "flush", does_not_wait):
-        return await _REAL_PREPARE_GROUP(self, entry, group)
+        return await _REAL_PREPARED(self, entry, *more)
 
 
-_REAL_PREPARE_GROUP = Committing._prepare
+_REAL_PREPARED = Committing._prepared
 
 
 async def _is_visible_at_once(*_: object) -> bool:
@@ -116,7 +112,7 @@ MUTATIONS = (
     Mutation(
         "lane-count-unchecked",
         "a commit does not look how many records a lane holds",
-        patched(Committing, "_seal", _any_count_is_sealed),
+        patched(Committing, "_counted", _any_count_is_right),
     ),
     Mutation(
         "lane-granted-twice",
@@ -131,7 +127,7 @@ MUTATIONS = (
     Mutation(
         "batch-not-flushed",
         "a batch is answered before GROUP_PREPARE_COMMIT is on disk",
-        patched(Committing, "_prepare", _decides_the_batch_before_its_record_is_durable),
+        patched(Committing, "_prepared", _decides_the_batch_before_its_record_is_durable),
     ),
     Mutation(
         "batch-answered-at-its-decision",
