@@ -48,8 +48,8 @@ ENVIRONMENT_PREFIX = "FAIRLOG_"
 _FLAGS = {"admin.listen": "--admin"}
 """Flags that are not called like their key."""
 
-# Read elsewhere: the address that the command line's clients use, and the switches of the crash tests.
-_NOT_SETTINGS = frozenset({"FAIRLOG_BOOTSTRAP", "FAIRLOG_FAILPOINT", "FAIRLOG_PLANTED_FAULT"})
+# Read elsewhere: the address that the command line's clients use, and the failpoint of the crash tests.
+_NOT_SETTINGS = frozenset({"FAIRLOG_BOOTSTRAP", "FAIRLOG_FAILPOINT"})
 # Kubernetes puts these into every container's environment when there is a service named "fairlog".
 _SERVICE_LINK = re.compile(r"FAIRLOG_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)")
 

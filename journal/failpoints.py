@@ -1,4 +1,4 @@
-"""Named points at which a crash test stops the node, and faults planted to prove that the test can fail.
+"""Named points at which a crash test stops the node.
 
 Code calls `reach("journal.flush.before")` where a crash would be interesting. Unarmed, that costs one `if`.
 A crash test starts a node with
@@ -6,11 +6,9 @@ A crash test starts a node with
     FAIRLOG_FAILPOINT=<name>:<kill|fail>:<nth>
 
 and the nth time (from 1) that the point is reached the process kills itself with SIGKILL, or the call raises
-OSError(EIO) as a broken disk would. The names form one vocabulary, shared by unit tests and crash tests;
-an unknown name ends the process at its start, with a sentence, rather than test nothing.
-
-`FAIRLOG_PLANTED_FAULT=<name>` switches on one deliberate bug (`planted`), with which the crash test must be
-seen to go red. There is no other way to arm either.
+OSError(EIO) as a broken disk would. `fairlog serve` passes its environment to `arm`; importing this module arms
+nothing. The names form one vocabulary, shared by unit tests and crash tests; an unknown name ends the node at its
+start, with a sentence, rather than test nothing.
 """
 
 from __future__ import annotations
@@ -65,13 +63,6 @@ FAILPOINTS: Mapping[str, str] = {
 }
 """Every point that `reach` may name, and what is true there."""
 
-PLANTED_FAULTS: Mapping[str, str] = {
-    "skip-flush-of-one-participant": "prepare answers without flushing one of its journals",
-    "apply-before-prepared": "APPLY is written before all participants have prepared",
-    "leave-one-log-undecided": "a commit is placed in all logs but the last",
-}
-"""Every fault that `planted` may name. Each breaks an invariant that the crash test checks."""
-
 
 class _Armed:
     """One failpoint, its action, and how often it is still to be passed."""
@@ -101,17 +92,15 @@ class _Armed:
 
 
 _armed: _Armed | None = None
-_planted: str | None = None
 
 
 def arm(environment: Mapping[str, str]) -> None:
-    """Arm what `environment` asks for and disarm everything else; done once with the process's own at import.
+    """Arm the point that `environment` names; disarm everything if it names none.
 
     Raises ValueError if a name is unknown or the specification is not `<name>:<kill|fail>:<nth>`.
     """
-    global _armed, _planted
+    global _armed  # noqa: PLW0603 - the points are in all rooms: what is armed is the process's
     specification = environment.get("FAIRLOG_FAILPOINT")
-    fault = environment.get("FAIRLOG_PLANTED_FAULT")
     armed = None
     if specification is not None:
         name, _, rest = specification.partition(":")
@@ -121,9 +110,7 @@ def arm(environment: Mapping[str, str]) -> None:
                 f"FAIRLOG_FAILPOINT={specification!r} is not <name>:<kill|fail>:<nth>; names: {', '.join(FAILPOINTS)}"
             )
         armed = _Armed(name, action, int(nth))
-    if fault is not None and fault not in PLANTED_FAULTS:
-        raise ValueError(f"FAIRLOG_PLANTED_FAULT={fault!r} is none of {', '.join(PLANTED_FAULTS)}")
-    _armed, _planted = armed, fault
+    _armed = armed
 
 
 def reach(name: str) -> None:
@@ -135,16 +122,3 @@ def reach(name: str) -> None:
 def is_armed(*names: str) -> bool:
     """Whether a test waits for one of these points: then it must not be passed by."""
     return _armed is not None and _armed.name in names
-
-
-def planted(name: str) -> bool:
-    """Whether the deliberate bug `name` is switched on."""
-    assert name in PLANTED_FAULTS, f"no planted fault is registered as {name!r}"
-    return _planted == name
-
-
-try:
-    arm(os.environ)
-except ValueError as error:
-    # Whichever program this is, it must not go on; and whoever set the variable needs no traceback.
-    raise SystemExit(f"fairlog: {error}") from error

@@ -5,6 +5,8 @@ started in a nursery and says when it accepts clients; then a line on stdout tel
 SIGTERM or SIGINT cancels the node, which is its request to stop: it finishes what is in flight within
 `stop_grace_ms`, shielded, and returns. A second signal does not wait: the process ends as if killed, which loses
 nothing that was answered.
+
+Crash tests name a failpoint in the environment (`journal/failpoints.py`); it is armed here, before anything is opened.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from fairlog.cluster.embedded import StoreMismatch
 from fairlog.config import ConfigError, Ready, Settings, load
 from fairlog.directory import DirectoryInUse, DirectoryUnusable, locked_directory
 from fairlog_types import CorruptStorage, StorageFailure
+from journal import failpoints
 
 EXAMPLES = """
 \b
@@ -86,6 +89,10 @@ def serve(
     """Run a node until SIGTERM or SIGINT. Flags win over the environment (FAIRLOG_…), and that over the file."""
     flags = {"data_dir": data_dir, "listen": listen, "advertised": advertised, "admin.listen": admin}
     settings = load(flags=flags, file=config)
+    try:
+        failpoints.arm(os.environ)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     telemetry.set_up(settings.log)
     from fairlog.node import serve as serve_node  # the other commands need none of the broker
 

@@ -151,7 +151,6 @@ def test_flag_with_a_bad_value_is_refused_naming_the_flag() -> None:
     [
         "FAIRLOG_BOOTSTRAP",
         "FAIRLOG_FAILPOINT",
-        "FAIRLOG_PLANTED_FAULT",
         "FAIRLOG_SERVICE_HOST",
         "FAIRLOG_SERVICE_PORT_KAFKA",
         "FAIRLOG_PORT",

@@ -46,6 +46,7 @@ from tests.crash.history import History, Outcome
 from tests.crash.layout import Layout
 from tests.crash.load import OFFSETS_GROUP, Load
 from tests.crash.sink_load import SINK, SinkWriter, check_batches
+from tests.simulation import planted_node
 
 PARTITIONS = 4
 JOURNALS = (Mode.JOURNAL,) * PARTITIONS
@@ -125,14 +126,14 @@ class CrashRun:
     seed:          decides failpoints, counts and load
     modes:         how transactions reach each of the load's partitions
     lossy_disk:    forget what was not flushed at each kill
-    planted_fault: a name of journal.failpoints.PLANTED_FAULTS: then the run is expected to fail
+    planted_bug:   a name of tests/simulation/mutations.py: then the run is expected to fail
     """
 
     directory: Path
     seed: int
     modes: tuple[Mode, ...] = JOURNALS
     lossy_disk: bool = False
-    planted_fault: str | None = None
+    planted_bug: str | None = None
     kills: Counter[str] = field(default_factory=Counter[str])
     lost_bytes: int = 0
     _rng: random.Random = field(init=False)
@@ -147,9 +148,10 @@ class CrashRun:
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
         environment = dict(SMALL)
-        if self.planted_fault is not None:
-            environment["FAIRLOG_PLANTED_FAULT"] = self.planted_fault
         program: Sequence[str] = ("-m", "fairlog.cli")
+        if self.planted_bug is not None:
+            environment |= planted_node.environment(self.planted_bug)
+            program = planted_node.PROGRAM
         if self.lossy_disk:
             environment[lossy_disk.LEDGER_VARIABLE] = str(self._ledger)
             environment |= uneven_flushes.environment(self.seed)
@@ -330,7 +332,7 @@ class CrashRun:
             history = self._load.rest(lambda: self._node.running)
             if history is None:
                 return False
-            deadline = time.monotonic() + visible_s(self.planted_fault)
+            deadline = time.monotonic() + visible_s(self.planted_bug)
             while violations := [
                 *check(history, self._read_on(), Reading.AT_REST, marked=self._layout.marked),
                 *check_offsets(self._seen, self._fetch_offsets()),
@@ -426,9 +428,9 @@ def _passes_max(point: str) -> int:
     return next((most for prefix, most in _PASSES_MAX.items() if point.startswith(prefix)), _PASSES_MAX_USUALLY)
 
 
-def visible_s(planted_fault: str | None) -> float:
+def visible_s(planted_bug: str | None) -> float:
     """The patience with a commit that was answered, and is not visible."""
-    return VISIBLE_S if planted_fault is None else PLANTED_VISIBLE_S
+    return VISIBLE_S if planted_bug is None else PLANTED_VISIBLE_S
 
 
 def make_topics(address: str, layout: Layout) -> dict[str, str]:

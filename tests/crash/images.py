@@ -53,6 +53,7 @@ from tests.crash.layout import Layout
 from tests.crash.load import Load
 from tests.crash.rebuilding import Rebuilding
 from tests.crash.sink_load import SINK, SinkWriter, check_batches
+from tests.simulation import planted_node
 
 IMAGES_PER_RECORDING = 30
 LOAD_S = 2.5
@@ -99,7 +100,7 @@ class Recording:
 
     directory: Path
     seed: str
-    planted_fault: str | None = None
+    planted_bug: str | None = None
     history: History = field(init=False)
     topics: Layout = field(init=False)
     begun: int = 0
@@ -133,8 +134,8 @@ class Recording:
         """
         environment = ENVIRONMENT | recording.environment(self.data, self.trace)
         environment |= uneven_flushes.environment(self.seed, long_s=LONG_FLUSH_S)
-        if self.planted_fault is not None:
-            environment["FAIRLOG_PLANTED_FAULT"] = self.planted_fault
+        if self.planted_bug is not None:
+            environment |= planted_node.environment(self.planted_bug)
         node = NodeProcess(self.data, environment, program=recording.PROGRAM)
         try:
             node.start(START_S)
@@ -322,7 +323,7 @@ class Trial:
         self.counts["groups passed by"] += passed_by
         lost = list(self.recording.groups.violations(address, moment, passed_by=passed_by))
         assert not lost, "; ".join(map(str, lost))
-        deadline = time.monotonic() + visible_s(self.recording.planted_fault)
+        deadline = time.monotonic() + visible_s(self.recording.planted_bug)
         while violations := self._violations(address, history, moment):
             assert time.monotonic() < deadline, "; ".join(map(str, violations[:10]))
         self.counts["commits that had been answered"] += history.count(Outcome.DONE)
@@ -377,7 +378,7 @@ def run(
     directory: Path,
     *,
     load_s: float = LOAD_S,
-    planted_fault: str | None = None,
+    planted_bug: str | None = None,
     keep_in: Path | None = None,
     say: Callable[[str], None],
 ) -> Counter[str]:
@@ -385,7 +386,7 @@ def run(
     totals: Counter[str] = Counter()
     number = 0
     while totals["images"] < images:
-        made = Recording(directory / str(number), f"{seed}.{number}", planted_fault)
+        made = Recording(directory / str(number), f"{seed}.{number}", planted_bug)
         made.record(load_s)
         totals["recordings"] += 1
         totals["bytes recorded"] += made.trace.stat().st_size

@@ -208,7 +208,7 @@ def _sectors(start: int, end: int) -> Iterator[tuple[int, int]]:
 def main() -> None:
     uneven_flushes.install()
     Ledger(Path(os.environ.pop(LEDGER_VARIABLE))).install()
-    from fairlog.cli import main as node
+    from tests.simulation.planted_node import main as node
 
     node()
 

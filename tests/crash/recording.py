@@ -152,7 +152,7 @@ def main() -> None:
     os.environ.pop("LD_PRELOAD", None)  # for this process only
     uneven_flushes.install()
     _record_rings()
-    from fairlog.cli import main as node
+    from tests.simulation.planted_node import main as node
 
     node()
 

@@ -71,7 +71,7 @@ def test_crash_by_power_cut_keeps_every_promise_of_a_mix(tmp_path: Path, seed: i
 @pytest.mark.parametrize(("modes", "seed"), of_other_modes(211))
 def test_crash_test_sees_a_log_without_its_marker(tmp_path: Path, modes: tuple[Mode, ...], seed: int) -> None:
     """Proof that it can fail with markers: a commit is placed in all logs but the last."""
-    run = CrashRun(tmp_path, seed, modes, planted_fault="leave-one-log-undecided")
+    run = CrashRun(tmp_path, seed, modes, planted_bug="leave-one-log-undecided")
     with pytest.raises(CrashTestFailed) as red:
         run.kill_times(KILLS_TILL_RED)
     print(run.report(), red.value)  # noqa: T201
@@ -90,7 +90,7 @@ def test_crash_by_power_cut_keeps_every_promise(tmp_path: Path, seed: int) -> No
 @pytest.mark.parametrize("seed", seeds(201))
 def test_crash_test_sees_a_participant_that_was_not_flushed(tmp_path: Path, seed: int) -> None:
     """Proof that it can fail: prepare answers without flushing one journal, and a power cut makes that red."""
-    run = CrashRun(tmp_path, seed, lossy_disk=True, planted_fault="skip-flush-of-one-participant")
+    run = CrashRun(tmp_path, seed, lossy_disk=True, planted_bug="skip-flush-of-one-participant")
     with pytest.raises(CrashTestFailed) as red:
         run.kill_times(KILLS_TILL_RED)
     print(run.report(), red.value)  # noqa: T201
@@ -99,7 +99,7 @@ def test_crash_test_sees_a_participant_that_was_not_flushed(tmp_path: Path, seed
 @pytest.mark.parametrize("seed", seeds(301))
 def test_crash_test_sees_an_apply_before_all_have_prepared(tmp_path: Path, seed: int) -> None:
     """Proof that it can fail: APPLY goes out while the transaction is not yet durable."""
-    run = CrashRun(tmp_path, seed, lossy_disk=True, planted_fault="apply-before-prepared")
+    run = CrashRun(tmp_path, seed, lossy_disk=True, planted_bug="apply-before-prepared")
     with pytest.raises(CrashTestFailed) as red:
         run.kill_times(KILLS_TILL_RED)
     print(run.report(), red.value)  # noqa: T201

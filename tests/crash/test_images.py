@@ -45,7 +45,7 @@ def test_power_cuts_see_a_participant_that_was_not_flushed(tmp_path: Path) -> No
             "planted",
             tmp_path.resolve(),
             load_s=LOAD_S,
-            planted_fault="skip-flush-of-one-participant",
+            planted_bug="skip-flush-of-one-participant",
             say=print,
         )
     print(red.value)  # noqa: T201

@@ -36,12 +36,12 @@ from tests.history.brokers import HOST, Broker, Peer, broker
 from tests.history.faults import GAP_S, JUMP_MAX_S, Fault, Planned, kills, schedule
 from tests.history.history_file import head_line
 from tests.history.layout import BESIDE, PARTITIONS, SLOTS, TOPICS, Role, place, transactional_ids
-from tests.history.planted_node import PROGRAM, VARIABLE
 from tests.history.producing import PRODUCER, send_plain
 from tests.history.proxy import Proxy
 from tests.history.recorder import Recorder, joined
 from tests.history.resuming import resume_all
 from tests.history.wall_clock import WallClock, has_compiler
+from tests.simulation import planted_node
 
 TICK_S = 0.02
 START_S = 120.0
@@ -82,8 +82,8 @@ class Workload:
     slots: Sequence[Role] = SLOTS
     gap_s: float = GAP_S
     """Between two faults."""
-    planted: str | None = None
-    """A bug in the node (tests/history/planted_node.py), which is killed then, and nothing else."""
+    planted: Sequence[str] = ()
+    """Bugs in the node (tests/simulation/planted_node.py), which is killed then, and nothing else."""
     counts: Counter[Fault] = field(default_factory=Counter[Fault])
     _proxy: Proxy = field(init=False)
     _node: Broker = field(init=False)
@@ -110,8 +110,9 @@ class Workload:
         # With a fence the epoch ends what has timed out, without one the id's state does: half of all seeds each.
         environment["FAIRLOG_TRANSACTIONS_FENCE_ON_TIMEOUT"] = "true" if self.seed % 2 else "false"
         program = ("-m", "fairlog.cli")
-        if self.planted is not None:
-            program, environment[VARIABLE] = PROGRAM, self.planted
+        if self.planted:
+            program = planted_node.PROGRAM
+            environment |= planted_node.environment(*self.planted)
         self._node = broker(self.peer, self.directory / "node", f"{HOST}:{self._proxy.port}", environment, program)
         try:
             with Recorder(parts / "faults", "faults") as self._recorder:
@@ -177,7 +178,7 @@ class Workload:
     def _torture(self, seconds: float) -> None:
         started = time.monotonic()
         starting_s = 0.0
-        course = schedule(self.seed, self.gap_s) if self.planted is None else kills(self.seed)
+        course = schedule(self.seed, self.gap_s) if not self.planted else kills(self.seed)
         faults = (each for each in course if self._clock or each.fault is not Fault.JUMP_CLOCK)
         planned = next(faults)
         while (now_s := time.monotonic() - started - starting_s) < seconds:
@@ -322,7 +323,7 @@ def run(
     *,
     slots: Sequence[Role] = SLOTS,
     gap_s: float = GAP_S,
-    planted: str | None = None,
+    planted: Sequence[str] = (),
 ) -> None:
     """Run a workload and write its history. Raises WorkloadFailed if the node ends, Unavailable without the broker."""
     with tempfile.TemporaryDirectory(prefix="fairlog-history-") as directory:

@@ -26,7 +26,6 @@ def _disarmed() -> Iterator[None]:
 def test_failpoint_unarmed_does_nothing() -> None:
     """Reaching a point costs nothing and does nothing."""
     failpoints.reach("journal.flush.before")
-    assert not failpoints.planted("apply-before-prepared")
 
 
 def test_failpoint_armed_to_fail_raises_once_at_the_nth_time() -> None:
@@ -43,8 +42,11 @@ def test_failpoint_armed_to_fail_raises_once_at_the_nth_time() -> None:
 @pytest.mark.slow
 def test_failpoint_armed_to_kill_kills_the_process() -> None:
     """The process is gone by SIGKILL: nothing is cleaned up."""
-    program = "from journal.failpoints import reach; reach('journal.append.after'); print('alive')"
-    environment = {"FAIRLOG_FAILPOINT": "journal.append.after:kill:1", "PYTHONPATH": str(ROOT)}
+    program = (
+        "from journal.failpoints import arm, reach; arm({'FAIRLOG_FAILPOINT': 'journal.append.after:kill:1'}); "
+        "reach('journal.append.after'); print('alive')"
+    )
+    environment = {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL
     assert done.stdout == b""
@@ -67,16 +69,26 @@ def test_failpoint_specification_that_is_wrong_is_refused(text: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variable", ["FAIRLOG_FAILPOINT", "FAIRLOG_PLANTED_FAULT"])
-def test_process_with_a_wrong_failpoint_ends_with_a_sentence(variable: str) -> None:
+def test_failpoint_in_the_environment_is_armed_by_the_program_only() -> None:
+    """An import arms nothing, and cannot end the program that imports: whoever runs a node arms."""
+    program = "from journal.failpoints import reach; reach('journal.append.after'); print('alive')"
+    environment = {"FAIRLOG_FAILPOINT": "journal.append.after:kill:1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (0, b"alive\n")
+
+
+@pytest.mark.slow
+def test_node_with_a_wrong_failpoint_ends_with_a_sentence(tmp_path: Path) -> None:
     """The names are listed, and nothing is run."""
-    command = [sys.executable, "-c", "import journal.failpoints; print('alive')"]
-    done = subprocess.run(
-        command, env={variable: "bogus", "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
-    )
+    data = tmp_path / "data"
+    command = [sys.executable, "-m", "fairlog.cli", "serve", "--data-dir", str(data)]
+    environment = {"FAIRLOG_FAILPOINT": "bogus", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith(f"fairlog: {variable}='bogus' is ")
+    assert done.stderr.startswith("fairlog: FAIRLOG_FAILPOINT='bogus' is not ")
+    assert "journal.flush.before" in done.stderr
     assert done.stderr.count("\n") == 1
+    assert not data.exists()
 
 
 def test_failpoint_unregistered_name_is_our_bug() -> None:
@@ -86,21 +98,10 @@ def test_failpoint_unregistered_name_is_our_bug() -> None:
         failpoints.reach("no.such.point")
 
 
-def test_planted_fault_is_on_only_when_named() -> None:
-    """One fault is planted by its name; an unknown one is refused, and asking for one is our bug."""
-    failpoints.arm({"FAIRLOG_PLANTED_FAULT": "apply-before-prepared"})
-    assert failpoints.planted("apply-before-prepared")
-    assert not failpoints.planted("skip-flush-of-one-participant")
-    with pytest.raises(ValueError, match="FAIRLOG_PLANTED_FAULT"):
-        failpoints.arm({"FAIRLOG_PLANTED_FAULT": "nothing"})
-    with pytest.raises(AssertionError):
-        failpoints.planted("nothing")
-
-
 def test_failpoint_names_in_the_code_are_all_registered() -> None:
     """Each `reach` in the rooms names a row of the table, and each of the journal's own rows is reached."""
     reached: set[str] = set()
-    for room in ("journal", "coordinator", "copier", "fairlog"):
+    for room in ("journal", "partition", "coordinator", "copier", "fairlog"):
         for module in (ROOT / room).rglob("*.py"):
             if module.name != "failpoints.py":
                 reached |= set(re.findall(r'\breach\(\s*"([^"]+)"', module.read_text()))

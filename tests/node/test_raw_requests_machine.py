@@ -7,7 +7,6 @@ can be put into this file, and the seed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from itertools import chain
 from random import SystemRandom
 
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from partition.modes import JOURNAL, MARKERS, TransactionMode
 from tests.node import raw_requests as raw
 from tests.node.raw_requests import BrokenRule, End, Init, Restart, Wait, Which, Write, carry_out
-from tests.simulation.mutations import MUTATIONS
+from tests.simulation.mutations import plant
 
 BOTH_MODES = pytest.mark.parametrize("mode", [JOURNAL, MARKERS], ids=lambda mode: mode.name)
 EXAMPLES = 100
@@ -109,12 +108,8 @@ def test_raw_requests_find_a_client_that_was_told_and_begins_anew(mode: Transact
     def run(program: list[raw.Step]) -> None:
         carry_out(program, mode=mode, fence_on_timeout=False)
 
-    with planted("told-client-begins-anew"), pytest.raises(BrokenRule, match="and so was its commit"):
+    with plant("told-client-begins-anew"), pytest.raises(BrokenRule, match="and so was its commit"):
         run()
-
-
-def planted(name: str) -> AbstractContextManager[object]:
-    return next(each for each in MUTATIONS if each.name == name).plant()
 
 
 FIRST_HALF = [Write(0, log=0), raw.AddOffsets(0), raw.CommitOffsets(0)]

@@ -10,9 +10,9 @@ import os
 import sys
 import time
 from collections import Counter
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
-from tests.simulation.mutations import MUTATIONS
+from tests.simulation.mutations import MUTATIONS, plant
 from tests.simulation.plan import Plan, draw
 from tests.simulation.planting import staged
 from tests.simulation.shrinking import RUNS_MAX, shrink
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.mutations:
         return _check_mutations(options.seed, options.runs)
-    with _planted(options.mutation), staged() if options.staged else nullcontext():
+    with plant(options.mutation) if options.mutation else nullcontext(), staged() if options.staged else nullcontext():
         if options.only is not None or options.plan is not None:
             plan = draw(options.only, faults=not options.no_faults) if options.only else Plan.from_json(options.plan)
             outcome = run(plan)
@@ -43,12 +43,6 @@ def main(arguments: list[str]) -> int:
             _say(f"{plan.to_json()}\n{outcome.digest}: {outcome.violation or 'nothing found'}")
             return int(outcome.violation is not None)
         return _run_many(options)
-
-
-def _planted(name: str | None) -> AbstractContextManager[object]:
-    if name is None:
-        return nullcontext()
-    return next(mutation for mutation in MUTATIONS if mutation.name == name).plant()
 
 
 def _run_many(options: argparse.Namespace) -> int:

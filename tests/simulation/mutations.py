@@ -2,12 +2,15 @@
 
 Each is a small change of the node's own code, such as a tired programmer makes: a flush left out, a check left out, two
 steps in the wrong order, an end off by one. `python -m tests.simulation --mutations` runs each until a seed finds it.
+Other tests plant them by name: in a real node (`planted_node.py`: kills, power cuts, histories) or in one of their own.
 
 They stand by room: `journal_mutations`, `copier_mutations`, `leader_mutations`, `coordinator_mutations` and
 `sink_mutations`.
 """
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager
 
 from tests.simulation import (
     coordinator_mutations,
@@ -25,3 +28,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     *coordinator_mutations.MUTATIONS,
     *sink_mutations.MUTATIONS,
 )
+
+
+def plant(name: str) -> AbstractContextManager[object]:
+    """The node's code has this bug while the context lasts. Raises KeyError for a name that is none of them."""
+    return {mutation.name: mutation for mutation in MUTATIONS}[name].plant()

@@ -10,7 +10,6 @@ from unittest import mock
 import trio
 
 import copier.staging
-from journal import failpoints
 
 Plant = Callable[[], AbstractContextManager[object]]
 
@@ -23,10 +22,6 @@ class Mutation:
     what: str
     """What the code does then."""
     plant: Plant
-
-
-def planted(name: str) -> Plant:
-    return lambda: mock.patch.object(failpoints, "_planted", name)
 
 
 def patched(owner: object, name: str, new: object) -> Plant:
