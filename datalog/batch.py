@@ -1,4 +1,4 @@
-"""Kafka's record batch, version 2, seen from outside: its header, its check, its split.
+"""Kafka's record batch, version 2, seen from outside: its header and its checks.
 
 A batch is opaque to Fairlog. Of its bytes only the 61 of the header are looked at;
 the records behind it are never decoded on the way from Produce to Fetch. Base offset and leader epoch
@@ -17,7 +17,6 @@ Source: https://kafka.apache.org/documentation/#recordbatch
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple, cast
 
@@ -73,6 +72,10 @@ class BadBatchReason(Enum):
     """Not version 2: the message formats 0 and 1 are not spoken."""
     LENGTH_MISMATCH = "length mismatch"
     """The length field and the bytes at hand disagree."""
+    MORE_THAN_ONE = "more than one batch"
+    """Bytes follow the batch, where one batch is expected."""
+    TOO_LARGE = "too large"
+    """More bytes than the topic takes in one batch."""
     BAD_CRC = "bad CRC"
     COUNT_MISMATCH = "count mismatch"
     """No records, more than the bytes can hold, or a last offset delta that is not the count minus one: offsets
@@ -212,23 +215,21 @@ def check_crc(header: BatchHeader, batch: Buffer) -> None:
         raise BadBatch(BadBatchReason.BAD_CRC, f"{found:#010x}, the header says {header.crc:#010x}")
 
 
-def split_batches_untrusted(records: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Each batch of a Produce payload with its header, fully checked: header, CRC, not a control batch.
+def check_produced_untrusted(data: Buffer, *, bytes_max: int) -> BatchHeader:
+    """The header of the one batch that a producer sends to a partition, fully checked: all but its records.
 
-    The views share memory with `records`. Raises BadBatch at the first batch that is bad (those before it
-    have been yielded by then: collect all before storing any), also if there is none at all.
+    `bytes_max` is the largest batch that the topic takes. Raises BadBatch.
     """
-    rest = memoryview(records)
-    if not rest:
-        raise BadBatch(BadBatchReason.TOO_SHORT, "no batch at all")
-    while rest:
-        header = parse_batch_header_untrusted(rest)
-        if header.control:
-            raise BadBatch(BadBatchReason.CONTROL, "a producer may not write control batches")
-        batch = rest[: header.size_bytes]
-        check_crc(header, batch)
-        yield header, batch
-        rest = rest[header.size_bytes :]
+    header = parse_batch_header_untrusted(data)
+    if header.size_bytes != len(data):
+        message = f"{len(data) - header.size_bytes} bytes follow the first, and a partition takes one"
+        raise BadBatch(BadBatchReason.MORE_THAN_ONE, message)
+    if len(data) > bytes_max:
+        raise BadBatch(BadBatchReason.TOO_LARGE, f"{len(data)} bytes, the topic takes {bytes_max}")
+    if header.control:
+        raise BadBatch(BadBatchReason.CONTROL, "a client may not write control batches")
+    check_crc(header, data)
+    return header
 
 
 def patch(data: bytearray, base_offset: Offset, leader_epoch: LeaderEpoch) -> None:

@@ -159,6 +159,8 @@ BAD_BATCHES: dict[BadBatchReason, ErrorCode] = {
     BadBatchReason.TOO_SHORT: ErrorCode.INVALID_RECORD,
     BadBatchReason.BAD_MAGIC: ErrorCode.INVALID_RECORD,
     BadBatchReason.LENGTH_MISMATCH: ErrorCode.INVALID_RECORD,
+    BadBatchReason.MORE_THAN_ONE: ErrorCode.INVALID_RECORD,
+    BadBatchReason.TOO_LARGE: ErrorCode.MESSAGE_TOO_LARGE,
     BadBatchReason.BAD_CRC: ErrorCode.CORRUPT_MESSAGE,
     BadBatchReason.COUNT_MISMATCH: ErrorCode.INVALID_RECORD,
     BadBatchReason.BAD_COMPRESSION: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,

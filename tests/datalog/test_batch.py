@@ -15,14 +15,16 @@ from datalog.batch import (
     BadBatchReason,
     Compression,
     check_crc,
+    check_produced_untrusted,
     max_timestamp_of,
     parse_batch_header_untrusted,
     patch,
-    split_batches_untrusted,
 )
 from datalog.records import record_timestamps
 from fairlog_types import LeaderEpoch, Offset
 from tests.datalog.batches import batch
+
+BYTES_MAX = 1000
 
 
 def with_field(data: bytearray, at: int, layout: str, *values: int) -> bytearray:
@@ -38,9 +40,9 @@ def with_count(data: bytearray, count: int) -> bytearray:
 
 
 def reason_of(data: bytes | bytearray) -> BadBatchReason:
-    """Why splitting these bytes fails."""
+    """Why these bytes are not taken from a producer."""
     with pytest.raises(BadBatch) as caught:
-        list(split_batches_untrusted(data))
+        check_produced_untrusted(data, bytes_max=BYTES_MAX)
     return caught.value.reason
 
 
@@ -61,14 +63,13 @@ def test_header_of_another_implementation_is_read_as_meant() -> None:
     assert max_timestamp_of(data) == 3000
 
 
-def test_split_payload_of_several_batches_yields_each() -> None:
-    """A Produce payload may hold many batches; each comes with its header and shares the payload's memory."""
-    parts = [batch(0, [1]), batch(0, [2, 3]), batch(0, [4])]
-    payload = bytearray().join(parts)
-    found = list(split_batches_untrusted(payload))
-    assert [bytes(view) for _, view in found] == [bytes(part) for part in parts]
-    assert [header.record_count for header, _ in found] == [1, 2, 1]
-    assert all(view.obj is payload for _, view in found)
+def test_produced_batch_of_the_largest_size_is_taken_as_it_is() -> None:
+    """The topic's bound counts, to the byte; what is answered is the header."""
+    data = batch(0, [2, 3])
+    assert check_produced_untrusted(memoryview(data), bytes_max=len(data)) == parse_batch_header_untrusted(data)
+    with pytest.raises(BadBatch) as caught:
+        check_produced_untrusted(data, bytes_max=len(data) - 1)
+    assert caught.value.reason is BadBatchReason.TOO_LARGE
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,9 @@ def test_split_payload_of_several_batches_yields_each() -> None:
         (b"", BadBatchReason.TOO_SHORT),
         (batch(0, [1])[: HEADER_BYTES - 1], BadBatchReason.TOO_SHORT),
         (batch(0, [1])[:-1], BadBatchReason.LENGTH_MISMATCH),
-        (batch(0, [1]) + b"\0", BadBatchReason.TOO_SHORT),
+        (batch(0, [1]) + b"\0", BadBatchReason.MORE_THAN_ONE),
+        (batch(0, [1]) + batch(0, [2]), BadBatchReason.MORE_THAN_ONE),
+        (batch(0, [1], payload=bytes(BYTES_MAX)), BadBatchReason.TOO_LARGE),
         (with_field(batch(0, [1]), 8, ">i", HEADER_BYTES - 13), BadBatchReason.LENGTH_MISMATCH),
         (with_field(batch(0, [1]), 8, ">i", -1), BadBatchReason.LENGTH_MISMATCH),
         (with_field(batch(0, [1]), 16, ">b", 1), BadBatchReason.BAD_MAGIC),
@@ -95,7 +98,7 @@ def test_split_payload_of_several_batches_yields_each() -> None:
         (batch(0, [1], attributes=0x20), BadBatchReason.CONTROL),
     ],
 )
-def test_split_bad_batch_names_the_reason(data: bytes, reason: BadBatchReason) -> None:
+def test_produced_bad_batch_names_the_reason(data: bytes, reason: BadBatchReason) -> None:
     """Each way of being wrong has a name of its own, for the Kafka edge to answer by."""
     assert reason_of(data) is reason
 
@@ -121,7 +124,7 @@ def test_header_without_producer_is_good_whatever_stands_beside_it(epoch: int, s
 
 
 @given(st.integers(HEADER_BYTES, len(batch(0, [1, 2, 3])) - 1), st.integers(1, 255))
-def test_split_any_changed_byte_behind_the_crc_is_bad(at: int, change: int) -> None:
+def test_produced_any_changed_byte_behind_the_crc_is_bad(at: int, change: int) -> None:
     """No damage inside the records passes."""
     data = batch(0, [1, 2, 3])
     data[at] ^= change
@@ -129,19 +132,19 @@ def test_split_any_changed_byte_behind_the_crc_is_bad(at: int, change: int) -> N
 
 
 @given(st.binary(max_size=200))
-def test_split_any_bytes_raises_nothing_but_bad_batch(data: bytes) -> None:
+def test_produced_any_bytes_raise_nothing_but_bad_batch(data: bytes) -> None:
     """A peer's bytes cannot crash us."""
     reason_of(data)
 
 
 @given(st.data())
-def test_split_any_damaged_header_raises_nothing_but_bad_batch(data: st.DataObject) -> None:
+def test_produced_any_damaged_header_raises_nothing_but_bad_batch(data: st.DataObject) -> None:
     """Nor can those that look almost right."""
     damaged = batch(0, [1, 2, 3])
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, HEADER_BYTES - 1))] = data.draw(st.integers(0, 255))
     try:
-        list(split_batches_untrusted(damaged))
+        check_produced_untrusted(damaged, bytes_max=BYTES_MAX)
     except BadBatch:
         return
 

@@ -20,9 +20,9 @@ from datalog.batch import (
     HEADER_BYTES,
     BadBatch,
     Compression,
+    check_produced_untrusted,
     parse_batch_header_untrusted,
     parse_stored_header,
-    split_batches_untrusted,
 )
 from datalog.control_batch import decode_control_batch
 from datalog.decoding import decode_records_untrusted
@@ -59,7 +59,7 @@ _BATCH_BYTES = struct.Struct(">i")
 def read_batches(data: bytes) -> None:
     """What a producer sends as records."""
     with suppress(BadBatch):
-        list(split_batches_untrusted(data))
+        check_produced_untrusted(data, bytes_max=len(data))
 
 
 def read_mended_batch(data: bytes) -> None:

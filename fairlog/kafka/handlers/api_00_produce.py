@@ -41,7 +41,14 @@ import trio
 
 from coordinator.answers import Refusal
 from coordinator.states import IdState
-from datalog.batch import BadBatch, BatchHeader, Compression, check_crc, parse_batch_header_untrusted, stamped
+from datalog.batch import (
+    BadBatch,
+    BatchHeader,
+    Compression,
+    check_produced_untrusted,
+    parse_batch_header_untrusted,
+    stamped,
+)
 from datalog.keyed import RECORDS_TOLD_MAX, NotKeyed, why_not_keyed_untrusted
 from fairlog.asked_ends import OWN_WAIT_S
 from fairlog.broker import Broker
@@ -165,11 +172,9 @@ async def _append(
     broker = context.broker
     data: Buffer = records if records is not None else memoryview(b"")
     try:
-        header = _checked_header(data, bytes_max=message_bytes_max(topic, broker.settings))
+        header = check_produced_untrusted(data, bytes_max=message_bytes_max(topic, broker.settings))
     except BadBatch as bad:
         return result.fail(BAD_BATCHES[bad.reason], str(bad))
-    except _Unacceptable as bad:
-        return result.fail(bad.error, str(bad))
     if header.transactional != (request.transactional_id is not None) or (
         header.transactional and header.producer_id < 0
     ):
@@ -269,27 +274,6 @@ def _accepted(
     elif outcome.durable_at is not None:
         result.settled = functools.partial(partition.durable, outcome.durable_at)
     return result
-
-
-class _Unacceptable(Exception):
-    def __init__(self, error: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.error = error
-
-
-def _checked_header(data: Buffer, *, bytes_max: int) -> BatchHeader:
-    """The header of the one batch that `data` is. Raises BadBatch and _Unacceptable."""
-    header = parse_batch_header_untrusted(data)
-    if header.size_bytes != len(data):
-        message = f"one batch per partition, please; {len(data) - header.size_bytes} bytes follow the first"
-        raise _Unacceptable(ErrorCode.INVALID_RECORD, message)
-    if len(data) > bytes_max:
-        message = f"a batch of {len(data)} bytes; the topic takes {bytes_max}"
-        raise _Unacceptable(ErrorCode.MESSAGE_TOO_LARGE, message)
-    if header.control:
-        raise _Unacceptable(ErrorCode.INVALID_RECORD, "a client may not write control batches")
-    check_crc(header, data)
-    return header
 
 
 async def _why_not_keyed(data: memoryview, header: BatchHeader) -> NotKeyed | None:
