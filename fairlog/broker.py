@@ -17,9 +17,11 @@ The protocols name only what handlers use, in the words of the rooms: no API num
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 from uuid import UUID
+
+import trio
 
 from coordinator.answers import Description, Granted, GrantedToEnd, Refusal
 from coordinator.sinks.messages import (
@@ -54,6 +56,9 @@ from partition.answers import (
     RefusedAppend,
 )
 from partition.partition import Partition as LedPartition
+
+LOOKED_INTO_MAX = 2
+"""Batches that are unpacked at a time: each takes up to what its records take, and Fetch has to find threads free."""
 
 
 class Partitions(Protocol):
@@ -243,6 +248,8 @@ class Broker:
     offsets: Offsets
     groups: Groups
     group_configs: LiveGroupConfigs
+    looking_into: trio.CapacityLimiter = field(default_factory=lambda: trio.CapacityLimiter(LOOKED_INTO_MAX))
+    """For threads that unpack what producers send."""
 
     @property
     def node_id(self) -> int:

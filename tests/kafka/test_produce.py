@@ -393,15 +393,6 @@ async def test_batch_repeated_is_answered_with_the_originals_offset(ask, memory,
     assert (answer.error_code, answer.base_offset) == (0, 4)
 
 
-@pytest.mark.parametrize("current", [3, 4])
-async def test_plain_batch_of_an_older_epoch_is_fenced_everywhere(ask, memory, batch, current):
-    """Invariant 9, for plain batches of a transactional producer in a partition that its successor never touched."""
-    memory.topics.create_now("t")
-    memory.coordinator.epochs[ProducerId(5)] = ProducerEpoch(current)
-    answer = only(await ask(PRODUCE, 9, **request(batch(producer_id=5, epoch=3, sequence=0))))
-    assert answer.error_code == (0 if current == 3 else ErrorCode.INVALID_PRODUCER_EPOCH)
-
-
 @pytest.mark.parametrize(
     ("name", "version", "base_offset"),
     [

@@ -166,10 +166,6 @@ class Node:
     ) -> Appended | DuplicateOf | RefusedAppend:
         """What the handler of Produce does with acks=all. Raises EffectUnknown."""
         header = parse_batch_header_untrusted(data)
-        current = self.coordinator.epoch_of(header.producer_id)
-        stale = current is not None and header.producer_epoch < current
-        if not header.transactional and stale:
-            return RefusedAppend.FENCED
         try:
             outcome = await self.partition(log).append(
                 data, header, self.shard.partitions.open_transaction_of(header.producer_id)
@@ -177,7 +173,8 @@ class Node:
         except StorageFailure:
             return RefusedAppend.STORAGE
         if outcome is RefusedAppend.NOT_IN_TRANSACTION:
-            if stale:
+            current = self.coordinator.epoch_of(header.producer_id)
+            if current is not None and header.producer_epoch < current:
                 return RefusedAppend.FENCED
             description = None if transactional_id is None else self.coordinator.describe(transactional_id)
             if description is not None and description.state == IdState.MUST_ABORT.name:

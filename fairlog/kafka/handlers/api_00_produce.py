@@ -76,9 +76,6 @@ _NO_OFFSET = -1
 _LOOKED_INTO_AT_ONCE_BYTES = 2048
 """Some hundred records at most."""
 
-_LOOKING_INTO = trio.CapacityLimiter(2)
-"""Batches that are unpacked at a time: each takes up to what its records take, and Fetch shall find threads free."""
-
 
 @dataclass(frozen=True, slots=True)
 class ProduceRequest:
@@ -181,10 +178,8 @@ async def _append(
         return result.fail(
             ErrorCode.INVALID_RECORD, "a batch is transactional if, and only if, the request names a transactional id"
         )
-    if _is_fenced_plain(broker, header):
-        return result.fail(ErrorCode.INVALID_PRODUCER_EPOCH)
     if is_compacted(topic):
-        problem = await _why_not_keyed(data, header)
+        problem = await _why_not_keyed(broker, data, header)
         if problem is not None:
             result.to_blame = problem
             return result.fail(ErrorCode.INVALID_RECORD, problem.reason)
@@ -276,25 +271,11 @@ def _accepted(
     return result
 
 
-async def _why_not_keyed(data: memoryview, header: BatchHeader) -> NotKeyed | None:
+async def _why_not_keyed(broker: Broker, data: memoryview, header: BatchHeader) -> NotKeyed | None:
     """Why a compacted topic does not take the batch. Large ones are looked into in a thread: a record costs 2 µs."""
     if len(data) <= _LOOKED_INTO_AT_ONCE_BYTES and header.compression is Compression.NONE:
         return why_not_keyed_untrusted(data)
-    return await trio.to_thread.run_sync(why_not_keyed_untrusted, data, limiter=_LOOKING_INTO)
-
-
-def _is_fenced_plain(broker: Broker, header: BatchHeader) -> bool:
-    """A plain batch of a transactional producer's older epoch (invariant 9).
-
-    Transactional batches of an older epoch have no open transaction; a plain one would find no fence in a partition
-    that the newer instance has not touched.
-    """
-    return not header.transactional and header.producer_id >= 0 and _is_of_older_epoch(broker, header)
-
-
-def _is_of_older_epoch(broker: Broker, header: BatchHeader) -> bool:
-    current = broker.coordinator.epoch_of(header.producer_id)
-    return current is not None and header.producer_epoch < current
+    return await trio.to_thread.run_sync(why_not_keyed_untrusted, data, limiter=broker.looking_into)
 
 
 def _why_not_in_transaction(broker: Broker, transactional_id: str | None, header: BatchHeader) -> RefusedAppend:
@@ -302,7 +283,8 @@ def _why_not_in_transaction(broker: Broker, transactional_id: str | None, header
 
     The partition itself may know neither, if nobody has written to it since.
     """
-    if _is_of_older_epoch(broker, header):
+    current = broker.coordinator.epoch_of(header.producer_id)
+    if current is not None and header.producer_epoch < current:
         return RefusedAppend.FENCED
     description = None if transactional_id is None else broker.coordinator.describe(transactional_id)
     if description is not None and description.state == IdState.MUST_ABORT.name:
