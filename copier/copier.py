@@ -133,8 +133,9 @@ class Copier:
         self._resting: dict[LogId, list[PlacedState]] = {}
         """Changes of state that wait for company, per log in order."""
         self._resting_items = 0
-        self._dropped: set[LogId] = set()
-        """Logs that were forgotten; read by the worker thread. It grows by deletions only."""
+        self._dropped: dict[LogId, int] = {}
+        """Logs that were forgotten, each with the last group that may have a part of it: it goes when that is copied.
+        Read by the worker thread."""
         self._recovered_through = 0
         """Up to this group all were recovered. What crashes have split a transaction's group into is among them."""
         self._limiter = trio.CapacityLimiter(1)
@@ -203,7 +204,8 @@ class Copier:
         Called *before* the data log is dropped and the journal closed; nothing of the log may be submitted
         later. Groups keep their other logs' parts. A chunk on its way may still copy to it until it is dropped.
         """
-        self._dropped.add(log)
+        if self._backlog.done_through < self._backlog.last_number:
+            self._dropped[log] = self._backlog.last_number
         self._resting_items -= len(self._resting.pop(log, []))
         self._marks.pop(log, None)
 
@@ -384,7 +386,7 @@ class Copier:
 
     async def _in_thread(self, logs: Set[LogId], write: Callable[[Mapping[LogId, LocalJournal]], Done]) -> Done:
         """One write to the data logs, in the worker thread; it gets the journals of these logs that are not dropped."""
-        journals = {log: self._journal_of(log) for log in logs - self._dropped}
+        journals = {log: self._journal_of(log) for log in logs - self._dropped.keys()}
         started = perf_counter()
         while True:
             dropped_logs = len(self._dropped)
@@ -412,6 +414,9 @@ class Copier:
         high_watermarks = {log: offset for log, offset in copied.high_watermarks.items() if log in alive}
         if high_watermarks:
             self._on_copied(high_watermarks, copied.last_stable)
+        if self._dropped:
+            done_through = self._backlog.done_through
+            self._dropped = {log: last_group for log, last_group in self._dropped.items() if last_group > done_through}
         self._tell_progress()
 
     def _tell_progress(self) -> None:

@@ -13,7 +13,7 @@ from copier.copier import BACKLOG_BYTES_SLOW, BACKLOG_S, SMALL_BYTES
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey, encode_offset_entries
 from fairlog_types import JournalPosition, LogId, Offset, ProducerId, StorageFailure
 
-A, B = (LogId("t", "ab" * 16, partition) for partition in range(2))
+A, B, C = (LogId("t", "ab" * 16, partition) for partition in range(3))
 OFFSETS = LogId.of_offsets(0)
 TIMEOUT_S = 5
 """Real time, for the copy is done in a thread: only a test that hangs ever takes it."""
@@ -220,6 +220,28 @@ async def test_forgotten_log_is_skipped(make_node: Any, nursery: trio.Nursery) -
     assert node.texts(B) == [b"b1"]
     assert node.copier.failed is None
     assert node.told == [{B: 1}]
+
+
+async def test_forgotten_log_is_remembered_as_long_as_a_part_of_it_is_queued(
+    make_node: Any, nursery: trio.Nursery
+) -> None:
+    """What is copied before that part does not let it go; after it nothing is kept of a deleted topic."""
+    node = make_node([A, B, C])
+    node.journals[B].hold()
+    node.copier.submit((node.plain(C, b"c"),))
+    node.copier.submit(node.transaction({A: [b"a"], B: [b"b"]}))
+    node.copier.forget(A)
+    node.data_logs.drop(A)
+    node.journals.pop(A).break_down("closed")
+    nursery.start_soon(node.copier.run)
+    with trio.fail_after(TIMEOUT_S):
+        await node.copied(C, 1)
+        assert set(node.copier._dropped) == {A}
+        node.journals[B].release()
+        await node.copier.drain()
+    assert (node.texts(B), node.texts(C), node.copier.failed) == ([b"b"], [b"c"], None)
+    node.copier.forget(C)
+    assert not node.copier._dropped
 
 
 async def test_log_forgotten_under_the_copy_leaves_the_rest_of_the_chunk(make_node: Any, nursery: trio.Nursery) -> None:
