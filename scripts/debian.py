@@ -14,6 +14,8 @@ import sys
 from collections.abc import Sequence
 
 import browser
+import c_compiler
+import iproute
 import java
 import jdk
 import kcat
@@ -23,7 +25,7 @@ import postgresql
 
 def ensure() -> None:
     """Find all of it, or install it. Exits with a sentence if that cannot be done."""
-    for program in (browser, kcat, java, jdk, maven, postgresql):
+    for program in (browser, c_compiler, iproute, kcat, java, jdk, maven, postgresql):
         if program.find() is None:
             _install(program.PACKAGES, program.MISSING)
         if program.find() is None:

@@ -1,4 +1,4 @@
-"""What all tests share: their order, and what properties promise.
+"""What all tests share: their order, what properties promise, and what CI may skip (`lacking.py`).
 
 What takes longest comes first, lest one process be left with it when the others are done. No property promises that an
 example takes some time at the most: a shared machine stalls now and then.
@@ -6,10 +6,13 @@ example takes some time at the most: a shared machine stalls now and then.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests import lacking
 
 LONGEST_FIRST = ("crash", "engines", "spark", "history", "simulation", "console", "limits", "node")
 """Folders with files that take a minute or more. The others follow as they were collected."""
@@ -27,3 +30,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _rank(item: pytest.Item) -> int:
     folder = item.path.relative_to(_HERE).parts[0]
     return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    lacking.judge(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    lacking.judge(report)
+    return report

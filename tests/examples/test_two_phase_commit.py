@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -53,8 +52,6 @@ def database() -> Iterator[PostgresqlServer]:
     """PostgreSQL, with a schema for each topic."""
     programs = postgresql.find()
     if programs is None:
-        if os.environ.get("CI"):
-            pytest.fail(postgresql.MISSING)
         pytest.skip(postgresql.MISSING)
     server = PostgresqlServer(programs)
     try:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.history.wall_clock import WallClock, has_compiler
+from scripts import c_compiler
+from tests.history.wall_clock import WallClock
 
 PROGRAM = """
 import sys, time
@@ -20,7 +21,7 @@ for line in sys.stdin:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not has_compiler(), reason="the library is compiled, and no cc is there")
+@pytest.mark.skipif(c_compiler.find() is None, reason=c_compiler.MISSING)
 def test_wall_clock_jumps_and_the_monotonic_one_goes_on(tmp_path: Path) -> None:
     """Forth, back, and to where it should be; by clock_gettime and by time alike."""
     clock = WallClock(tmp_path)

@@ -6,7 +6,6 @@ The library is compiled here. Monotonic clocks go on as they are, as they do whe
 from __future__ import annotations
 
 import mmap
-import shutil
 import struct
 import subprocess
 from collections.abc import Mapping
@@ -14,10 +13,6 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("clock.c")
 _OFFSET = struct.Struct("=q")
-
-
-def has_compiler() -> bool:
-    return shutil.which("cc") is not None
 
 
 class WallClock:

@@ -30,6 +30,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
+from scripts import c_compiler
 from scripts.node_process import ROOT, kept_waiting_s
 from tests.clients.reading import Reader
 from tests.history.brokers import HOST, Broker, Peer, broker
@@ -40,7 +41,7 @@ from tests.history.producing import PRODUCER, send_plain
 from tests.history.proxy import Proxy
 from tests.history.recorder import Recorder, joined
 from tests.history.resuming import resume_all
-from tests.history.wall_clock import WallClock, has_compiler
+from tests.history.wall_clock import WallClock
 from tests.simulation import planted_node
 
 TICK_S = 0.02
@@ -104,7 +105,7 @@ class Workload:
         self._notes.mkdir()
         self._proxy = Proxy(self.seed)
         self._proxy.start()
-        if self.peer is not Peer.KAFKA and has_compiler():
+        if self.peer is not Peer.KAFKA and c_compiler.find() is not None:
             self._clock = WallClock(self.directory)
         environment = dict(self._clock.environment) if self._clock else dict[str, str]()
         # With a fence the epoch ends what has timed out, without one the id's state does: half of all seeds each.

