@@ -212,28 +212,34 @@ async def test_marker_commit_flushes_what_was_not_waited_for(open_run) -> None:
         run.disk.let_go()
 
 
-async def test_durable_of_a_log_that_is_deleted_meanwhile_returns(open_run) -> None:
-    """Who waits for its flush is let go, and no other log suffers."""
+@pytest.mark.parametrize("fails", [False, True])
+async def test_durable_of_a_log_that_is_deleted_meanwhile_returns(open_run, fails: bool) -> None:
+    """Also if the journal cannot be flushed as it is closed: of a log that is gone that is no failure of the node."""
+    deletion: list[StorageFailure] = []
+
+    async def delete() -> None:
+        try:
+            await run.partitions.drop([A])
+        except StorageFailure as failure:
+            deletion.append(failure)
+
     async with open_run() as run:
         await run.start(A, copying=False, mode=MARKERS)
         await run.plain(A, b"so that the journal has its first segment")
         await run.begin(T0, A)
         run.disk.hold(str(A))
         appended = await run.write(T0, A, b"v")
-        assert isinstance(appended, Appended)
-        assert appended.durable_at is not None
-
-        async def drop() -> None:
-            with pytest.raises(StorageFailure):
-                await run.partitions.drop([A])
-
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run[A].durable, appended.durable_at)
-            await trio.testing.wait_all_tasks_blocked()
-            run.disk.failing = str(A)
-            nursery.start_soon(drop)
             await trio.testing.wait_all_tasks_blocked(0.02)
+            nursery.start_soon(delete)
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            assert run.partitions.get(A) is None, "it is led until it is deleted"
+            assert len(nursery.child_tasks) == 2, "one of them does not wait, so there is no race"
+            if fails:
+                run.disk.failing = str(A)
             run.disk.let_go()
+        assert bool(deletion) is fails
         assert run.failure is None
 
 

@@ -73,8 +73,9 @@ def test_stop_does_not_outlast_the_grace(new_node: NewNode) -> None:
         began = time.monotonic()
         node.terminate()
         assert node.wait_end(PATIENCE_S) == 0, "it waits for a client that does not read"
-        assert 6 <= time.monotonic() - began < 10
-    # By the node's own clock not even the last quarter was over: behind that it says that files are left open.
+        assert time.monotonic() - began >= 6, "the client had three quarters of the grace to read"
+    # How late it was is for the node's own clock to say, since a busy machine may be slow to tell us of the end: after
+    # the grace the node says that files are left open.
     assert "stopped without closing" not in node.log_tail()
     assert (node.data_dir / "last-run").read_text().endswith(" closed\n")
 
