@@ -19,6 +19,7 @@ from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.offset_values import OffsetRefusal
 from fairlog.kafka.api import HangUp
 from fairlog.kafka.fetch_sessions import SessionRefusal
+from fairlog.reading.plan import Problem
 from partition.answers import AbortRefusal, RefusedAppend
 
 
@@ -211,6 +212,13 @@ FETCH_SESSION_REFUSALS: dict[SessionRefusal, ErrorCode] = {
     SessionRefusal.TOPIC_IDS: ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 }
 """What an incremental fetch is answered with that is not served; clients go on with a full one."""
+
+
+READ_PROBLEMS: dict[Problem, ErrorCode] = {
+    Problem.UNKNOWN_LOG: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    Problem.OUT_OF_RANGE: ErrorCode.OFFSET_OUT_OF_RANGE,
+}
+"""What a partition is answered with that cannot be read. A refused one has the code that its handler chose."""
 
 
 def code_of_commit_refusal(refusal: CommitRefusal) -> ErrorCode:

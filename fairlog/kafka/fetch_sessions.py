@@ -1,13 +1,12 @@
 """Fetch sessions (KIP-227): what a client fetches, remembered between its requests, and what it was last told.
 
-    request ──▶ put, forget ──▶ FetchSession: partitions, and which of them are *pending* ──▶ take ──▶ handler reads
-    log moves ──▶ CachedPartition.moved ──▶ pending                       answer ◀── note_answer ◀── what it has read
+    request ──▶ put, forget ──▶ FetchSession, a Watchlist ──▶ fairlog.reading.service.read ──▶ note_answer ──▶ answer
 
-A session knows for each partition where the client reads, and the high watermark, last stable offset and log start
-that it was told last. A partition is *pending* if it may have something to say: the request has named it, its log has
-moved since it was looked at, or the last answer left something unread, or had an error. Only these are looked at, so
-an empty incremental fetch costs as much for ten thousand partitions as for one. All others are watched: their leaders
-call `moved` once when there is something new.
+A session is a watchlist (`fairlog.reading.watchlist`) that knows for each partition where the client reads, and the
+high watermark, last stable offset and log start that it was told last. A partition is *pending* if it may have
+something to say: the request has named it, its log has moved since it was looked at, or the last answer left something
+unread, or had an error. Only these are looked at, so an empty incremental fetch costs as much for ten thousand
+partitions as for one.
 
 Every Fetch runs over a `FetchSession`. That of a full fetch without a session is dropped with the answer; that of one
 with epoch 0 goes into the `FetchSessionCache`, if there is room.
@@ -23,7 +22,7 @@ session: a full fetch is answered with session 0, an incremental one as if its s
 A fetch may find that its session has got another request meanwhile, from another connection, or was closed. It then
 touches the session no more (`is_current`). As its answer never was one, everything is told anew.
 
-No I/O; time comes in as an argument. Not here: reading, waiting, error codes of partitions
+No I/O; time comes in as an argument. Not here: reading, waiting (`fairlog.reading`), error codes of partitions
 (`handlers/api_01_fetch.py`).
 """
 
@@ -37,7 +36,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fairlog.kafka.wire import TopicKey
-from fairlog_types import LogId
+from fairlog.reading.watchlist import WatchedLog, Watchlist
 
 EVICTION_MS = 120_000
 """After so long without a request a session may be evicted. Kafka's constant."""
@@ -78,11 +77,10 @@ def next_epoch(epoch: int) -> int:
     return 1 if epoch == _EPOCH_MAX else epoch + 1
 
 
-class CachedPartition:
+class CachedPartition(WatchedLog):
     """One partition of a session: what the client wants of it, and what it was told. Made by `FetchSession.put`."""
 
     __slots__ = (
-        "_session",
         "bytes_max",
         "high_watermark",
         "index",
@@ -91,39 +89,23 @@ class CachedPartition:
         "log_start",
         "offset",
         "topic",
-        "watched",
     )
 
     def __init__(self, session: FetchSession, topic: TopicKey, index: int) -> None:
-        self._session = session
+        super().__init__(session)
         self.topic = topic
         self.index = index
         self.leader_epoch = -1
         self.offset = 0
         self.bytes_max = 0
-        self.watched: LogId | None = None
-        """The log whose leader is to call `moved`."""
         self.tell_anew()
 
     def tell_anew(self) -> None:
         """The client is to be told the offsets in the next answer, whatever they are."""
         self.high_watermark = self.last_stable = self.log_start = _NEVER_TOLD
 
-    def moved(self, *, stable: bool) -> bool:
-        """Called by the log's leader: its offsets have changed, or it is gone. Whether it need not be called again.
 
-        `stable` says whether the last stable offset is among them: readers of committed records are not woken by less.
-        """
-        session = self._session
-        session.pending[self] = None
-        if session.committed_only and not stable:
-            return False
-        self.watched = None
-        session.wake()
-        return True
-
-
-class FetchSession:
+class FetchSession(Watchlist[CachedPartition]):
     """The partitions that one client fetches."""
 
     __slots__ = (
@@ -131,41 +113,26 @@ class FetchSession:
         "_long_name",
         "_partitions",
         "_served",
-        "_turn",
-        "_unwatch",
         "cached_size",
-        "committed_only",
         "created_ms",
         "epoch",
         "id",
         "last_used_ms",
-        "pending",
-        "size",
         "uses_topic_ids",
-        "waiter",
     )
 
-    def __init__(
-        self, *, uses_topic_ids: bool, committed_only: bool, unwatch: Callable[[LogId, CachedPartition], None]
-    ) -> None:
-        """A session without an id, in its first turn. `unwatch` ends what was begun with `watched`."""
+    def __init__(self, *, uses_topic_ids: bool, committed_only: bool) -> None:
+        """A session without an id, in its first turn."""
+        super().__init__(committed_only=committed_only)
         self.id = 0
         """0: the session is not in the cache."""
         self.epoch = next_epoch(INITIAL_EPOCH)
         """Of the next request."""
         self.uses_topic_ids = uses_topic_ids
-        self.committed_only = committed_only
         self.created_ms = self.last_used_ms = 0
         self.cached_size = 0
         """Its size, as the cache counts it."""
-        self.size = 0
-        self.pending: dict[CachedPartition, None] = {}
-        """A set in the order of reading."""
-        self.waiter: Callable[[], None] | None = None
-        """Called when there is something to look at, or the turn is over."""
         self._partitions: dict[TopicKey, dict[int, CachedPartition]] = {}
-        self._unwatch = unwatch
-        self._turn = 1
         self._is_answered = False
         self._long_name = False
         self._served: list[CachedPartition] = []
@@ -184,7 +151,7 @@ class FetchSession:
 
     def begin(self, *, committed_only: bool) -> None:
         """The next request: the turn of the one before is over, whether it was answered or not."""
-        self._turn += 1
+        self.end_turn()
         if not self._is_answered:
             for partition in self.partitions():
                 partition.tell_anew()
@@ -193,7 +160,6 @@ class FetchSession:
         self._is_answered = False
         self._served = []
         self.committed_only = committed_only
-        self.wake()
 
     def put(self, topic: TopicKey, index: int, *, leader_epoch: int, offset: int, bytes_max: int) -> None:
         """The client wants this partition, from now on or with other values than before."""
@@ -201,10 +167,11 @@ class FetchSession:
         partition = of_topic.get(index)
         if partition is None:
             partition = of_topic[index] = CachedPartition(self, topic, index)
-            self.size += 1
+            self.add(partition)
             self._long_name |= isinstance(topic, str) and len(topic) > TOPIC_NAME_MAX
+        else:
+            self.pending[partition] = None
         partition.leader_epoch, partition.offset, partition.bytes_max = leader_epoch, offset, bytes_max
-        self.pending[partition] = None
 
     def forget(self, topic: TopicKey, index: int) -> None:
         """The client does not want this partition any more. Nothing, if it never did."""
@@ -214,30 +181,14 @@ class FetchSession:
             return
         if not of_topic:
             del self._partitions[topic]
-        self.size -= 1
-        self.pending.pop(partition, None)
-        self._end_watch(partition)
+        self.remove(partition)
 
     # --- one turn ------------------------------------------------------------------------------
-
-    @property
-    def turn(self) -> int:
-        """The present turn's number; another one once there is a later request, or the session was closed."""
-        return self._turn
-
-    def is_current(self, turn: int) -> bool:
-        return turn == self._turn
 
     @property
     def why_over(self) -> SessionRefusal:
         """What a turn that is not current any more is answered with."""
         return SessionRefusal.WRONG_EPOCH if self.id else SessionRefusal.NOT_FOUND
-
-    def take(self) -> list[CachedPartition]:
-        """Those that may have something to say. Each is to be watched, or made pending again, or told of."""
-        taken = list(self.pending)
-        self.pending.clear()
-        return taken
 
     def note_answer(
         self,
@@ -279,21 +230,11 @@ class FetchSession:
         self._is_answered = True
         self.waiter = None
 
-    def wake(self) -> None:
-        if self.waiter is not None:
-            self.waiter()
-
     def close(self) -> None:
         """Nobody uses it any more, or nobody may."""
-        self._turn += 1
         for partition in self.partitions():
-            self._end_watch(partition)
-        self.wake()
-
-    def _end_watch(self, partition: CachedPartition) -> None:
-        if partition.watched is not None:
-            self._unwatch(partition.watched, partition)
-            partition.watched = None
+            self.unwatch(partition)
+        self.end_turn()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,19 @@
 """The ops `topics` and `cut`: what there is to read, and up to where without splitting a transaction.
 
-The cut of now is read from the leaders in one step of the event loop, once all that was answered or decided before the
-question is copied (invariant 13). One with a limit lies in the past, and comes from
-the index of cuts that the data logs keep (`datalog/cuts.py`). Topics are chosen by name or partition; whoever wants a
-pattern asks for the `topics` first, and matches them himself: one regular expression of a stranger could hold the event
-loop for years.
+`fairlog.reading.cuts` finds the cut. Topics are chosen by name or partition; whoever wants a pattern asks for the
+`topics` first, and matches them himself: one regular expression of a stranger could hold the event loop for years.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import trio
 
-from fairlog.asked_ends import AskedEnds
-from fairlog.broker import Broker
+from fairlog.asked_ends import EndRefusal
 from fairlog.native.calls import Call, log_of, topic_of
 from fairlog.native.messages import Refused, Result
+from fairlog.reading import cuts
 from fairlog_types import LogId, Offset
 
 ROWS_AT_ONCE = 500
@@ -35,13 +32,12 @@ async def cut(call: Call) -> Result:
     starts = _starts(call, selected) if arguments.has("starts") else dict[LogId, Offset]()
     records_max = arguments.number("limit", least=1) if arguments.has("limit") else None
     arguments.end()
-    partitions = call.broker.partitions
     if records_max is None:
-        await _wait_for_ends(call.broker, selected)
-    found = partitions.cut(selected)
-    if records_max is not None:
-        wanted = {log: starts.get(log, now.log_start) for log, now in found.items()}
-        found = await partitions.cut_within(wanted, records_max=records_max)
+        found = await cuts.cut_now(call.broker, selected)
+        if isinstance(found, EndRefusal):
+            raise Refused("not-copied", f"cut: {found.value}")
+    else:
+        found = await cuts.cut_within(call.broker.partitions, selected, starts, records_max=records_max)
     rows: list[list[str | int]] = []
     topic_ids: dict[str, str] = {}
     for log, (topic, partition) in selected.items():
@@ -51,15 +47,6 @@ async def cut(call: Call) -> Result:
         rows.append([topic, partition, *found[log]])
         topic_ids[topic] = log.topic
     return {"partitions": rows, "topic_ids": topic_ids}
-
-
-async def _wait_for_ends(broker: Broker, logs: Iterable[LogId]) -> None:
-    """Until all that was answered before the question can be read. Raises Refused."""
-    ends = await AskedEnds.ask(broker, logs)
-    for log in logs:
-        refusal = await ends.reached(log)
-        if refusal is not None:
-            raise Refused("not-copied", f"cut: {refusal.value}")
 
 
 async def _selected(call: Call) -> Mapping[LogId, tuple[str, int]]:

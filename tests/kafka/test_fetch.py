@@ -11,6 +11,7 @@ from fairlog.kafka.answer_budget import AnswerBudget, AnswerRoom
 from fairlog.kafka.api import Context
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import api_01_fetch
+from fairlog.reading import service
 from fairlog_types import CorruptStorage, Offset
 
 FETCH, PRODUCE = 1, 0
@@ -253,7 +254,8 @@ class Steps(trio.abc.Instrument):
 @pytest.mark.parametrize("topics", [1, 200])
 async def test_fetch_of_many_partitions_lets_others_run(ask, memory, batch, monkeypatch, topics):
     """Each time that it goes over them: to look them up, to compare offsets, to take what was read, to answer."""
-    monkeypatch.setattr(api_01_fetch, "_STEP", 10)
+    for module in (api_01_fetch, service):
+        monkeypatch.setattr(module, "STEP", 10)
     data, each = batch(records=2, size=100), 1000 // topics
     asked: list[api_01_fetch.FetchTopic] = []
     for number in range(topics):
@@ -301,7 +303,7 @@ async def test_batch_that_is_damaged_is_said_to_be_damage(ask, memory, fill):
     memory.topics.create_now("t")
     fill(batches=2)
     memory.data_logs.damaged = True
-    with pytest.raises(CorruptStorage, match=r"the batch at or behind offset 0 is none: .* 7 bytes"):
+    with pytest.raises(CorruptStorage, match=r"the batch at or after offset 0 is not a batch: .* 7 bytes"):
         await ask(FETCH, 12, **request(memory, {0: 0}))
 
 

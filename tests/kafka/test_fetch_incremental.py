@@ -14,6 +14,7 @@ from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.fetch_sessions import FetchSessionCache
 from fairlog.kafka.handlers import api_01_fetch
 from fairlog.kafka.router import Router
+from fairlog.reading import service
 from fairlog_types import Offset
 from tests.kafka.asking import Asker
 from tests.kafka.example_requests import build_batch
@@ -360,7 +361,8 @@ async def test_empty_incremental_fetch_looks_at_no_partition(memory, monkeypatch
 
 async def test_session_of_many_partitions_lets_others_run(memory, monkeypatch):
     """While it is opened, changed and closed."""
-    monkeypatch.setattr(api_01_fetch, "_STEP", 10)
+    for module in (api_01_fetch, service):
+        monkeypatch.setattr(module, "STEP", 10)
     memory.topics.create_now("t", partitions=1000)
     sessions = FetchSessionCache(1)
     context = Context(memory.broker, Asker(memory).client, 12, True, {}, sessions=sessions)

@@ -20,23 +20,22 @@ from fairlog.kafka.fetch_sessions import (
     SessionRefusal,
     next_epoch,
 )
-from fairlog_types import LogId
 
 
 class Watches:
-    """Where sessions watch logs, as far as they end it."""
+    """How far a log can be read, as far as sessions end that they watch it."""
 
     def __init__(self) -> None:
-        self.ended: list[tuple[LogId, CachedPartition]] = []
+        self.ended: list[CachedPartition] = []
 
     def session(self, partitions: int = 0, *, topic: str = "t", uses_topic_ids: bool = False) -> FetchSession:
-        session = FetchSession(uses_topic_ids=uses_topic_ids, committed_only=False, unwatch=self._end)
+        session = FetchSession(uses_topic_ids=uses_topic_ids, committed_only=False)
         for index in range(partitions):
             session.put(topic, index, leader_epoch=-1, offset=0, bytes_max=1)
         return session
 
-    def _end(self, log: LogId, partition: CachedPartition) -> None:
-        self.ended.append((log, partition))
+    def unwatch(self, partition: CachedPartition) -> None:
+        self.ended.append(partition)
 
 
 def cache_of(slots: int, **bounds: int) -> FetchSessionCache:
@@ -214,10 +213,10 @@ def test_session_without_partitions_is_let_go_of() -> None:
 @pytest.mark.parametrize("end", ["close", "evict", "forget"])
 def test_session_watches_nothing_any_more_when_it_ends(end: str) -> None:
     """Leaders of logs that never move would remember it for ever."""
-    watches, cache, log = Watches(), cache_of(1), LogId("t", "ab" * 16, 0)
+    watches, cache = Watches(), cache_of(1)
     session = watches.session(1)
     (partition,) = session.take()
-    partition.watched = log
+    partition.watched = watches
     assert cache.admit(session, 0)
     woken: list[bool] = []
     session.waiter = lambda: woken.append(True)
@@ -229,7 +228,7 @@ def test_session_watches_nothing_any_more_when_it_ends(end: str) -> None:
             assert cache.admit(Watches().session(1), EVICTION_MS + 1)
         case _:
             session.forget("t", 0)
-    assert watches.ended == [(log, partition)]
+    assert watches.ended == [partition]
     if end != "forget":
         assert woken == [True]
         assert not session.is_current(turn)
@@ -330,6 +329,9 @@ class Log:
     def tell(self, *, stable: bool) -> None:
         self.watchers -= {watcher for watcher in self.watchers if watcher.moved(stable=stable)}
 
+    def unwatch(self, partition: CachedPartition) -> None:
+        self.watchers.discard(partition)
+
     def says(self) -> tuple[int, int, int] | str:
         """What a full fetch is answered with, besides records."""
         return (self.high_watermark, self.last_stable, self.log_start) if self.exists else "unknown"
@@ -408,7 +410,7 @@ class SessionMachine(RuleBasedStateMachine):
         if self.session is not None:
             self.cache.close(self.session.id)
         self.wanted, self.knows = dict(wanted), {}
-        self.session = FetchSession(uses_topic_ids=False, committed_only=self.committed_only, unwatch=self.unwatch)
+        self.session = FetchSession(uses_topic_ids=False, committed_only=self.committed_only)
         for index, offset in wanted.items():
             self.session.put("t", index, leader_epoch=-1, offset=offset, bytes_max=1)
         self.answer(self.session, read_max, whole=True)
@@ -451,9 +453,6 @@ class SessionMachine(RuleBasedStateMachine):
 
     # --- the broker
 
-    def unwatch(self, _log: LogId, partition: CachedPartition) -> None:
-        self.logs[partition.index].watchers.discard(partition)
-
     def look(self, session: FetchSession, read_max: int) -> dict[CachedPartition, tuple[bool, bool]]:
         """Of each partition that is looked at: whether it has records, and whether it has something unread."""
         looked: dict[CachedPartition, tuple[bool, bool]] = {}
@@ -467,7 +466,7 @@ class SessionMachine(RuleBasedStateMachine):
             else:
                 looked[partition] = False, False
                 log.watchers.add(partition)
-                partition.watched = LogId("t", "ab" * 16, partition.index)
+                partition.watched = log
         return looked
 
     def answer(self, session: FetchSession, read_max: int, *, whole: bool, lost: bool = False) -> None:

@@ -1,27 +1,22 @@
 """Fetch: whole record batches from the data logs, waiting a while for new ones.
 
+    request ──▶ FetchSession: what the client reads ──▶ fairlog.reading.service.read ──▶ what is new to it ──▶ answer
+
+`fairlog.reading` decides what is read within which limits, and how long that waits. Here is what Kafka's protocol adds.
+
 Behaviour
 - In a topic of the journal mode everything that can be read is committed (invariant 1): the high watermark is the last
   stable offset, both isolation levels get the same records, and the list of aborted transactions is empty.
 - In one of the marker mode `read_committed` gets batches up to the last stable offset, and with them the list of
-  transactions that were aborted there, from the same cut (`ReadResult.aborted`). Each stands there once, though the
-  answer may be put together from several reads: librdkafka would apply a repetition to what the producer writes next.
-- An offset up to the end of what is placed in the journal is in range, and there is nothing there yet if it is after
-  what can be read: after an answer to acks=1 the copy may be a millisecond away. The high watermark and the last stable
-  offset that are answered are those of that end, too, so that no one takes what is already copied for all there is
-  (invariant 13). Who has something to read does not wait for the copy of the rest.
+  transactions that were aborted there.
 - A fetch offset in the middle of a batch gets the whole batch; the client skips what it does not want.
-- Waits until `min_bytes` are there, `max_wait` (or `WAIT_MS_MAX`) is over, or the node stops. A consumer at the end of
-  its partitions costs no worker thread: offsets are compared with the leaders' first, and one thread call
-  reads all partitions. A reader of committed records is not woken by what it may not read yet.
-- Limits are per partition and in all, by whole batches; the first batch is sent whatever its size (KIP-74).
-  Answers that clients do not read off make other answers short, see `answer_budget`; so does a wait for `min_bytes`
+- Waits until `min_bytes` are there, `max_wait` (or `WAIT_MS_MAX`) is over, or the node stops. Errors do not wait.
+- Answers that clients do not read off make other answers short, see `answer_budget`; so does a wait for `min_bytes`
   with some of them in hand, and it is then ended.
-- Errors do not wait.
-- Others have their turns after each `_STEP` partitions, whatever the topics: a client may ask for ten thousand.
 - Sessions (KIP-227) are served, see `fairlog.kafka.fetch_sessions`: epoch 0 asks for one, -1 for none, and both close
   the one that they name, whatever it is. An incremental answer has the partitions with records, errors or offsets that
   the client was not told yet; a full one has all that were asked for, each once.
+- Others have their turns after each `STEP` partitions, whatever the topics: a client may ask for ten thousand.
 
 Version notes
 - 5 adds the log start offset; 7 sessions; 9 the leader epoch, which is checked; 11 racks and preferred
@@ -35,17 +30,15 @@ Version notes
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import trio
 
-from datalog.batch import BadBatch, parse_stored_header
-from datalog.interface import AbortedTransaction, LogMissing, OffsetOutOfRange, ReadAnswer, ReadRequest
-from fairlog.broker import Broker
+from datalog.interface import AbortedTransaction
 from fairlog.kafka.answer_budget import AnswerRoom
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
-from fairlog.kafka.errors import FETCH_SESSION_REFUSALS, ErrorCode
+from fairlog.kafka.errors import FETCH_SESSION_REFUSALS, READ_PROBLEMS, ErrorCode
 from fairlog.kafka.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -56,24 +49,14 @@ from fairlog.kafka.fetch_sessions import (
 )
 from fairlog.kafka.topic_lookup import find_topic, log_of
 from fairlog.kafka.wire import Reader, TopicKey
-from fairlog_types import CorruptStorage, LogId, Offset
-from partition.answers import Watcher
+from fairlog.reading.plan import LogRead, Problem, ReadPlan
+from fairlog.reading.service import STEP, poll_deadline, read
 
 SERVED = Versions(4, 18)
 FLEXIBLE_FROM = 12
 _TOPIC_IDS_FROM = 13
 
-ANSWER_BYTES_MAX = 57_671_680
-"""Records in one answer, whatever the client asks. Kafka's `fetch.max.bytes` of the broker."""
-
-WAIT_MS_MAX = 5 * 60 * 1000
-"""However long the client says, which may be 24 days. While a Fetch waits, nothing is sent on its connection; a client
-whose machine is gone is noticed when the answer is sent to it, at the latest. Clients wait half a second by default."""
-
 _READ_COMMITTED = 1
-
-_STEP = 256
-"""Partitions: a millisecond's work, or less, each time that they are gone over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,31 +91,21 @@ class FetchRequest:
 
 
 @dataclass(slots=True)
-class _Partition:
+class _Line(LogRead):
     """One partition's line of the answer, and how far reading it has come."""
 
-    index: int
-    log: LogId | None
-    position: int
-    """The next offset to read."""
-    bytes_left: int
-    committed_only: bool
-    error: ErrorCode = ErrorCode.NONE
-    high_watermark: int = -1
-    last_stable: int = -1
-    log_start: int = -1
-    batches: list[bytes] = field(default_factory=list[bytes])
-    aborted: dict[AbortedTransaction, None] = field(default_factory=dict[AbortedTransaction, None])
-    """A set in the order in which they ended."""
-    full: bool = False
-    """Nothing more goes into this answer."""
+    index: int = field(kw_only=True)
+    refusal: ErrorCode = field(default=ErrorCode.NONE, kw_only=True)
+    """Why it is not read, if that is decided here."""
 
     @property
-    def readable_end(self) -> int:
-        return self.last_stable if self.committed_only else self.high_watermark
+    def error(self) -> ErrorCode:
+        if self.problem is None or self.problem is Problem.REFUSED:
+            return self.refusal
+        return READ_PROBLEMS[self.problem]
 
 
-_Lines = dict[TopicKey, list[_Partition]]
+_Lines = dict[TopicKey, list[_Line]]
 
 
 def decode(reader: Reader, version: int) -> FetchRequest:
@@ -176,7 +149,7 @@ def decode(reader: Reader, version: int) -> FetchRequest:
 
 
 async def handle(context: Context, request: FetchRequest) -> Reply:
-    deadline = trio.current_time() + min(max(request.max_wait_ms, 0), WAIT_MS_MAX) / 1000
+    deadline = poll_deadline(request.max_wait_ms)
     room = AnswerRoom(context.answers)
     return Deferred(functools.partial(_finish, context, request, deadline, room), room=room, keeps_request=True)
 
@@ -203,7 +176,6 @@ async def _session(context: Context, request: FetchRequest) -> FetchSession | Se
         session = FetchSession(
             uses_topic_ids=uses_topic_ids,
             committed_only=request.committed_only,
-            unwatch=functools.partial(_unwatch, context.broker),
         )
         return await _put_all(session, request)
     session = context.sessions.claim(
@@ -237,7 +209,7 @@ async def _put_all(session: FetchSession, request: FetchRequest) -> FetchSession
                 bytes_max=max(asked.bytes_max, 0),
             )
             count += 1
-            if count % _STEP == 0:
+            if count % STEP == 0:
                 await trio.lowlevel.checkpoint()
                 if not session.is_current(turn):
                     return session.why_over
@@ -245,7 +217,7 @@ async def _put_all(session: FetchSession, request: FetchRequest) -> FetchSession
         for index in indices:
             session.forget(key, index)
             count += 1
-            if count % _STEP == 0:
+            if count % STEP == 0:
                 await trio.lowlevel.checkpoint()
                 if not session.is_current(turn):
                     return session.why_over
@@ -256,113 +228,37 @@ async def _fetch(
     context: Context, request: FetchRequest, session: FetchSession, deadline: float, room: AnswerRoom
 ) -> _Lines | SessionRefusal:
     """Read what there is in the session's partitions, or wait for it; the lines that the answer has to have."""
-    broker, turn = context.broker, session.turn
-    lines: dict[CachedPartition, _Partition] = {}
-    bytes_max = min(max(request.max_bytes, 0), ANSWER_BYTES_MAX)
-    fetched, full, failed, waited_out = 0, 0, False, False
-    while True:
-        looked_at: list[_Partition] = []
-        behind: list[tuple[CachedPartition, _Partition]] = []
-        for at, cached in enumerate(session.take(), 1):
-            line = lines.get(cached)
-            if line is None:
-                line = lines[cached] = _look_up(context, cached, committed_only=request.committed_only)
-            elif line.full:
-                continue
-            looked_at.append(line)
-            if not line.full and _is_behind(broker, line):
-                behind.append((cached, line))
-            else:
-                _watch(broker, session, cached, line)
-            if at % _STEP == 0:
-                await trio.lowlevel.checkpoint()
-                if not session.is_current(turn):
-                    return session.why_over
-        if behind:
-            wanted = min(max(bytes_max - fetched, 0), sum(line.bytes_left for _, line in behind))
-            granted = await room.take(wanted)
-            limit = bytes_max if granted == wanted else fetched + granted
-            fetched += await _read(broker, [line for _, line in behind], limit, fetched)
-            room.keep(fetched)
-            for at, (cached, line) in enumerate(behind, 1):
-                if not session.is_current(turn):
-                    return session.why_over
-                if not line.full:
-                    _is_behind(broker, line)
-                _watch(broker, session, cached, line)
-                if at % _STEP == 0:
-                    await trio.lowlevel.checkpoint()
-        full += sum(line.full for line in looked_at)
-        failed = failed or any(line.error is not ErrorCode.NONE for line in looked_at)
-        if not session.is_current(turn):
-            return session.why_over
-        if failed or full == session.size or fetched >= min(request.min_bytes, bytes_max) or waited_out:
-            break
-        if not session.pending:
-            moved = trio.Event()
-            session.waiter = moved.set
-            with context.client.long_poll(deadline) as waiting:
-                room.waits(waiting.cancel)
-                await moved.wait()
-            waited_out = waiting.cancelled_caught
-        if not session.is_current(turn):
-            return session.why_over
-    await _tell_ends(broker, lines.values())
-    if not session.is_current(turn):
-        return session.why_over
-    return await _tell(context, request, session, lines)
+    lines = await read(
+        context.broker,
+        session,
+        functools.partial(_look_up, context, committed_only=request.committed_only),
+        plan=ReadPlan(bytes_min=request.min_bytes, bytes_max=request.max_bytes),
+        room=room,
+        long_poll=functools.partial(context.client.long_poll, deadline),
+    )
+    return session.why_over if lines is None else await _tell(context, request, session, lines)
 
 
-async def _tell_ends(broker: Broker, lines: Iterable[_Partition]) -> None:
-    """Let the lines speak of all that is placed."""
-    for at, partition in enumerate(lines, 1):
-        led = None if partition.log is None else broker.partitions.get(partition.log)
-        if led is not None and partition.error is ErrorCode.NONE:
-            placed = led.placed_end
-            partition.high_watermark = max(partition.high_watermark, placed.next_offset)
-            partition.last_stable = max(partition.last_stable, placed.last_stable_offset)
-        if at % _STEP == 0:
-            await trio.lowlevel.checkpoint()
-
-
-def _look_up(context: Context, asked: CachedPartition, *, committed_only: bool) -> _Partition:
+def _look_up(context: Context, asked: CachedPartition, *, committed_only: bool) -> _Line:
     """A partition's line, as it is before anything was read."""
-    cluster, key = context.broker.cluster, asked.topic
-    topic = find_topic(context.broker, key)
-    line = _Partition(asked.index, log_of(topic, asked.index), asked.offset, asked.bytes_max, committed_only)
+    broker, key = context.broker, asked.topic
+    topic = find_topic(broker, key)
+    line = _Line(log_of(topic, asked.index), asked.offset, asked.bytes_max, committed_only, index=asked.index)
     if line.log is None:
         has_name = topic is not None or isinstance(key, str)
-        line.error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if has_name else ErrorCode.UNKNOWN_TOPIC_ID
-    elif 0 <= asked.leader_epoch < cluster.starts:
-        line.error = ErrorCode.FENCED_LEADER_EPOCH
-    elif asked.leader_epoch > cluster.starts:
-        line.error = ErrorCode.UNKNOWN_LEADER_EPOCH
-    line.full = line.error is not ErrorCode.NONE
+        line.refusal = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if has_name else ErrorCode.UNKNOWN_TOPIC_ID
+    elif asked.leader_epoch >= 0 and (partition := broker.partitions.get(line.log)) is not None:
+        if asked.leader_epoch < partition.leader_epoch:
+            line.refusal = ErrorCode.FENCED_LEADER_EPOCH
+        elif asked.leader_epoch > partition.leader_epoch:
+            line.refusal = ErrorCode.UNKNOWN_LEADER_EPOCH
+    if line.refusal is not ErrorCode.NONE:
+        line.fail(Problem.REFUSED)
     return line
 
 
-def _unwatch(broker: Broker, log: LogId, watcher: Watcher) -> None:
-    led = broker.partitions.get(log)
-    if led is not None:
-        led.visibility.unwatch(watcher)
-
-
-def _watch(broker: Broker, session: FetchSession, cached: CachedPartition, line: _Partition) -> None:
-    """Hear of what comes behind this line, unless it is full: then it is looked at in the session's next turn."""
-    if line.full:
-        return
-    assert line.log is not None, "partitions without a log are full"
-    led = broker.partitions.get(line.log)
-    if led is not None and led.visibility.watch(
-        cached, beyond=Offset(line.position), committed_only=line.committed_only
-    ):
-        cached.watched = line.log
-    else:
-        session.pending[cached] = None
-
-
 async def _tell(
-    context: Context, request: FetchRequest, session: FetchSession, lines: Mapping[CachedPartition, _Partition]
+    context: Context, request: FetchRequest, session: FetchSession, lines: Mapping[CachedPartition, _Line]
 ) -> _Lines | SessionRefusal:
     """End the session's turn: the lines that say something new, or all of them, by topic."""
     turn, whole = session.turn, is_full(request.session_epoch)
@@ -373,13 +269,13 @@ async def _tell(
             high_watermark=line.high_watermark,
             last_stable=line.last_stable,
             log_start=line.log_start,
-            failed=line.error is not ErrorCode.NONE,
+            failed=line.problem is not None,
             records=bool(line.batches),
             unread=line.full,
         )
         if news or whole:
             told.setdefault(cached.topic, []).append(line)
-        if at % _STEP == 0:
+        if at % STEP == 0:
             await trio.lowlevel.checkpoint()
             if not session.is_current(turn):
                 return session.why_over
@@ -393,71 +289,6 @@ def _now_ms() -> int:
     return int(trio.current_time() * 1000)
 
 
-async def _read(broker: Broker, behind: Sequence[_Partition], bytes_max: int, fetched: int) -> int:
-    """Read what is new in these partitions; the bytes that were added."""
-    requests = [
-        ReadRequest(partition.log, Offset(partition.position), partition.bytes_left, partition.committed_only)
-        for partition in behind
-        if partition.log is not None
-    ]
-    read = functools.partial(broker.data_logs.read, requests, bytes_max=max(bytes_max - fetched, 0))
-    answers: list[ReadAnswer] = await trio.to_thread.run_sync(read)
-    added = 0
-    for at, (partition, answer) in enumerate(zip(behind, answers, strict=True), 1):
-        added += _take(partition, answer, room=bytes_max - fetched - added, first=fetched + added == 0)
-        if at % _STEP == 0:
-            await trio.lowlevel.checkpoint()
-    return added
-
-
-def _is_behind(broker: Broker, partition: _Partition) -> bool:
-    """Whether there may be something to read; brings the line's offsets up to date.
-
-    At a position after the readable end and up to the end of what is placed there is nothing yet. What is beyond
-    that, and before the start, is asked of the data logs, which say that it is out of range.
-    """
-    assert partition.log is not None, "partitions without a log are full"
-    led = broker.partitions.get(partition.log)
-    if led is None:
-        partition.error, partition.full = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True
-        return False
-    high_watermark, last_stable = led.visibility.high_watermark, led.visibility.last_stable_offset
-    partition.high_watermark = max(partition.high_watermark, high_watermark)
-    partition.last_stable = max(partition.last_stable, last_stable)
-    partition.log_start = led.visibility.log_start
-    end = last_stable if partition.committed_only else high_watermark
-    if partition.position <= end:
-        return partition.position < end
-    return partition.position > led.placed_end.next_offset
-
-
-def _take(partition: _Partition, answer: ReadAnswer, *, room: int, first: bool) -> int:
-    """Put what was read into the line; answers the bytes taken. Raises CorruptStorage if no batch was read."""
-    if isinstance(answer, LogMissing):
-        partition.error, partition.full = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, True
-        return 0
-    partition.high_watermark, partition.log_start = answer.next_offset, answer.log_start_offset
-    if isinstance(answer, OffsetOutOfRange):
-        partition.error, partition.full = ErrorCode.OFFSET_OUT_OF_RANGE, True
-        return 0
-    partition.last_stable = answer.last_stable_offset
-    size = sum(map(len, answer.batches))
-    # The data logs send at least one batch per call; only the answer's very first may break the limits.
-    if not answer.batches or (size > min(room, partition.bytes_left) and not first):
-        partition.full = partition.position < partition.readable_end
-        return 0
-    partition.batches += answer.batches
-    partition.aborted.update(dict.fromkeys(answer.aborted))
-    partition.bytes_left -= size
-    try:
-        partition.position = parse_stored_header(answer.batches[-1]).last_offset + 1
-    except BadBatch as error:
-        damage = f"data log {partition.log}: the batch at or behind offset {partition.position} is none: {error}"
-        raise CorruptStorage(damage) from error
-    partition.full = partition.bytes_left <= 0 or partition.position < partition.readable_end
-    return size
-
-
 async def encode(context: Context, request: FetchRequest, session_id: int, lines: _Lines, error: ErrorCode) -> Answer:
     version, writer = context.version, context.writer()
 
@@ -466,7 +297,7 @@ async def encode(context: Context, request: FetchRequest, session_id: int, lines
         writer.int64(transaction.first_offset)
         writer.end_of_fields()
 
-    def partition(line: _Partition) -> None:
+    def partition(line: _Line) -> None:
         writer.int32(line.index)
         writer.int16(line.error)
         writer.int64(line.high_watermark)
@@ -494,7 +325,7 @@ async def encode(context: Context, request: FetchRequest, session_id: int, lines
         for line in partitions:
             partition(line)
             count += 1
-            if count % _STEP == 0:
+            if count % STEP == 0:
                 await trio.lowlevel.checkpoint()
         writer.end_of_fields()
     writer.end_of_fields()

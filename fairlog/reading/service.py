@@ -1,0 +1,185 @@
+"""Reading the logs of a watchlist, and waiting until they have enough: the long poll.
+
+    take pending ──▶ compare with the readable ends ──┬─ behind ─▶ room in memory ─▶ one worker thread reads them all
+        ▲                                             └─ at the end ─▶ watched                   │
+        └──── something has moved ◀──── wait, unless that is enough ◀────────────────────────────┘
+
+- A reader at the end of its logs costs no worker thread: positions are compared with the readable ends first, and
+  one call in a thread reads all logs that are behind, in one read transaction.
+- The wait ends when there is enough (`ReadPlan.is_enough`), when its time is over, or when others need the memory that
+  is held meanwhile. A reader of committed records is not woken by what it may not read yet.
+- A position up to the end of what is placed in the journal is in range, and there is nothing there yet if it is after
+  what can be read: after an answer to acks=1 the copy may be a millisecond away. The ends that are answered are those
+  of all that is placed, too (invariant 13). Whoever has something to read does not wait for the copy of the rest.
+- Other tasks have their turns after each `STEP` logs: a client may ask for ten thousand.
+
+Not here: what a request or an answer looks like, which logs are followed (`fairlog.reading.watchlist`), how much is
+read (`fairlog.reading.plan`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
+
+import trio
+
+from datalog.interface import DataLogs
+from fairlog.broker import Broker, Partitions
+from fairlog.reading.plan import LogRead, Problem, ReadPlan
+from fairlog.reading.watchlist import WatchedLog, Watchlist
+from fairlog_types import Offset
+
+WAIT_MS_MAX = 5 * 60 * 1000
+"""However long the reader says, which may be 24 days. During a long poll nothing is sent on its connection; a client
+whose machine is gone is noticed when the answer is sent to it, at the latest. Kafka's wait half a second by default."""
+
+STEP = 256
+"""Logs: a millisecond's work, or less, each time that they are gone over."""
+
+W = TypeVar("W", bound=WatchedLog)
+R = TypeVar("R", bound=LogRead)
+
+
+class Room(Protocol):
+    """What the answer may take of the node's memory."""
+
+    async def take(self, wanted: int) -> int:
+        """Room for up to `wanted` bytes more; the bytes granted. `keep` is to follow."""
+        ...
+
+    def keep(self, used: int) -> None:
+        """The answer has become so long; what was taken beyond that is given back."""
+        ...
+
+    def waits(self, hurry: Callable[[], None]) -> None:
+        """The answer is not to be sent yet. `hurry` is called if that takes long, and others have no room."""
+        ...
+
+
+def poll_deadline(wait_ms: int) -> float:
+    """When a long poll ends, by trio's clock, that begins now and may last so long."""
+    return trio.current_time() + min(max(wait_ms, 0), WAIT_MS_MAX) / 1000
+
+
+async def read(
+    broker: Broker,
+    logs: Watchlist[W],
+    look_up: Callable[[W], R],
+    *,
+    plan: ReadPlan,
+    room: Room,
+    long_poll: Callable[[], AbstractContextManager[trio.CancelScope]],
+) -> dict[W, R] | None:
+    """Read what there is in the pending logs, or wait for it; a part for each that was looked at, in order of reading.
+
+    `look_up` makes a log's part, which is full if it is not to be read. `long_poll` opens the scope in which the wait
+    takes place, and cancels it when the wait is to end. Logs that were read to their end are watched from then on; full
+    ones are neither watched nor pending.
+
+    None: the turn ended meanwhile. Raises CorruptStorage, StorageFailure. Cancelled, or after an error: the list has
+    lost track of what was pending, and whoever goes on with it makes all its logs pending again.
+    """
+    turn, reads = logs.turn, dict[W, R]()
+    partitions = broker.partitions
+    waited_out = False
+    while True:
+        looked_at: list[R] = []
+        behind: list[tuple[W, R]] = []
+        for at, followed in enumerate(logs.take(), 1):
+            part = reads.get(followed)
+            if part is None:
+                part = reads[followed] = look_up(followed)
+            elif part.full:
+                continue
+            looked_at.append(part)
+            if not part.full and _is_behind(partitions, part):
+                behind.append((followed, part))
+            else:
+                _watch(partitions, logs, followed, part)
+            if at % STEP == 0:
+                await trio.lowlevel.checkpoint()
+                if not logs.is_current(turn):
+                    return None
+        if behind:
+            await _read_parts(broker.data_logs, [part for _, part in behind], plan, room)
+            for at, (followed, part) in enumerate(behind, 1):
+                if not logs.is_current(turn):
+                    return None
+                if not part.full:
+                    _is_behind(partitions, part)
+                _watch(partitions, logs, followed, part)
+                if at % STEP == 0:
+                    await trio.lowlevel.checkpoint()
+        plan.note(looked_at)
+        if not logs.is_current(turn):
+            return None
+        if waited_out or plan.is_enough(logs.size):
+            break
+        waited_out = not logs.pending and await _wait(logs, room, long_poll)
+        if not logs.is_current(turn):
+            return None
+    await _extend_to_placed(partitions, reads.values())
+    return reads if logs.is_current(turn) else None
+
+
+def _is_behind(partitions: Partitions, part: LogRead) -> bool:
+    """Whether the data logs are to be asked; brings the part's ends up to date."""
+    log = part.log
+    assert log is not None, "parts without a log are full"
+    partition = partitions.get(log)
+    if partition is None:
+        part.fail(Problem.UNKNOWN_LOG)
+        return False
+    visibility = partition.visibility
+    lag = part.lag(visibility.high_watermark, visibility.last_stable_offset, visibility.log_start)
+    return lag > 0 or (lag < 0 and not part.awaits(partition.placed_end))
+
+
+def _watch(partitions: Partitions, logs: Watchlist[W], followed: W, part: LogRead) -> None:
+    """Hear of what comes after this part, unless it is full: then it is looked at in the list's next turn."""
+    if part.full:
+        return
+    assert part.log is not None, "parts without a log are full"
+    partition = partitions.get(part.log)
+    if partition is not None and partition.visibility.watch(
+        followed, beyond=Offset(part.position), committed_only=part.committed_only
+    ):
+        followed.watched = partition.visibility
+    else:
+        logs.pending[followed] = None
+
+
+async def _read_parts(data_logs: DataLogs, parts: Sequence[LogRead], plan: ReadPlan, room: Room) -> None:
+    wanted = plan.wanted(parts)
+    plan.grant(await room.take(wanted), wanted=wanted)
+    requests, bytes_max = plan.requests(parts)
+    answers = await trio.to_thread.run_sync(functools.partial(data_logs.read, requests, bytes_max=bytes_max))
+    for at, (part, answer) in enumerate(zip(parts, answers, strict=True), 1):
+        plan.take(part, answer)
+        if at % STEP == 0:
+            await trio.lowlevel.checkpoint()
+    room.keep(plan.bytes_read)
+
+
+async def _wait(
+    logs: Watchlist[W], room: Room, long_poll: Callable[[], AbstractContextManager[trio.CancelScope]]
+) -> bool:
+    """Wait until something has moved, or the turn is over; whether it was the time that was over."""
+    moved = trio.Event()
+    logs.waiter = moved.set
+    with long_poll() as waiting:
+        room.waits(waiting.cancel)
+        await moved.wait()
+    return waiting.cancelled_caught
+
+
+async def _extend_to_placed(partitions: Partitions, parts: Iterable[LogRead]) -> None:
+    for at, part in enumerate(parts, 1):
+        partition = None if part.log is None else partitions.get(part.log)
+        if partition is not None:
+            part.extend_to(partition.placed_end)
+        if at % STEP == 0:
+            await trio.lowlevel.checkpoint()

@@ -1,0 +1,269 @@
+"""Reading as a service: any protocol brings logs and limits, and gets what is there, or waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import trio
+
+from fairlog.reading import service
+from fairlog.reading.plan import LogRead, Problem, ReadPlan
+from fairlog.reading.watchlist import WatchedLog, Watchlist
+from fairlog_types import LogId, Offset
+from tests.kafka.example_requests import build_batch
+from tests.kafka.in_memory import Memory
+
+BATCH_BYTES = 100
+
+
+class Followed(WatchedLog):
+    def __init__(self, watchlist: Watchlist[Followed], log: LogId, position: int) -> None:
+        super().__init__(watchlist)
+        self.log, self.position = log, position
+
+
+class FreeRoom:
+    """Memory without others who need it: grants all, or up to `most`; notes what it is told."""
+
+    def __init__(self, most: int = 1 << 30) -> None:
+        self.most = most
+        self.kept: list[int] = []
+        self.hurry: Callable[[], None] | None = None
+
+    async def take(self, wanted: int) -> int:
+        await trio.lowlevel.checkpoint()
+        return min(wanted, self.most)
+
+    def keep(self, used: int) -> None:
+        self.kept.append(used)
+
+    def waits(self, hurry: Callable[[], None]) -> None:
+        self.hurry = hurry
+
+
+class Reader:
+    """Follows partitions of the topic t, each from an offset, as a protocol would that is not Kafka's."""
+
+    def __init__(self, memory: Memory, offsets: dict[int, int], *, committed_only: bool = False) -> None:
+        self.memory = memory
+        self.room = FreeRoom()
+        self.refused: set[int] = set()
+        self.watchlist = Watchlist[Followed](committed_only=committed_only)
+        self.followed = [Followed(self.watchlist, memory.log("t", index), offset) for index, offset in offsets.items()]
+        for each in self.followed:
+            self.watchlist.add(each)
+
+    async def read(
+        self, *, bytes_min: int = 1, bytes_max: int = 10_000, wait_ms: int = 1_000
+    ) -> dict[int, LogRead] | None:
+        """Each partition's part of one read; None if the turn was over."""
+        deadline = service.poll_deadline(wait_ms)
+        parts = await service.read(
+            self.memory.broker,
+            self.watchlist,
+            self._look_up,
+            plan=ReadPlan(bytes_min=bytes_min, bytes_max=bytes_max),
+            room=self.room,
+            long_poll=partial(trio.CancelScope, deadline=deadline),
+        )
+        return None if parts is None else {followed.log.partition: part for followed, part in parts.items()}
+
+    def _look_up(self, followed: Followed) -> LogRead:
+        part = LogRead(followed.log, followed.position, 10_000, self.watchlist.committed_only)
+        if followed.log.partition in self.refused:
+            part.fail(Problem.REFUSED)
+        return part
+
+
+@pytest.fixture
+def memory() -> Memory:
+    memory = Memory()
+    memory.topics.create_now("t", partitions=4)
+    return memory
+
+
+@pytest.fixture
+def clock(autojump_clock: trio.abc.Clock, monkeypatch: pytest.MonkeyPatch) -> trio.abc.Clock:
+    """A clock that jumps when all wait. It knows of no thread, so the data logs are read in the event loop."""
+
+    async def run_sync(read: Callable[[], object]) -> object:
+        await trio.lowlevel.checkpoint()
+        return read()
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+    return autojump_clock
+
+
+@pytest.fixture
+def fill(memory: Memory) -> Callable[..., None]:
+    """Puts batches of two records into a partition."""
+
+    def fill(partition: int, batches: int = 1) -> None:
+        log = memory.log("t", partition)
+        for _ in range(batches):
+            data = bytearray(build_batch(records=2, size=BATCH_BYTES))
+            data[:8] = memory.leaders.end(log).to_bytes(8, "big")
+            memory.leaders.logs[log].append(bytes(data))
+        memory.leaders.release()
+
+    return fill
+
+
+async def test_logs_are_read_in_one_call_and_only_those_that_are_behind(
+    memory: Memory, fill: Callable[..., None]
+) -> None:
+    """Those at their end are watched from then on, and so are those that were read to it; nothing else is left over."""
+    fill(0, 2)
+    fill(1)
+    fill(2)
+    reader = Reader(memory, {0: 2, 1: 2, 2: 0})
+    parts = await reader.read()
+    assert {index: sum(map(len, part.batches)) for index, part in parts.items()} == {0: 100, 1: 0, 2: 100}
+    assert memory.data_logs.reads == 1
+    assert reader.room.kept == [200]
+    assert set(memory.leaders.watchers) == set(reader.followed)
+    assert reader.watchlist.pending == {}
+
+
+async def test_log_with_more_than_fits_is_neither_watched_nor_pending(
+    memory: Memory, fill: Callable[..., None]
+) -> None:
+    """Whoever reads it knows that it is full, and where to go on."""
+    fill(0, 3)
+    reader = Reader(memory, {0: 0})
+    part = (await reader.read(bytes_max=250))[0]
+    assert (part.position, len(part.batches), part.full) == (4, 2, True)
+    assert (memory.leaders.watchers, reader.watchlist.pending) == ({}, {})
+
+
+async def test_memory_that_is_short_makes_the_read_short(memory: Memory, fill: Callable[..., None]) -> None:
+    """It gets what was granted, in whole batches."""
+    fill(0, 3)
+    reader = Reader(memory, {0: 0})
+    reader.room.most = 150
+    assert len((await reader.read())[0].batches) == 1
+
+
+async def test_read_at_the_end_waits_for_enough(
+    memory: Memory, fill: Callable[..., None], nursery: trio.Nursery, clock: trio.abc.Clock
+) -> None:
+    """Each time that a log moves it is read on, until there is enough."""
+    reader = Reader(memory, {0: 0, 1: 0})
+
+    @nursery.start_soon
+    async def append_later() -> None:
+        for index in (0, 1, 0):
+            await trio.sleep(0.1)
+            fill(index)
+
+    before = trio.current_time()
+    parts = await reader.read(bytes_min=250)
+    assert trio.current_time() - before == pytest.approx(0.3)
+    assert [len(parts[index].batches) for index in (0, 1)] == [2, 1]
+    assert reader.room.kept == [100, 200, 300]
+
+
+@pytest.mark.parametrize(("wait_ms", "waited_s"), [(-1, 0), (0, 0), (700, 0.7), (24 * 86_400_000, 300)])
+async def test_wait_ends_in_time_with_what_there_is(
+    memory: Memory, fill: Callable[..., None], clock: trio.abc.Clock, wait_ms: int, waited_s: float
+) -> None:
+    """Its own time, or the longest that any may wait."""
+    fill(0)
+    before = trio.current_time()
+    parts = await Reader(memory, {0: 0, 1: 0}).read(bytes_min=500, wait_ms=wait_ms)
+    assert trio.current_time() - before == pytest.approx(waited_s)
+    assert [len(parts[index].batches) for index in (0, 1)] == [1, 0]
+
+
+async def test_wait_ends_when_others_need_the_memory(
+    memory: Memory, fill: Callable[..., None], nursery: trio.Nursery, clock: trio.abc.Clock
+) -> None:
+    """Whoever holds some for nothing is told so, and answers."""
+    fill(0)
+    reader = Reader(memory, {0: 0})
+
+    @nursery.start_soon
+    async def hurry_later() -> None:
+        await trio.sleep(0.2)
+        reader.room.hurry()
+
+    before = trio.current_time()
+    assert len((await reader.read(bytes_min=500))[0].batches) == 1
+    assert trio.current_time() - before == pytest.approx(0.2)
+
+
+async def test_refused_log_is_not_read_and_ends_the_wait(memory: Memory, fill: Callable[..., None]) -> None:
+    """Why it is refused, only the protocol knows; errors do not wait."""
+    fill(0)
+    reader = Reader(memory, {0: 0, 1: 0})
+    reader.refused = {0}
+    parts = await reader.read()
+    assert (parts[0].problem, parts[0].batches, parts[1].problem) == (Problem.REFUSED, [], None)
+    assert memory.data_logs.reads == 0
+
+
+async def test_log_that_is_not_led_here_is_a_problem_at_once(memory: Memory) -> None:
+    """It was dropped between the look-up and the read, or while the reader waited."""
+    reader = Reader(memory, {0: 0})
+    del memory.leaders.logs[memory.log("t", 0)]
+    assert (await reader.read())[0].problem is Problem.UNKNOWN_LOG
+    assert memory.data_logs.reads == 0
+
+
+async def test_ends_that_are_answered_are_those_of_all_that_is_placed(
+    memory: Memory, fill: Callable[..., None]
+) -> None:
+    """What is copied is read at once, and not taken for all there is (invariant 13)."""
+    fill(0, 2)
+    memory.leaders.copy_through(memory.log("t", 0), Offset(2))
+    part = (await Reader(memory, {0: 0}).read())[0]
+    assert (part.position, part.high_watermark, part.last_stable) == (2, 4, 4)
+
+
+async def test_turn_that_ends_while_its_read_waits_gets_nothing(
+    memory: Memory, nursery: trio.Nursery, clock: trio.abc.Clock
+) -> None:
+    """At once: a later turn has taken over."""
+    reader = Reader(memory, {0: 0})
+
+    @nursery.start_soon
+    async def end_later() -> None:
+        await trio.sleep(0.1)
+        reader.watchlist.end_turn()
+
+    before = trio.current_time()
+    assert await reader.read() is None
+    assert trio.current_time() - before == pytest.approx(0.1)
+
+
+async def test_turn_that_ends_while_its_thread_reads_touches_the_list_no_more(
+    memory: Memory, fill: Callable[..., None], nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets nothing, and watches nothing: what is pending belongs to the later turn."""
+    fill(0)
+    reader = Reader(memory, {0: 0})
+    reads, goes_on = trio.Event(), threading.Event()
+    read = memory.data_logs.read
+
+    def slow(*arguments: object, **more: object) -> object:
+        trio.from_thread.run_sync(reads.set)
+        goes_on.wait()
+        return read(*arguments, **more)
+
+    monkeypatch.setattr(memory.data_logs, "read", slow)
+    found: list[object] = []
+
+    @nursery.start_soon
+    async def first() -> None:
+        found.append(await reader.read())
+
+    await reads.wait()
+    reader.watchlist.end_turn()
+    goes_on.set()
+    while not found:  # noqa: ASYNC110 (a thread, which no event of the loop tells of)
+        await trio.lowlevel.checkpoint()
+    assert found == [None]
+    assert (memory.leaders.watchers, reader.watchlist.pending) == ({}, {})
