@@ -101,7 +101,7 @@ def test_failpoint_unregistered_name_is_our_bug() -> None:
 def test_failpoint_names_in_the_code_are_all_registered() -> None:
     """Each `reach` in the rooms names a row of the table, and each of the journal's own rows is reached."""
     reached: set[str] = set()
-    for room in ("journal", "partition", "coordinator", "copier", "fairlog"):
+    for room in ("journal", "partition", "coordinator", "copier", "shard", "fairlog"):
         for module in (ROOT / room).rglob("*.py"):
             if module.name != "failpoints.py":
                 reached |= set(re.findall(r'\breach\(\s*"([^"]+)"', module.read_text()))
