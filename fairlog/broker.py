@@ -41,10 +41,10 @@ from fairlog.groups.interface import GroupDescription, GroupOverview, GroupRefus
 from fairlog.groups.messages import Joined, Joining, JoinRefused, Leaving, Synced, Syncing
 from fairlog.groups.offset_index import Partition
 from fairlog.groups.offset_values import (
+    CommitRefusal,
     CommitUnderWay,
     FetchedOffset,
     NewOffset,
-    OffsetRefusal,
     Sender,
     TransactionalProducer,
 )
@@ -53,7 +53,6 @@ from fairlog.live_settings import LiveSettings
 from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId, TxId
 from partition.answers import (
     LogCut,
-    RefusedAppend,
 )
 from partition.partition import Partition as LedPartition
 
@@ -160,10 +159,6 @@ class Coordinator(Protocol):
     def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None: ...
 
     def lacks_commits(self, log: LogId) -> bool: ...
-
-
-CommitRefusal = GroupRefusal | OffsetRefusal | RefusedAppend | Refusal
-"""Why offsets were not taken. None of these has any effect."""
 
 
 class Offsets(Protocol):

@@ -25,6 +25,12 @@ LOCAL_JOURNALS = "journals/local"
 GROUP_JOURNALS = "journals/group"
 LAST_RUN = "last-run"
 
+UNFINISHED = "backup.json.new"
+MANIFEST = "backup.json"
+RESTORING = "restoring.json"
+RESTORED = "restored-from.json"
+"""A backup's manifest; by its names `fairlog.backup.manifest` tells how far a backup has come."""
+
 
 def read_cluster_store(directory: Path) -> StoreContent:
     path = directory / CLUSTER_STORE

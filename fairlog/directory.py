@@ -17,7 +17,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fairlog.backup.manifest import MANIFEST, RESTORING, UNFINISHED
+from fairlog.data_directory import MANIFEST, RESTORING, UNFINISHED
 from journal.segment_file import make_directory, sync_directory
 
 _SIGNS = frozenset({"cluster", "datalog", "journals", MANIFEST, RESTORING, UNFINISHED})

@@ -32,9 +32,9 @@ from datalog.lmdb_pages import DamagedPage
 from fairlog.backup.copied_logs import CopiedLogs
 from fairlog.backup.fences import fences_of
 from fairlog.backup.group_journals import GroupJournalsAround
-from fairlog.backup.manifest import MANIFEST, UNFINISHED, CopiedFile, Manifest, encode_manifest
+from fairlog.backup.manifest import CopiedFile, Manifest, encode_manifest
 from fairlog.backup.source import BackupRefused, require_same_run, require_source, run_of
-from fairlog.data_directory import CLUSTER_STORE, DATA_LOGS, read_cluster_store
+from fairlog.data_directory import CLUSTER_STORE, DATA_LOGS, MANIFEST, UNFINISHED, read_cluster_store
 from fairlog_types import CorruptStorage, StorageFailure
 from journal.segment_file import sync_directory, write_all
 

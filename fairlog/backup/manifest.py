@@ -1,6 +1,6 @@
 """What a backup says of itself: its manifest, as JSON. Pure. Format: docs/formats/backup-manifest.md.
 
-The manifest is written last. Its name tells how far things have come:
+The manifest is written last. Its name (in `fairlog.data_directory`) tells how far things have come:
 
     backup.json.new       the backup is not finished; nothing may start from it
     backup.json           a whole backup
@@ -19,11 +19,6 @@ from coordinator.group_records import SinkRecord
 from coordinator.sinks.sink import check_fence
 from datalog.stored import parse_log_untrusted
 from fairlog_types import LogId, Offset, Placement
-
-UNFINISHED = "backup.json.new"
-MANIFEST = "backup.json"
-RESTORING = "restoring.json"
-RESTORED = "restored-from.json"
 
 FORMAT = "fairlog-backup"
 VERSION = 2

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairlog.backup import manifest
-from fairlog.data_directory import CLUSTER_STORE, DATA_LOGS, LAST_RUN, last_run_ended
+from fairlog.data_directory import CLUSTER_STORE, DATA_LOGS, LAST_RUN, MANIFEST, RESTORING, last_run_ended
 from fairlog.directory import is_in_use
 from fairlog_types import StorageFailure
 
@@ -28,7 +27,7 @@ class BackupRefused(Exception):
 
 def require_source(directory: Path) -> None:
     """Raises BackupRefused, DirectoryUnusable; OSError if the directory cannot be read."""
-    for name in (manifest.MANIFEST, manifest.RESTORING):
+    for name in (MANIFEST, RESTORING):
         if (directory / name).exists():
             raise BackupRefused(f"{directory} is a backup itself: copy it, with any tool")
     for file in (CLUSTER_STORE, DATA_LOGS):

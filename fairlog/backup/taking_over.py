@@ -28,17 +28,9 @@ from coordinator.sinks.lane_ids import journal_of_sink
 from datalog.environment import LmdbDataLogs
 from datalog.interface import Mark
 from fairlog.backup.making import FILES, checksum
-from fairlog.backup.manifest import (
-    MANIFEST,
-    RESTORED,
-    RESTORING,
-    UNFINISHED,
-    BadManifest,
-    Manifest,
-    decode_manifest_untrusted,
-)
+from fairlog.backup.manifest import BadManifest, Manifest, decode_manifest_untrusted
 from fairlog.cluster.restored import continue_restored
-from fairlog.data_directory import GROUP_JOURNALS, LAST_RUN, LOCAL_JOURNALS
+from fairlog.data_directory import GROUP_JOURNALS, LAST_RUN, LOCAL_JOURNALS, MANIFEST, RESTORED, RESTORING, UNFINISHED
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, LogKind, StorageFailure
 from journal.segment import Fsync, JournalKind
 from journal.segment_file import begin_at, sync_directory

@@ -16,7 +16,7 @@ from fairlog.cli.errors import ClientError
 from fairlog.cli.output import say, show_fields, show_json, show_table
 
 if TYPE_CHECKING:
-    from pyspark_fairlog.audit.job import Report
+    from fairlog.audit.job import Report
 
 EXAMPLES = """
 \b
@@ -55,8 +55,7 @@ def audit(
 
 
 def _made(directory: Path, master: str, findings_max: int) -> Report:
-    from fairlog.backup.manifest import MANIFEST, RESTORING, UNFINISHED
-    from fairlog.data_directory import CLUSTER_STORE
+    from fairlog.data_directory import CLUSTER_STORE, MANIFEST, RESTORING, UNFINISHED
     from fairlog.directory import DirectoryInUse, DirectoryUnusable, unused_directory
 
     if (directory / UNFINISHED).exists() and not (directory / MANIFEST).exists():
@@ -74,12 +73,12 @@ def _made(directory: Path, master: str, findings_max: int) -> Report:
 
 
 def _report(directory: Path, master: str, findings_max: int, *, has_journals: bool) -> Report:
-    from pyspark_fairlog.audit.session import SparkUnavailable, spark_session
+    from fairlog.audit.session import SparkUnavailable, spark_session
 
     try:
         with spark_session(master) as spark:
-            from pyspark_fairlog.audit.directory import NotAuditable
-            from pyspark_fairlog.audit.job import audit as made
+            from fairlog.audit.directory import NotAuditable
+            from fairlog.audit.job import audit as made
 
             try:
                 return made(spark, directory, has_journals=has_journals, findings_max=findings_max)

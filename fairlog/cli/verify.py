@@ -31,9 +31,8 @@ def verify(
 
     Exit code 0: all invariants hold, as far as can be told from what is kept. 1: at least one does not.
     """
-    from fairlog.backup.manifest import MANIFEST, RESTORING, UNFINISHED
     from fairlog.backup.taking_over import check_files, read_manifest
-    from fairlog.data_directory import CLUSTER_STORE, bytes_below
+    from fairlog.data_directory import CLUSTER_STORE, MANIFEST, RESTORING, UNFINISHED, bytes_below
     from fairlog.directory import DirectoryInUse, DirectoryUnusable, unused_directory
     from fairlog.verify.verification import Verification
     from fairlog_types import CorruptStorage

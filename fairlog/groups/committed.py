@@ -51,12 +51,12 @@ from datalog.offset_entries import (
     decode_offset_entries,
     encode_offset_entries,
 )
-from fairlog.broker import CommitRefusal
 from fairlog.cluster.interface import Topic
 from fairlog.groups.interface import GroupRefusal, Membership
 from fairlog.groups.offset_expiry import GroupUse, is_expired
 from fairlog.groups.offset_index import OffsetIndex, Partition
 from fairlog.groups.offset_values import (
+    CommitRefusal,
     CommitUnderWay,
     FetchedOffset,
     NewOffset,

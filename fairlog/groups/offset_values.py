@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from coordinator.answers import Refusal
 from datalog.offset_entries import CommittedOffset
+from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.offset_index import Partition
 from fairlog_types import LogId, Offset, ProducerEpoch, ProducerId
+from partition.answers import RefusedAppend
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +67,7 @@ class OffsetRefusal(Enum):
 
     TOO_LARGE = "the offsets of one commit do not fit into one record"
     TIMED_OUT = "the journal, or the copy behind it, had no room in time"
+
+
+CommitRefusal = GroupRefusal | OffsetRefusal | RefusedAppend | Refusal
+"""Why offsets were not taken. None of these has any effect."""

@@ -14,9 +14,8 @@ from enum import IntEnum
 from coordinator.answers import Effect, Refusal
 from datalog.batch import BadBatchReason
 from fairlog.asked_ends import EndRefusal
-from fairlog.broker import CommitRefusal
 from fairlog.groups.interface import GroupRefusal
-from fairlog.groups.offset_values import OffsetRefusal
+from fairlog.groups.offset_values import CommitRefusal, OffsetRefusal
 from fairlog.kafka.api import HangUp
 from fairlog.kafka.fetch_sessions import SessionRefusal
 from fairlog.reading.plan import Problem

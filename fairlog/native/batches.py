@@ -25,9 +25,9 @@ from coordinator.sinks.messages import (
     SinkRefused,
     Winner,
 )
-from fairlog.broker import Broker, CommitRefusal
+from fairlog.broker import Broker
 from fairlog.groups.interface import is_group_id
-from fairlog.groups.offset_values import NewOffset, Sender, TransactionalProducer
+from fairlog.groups.offset_values import CommitRefusal, NewOffset, Sender, TransactionalProducer
 from fairlog.native.calls import Call, log_of
 from fairlog.native.messages import NUMBER_MAX, PARTITION_MAX, Arguments, Refused, Result
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, LogKind, Placement

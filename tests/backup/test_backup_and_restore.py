@@ -10,7 +10,7 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fairlog.backup import making
-from fairlog.backup.manifest import MANIFEST, RESTORED
+from fairlog.data_directory import MANIFEST, RESTORED
 from fairlog.verify.verification import Verification
 from fairlog_types import LogId
 from tests.backup.conftest import NewNode, Restore, back_up

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlog.backup.manifest import MANIFEST
+from fairlog.data_directory import MANIFEST
 from fairlog.local_reader import LocalReader
 from fairlog.verify.verification import Verification
 from tests.backup.conftest import NewNode, Restore, back_up

@@ -16,11 +16,11 @@ import pytest
 
 from fairlog.backup import making, taking_over
 from fairlog.backup.making import BackupFailed, make_backup
-from fairlog.backup.manifest import MANIFEST, RESTORED, RESTORING, UNFINISHED
 from fairlog.backup.source import BackupRefused, require_source
 from fairlog.backup.taking_over import take_over
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.cluster.restored import PRODUCER_IDS_PER_SECOND, continue_restored
+from fairlog.data_directory import MANIFEST, RESTORED, RESTORING, UNFINISHED
 from fairlog.directory import locked_directory
 from fairlog.verify.verification import Verification
 from fairlog_types import CorruptStorage

@@ -15,7 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from coordinator.group_records import GroupCommittedRecord, GroupPrepareCommitRecord, SinkRecord
 from fairlog.backup import group_journals, making, taking_over
 from fairlog.backup.group_journals import GroupJournalsAround
-from fairlog.backup.manifest import MANIFEST, decode_manifest_untrusted
+from fairlog.backup.manifest import decode_manifest_untrusted
+from fairlog.data_directory import MANIFEST
 from fairlog.local_reader import LocalReader
 from fairlog.verify.verification import Verification
 from fairlog_types import LogId

@@ -19,7 +19,7 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pyspark_fairlog.audit.job import Finding, Report
+from fairlog.audit.job import Finding, Report
 from tests.cli.in_process import FairlogCommand, fairlog_command
 
 PROVED = {"batches": 1234}
@@ -110,7 +110,7 @@ def test_job_that_fails_is_exit_code_2(
 
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda _: MagicMock())
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setattr("pyspark_fairlog.audit.job.audit", fails)
+    monkeypatch.setattr("fairlog.audit.job.audit", fails)
     (tmp_path / "cluster").mkdir()
     (tmp_path / "cluster" / "data.mdb").touch()
     code, out, err = run(tmp_path)

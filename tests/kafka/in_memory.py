@@ -29,7 +29,7 @@ from datalog.interface import (
     UnknownLog,
 )
 from datalog.offset_entries import CommittedOffset
-from fairlog.broker import Broker, CommitRefusal
+from fairlog.broker import Broker
 from fairlog.cluster.features import FEATURES, FeatureLevels, FeatureUpdate, updated_untrusted
 from fairlog.cluster.interface import Leader, Topic, TopicExists, UnknownTopic
 from fairlog.cluster.topic_rules import check_topic_untrusted, check_total_untrusted
@@ -41,7 +41,14 @@ from fairlog.groups.consumer.settings import ConsumerGroupSettings
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.node_groups import NodeGroups
 from fairlog.groups.offset_index import Partition
-from fairlog.groups.offset_values import CommitUnderWay, FetchedOffset, NewOffset, Sender, TransactionalProducer
+from fairlog.groups.offset_values import (
+    CommitRefusal,
+    CommitUnderWay,
+    FetchedOffset,
+    NewOffset,
+    Sender,
+    TransactionalProducer,
+)
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
 from fairlog.live_group_configs import LiveGroupConfigs

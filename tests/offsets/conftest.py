@@ -17,12 +17,11 @@ import pytest
 
 from coordinator.answers import Description
 from coordinator.messages import Expected
-from fairlog.broker import CommitRefusal
 from fairlog.cluster.interface import Topic
 from fairlog.groups.committed import CommittedOffsets
 from fairlog.groups.interface import GroupDescription, GroupRefusal
 from fairlog.groups.offset_index import Partition
-from fairlog.groups.offset_values import CommitUnderWay, NewOffset, Sender, TransactionalProducer
+from fairlog.groups.offset_values import CommitRefusal, CommitUnderWay, NewOffset, Sender, TransactionalProducer
 from fairlog.groups.states import GroupState
 from fairlog_types import LogId, ProducerEpoch, ProducerId, TxId
 from shard.offsets import OffsetsLogs

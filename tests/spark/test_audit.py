@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from coordinator.group_records import GroupRecord
+from fairlog.audit.checks import checks
+from fairlog.audit.job import audit
 from fairlog.backup.making import make_backup
-from pyspark_fairlog.audit.checks import checks
-from pyspark_fairlog.audit.job import audit
 from scripts.node_process import ROOT
 from tests.node.nodes import TOPIC
 from tests.spark.audited import (

@@ -9,10 +9,10 @@ import pytest
 
 from datalog import layout
 from datalog.snapshot import mapped_lmdb
-from pyspark_fairlog.audit import reading
-from pyspark_fairlog.audit.directory import AuditedLog, divided, survey_directory
-from pyspark_fairlog.audit.reading import read_ranges
-from pyspark_fairlog.audit.telling import read_group_journal
+from fairlog.audit import reading
+from fairlog.audit.directory import AuditedLog, divided, survey_directory
+from fairlog.audit.reading import read_ranges
+from fairlog.audit.telling import read_group_journal
 from tests.spark.audited import BATCHES, RECORDS, filled
 from tests.verify.planting import Planted, flip
 

@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JError  # pyright: ignore[reportMissingTypeStubs]
 from pyspark.sql import SparkSession
 
-from pyspark_fairlog.audit.session import SparkUnavailable, spark_session
+from fairlog.audit.session import SparkUnavailable, spark_session
 
 NO_MASTER = """An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.
 : org.apache.spark.SparkException: Could not parse Master URL: 'nowhere'

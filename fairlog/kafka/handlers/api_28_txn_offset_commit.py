@@ -25,9 +25,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.answers import Refusal
-from fairlog.broker import CommitRefusal
 from fairlog.groups.interface import is_group_id
-from fairlog.groups.offset_values import NewOffset, Sender, TransactionalProducer
+from fairlog.groups.offset_values import CommitRefusal, NewOffset, Sender, TransactionalProducer
 from fairlog.kafka.api import Answer, Api, Context, Versions
 from fairlog.kafka.errors import ErrorCode, code_of_commit_refusal
 from fairlog.kafka.must_abort import COMMIT_OFFSETS, must_abort_code

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions
 from pyspark.storagelevel import StorageLevel
 
-from pyspark_fairlog.audit import checks
-from pyspark_fairlog.audit.directory import TASK_BYTES, Audited, AuditedLog, survey_directory
-from pyspark_fairlog.audit.reading import COLUMNS, DirectoryRows
+from fairlog.audit import checks
+from fairlog.audit.directory import TASK_BYTES, Audited, AuditedLog, survey_directory
+from fairlog.audit.reading import COLUMNS, DirectoryRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,11 +9,11 @@ from pathlib import Path
 from coordinator import group_history
 from coordinator.sinks.lane_ids import group_of
 from fairlog import data_directory
+from fairlog.audit.reading import TOLD, Row
 from fairlog.verify.transactions import GroupHistory, Told, read_history
 from fairlog_types import CorruptStorage, StorageFailure
 from journal.segment import Fsync, JournalKind
 from journal.survey import survey
-from pyspark_fairlog.audit.reading import TOLD, Row
 
 
 def read_group_journal(directory: Path, number: int, logs: Mapping[str, int]) -> Iterator[Row]:

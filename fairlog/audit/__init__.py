@@ -9,7 +9,7 @@
 Of the data only one row for each batch leaves the place where it is read, and only findings come to the driver. So what
 has to be held anywhere is bounded: a range's rows while it is read, and whatever Spark spills to its disks.
 
-Unlike the rest of this package this part reads a node's files: whoever runs it needs Fairlog itself, on the executors
-as well, and all of them the directory under the same path. `fairlog verify` checks more (local journals, tables,
+It reads a node's files: whoever runs it needs Fairlog itself, on the executors as well, and all of them the directory
+under the same path. `fairlog verify` checks more (local journals, tables,
 counters), in one process.
 """

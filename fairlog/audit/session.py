@@ -8,8 +8,6 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from pyspark_fairlog.pipeline.reasons import reason
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -36,6 +34,8 @@ def spark_session(master: str) -> Generator[SparkSession]:
         from py4j.protocol import Py4JError, Py4JNetworkError  # pyright: ignore[reportMissingTypeStubs]
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
+
+        from pyspark_fairlog.pipeline.reasons import reason
     except ImportError as error:
         raise SparkUnavailable(f"{error.name} is not installed: pip install 'fairlog[spark]'") from error
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -26,9 +26,9 @@ from datalog.lmdb_pages import DamagedPage, LmdbFile
 from datalog.snapshot import mapped_lmdb
 from datalog.stored import StoredBatch, StoredLogs
 from fairlog import data_directory
+from fairlog.audit.directory import Range, survey_directory
 from fairlog_types import CorruptStorage, LogId, StorageFailure
 from partition.producer_window import TRANSACTIONS_KEPT, ProducerWindow, last_sequence
-from pyspark_fairlog.audit.directory import Range, survey_directory
 
 pa: Any = pyarrow  # it has no types
 
@@ -162,7 +162,7 @@ class _Reader(DataSourceReader):
         if not isinstance(partition, _Task):
             return iter(())  # Spark's own, where there are none: a backup has no group journals
         if partition.journal is not None:
-            from pyspark_fairlog.audit.telling import read_group_journal  # the coordinator's rules: for few tasks only
+            from fairlog.audit.telling import read_group_journal  # the coordinator's rules: for few tasks only
 
             rows = read_group_journal(self.directory, partition.journal, partition.logs)
         elif partition.ranges:
