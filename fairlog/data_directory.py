@@ -11,8 +11,8 @@ from pathlib import Path
 from datalog.lmdb_file import check_length
 from datalog.snapshot import mapped_lmdb
 from fairlog.cluster.content import StoreContent, read_content
-from fairlog.groups import kept
-from fairlog.groups.kept import Kept
+from fairlog.groups import persisted_group
+from fairlog.groups.persisted_group import PersistedGroup
 from fairlog_types import CorruptStorage, JournalPosition
 from journal.segment import file_offset
 from journal.segment_file import read_range
@@ -20,7 +20,7 @@ from journal.survey import Survey
 
 CLUSTER_STORE = "cluster/data.mdb"
 DATA_LOGS = "datalog/data.mdb"
-KEPT_GROUPS = "groups/data.mdb"
+PERSISTED_GROUPS = "groups/data.mdb"
 LOCAL_JOURNALS = "journals/local"
 GROUP_JOURNALS = "journals/group"
 LAST_RUN = "last-run"
@@ -43,7 +43,7 @@ def read_cluster_store(directory: Path) -> StoreContent:
         raise CorruptStorage(f"{path}: {error}") from error
 
 
-def read_kept_groups(path: Path) -> dict[str, Kept]:
+def read_persisted_groups(path: Path) -> dict[str, PersistedGroup]:
     """What is kept of groups, by id; nothing if there is no store, as in a backup."""
     if not path.exists():
         return {}
@@ -51,7 +51,7 @@ def read_kept_groups(path: Path) -> dict[str, Kept]:
     file = mapped_lmdb(path)
     if file is None:
         return {}
-    return kept.decode_store({item.key: bytes(item.value) for item in file.items(file.meta.main)})
+    return persisted_group.decode_store({item.key: bytes(item.value) for item in file.items(file.meta.main)})
 
 
 def names_in(directory: Path) -> list[str]:

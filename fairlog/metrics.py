@@ -1,6 +1,6 @@
 """What a node counts, as Prometheus reads it: every name, its meaning and its labels stand in this file.
 
-    rooms ── plain counts ──▶ Figures (one moment) ──▶ families ──▶ text, by prometheus-client
+    rooms ── plain counts ──▶ NodeStatistics (one moment) ──▶ families ──▶ text, by prometheus-client
 
 The rooms know nothing of Prometheus. They keep whole numbers and histograms; `fairlog.node_view` takes them together
 when somebody asks, and this module gives them names. Nothing is registered on a hot path, so a node that nobody
@@ -33,15 +33,15 @@ from prometheus_client.registry import Collector
 from coordinator.sinks.messages import SinkStatistics
 from coordinator.watching import CoordinatorStatistics
 from copier.copier import CopierStatistics
-from fairlog.figures import (
+from fairlog.node_statistics import (
     OLDEST_SHOWN,
     UNSTABLE_SHOWN,
-    EdgeFigures,
-    Figures,
+    EdgeCounts,
     GroupLag,
-    JournalFigures,
-    RunningFigures,
-    UnstableFigures,
+    JournalStatistics,
+    NodeStatistics,
+    RunningStatistics,
+    UnstableStatistics,
 )
 from fairlog.retention.statistics import RetentionStatistics
 from fairlog_histogram import BOUNDS_S, Durations
@@ -52,10 +52,10 @@ LABEL_CHARACTERS_MAX = 200
 """Of a label that a client has chosen: a transactional id may have a thousand."""
 
 
-def exposition(figures: Figures, accept: str) -> tuple[bytes, str]:
-    """The figures, with the process' own, as text, and its content type. `accept` is the scraper's header. Blocks."""
+def exposition(statistics: NodeStatistics, accept: str) -> tuple[bytes, str]:
+    """These, with the process' own, as text, and its content type. `accept` is the scraper's header. Blocks."""
     registry = CollectorRegistry()
-    registry.register(_Collector(figures))
+    registry.register(_Collector(statistics))
     registry.register(_PROCESS)
     registry.register(GC_COLLECTOR)
     registry.register(PLATFORM_COLLECTOR)
@@ -70,78 +70,80 @@ _PROCESS = ProcessCollector(registry=None)
 
 
 class _Collector(Collector):
-    def __init__(self, figures: Figures) -> None:
-        self._figures = figures
+    def __init__(self, statistics: NodeStatistics) -> None:
+        self._statistics = statistics
 
     def collect(self) -> Iterator[Metric]:
-        figures = self._figures
-        yield _gauge("serving", "1 if the node has recovered and takes clients", int(figures.serving))
+        statistics = self._statistics
+        yield _gauge("serving", "1 if the node has recovered and takes clients", int(statistics.serving))
         yield _gauge(
-            "writes_refused", "1 if the disk has failed and writes are refused until a restart", figures.refusing_writes
+            "writes_refused",
+            "1 if the disk has failed and writes are refused until a restart",
+            statistics.refusing_writes,
         )
-        info = {"version": figures.version}
-        running = figures.running
+        info = {"version": statistics.version}
+        running = statistics.running
         if running is not None:
             info |= {"cluster_id": running.cluster_id, "node_id": str(running.node_id)}
             yield from _running(running)
         yield InfoMetricFamily("fairlog", "The node", value=info)
 
 
-def _running(figures: RunningFigures) -> Iterator[Metric]:
-    yield _gauge("topics", "Topics", figures.topics)
+def _running(statistics: RunningStatistics) -> Iterator[Metric]:
+    yield _gauge("topics", "Topics", statistics.topics)
     of_mode = GaugeMetricFamily(
         "fairlog_topics_of_mode", "Topics by how transactions reach them: journal, markers", labels=["mode"]
     )
     for mode in get_args(TransactionModeName):
-        of_mode.add_metric([mode], figures.topics_of_mode.get(mode, 0))
+        of_mode.add_metric([mode], statistics.topics_of_mode.get(mode, 0))
     yield of_mode
-    yield _gauge("partitions", "Partitions that this node leads", figures.partitions)
-    yield _counter("produced_batches", "Record batches written by clients", figures.appended_batches)
-    yield _counter("produced_records", "Records written by clients, committed or not", figures.appended_records)
-    yield _counter("produced_bytes", "Bytes of record batches written by clients, as sent", figures.appended_bytes)
-    yield from _transactions(figures.coordinator)
-    yield from _sinks(figures.sinks)
-    yield from _unstable(figures.unstable)
-    yield from _journals(figures.journals)
-    yield from _copy(figures.copier)
-    yield from _retention(figures.retention)
-    yield _gauge("datalog_used_bytes", "The data logs' file, to the last page ever used", figures.space.used_bytes)
-    yield _gauge("datalog_map_bytes", "What it may grow to (datalog.map_bytes)", figures.space.bytes_max)
-    yield from _edge(figures.edge)
-    yield from _group_lags(figures.group_lags)
+    yield _gauge("partitions", "Partitions that this node leads", statistics.partitions)
+    yield _counter("produced_batches", "Record batches written by clients", statistics.appended_batches)
+    yield _counter("produced_records", "Records written by clients, committed or not", statistics.appended_records)
+    yield _counter("produced_bytes", "Bytes of record batches written by clients, as sent", statistics.appended_bytes)
+    yield from _transactions(statistics.coordinator)
+    yield from _sinks(statistics.sinks)
+    yield from _unstable(statistics.unstable)
+    yield from _journals(statistics.journals)
+    yield from _copy(statistics.copier)
+    yield from _retention(statistics.retention)
+    yield _gauge("datalog_used_bytes", "The data logs' file, to the last page ever used", statistics.space.used_bytes)
+    yield _gauge("datalog_map_bytes", "What it may grow to (datalog.map_bytes)", statistics.space.bytes_max)
+    yield from _edge(statistics.edge)
+    yield from _group_lags(statistics.group_lags)
 
 
-def _transactions(figures: CoordinatorStatistics) -> Iterator[Metric]:
+def _transactions(statistics: CoordinatorStatistics) -> Iterator[Metric]:
     states = GaugeMetricFamily(
         "fairlog_transactions",
         "Transactions under way: open, preparing (being committed), copying (committed, not visible yet)",
         labels=["state"],
     )
-    states.add_metric(["open"], figures.open)
-    states.add_metric(["preparing"], figures.preparing)
-    states.add_metric(["copying"], figures.copying)
+    states.add_metric(["open"], statistics.open)
+    states.add_metric(["preparing"], statistics.preparing)
+    states.add_metric(["copying"], statistics.copying)
     yield states
-    yield _gauge("transactional_ids", "Transactional ids that are remembered", figures.transactional_ids)
-    yield _counter("transactions_begun", "Transactions that have begun", figures.begun)
-    yield _counter("transactions_committed", "Transactions that were committed", figures.committed)
+    yield _gauge("transactional_ids", "Transactional ids that are remembered", statistics.transactional_ids)
+    yield _counter("transactions_begun", "Transactions that have begun", statistics.begun)
+    yield _counter("transactions_committed", "Transactions that were committed", statistics.committed)
     aborted = CounterMetricFamily("fairlog_transactions_aborted", "Transactions aborted, by cause", labels=["cause"])
-    for cause, count in sorted(figures.aborted.items()):
+    for cause, count in sorted(statistics.aborted.items()):
         aborted.add_metric([cause], count)
     yield aborted
     yield _gauge(
         "transaction_oldest_age_seconds",
         "Age of the transaction that has been open longest; 0 without one",
-        max((age_s for _, age_s in figures.oldest), default=0.0),
+        max((age_s for _, age_s in statistics.oldest), default=0.0),
     )
     ages = GaugeMetricFamily(
         "fairlog_transaction_age_seconds",
         f"Age of the {OLDEST_SHOWN} transactions that have been open longest",
         labels=["transactional_id"],
     )
-    for transactional_id, age_s in figures.oldest[:OLDEST_SHOWN]:
+    for transactional_id, age_s in statistics.oldest[:OLDEST_SHOWN]:
         ages.add_metric([_label(transactional_id)], age_s)
     yield ages
-    durations = figures.durations
+    durations = statistics.durations
     yield _histogram(
         "commit_duration_seconds",
         "A commit's time: prepare (all participants have it on disk), flush (the rest until PREPARE_COMMIT is, too), "
@@ -151,82 +153,90 @@ def _transactions(figures: CoordinatorStatistics) -> Iterator[Metric]:
     )
 
 
-def _sinks(figures: SinkStatistics) -> Iterator[Metric]:
-    yield _gauge("sinks", "Sinks that are remembered", figures.sinks)
-    yield _gauge("sink_open_lanes", "Lanes in which batches of sinks are being written", figures.open_lanes)
-    yield _counter("sink_batches_committed", "Batches of sinks that were committed", figures.committed)
+def _sinks(statistics: SinkStatistics) -> Iterator[Metric]:
+    yield _gauge("sinks", "Sinks that are remembered", statistics.sinks)
+    yield _gauge("sink_open_lanes", "Lanes in which batches of sinks are being written", statistics.open_lanes)
+    yield _counter("sink_batches_committed", "Batches of sinks that were committed", statistics.committed)
 
 
-def _unstable(figures: UnstableFigures) -> Iterator[Metric]:
+def _unstable(statistics: UnstableStatistics) -> Iterator[Metric]:
     yield _gauge(
         "unstable_partitions",
         "Partitions of marker mode in which readers of committed records wait for an open transaction",
-        figures.partitions,
+        statistics.partitions,
     )
     yield _gauge(
-        "unstable_records", "Records there between the last stable offset and the high watermark", figures.records
+        "unstable_records", "Records there between the last stable offset and the high watermark", statistics.records
     )
     largest = GaugeMetricFamily(
         "fairlog_partition_unstable_records",
         f"The same by partition, for the {UNSTABLE_SHOWN} where it is most",
         labels=["topic", "partition"],
     )
-    for topic, partition, records in figures.largest:
+    for topic, partition, records in statistics.largest:
         largest.add_metric([topic, str(partition)], records)
     yield largest
 
 
-def _journals(figures: JournalFigures) -> Iterator[Metric]:
-    yield _gauge("journal_bytes", "Local journals: bytes of segments that are not given back yet", figures.local_bytes)
-    yield _gauge("journals", "Local journals: one for each partition", figures.local)
+def _journals(statistics: JournalStatistics) -> Iterator[Metric]:
+    yield _gauge(
+        "journal_bytes", "Local journals: bytes of segments that are not given back yet", statistics.local_bytes
+    )
+    yield _gauge("journals", "Local journals: one for each partition", statistics.local)
     yield _gauge(
         "journal_pinned_bytes",
         "Bytes of local journals that cannot be given back because of open transactions",
-        figures.pinned_bytes,
+        statistics.pinned_bytes,
     )
     pinned = GaugeMetricFamily(
         "fairlog_journal_pinned_by_transaction_bytes",
         f"The same by transaction, for the {OLDEST_SHOWN} that pin most; where several do, each counts",
         labels=["transactional_id"],
     )
-    for transactional_id, count in figures.pinned_by[:OLDEST_SHOWN]:
+    for transactional_id, count in statistics.pinned_by[:OLDEST_SHOWN]:
         pinned.add_metric([_label(transactional_id)], count)
     yield pinned
     failed = GaugeMetricFamily(
         "fairlog_journals_failed", "Journals closed for writing because the disk has failed", labels=["kind"]
     )
-    failed.add_metric(["local"], figures.failed_local)
-    failed.add_metric(["group"], figures.failed_group)
+    failed.add_metric(["local"], statistics.failed_local)
+    failed.add_metric(["group"], statistics.failed_group)
     yield failed
 
 
-def _copy(figures: CopierStatistics) -> Iterator[Metric]:
-    yield _gauge("copy_lag_bytes", "Decided in the journals, and not yet in the data logs", figures.backlog_bytes)
-    yield _gauge("copy_lag_seconds", "How long the oldest of it has waited", figures.lag_s)
-    yield _counter("copied_records", "Records copied into the data logs", figures.copied_records)
-    yield _counter("copied_bytes", "Bytes of record batches copied into the data logs", figures.copied_payload_bytes)
-    yield _counter("copied_chunks", "Write transactions of the data logs that copied something", figures.copied_chunks)
-
-
-def _retention(figures: RetentionStatistics) -> Iterator[Metric]:
-    yield _counter("retention_deleted_bytes", "Bytes of batches that were too old or too many", figures.deleted_bytes)
-    yield _counter("compactions", "Compactions of a partition that have done something", figures.cleanings)
-    yield _counter("compaction_read_bytes", "Bytes of batches that compaction has read", figures.cleaned_read_bytes)
-    yield _counter("compaction_removed_records", "Records that compaction has removed", figures.cleaned_removed_records)
-    yield _counter("compaction_removed_bytes", "Bytes that it has removed", figures.cleaned_removed_bytes)
+def _copy(statistics: CopierStatistics) -> Iterator[Metric]:
+    yield _gauge("copy_lag_bytes", "Decided in the journals, and not yet in the data logs", statistics.backlog_bytes)
+    yield _gauge("copy_lag_seconds", "How long the oldest of it has waited", statistics.lag_s)
+    yield _counter("copied_records", "Records copied into the data logs", statistics.copied_records)
+    yield _counter("copied_bytes", "Bytes of record batches copied into the data logs", statistics.copied_payload_bytes)
     yield _counter(
-        "retention_postponed_rounds",
-        "Rounds of retention or compaction that ended early because the disk or the map was full",
-        figures.postponed_rounds,
+        "copied_chunks", "Write transactions of the data logs that copied something", statistics.copied_chunks
     )
 
 
-def _edge(figures: EdgeFigures) -> Iterator[Metric]:
-    yield _gauge("connections", "Connections of Kafka clients", figures.connected)
-    yield _counter("connections_accepted", "Connections accepted", figures.accepted)
-    yield _counter("connections_refused", "Connections closed at once: requests.connections_max", figures.refused)
-    yield _counter("requests_not_served", "Requests of APIs that are not served", figures.not_served)
-    sessions = figures.fetch_sessions
+def _retention(statistics: RetentionStatistics) -> Iterator[Metric]:
+    yield _counter(
+        "retention_deleted_bytes", "Bytes of batches that were too old or too many", statistics.deleted_bytes
+    )
+    yield _counter("compactions", "Compactions of a partition that have done something", statistics.cleanings)
+    yield _counter("compaction_read_bytes", "Bytes of batches that compaction has read", statistics.cleaned_read_bytes)
+    yield _counter(
+        "compaction_removed_records", "Records that compaction has removed", statistics.cleaned_removed_records
+    )
+    yield _counter("compaction_removed_bytes", "Bytes that it has removed", statistics.cleaned_removed_bytes)
+    yield _counter(
+        "retention_postponed_rounds",
+        "Rounds of retention or compaction that ended early because the disk or the map was full",
+        statistics.postponed_rounds,
+    )
+
+
+def _edge(statistics: EdgeCounts) -> Iterator[Metric]:
+    yield _gauge("connections", "Connections of Kafka clients", statistics.connected)
+    yield _counter("connections_accepted", "Connections accepted", statistics.accepted)
+    yield _counter("connections_refused", "Connections closed at once: requests.connections_max", statistics.refused)
+    yield _counter("requests_not_served", "Requests of APIs that are not served", statistics.not_served)
+    sessions = statistics.fetch_sessions
     yield _gauge("incremental_fetch_sessions", "Fetch sessions that are remembered (KIP-227)", sessions.sessions)
     yield _gauge("incremental_fetch_partitions_cached", "Partitions of all fetch sessions", sessions.partitions)
     yield _counter(
@@ -244,7 +254,7 @@ def _edge(figures: EdgeFigures) -> Iterator[Metric]:
     )
     bytes_in = CounterMetricFamily("fairlog_request_bytes", "Bytes of requests", labels=labels)
     bytes_out = CounterMetricFamily("fairlog_response_bytes", "Bytes of answers; Fetch: what is read", labels=labels)
-    used = [api for api in figures.apis if api.answered or api.failed]
+    used = [api for api in statistics.apis if api.answered or api.failed]
     for api in used:
         requests.add_metric([api.name], api.answered)
         failed.add_metric([api.name], api.failed)

@@ -35,11 +35,11 @@ from fairlog.config_values import Address
 from fairlog.groups.committed import CommittedOffsets
 from fairlog.groups.consumer.cluster_topics import ClusterTopics
 from fairlog.groups.consumer.service import ConsumerGroups
-from fairlog.groups.keeper import Keeper
-from fairlog.groups.kept import Kept
-from fairlog.groups.kept_store import KeptStore
+from fairlog.groups.group_persister import GroupPersister
 from fairlog.groups.node_groups import NodeGroups
 from fairlog.groups.offset_index import OffsetIndex
+from fairlog.groups.persisted_group import PersistedGroup
+from fairlog.groups.persisted_group_store import PersistedGroupStore
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
 from fairlog.kafka.server import Server
@@ -118,7 +118,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             last_run = await trio.to_thread.run_sync(LastRun.read, settings.data_dir)
             cluster = await _open_cluster(stack, settings)
             live = LiveSettings(settings, cluster)
-            keeper, kept_groups = await _open_keeper(stack, settings, cluster)
+            persister, kept_groups = await _open_persister(stack, settings, cluster)
             offset_index = OffsetIndex(_now_ms)
             shard = await _open_shard(stack, settings, cluster, last_run, offset_index)
             group_configs = LiveGroupConfigs(settings.groups, cluster)
@@ -137,8 +137,8 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 await offsets.load()
                 background.start_soon(shard.coordinator.run)  # from now on what is open may time out
                 background.start_soon(topics.run)
-                groups.resume(keeper, kept_groups)
-                background.start_soon(keeper.run)
+                groups.resume(persister, kept_groups)
+                background.start_soon(persister.run)
                 background.start_soon(groups.run)
                 background.start_soon(offsets.run)
                 retention = Retention(cluster, shard, live, _now_ms)
@@ -277,16 +277,16 @@ async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedSt
     return cluster
 
 
-async def _open_keeper(
+async def _open_persister(
     stack: AsyncExitStack, settings: Settings, cluster: EmbeddedStore
-) -> tuple[Keeper, Mapping[str, Kept]]:
+) -> tuple[GroupPersister, Mapping[str, PersistedGroup]]:
     """What keeps groups over restarts, and what it has kept. Right behind the cluster store: of a start that is counted
     there and not here, the next one would think that it was another program's."""
     store, groups = await trio.to_thread.run_sync(
-        KeptStore.open, settings.data_dir / "groups", LeaderEpoch(cluster.starts)
+        PersistedGroupStore.open, settings.data_dir / "groups", LeaderEpoch(cluster.starts)
     )
     stack.push_async_callback(_in_thread, store.close)
-    return Keeper(store), groups
+    return GroupPersister(store), groups
 
 
 async def _open_shard(

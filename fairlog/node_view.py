@@ -49,20 +49,20 @@ from fairlog.admin_http.view import (
 from fairlog.cluster.interface import ClusterStore, Topic
 from fairlog.config_values import Address
 from fairlog.edge.statistics import ApiStatistics, EdgeStatistics
-from fairlog.figures import (
-    OLDEST_SHOWN,
-    UNSTABLE_SHOWN,
-    ApiFigures,
-    EdgeFigures,
-    Figures,
-    GroupLag,
-    JournalFigures,
-    RunningFigures,
-    UnstableFigures,
-)
 from fairlog.group_view import GroupReader, Members
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.fetch_sessions import FetchSessionCache
+from fairlog.node_statistics import (
+    OLDEST_SHOWN,
+    UNSTABLE_SHOWN,
+    ApiCounts,
+    EdgeCounts,
+    GroupLag,
+    JournalStatistics,
+    NodeStatistics,
+    RunningStatistics,
+    UnstableStatistics,
+)
 from fairlog.retention.task import Retention
 from fairlog.topic_configs import transactions
 from fairlog_types import LogId, LogKind, TxId
@@ -296,22 +296,22 @@ class NodeView:
             return AbortOutcome.COMMITTED
         return AbortOutcome.ABORTED if refusal is None else AbortOutcome.NOT_OPEN
 
-    # --- figures ------------------------------------------------------------------------------------
+    # --- statistics ---------------------------------------------------------------------------------
 
     async def metrics(self, accept: str) -> tuple[bytes, str]:
-        figures = Figures(
+        statistics = NodeStatistics(
             version=__version__,
             serving=self._phase is Phase.SERVING,
             refusing_writes=self.refusing_because is not None,
             running=None if self._parts is None else await self._running(self._parts),
         )
-        return await trio.to_thread.run_sync(_exposition, figures, accept)
+        return await trio.to_thread.run_sync(_exposition, statistics, accept)
 
-    async def _running(self, parts: Parts) -> RunningFigures:
+    async def _running(self, parts: Parts) -> RunningStatistics:
         topics = parts.cluster.topics()
         coordinator = parts.shard.coordinator.statistics(OLDEST_SHOWN)
         appended = parts.shard.partitions.appended
-        return RunningFigures(
+        return RunningStatistics(
             cluster_id=parts.cluster.cluster_id,
             node_id=parts.cluster.node_id,
             topics=len(topics),
@@ -331,7 +331,7 @@ class NodeView:
             group_lags=await _group_lags(await self.groups()),
         )
 
-    async def _unstable(self, parts: Parts) -> UnstableFigures:
+    async def _unstable(self, parts: Parts) -> UnstableStatistics:
         partitions = records = 0
         longest: list[tuple[int, LogId]] = []
         for count, (log, led) in enumerate(list(parts.shard.partitions.by_log.items()), start=1):
@@ -345,14 +345,14 @@ class NodeView:
         longest.sort(key=lambda item: item[0], reverse=True)
         places = [(self.place_of(log), behind) for behind, log in longest[:UNSTABLE_SHOWN]]
         largest = [(place.topic, place.partition, behind) for place, behind in places if not place.deleted]
-        return UnstableFigures(partitions, records, largest)
+        return UnstableStatistics(partitions, records, largest)
 
 
-def _exposition(figures: Figures, accept: str) -> tuple[bytes, str]:
+def _exposition(statistics: NodeStatistics, accept: str) -> tuple[bytes, str]:
     # prometheus-client is loaded when somebody scrapes, in the worker thread.
     from fairlog.metrics import exposition
 
-    return exposition(figures, accept)
+    return exposition(statistics, accept)
 
 
 _ABORT_REFUSALS = {
@@ -401,7 +401,7 @@ def _pinned_bytes(led: Partition, txid: TxId) -> int:
     return 0 if held is None or held.first_position is None else led.journal.end - held.first_position
 
 
-async def _journals(parts: Parts, failed_group: int) -> JournalFigures:
+async def _journals(parts: Parts, failed_group: int) -> JournalStatistics:
     local_bytes = pinned_bytes = failed = 0
     by_transaction: defaultdict[TxId, int] = defaultdict(int)
     logs = list(parts.shard.partitions.by_log.values())
@@ -417,17 +417,17 @@ async def _journals(parts: Parts, failed_group: int) -> JournalFigures:
     most = sorted(by_transaction.items(), key=lambda item: item[1], reverse=True)[:OLDEST_SHOWN]
     names = {txid: parts.shard.coordinator.owner_of(txid.producer_id) for txid, _ in most}
     pinned_by = [(names[txid] or f"producer {txid.producer_id}", count) for txid, count in most if count]
-    return JournalFigures(len(logs), local_bytes, pinned_bytes, pinned_by, failed, failed_group)
+    return JournalStatistics(len(logs), local_bytes, pinned_bytes, pinned_by, failed, failed_group)
 
 
-def _edge(edge: EdgeStatistics, native: Sequence[ApiStatistics], sessions: FetchSessionCache) -> EdgeFigures:
+def _edge(edge: EdgeStatistics, native: Sequence[ApiStatistics], sessions: FetchSessionCache) -> EdgeCounts:
     apis = [_api(api) for api in [*(api for _, api in sorted(edge.apis.items())), *native]]
-    return EdgeFigures(apis, edge.connected, edge.accepted, edge.refused, edge.not_served, sessions.statistics())
+    return EdgeCounts(apis, edge.connected, edge.accepted, edge.refused, edge.not_served, sessions.statistics())
 
 
-def _api(api: ApiStatistics) -> ApiFigures:
+def _api(api: ApiStatistics) -> ApiCounts:
     errors = {ErrorCode(code).name: count for code, count in api.errors.items()} | api.refusals
-    return ApiFigures(api.name, api.answered, api.failed, errors, api.bytes_in, api.bytes_out, api.latency.read())
+    return ApiCounts(api.name, api.answered, api.failed, errors, api.bytes_in, api.bytes_out, api.latency.read())
 
 
 async def _group_lags(groups: Sequence[GroupView]) -> list[GroupLag]:

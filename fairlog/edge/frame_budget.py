@@ -4,7 +4,7 @@ A frame is refused by its own length, but a thousand connections may each send t
 frame's buffer grows by, beyond the first `UNCOUNTED_BYTES`, is taken from one budget, and given back when the request
 has been handled. Only what has come is paid for: to announce a large request costs a client nothing, and costs others
 nothing either. While the budget is spent the bytes wait in the client's and the kernel's buffers, and clients that
-have begun a frame and do not go on are cut off sooner (`pressed_budget`).
+have begun a frame and do not go on are cut off sooner (`memory_budget`).
 
 Were that all, many might end up with half a frame each, waiting for each other. So one frame at a time goes ahead
 without room, to its end: the memory is bounded by the budget and one frame. Small frames pass by; what they take is
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import trio
 
-from fairlog.edge.pressed_budget import BYTES_PER_S, PRESSED_S, PressedBudget
+from fairlog.edge.memory_budget import BYTES_PER_S, PRESSED_S, MemoryBudget
 
 UNCOUNTED_BYTES = 128 << 10
 """Of each frame: what is received at once with its length, and as much again. Of a thousand connections, 128 MiB."""
@@ -24,7 +24,7 @@ FRAMES_BYTES_MAX = 512 << 20
 """Of one node. Kafka's own bound of this kind, `queued.max.request.bytes`, is off by default."""
 
 
-class FrameBudget(PressedBudget):
+class FrameBudget(MemoryBudget):
     """So many bytes for all frames."""
 
     def __init__(self, bytes_max: int = FRAMES_BYTES_MAX) -> None:

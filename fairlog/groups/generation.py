@@ -6,7 +6,7 @@ told in four ways, each to somebody else:
 
     joined, joined_in_place ─▶ a member: you are in, and he leads
     synced ──────────────────▶ a member: this is what you read
-    to_keep ─────────────────▶ the disk: all that outlives a restart
+    to_persist ─────────────────▶ the disk: all that outlives a restart
     describe, subscribed ────▶ an operator, and who asks what a group consumes
 
 A group without members has a generation, too: only its number counts, so that nobody of the last one is current any
@@ -24,9 +24,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fairlog.groups.interface import GroupDescription, GroupRefusal, MemberDescription
-from fairlog.groups.kept import KeptGroup
 from fairlog.groups.member import Member
 from fairlog.groups.messages import NO_GENERATION, Joined, JoinedMember, Joining, Synced, Syncing
+from fairlog.groups.persisted_group import PersistedClassicGroup
 from fairlog.groups.roster import Roster
 from fairlog.groups.states import GroupState
 from fairlog.groups.subscription import CONSUMER, subscribed_topics_untrusted
@@ -45,7 +45,7 @@ class Generation:
         self.leader_id: str | None = None
         self._roster = roster
 
-    def resume(self, kept: KeptGroup) -> None:
+    def resume(self, kept: PersistedClassicGroup) -> None:
         """Go on with the one that was kept; its members are in the roster."""
         self.number, self.protocol, self.leader_id = kept.generation, kept.protocol, kept.leader_id or None
 
@@ -118,10 +118,12 @@ class Generation:
 
     # --- told to others ------------------------------------------------------------------------------
 
-    def to_keep(self) -> KeptGroup:
+    def to_persist(self) -> PersistedClassicGroup:
         """All of it that outlives a restart."""
-        members = tuple(member.to_keep() for member in self._roster.members.values())
-        return KeptGroup(self.number, self._roster.protocol_type, self.protocol, self.leader_id or "", members)
+        members = tuple(member.to_persist() for member in self._roster.members.values())
+        return PersistedClassicGroup(
+            self.number, self._roster.protocol_type, self.protocol, self.leader_id or "", members
+        )
 
     def topics_of(self, member: Member) -> frozenset[str] | None:
         """What it consumes, as far as the chosen strategy is told (before one is chosen: the one it likes most).

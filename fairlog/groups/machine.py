@@ -9,7 +9,7 @@ heartbeats, and learn from the answers that the next rebalance is due.
     members ─▶ join, sync, heartbeat, leave ─┐
     connections that break ─▶ hang_up ───────┼─▶ Group ─▶ answers, by ticket
     time ─▶ tick, due_ms ────────────────────┤     │
-    what was to be kept is ─▶ kept, not_kept ┘     └────▶ take_keeping: what is to be kept over a restart
+    what was to be kept is ─▶ kept, not_kept ┘     └────▶ take_write: what is to be kept over a restart
 
 `states.TABLE` has the states and what leads from one to the other; all moves go through `_move`. A method that may
 answer parked requests returns all answers that are due by it. Time comes in as `now_ms`, on any clock that does
@@ -43,10 +43,10 @@ from collections.abc import Sequence
 
 from fairlog.groups.generation import Generation
 from fairlog.groups.interface import GroupDescription, GroupOverview, GroupRefusal
-from fairlog.groups.kept import Keeping, KeptGroup
 from fairlog.groups.member import MEMBER_BYTES_MAX, Member, bytes_of
 from fairlog.groups.messages import NO_MEMBER_ID, Answer, Joining, JoinRefused, Leaving, Syncing, Ticket
 from fairlog.groups.parking import Parking
+from fairlog.groups.persisted_group import GroupWrite, PersistedClassicGroup
 from fairlog.groups.roster import Roster
 from fairlog.groups.settings import GroupSettings
 from fairlog.groups.states import NEXT_STATE, Cause, GroupState
@@ -70,8 +70,8 @@ class Group:
         self._current = Generation(self._roster)
         self._parking = Parking()
         self._waiting = Waiting(self._roster, settings, now_ms)
-        self._keep_number = 0
-        self._to_keep: Keeping | None = None
+        self._write_number = 0
+        self._to_write: GroupWrite | None = None
         """What the shell has yet to take."""
         self._is_kept = False
         """Whether something of it may be kept."""
@@ -79,7 +79,7 @@ class Group:
         """The number under which the leader's assignments are being kept; the group is stable when they are."""
 
     @classmethod
-    def resumed(cls, group_id: str, kept: KeptGroup, settings: GroupSettings, now_ms: int) -> Group:
+    def resumed(cls, group_id: str, kept: PersistedClassicGroup, settings: GroupSettings, now_ms: int) -> Group:
         """The group as it was kept before a restart; its members' sessions begin now."""
         group = cls(group_id, settings, now_ms)
         group._is_kept = True
@@ -192,20 +192,20 @@ class Group:
         self._move(Cause.FORGOTTEN)
         self._waiting.for_nothing()
         if self._is_kept:
-            self._keep(None)
+            self._persist(None)
 
     def begin_anew(self, now_ms: int, reason: str) -> Sequence[Answer]:
         """The members, who are of another group so far, are gathered; the group is to be kept as it is."""
-        self._keep(self._current.to_keep())
+        self._persist(self._current.to_persist())
         self._rebalance(now_ms, reason)
         return self._parking.take()
 
     # --- what is kept of it --------------------------------------------------------------------------
 
-    def take_keeping(self) -> Keeping | None:
+    def take_write(self) -> GroupWrite | None:
         """What is to be kept of the group from now on; None if that has not changed since the last call."""
-        keeping, self._to_keep = self._to_keep, None
-        return keeping
+        write, self._to_write = self._to_write, None
+        return write
 
     def kept(self, number: int, now_ms: int) -> Sequence[Answer]:
         """What was to be kept under this number is on disk, and so is, or is superseded, all before it."""
@@ -239,12 +239,12 @@ class Group:
             self._rebalance(now_ms, "its assignments could not be kept")
         return self._parking.take()
 
-    def _keep(self, group: KeptGroup | None) -> int:
+    def _persist(self, group: PersistedClassicGroup | None) -> int:
         """Ask the shell to keep this; answers its number."""
-        self._keep_number += 1
-        self._to_keep = Keeping(self._keep_number, group)
+        self._write_number += 1
+        self._to_write = GroupWrite(self._write_number, group)
         self._is_kept = group is not None
-        return self._keep_number
+        return self._write_number
 
     # --- what it shows -------------------------------------------------------------------------------
 
@@ -291,9 +291,9 @@ class Group:
         """The topics that its members consume; see `interface.Membership`."""
         return self._current.subscribed()
 
-    def to_keep(self) -> KeptGroup:
+    def to_persist(self) -> PersistedClassicGroup:
         """The current generation, with what each member reads in it."""
-        return self._current.to_keep()
+        return self._current.to_persist()
 
     def overview(self) -> GroupOverview:
         return GroupOverview(self.group_id, self.state, self._roster.protocol_type)
@@ -378,7 +378,7 @@ class Group:
                 self._waiting.awaited.add(member.member_id)
             # Told before it is kept, it would after a crash be fenced by its predecessor.
             joined = self._current.joined_in_place(member, old, request, led)
-            self._parking.park_join_in_place(member, ticket, self._keep(self._current.to_keep()), joined)
+            self._parking.park_join_in_place(member, ticket, self._persist(self._current.to_persist()), joined)
         else:
             self._park_join(member, ticket, now_ms)
             self._rebalance(
@@ -446,7 +446,7 @@ class Group:
         self._deciding = None
         self._move(Cause.EMPTIED)
         if self._is_kept:
-            self._keep(self._current.to_keep())
+            self._persist(self._current.to_persist())
 
     # --- syncing -------------------------------------------------------------------------------------
 
@@ -477,7 +477,7 @@ class Group:
         """Every member gets what the leader has for it, once that is kept; who is left out gets nothing to read."""
         for member in self._members.values():
             self._roster.assign(member, request.assignments.get(member.member_id, b""))
-        self._deciding = self._keep(self._current.to_keep())
+        self._deciding = self._persist(self._current.to_persist())
 
     # --- going ---------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from fairlog.groups.kept import KeptMember
 from fairlog.groups.messages import NO_MEMBER_ID, Joined, Joining, Ticket
+from fairlog.groups.persisted_group import PersistedMember
 
 MEMBER_BYTES_MAX = 1 << 20
 """What names and metadata of one member may take; its assignment may take as much. In Kafka a whole group, with all
@@ -80,7 +80,7 @@ class Member:
         )
 
     @classmethod
-    def resumed(cls, kept: KeptMember, protocol_type: str) -> Member:
+    def resumed(cls, kept: PersistedMember, protocol_type: str) -> Member:
         """The member as it was kept before a restart."""
         joining = Joining(
             kept.member_id,
@@ -99,9 +99,9 @@ class Member:
         member.assignment, member.is_new, member.is_back = kept.assignment, False, False
         return member
 
-    def to_keep(self) -> KeptMember:
+    def to_persist(self) -> PersistedMember:
         """All of it that outlives a restart."""
-        return KeptMember(
+        return PersistedMember(
             self.member_id,
             self.instance_id,
             self.client_id,

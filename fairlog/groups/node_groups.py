@@ -19,6 +19,7 @@ import trio
 from fairlog.groups.consumer.classic_members import to_classic_group, to_consumer_group
 from fairlog.groups.consumer.service import ConsumerGroups
 from fairlog.groups.consumer.values import JOINING, Beat, Beaten, GroupSnapshot, Refused
+from fairlog.groups.group_persister import GroupPersister
 from fairlog.groups.interface import (
     GroupDescription,
     GroupOffsets,
@@ -27,9 +28,8 @@ from fairlog.groups.interface import (
     GroupType,
     MemberDescription,
 )
-from fairlog.groups.keeper import Keeper
-from fairlog.groups.kept import Kept, KeptGroup
 from fairlog.groups.messages import NO_MEMBER_ID, Joined, Joining, JoinRefused, Leaving, Synced, Syncing
+from fairlog.groups.persisted_group import PersistedClassicGroup, PersistedGroup
 from fairlog.groups.service import LocalGroups, ParkedRequest
 from fairlog.groups.subscription import CONSUMER
 
@@ -49,10 +49,12 @@ class NodeGroups:
         self._classic.ask_offsets_of(offsets)
         self._consumer.ask_offsets_of(offsets)
 
-    def resume(self, keeper: Keeper, kept: Mapping[str, Kept]) -> None:
-        """Go on with the groups that were kept before the start, and keep them with `keeper`; before any request."""
-        self._classic.resume(keeper, {name: each for name, each in kept.items() if isinstance(each, KeptGroup)})
-        self._consumer.resume(keeper, {name: each for name, each in kept.items() if isinstance(each, GroupSnapshot)})
+    def resume(self, persister: GroupPersister, kept: Mapping[str, PersistedGroup]) -> None:
+        """Go on with the groups that were kept before the start, and keep them with `persister`; before any request."""
+        self._classic.resume(
+            persister, {name: each for name, each in kept.items() if isinstance(each, PersistedClassicGroup)}
+        )
+        self._consumer.resume(persister, {name: each for name, each in kept.items() if isinstance(each, GroupSnapshot)})
 
     async def run(self) -> None:
         """Do what time brings, until cancelled."""
@@ -89,7 +91,7 @@ class NodeGroups:
         """Make a group of the new protocol of a classic one, if there is one."""
         if group_id not in self._classic.known():
             return None
-        classic = self._classic.to_keep(group_id)
+        classic = self._classic.to_persist(group_id)
         if not classic.members:  # there may be clients that were given an id; they can come all the same
             self._classic.hand_over(group_id)
             self._consumer.begin(group_id, classic.generation)
@@ -139,7 +141,7 @@ class NodeGroups:
                 return self._consumer.join(group_id, request)
             if request.member_id == NO_MEMBER_ID:
                 epoch = self._consumer.hand_over(group_id).group_epoch
-                self._classic.take_over(group_id, KeptGroup(epoch, CONSUMER, "", "", ()))
+                self._classic.take_over(group_id, PersistedClassicGroup(epoch, CONSUMER, "", "", ()))
         return self._classic.join(group_id, request)
 
     def sync(self, group_id: str, request: Syncing) -> ParkedRequest[Synced | GroupRefusal]:

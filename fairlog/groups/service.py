@@ -3,8 +3,8 @@
 It gives the machines their time and their tickets, parks the requests that wait, and wakes them with their answers.
 One task (`run`) sleeps until the first of all groups is due (`deadlines.py`).
 
-What a group wants kept over a restart goes to the keeper (`_keep`), whose word that it is on disk comes back as one
-more call of the machine (`_told`). A start begins with what was kept (`resume`), and members go on (decision 40).
+What a group wants kept over a restart goes to the persister (`_persist`), whose word that it is on disk comes back as
+one more call of the machine (`_told`). A start begins with what was kept (`resume`), and members go on (decision 40).
 
 Memory. Groups, members, metadata and assignments take from one budget, `MEMBERSHIP_BYTES_MAX`; while it is spent, who
 wants to join is told to try again later. Of a parked request nothing is held but its ticket: what it said is in the
@@ -30,7 +30,6 @@ from fairlog.groups.interface import (
     GroupRefusal,
     is_group_id,
 )
-from fairlog.groups.kept import Keeping, Kept, KeptGroup
 from fairlog.groups.machine import Group
 from fairlog.groups.member import bytes_of
 from fairlog.groups.messages import (
@@ -44,6 +43,7 @@ from fairlog.groups.messages import (
     Syncing,
     Ticket,
 )
+from fairlog.groups.persisted_group import GroupWrite, PersistedClassicGroup, PersistedGroup
 from fairlog.groups.settings import GroupSettings
 from fairlog.groups.states import GroupState
 
@@ -55,10 +55,10 @@ MEMBERSHIP_BYTES_MAX = 256 << 20
 """What all groups of the node may take: room for a hundred thousand members with a little metadata each."""
 
 
-class Keeper(Protocol):
-    """What keeps groups over a restart; `fairlog.groups.keeper.Keeper` is one."""
+class GroupPersister(Protocol):
+    """What keeps groups over a restart; `fairlog.groups.group_persister.GroupPersister` is one."""
 
-    def keep(self, group_id: str, group: Kept | None, told: Callable[[bool], None]) -> None: ...
+    def persist(self, group_id: str, group: PersistedGroup | None, told: Callable[[bool], None]) -> None: ...
 
     async def settled(self, group_id: str) -> None: ...
 
@@ -115,7 +115,7 @@ class LocalGroups:
         self._entries: dict[str, _Entry] = {}
         self._size_bytes = 0
         self._offsets: GroupOffsets | None = None
-        self._keeper: Keeper | None = None
+        self._persister: GroupPersister | None = None
         self._tickets = itertools.count(1)
         self._parked: dict[Ticket, ParkedRequest[Any]] = {}
         self._deadlines = Deadlines()
@@ -125,13 +125,13 @@ class LocalGroups:
         """Where groups without members are to be looked for. Until this is called, none has offsets."""
         self._offsets = offsets
 
-    def resume(self, keeper: Keeper, kept: Mapping[str, KeptGroup]) -> None:
-        """Go on with the groups that were kept before the start, and keep them with `keeper`; before any request.
+    def resume(self, persister: GroupPersister, kept: Mapping[str, PersistedClassicGroup]) -> None:
+        """Go on with the groups that were kept before the start, and keep them with `persister`; before any request.
 
         Until this is called groups end with the run, and count as kept at once.
         """
         assert not self._entries, "groups have begun anew already"
-        self._keeper = keeper
+        self._persister = persister
         for group_id, each in kept.items():
             group = Group.resumed(group_id, each, self._settings, clock_ms())
             entry = self._entries[group_id] = _Entry(group, group.state, empty_since_ms=self._unix_ms())
@@ -268,25 +268,25 @@ class LocalGroups:
         if refusal is None and entry is not None and entry.group.is_empty:
             entry.group.forget()
             self._settle(entry, ())
-            if self._keeper is not None:
-                await self._keeper.settled(group)
+            if self._persister is not None:
+                await self._persister.settled(group)
         return refusal
 
     # --- a group that changes its protocol -----------------------------------------------------------
 
-    def to_keep(self, group_id: str) -> KeptGroup:
+    def to_persist(self, group_id: str) -> PersistedClassicGroup:
         """A group's current generation."""
-        return self._entries[group_id].group.to_keep()
+        return self._entries[group_id].group.to_persist()
 
-    def hand_over(self, group_id: str) -> KeptGroup:
+    def hand_over(self, group_id: str) -> PersistedClassicGroup:
         """Give up a group, that goes on by the new protocol; answers its generation. Who waits has to join again."""
         entry = self._entries.pop(group_id)
         self._deadlines.forget(group_id)
         self._deliver(entry.group.refuse_parked(GroupRefusal.REBALANCE_IN_PROGRESS))
         self._size_bytes -= entry.size_bytes
-        return entry.group.to_keep()
+        return entry.group.to_persist()
 
-    def take_over(self, group_id: str, generation: KeptGroup) -> None:
+    def take_over(self, group_id: str, generation: PersistedClassicGroup) -> None:
         """Go on with a group of the new protocol; its members, if it has some, have to join again."""
         group = Group.resumed(group_id, generation, self._settings, clock_ms())
         entry = self._entries[group_id] = _Entry(group, group.state, empty_since_ms=self._unix_ms())
@@ -337,7 +337,7 @@ class LocalGroups:
                 # Noted once: taken from two clocks at each question, the answer would not stay the same.
                 entry.empty_since_ms = self._unix_ms()
             entry.state = group.state
-        keeping = group.take_keeping()
+        write = group.take_write()
         if group.state is GroupState.DEAD or group.never_was:
             self._size_bytes -= group.size_bytes
             del self._entries[group.group_id]
@@ -346,15 +346,15 @@ class LocalGroups:
                 self._offsets.members_left(group.group_id, entry.empty_since_ms)
         else:
             self._deadlines.bring_forward(group.group_id, group.due_ms)
-        if keeping is not None:
-            self._keep(entry, keeping)
+        if write is not None:
+            self._persist(entry, write)
 
-    def _keep(self, entry: _Entry, keeping: Keeping) -> None:
-        told = functools.partial(self._told, entry, keeping.number)
-        if self._keeper is None:
+    def _persist(self, entry: _Entry, write: GroupWrite) -> None:
+        told = functools.partial(self._told, entry, write.number)
+        if self._persister is None:
             told(True)
         else:
-            self._keeper.keep(entry.group.group_id, keeping.group, told)
+            self._persister.persist(entry.group.group_id, write.group, told)
 
     def _told(self, entry: _Entry, number: int, is_kept: bool) -> None:
         group = entry.group

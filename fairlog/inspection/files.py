@@ -13,11 +13,11 @@ from pathlib import Path
 from datalog.lmdb_pages import DamagedPage, LmdbFile, is_lmdb_untrusted
 from datalog.snapshot import lmdb_snapshot
 from fairlog.cluster import records
-from fairlog.groups import kept
+from fairlog.groups import persisted_group
 from fairlog.inspection.cluster_stores import show_cluster_store
 from fairlog.inspection.data_logs import show_data_logs
-from fairlog.inspection.kept_groups import show_kept_groups
 from fairlog.inspection.lines import Line
+from fairlog.inspection.persisted_groups import show_persisted_groups
 from fairlog.inspection.segments import Selection, durable_elsewhere, show_segment
 from fairlog_types import CorruptStorage, JournalPosition, LogKind
 from journal.found import hear_spares, list_files
@@ -77,7 +77,7 @@ def _inspect_lmdb(path: Path, selection: Selection) -> Iterator[Line]:
 
 _SMALL_STORES: Mapping[str, Callable[[LmdbFile], Iterator[Line]]] = {
     "cluster": show_cluster_store,
-    "groups": show_kept_groups,
+    "groups": show_persisted_groups,
 }
 """By the directory in which a node has them."""
 
@@ -87,7 +87,7 @@ def _small_store(path: Path, file: LmdbFile) -> str | None:
     try:
         for item in file.items(file.meta.main):
             if item.key == records.FORMAT_KEY and item.tree is None:
-                return "groups" if kept.is_format(bytes(item.value)) else "cluster"
+                return "groups" if persisted_group.is_format(bytes(item.value)) else "cluster"
     except DamagedPage:
         name = path.resolve().parent.name
         return name if name in _SMALL_STORES else None

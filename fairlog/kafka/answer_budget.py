@@ -6,7 +6,7 @@ large answers are counted as they are made, and so are requests that wait to be 
 connection. As long as there is room, a client may take its time.
 
 When the budget is spent, answers are short (`SHORT_ANSWER_BYTES` of records, and clients ask more often), and those who
-do not read theirs are cut off (`fairlog.edge.pressed_budget`): who reads is not held up by who does not. Short
+do not read theirs are cut off (`fairlog.edge.memory_budget`): who reads is not held up by who does not. Short
 answers overdraw the budget by `RESERVE_BYTES` at most. Behind that a Fetch waits, for the seconds that it takes to cut
 the others off.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import trio
 
-from fairlog.edge.pressed_budget import BYTES_PER_S, PRESSED_S, PressedBudget
+from fairlog.edge.memory_budget import BYTES_PER_S, PRESSED_S, MemoryBudget
 
 ANSWERS_BYTES_MAX = 512 << 20
 """Of one node."""
@@ -36,7 +36,7 @@ SMALL_ANSWER_BYTES = 4 << 10
 """Up to so much an answer that is no Fetch's is not counted: of 16 such for each of a thousand connections, 64 MiB."""
 
 
-class AnswerBudget(PressedBudget):
+class AnswerBudget(MemoryBudget):
     """So many bytes for all answers."""
 
     def __init__(self, bytes_max: int = ANSWERS_BYTES_MAX, *, reserve_bytes: int = RESERVE_BYTES) -> None:

@@ -3,7 +3,7 @@
 Ordinals grow with each accepted connection, over all listeners: the coordinator tells by them which of
 two connections of one producer is the newer (invariant 10).
 
-A connection may speak another protocol on the same port (`fairlog/edge/guests.py`): it counts as any other, and ends
+A connection may speak another protocol on the same port (`fairlog/edge/protocols.py`): it counts as any other, and ends
 with the others.
 """
 
@@ -21,8 +21,8 @@ import trio
 from fairlog.broker import Broker
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import OPENING_BYTES
-from fairlog.edge.guests import Guest, Served
 from fairlog.edge.log_limiter import LogLimiter
+from fairlog.edge.protocols import ListenerProtocol, Served
 from fairlog.kafka.api import Client
 from fairlog.kafka.connection import Connection
 from fairlog.kafka.handlers import ALL
@@ -48,10 +48,10 @@ connections of a client that loses its line again and again would take all the p
 class Server:
     """Kafka's protocol over TCP, for one node."""
 
-    def __init__(self, broker: Broker, guests: Sequence[Guest] = ()) -> None:
-        """`guests` are the other protocols that are spoken on the port."""
+    def __init__(self, broker: Broker, protocols: Sequence[ListenerProtocol] = ()) -> None:
+        """`protocols` are the other protocols that are spoken on the port."""
         self._router = Router(broker, ALL)
-        self._guests = {guest.opening: guest for guest in guests}
+        self._protocols = {protocol.opening: protocol for protocol in protocols}
         self._frame_bytes_max = broker.settings.requests.request_bytes_max
         self._broker = broker
         self._budget = FrameBudget()
@@ -144,14 +144,14 @@ class Server:
             frame_bytes_max=self._frame_bytes_max,
             budget=self._budget,
             answers=self._router.answers,
-            openings=self._guests,
+            openings=self._protocols,
         )
         self.statistics.connected += 1
         try:
             received = await self._serve_until_stopped(connection)
             if received is not None:
-                guest = self._guests[received[:OPENING_BYTES]]
-                spoken = guest.connection(
+                protocol = self._protocols[received[:OPENING_BYTES]]
+                spoken = protocol.connection(
                     stream,
                     received,
                     ordinal=client.connection,

@@ -2,5 +2,5 @@
 
     socket ──▶ Kafka's listener ──▶ NativeProtocol ──▶ frames ──▶ parse_request_untrusted ──▶ an op ──▶ answer
 
-A guest on Kafka's port (`fairlog/edge/guests.py`): neither protocol knows the other.
+A second protocol on Kafka's port (`fairlog/edge/protocols.py`): neither protocol knows the other.
 """

@@ -62,7 +62,7 @@ class Served:
 
 
 class NativeConnection:
-    """Serves one stream until either side ends it. Implements `fairlog.edge.guests.Served`."""
+    """Serves one stream until either side ends it. Implements `fairlog.edge.protocols.Served`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The native protocol as a guest on Kafka's port: its ops, what is counted of them, and its connections."""
+"""The native protocol on Kafka's port: its ops, what is counted of them, and its connections."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPS: Mapping[str, Op] = {
 
 
 class NativeProtocol:
-    """One per node. Implements `fairlog.edge.guests.Guest`."""
+    """One per node. Implements `fairlog.edge.protocols.ListenerProtocol`."""
 
     opening = OPENING
 

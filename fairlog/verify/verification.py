@@ -143,9 +143,9 @@ class Verification:
             yield Violation(str(path), str(error))
 
     def _read_kept_groups(self) -> Iterator[Violation]:
-        path = self._directory / data_directory.KEPT_GROUPS
+        path = self._directory / data_directory.PERSISTED_GROUPS
         try:
-            self.summary.counts["groups whose members are kept"] = len(data_directory.read_kept_groups(path))
+            self.summary.counts["groups whose members are kept"] = len(data_directory.read_persisted_groups(path))
         except _DAMAGE as error:
             yield Violation(str(path), str(error).removeprefix(f"{path}: "))
 

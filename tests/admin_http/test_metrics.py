@@ -13,18 +13,18 @@ from coordinator.sinks.messages import SinkStatistics
 from coordinator.watching import CommitDurations, CoordinatorStatistics
 from copier.copier import CopierStatistics
 from datalog.interface import Space
-from fairlog.figures import (
-    OLDEST_SHOWN,
-    ApiFigures,
-    EdgeFigures,
-    Figures,
-    GroupLag,
-    JournalFigures,
-    RunningFigures,
-    UnstableFigures,
-)
 from fairlog.kafka.fetch_sessions import FetchSessionStatistics
 from fairlog.metrics import GROUP_TOPICS_SHOWN, LABEL_CHARACTERS_MAX, exposition
+from fairlog.node_statistics import (
+    OLDEST_SHOWN,
+    ApiCounts,
+    EdgeCounts,
+    GroupLag,
+    JournalStatistics,
+    NodeStatistics,
+    RunningStatistics,
+    UnstableStatistics,
+)
 from fairlog.retention.statistics import RetentionStatistics
 from fairlog_histogram import BOUNDS_S, Durations, Histogram
 
@@ -48,7 +48,7 @@ COORDINATOR = CoordinatorStatistics(
     oldest=(("billing-7", 12.5),),
     failed_journals=0,
 )
-RUNNING = RunningFigures(
+RUNNING = RunningStatistics(
     cluster_id="c",
     node_id=1,
     topics=2,
@@ -61,10 +61,10 @@ RUNNING = RunningFigures(
     sinks=SinkStatistics(sinks=2, open_lanes=3, committed=17),
     copier=CopierStatistics(1, 20, 2000, 512, 0.25, 0, 1.5),
     retention=RetentionStatistics(500, 2, 900, 40, 600, 3),
-    edge=EdgeFigures(
+    edge=EdgeCounts(
         [
-            ApiFigures("Produce", 7, 1, {"NOT_LEADER": 2}, 700, 70, durations(0.02)),
-            ApiFigures("Fetch", 0, 0, {}, 0, 0, durations()),
+            ApiCounts("Produce", 7, 1, {"NOT_LEADER": 2}, 700, 70, durations(0.02)),
+            ApiCounts("Fetch", 0, 0, {}, 0, 0, durations()),
         ],
         connected=3,
         accepted=5,
@@ -72,18 +72,20 @@ RUNNING = RunningFigures(
         not_served=2,
         fetch_sessions=FetchSessionStatistics(sessions=4, partitions=40, evictions=6),
     ),
-    journals=JournalFigures(6, 4096, 1024, [("billing-7", 1024)], 0, 1),
-    unstable=UnstableFigures(3, 12, [("orders", 1, 9)]),
+    journals=JournalStatistics(6, 4096, 1024, [("billing-7", 1024)], 0, 1),
+    unstable=UnstableStatistics(3, 12, [("orders", 1, 9)]),
     space=Space(8192, 1 << 30),
     group_lags=[GroupLag("readers", "orders", 7)],
 )
 
 
 def read(
-    running: RunningFigures | None = RUNNING, accept: str = ""
+    running: RunningStatistics | None = RUNNING, accept: str = ""
 ) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """The samples, by name and labels."""
-    text, _ = exposition(Figures("9.9", serving=running is not None, refusing_writes=False, running=running), accept)
+    text, _ = exposition(
+        NodeStatistics("9.9", serving=running is not None, refusing_writes=False, running=running), accept
+    )
     families = text_string_to_metric_families(text.decode())
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -147,7 +149,7 @@ def test_metric_that_operators_alert_on_is_there(name: str, labels: dict[str, st
 
 
 def test_metrics_of_a_node_that_recovers_say_so() -> None:
-    """And have the process' own figures."""
+    """And have the process' own statistics."""
     samples = read(running=None)
     assert samples["fairlog_serving", ()] == 0
     assert ("process_resident_memory_bytes", ()) in samples
@@ -194,8 +196,8 @@ def test_label_that_a_client_chose_stays_a_label(name: str) -> None:
 
 def test_metrics_speak_openmetrics_to_who_asks_for_it() -> None:
     """As Prometheus does."""
-    figures = Figures("9.9", serving=True, refusing_writes=False, running=RUNNING)
-    text, content_type = exposition(figures, "application/openmetrics-text; version=1.0.0")
+    statistics = NodeStatistics("9.9", serving=True, refusing_writes=False, running=RUNNING)
+    text, content_type = exposition(statistics, "application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert text.endswith(b"# EOF\n")
 
@@ -203,8 +205,8 @@ def test_metrics_speak_openmetrics_to_who_asks_for_it() -> None:
 @pytest.mark.parametrize("version", ["abc", "1.x.0"])
 def test_metrics_are_plain_text_for_who_asks_for_a_version_that_is_none(version: str) -> None:
     """What the header says is the scraper's; it is no fault of the node."""
-    figures = Figures("9.9", serving=True, refusing_writes=False, running=RUNNING)
-    _, content_type = exposition(figures, f"application/openmetrics-text; version={version}; escaping=dots")
+    statistics = NodeStatistics("9.9", serving=True, refusing_writes=False, running=RUNNING)
+    _, content_type = exposition(statistics, f"application/openmetrics-text; version={version}; escaping=dots")
     assert content_type.startswith("text/plain")
 
 

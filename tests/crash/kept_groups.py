@@ -25,7 +25,7 @@ from pathlib import Path
 
 from datalog.snapshot import mapped_lmdb
 from fairlog import data_directory
-from fairlog.groups import kept
+from fairlog.groups import persisted_group
 from tests.clients.raw_client import NONE
 from tests.clients.raw_member import UNKNOWN_MEMBER_ID, RawMember
 from tests.crash.checker import Violation
@@ -150,7 +150,10 @@ def _said(states: Sequence[Told | None]) -> str:
 
 def is_passed_by(data_dir: Path) -> bool:
     """Whether the groups' store of an image knows of one start less than its cluster store has counted."""
-    file = mapped_lmdb(data_dir / data_directory.KEPT_GROUPS)
+    file = mapped_lmdb(data_dir / data_directory.PERSISTED_GROUPS)
     assert file is not None, "the groups' store is there from the first start on"
     records = {item.key: bytes(item.value) for item in file.items(file.meta.main)}
-    return kept.decode_start(records[kept.START_KEY]) < data_directory.read_cluster_store(data_dir).starts
+    return (
+        persisted_group.decode_start(records[persisted_group.START_KEY])
+        < data_directory.read_cluster_store(data_dir).starts
+    )

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlog.groups.kept import KeptGroup
-from fairlog.groups.kept_store import KeptStore
+from fairlog.groups.persisted_group import PersistedClassicGroup
+from fairlog.groups.persisted_group_store import PersistedGroupStore
 from fairlog_types import LeaderEpoch
 from scripts import c_compiler
 from tests.crash.rebuilding import Rebuilding
@@ -38,8 +38,8 @@ GROUPS = ("a", "b", "c")
 PROGRAM = f"""
 import json, os, sys
 from pathlib import Path
-from fairlog.groups import kept_store
-from fairlog.groups.kept import KeptGroup, KeptMember
+from fairlog.groups import persisted_group_store
+from fairlog.groups.persisted_group import PersistedClassicGroup, PersistedMember
 
 data, trace = Path(sys.argv[1]), Path(sys.argv[2])
 data.mkdir()
@@ -48,13 +48,14 @@ os.fsync(os.open(data.parent, os.O_RDONLY))  # as a node does, before it makes a
 
 def group(number):
     name = "m%d" % number
-    member = KeptMember(name, None, "", "", 1, 1, (("range", bytes(number * 97 % 3001)),), bytes(number * 7919 % 9001))
-    return KeptGroup(number, "consumer", "range", name, (member,))
+    metadata, assignment = bytes(number * 97 % 3001), bytes(number * 7919 % 9001)
+    member = PersistedMember(name, None, "", "", 1, 1, (("range", metadata),), assignment)
+    return PersistedClassicGroup(number, "consumer", "range", name, (member,))
 
 number = 0
 for start in range(1, {STARTS} + 1):
     begun = trace.stat().st_size
-    store, _ = kept_store.KeptStore.open(data / "groups", start)
+    store, _ = persisted_group_store.PersistedGroupStore.open(data / "groups", start)
     print(json.dumps([begun, trace.stat().st_size, start, None]))
     for _ in range({WRITES}):
         number += 1
@@ -68,8 +69,8 @@ for start in range(1, {STARTS} + 1):
     store.close()
 """
 NOT_SYNCED = """
-real = kept_store.lmdb.open
-kept_store.lmdb.open = lambda *args, **more: real(*args, **more, sync=False)
+real = persisted_group_store.lmdb.open
+persisted_group_store.lmdb.open = lambda *args, **more: real(*args, **more, sync=False)
 """
 NO_META_SYNC = NOT_SYNCED.replace("sync=False", "metasync=False")
 
@@ -115,7 +116,7 @@ class Recorded:
             rebuilding.write_image(place, rng)
             try:
                 may_be, start = self.may_be(moment)
-                store, groups = KeptStore.open(place / "groups", LeaderEpoch(start + 1))
+                store, groups = PersistedGroupStore.open(place / "groups", LeaderEpoch(start + 1))
                 store.close()
                 if (generations := _generations(groups)) not in may_be:
                     found.append(f"cut at {moment}: {generations}, where {may_be} was due")
@@ -141,7 +142,7 @@ class Recorded:
         return [{name: number for name, number in each.items() if number} for each in may_be], start
 
 
-def _generations(groups: dict[str, KeptGroup]) -> dict[str, int]:
+def _generations(groups: dict[str, PersistedClassicGroup]) -> dict[str, int]:
     """The generation of each; only of such as are whole, as they were written."""
     for group in groups.values():
         member = group.members[0]

@@ -11,7 +11,7 @@ from pathlib import Path
 from fairlog.backup.manifest import BadManifest, decode_manifest_untrusted
 from fairlog.cluster import records
 from fairlog.cluster.content import read_content
-from fairlog.groups import kept
+from fairlog.groups import persisted_group
 from fairlog.groups.subscription import subscribed_topics_untrusted
 from fairlog.last_run import LastRun
 from fairlog_types import CorruptStorage
@@ -45,13 +45,13 @@ def read_store(data: bytes) -> None:
             records.decode_topic(key, value)
 
 
-def read_kept_groups(data: bytes) -> None:
+def read_persisted_groups(data: bytes) -> None:
     content = _content(data)
     with suppress(CorruptStorage):
-        kept.decode_store(content)
+        persisted_group.decode_store(content)
     for key, value in content.items():
         with suppress(CorruptStorage):
-            kept.decode_group(key, value)
+            persisted_group.decode_group(key, value)
 
 
 def _stores(*names: str) -> Iterator[bytes]:
@@ -99,7 +99,7 @@ TARGETS = (
     Target(
         "group-members",
         "records of the store of groups' members",
-        read_kept_groups,
+        read_persisted_groups,
         lambda: _stores("group-membership-1.txt"),
     ),
     Target(

@@ -17,9 +17,9 @@ import trio
 from trio.testing import MockClock, memory_stream_pair
 
 from fairlog.edge.frame_budget import FrameBudget
-from fairlog.edge.guests import Served
 from fairlog.edge.log_limiter import LogLimiter
 from fairlog.edge.malformed import Malformed
+from fairlog.edge.protocols import Served
 from fairlog.kafka.answer_budget import AnswerBudget
 from fairlog.kafka.api import Client, Deferred, HangUp
 from fairlog.kafka.connection import Connection

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairlog.groups.interface import GroupRefusal
-from fairlog.groups.kept import Keeping, KeptGroup
 from fairlog.groups.machine import Group
 from fairlog.groups.messages import Answer, Joined, Joining, JoinRefused, Leaving, Synced, Syncing, Ticket
+from fairlog.groups.persisted_group import GroupWrite, PersistedClassicGroup
 from fairlog.groups.settings import GroupSettings
 
 SESSION_MS = 10_000
@@ -52,9 +52,9 @@ class Stage:
         self.now_ms = 0
         self.answers: dict[Ticket, Any] = {}
         self.slow = slow
-        self.to_keep: Keeping | None = None
+        self.to_persist: GroupWrite | None = None
         """What the disk has yet to keep."""
-        self.kept: KeptGroup | None = None
+        self.kept: PersistedClassicGroup | None = None
         """What a restart would find."""
         self._tickets = 0
 
@@ -67,26 +67,26 @@ class Stage:
             assert isinstance(answer, Answer)
             assert answer.ticket not in self.answers, "answered twice"
             self.answers[answer.ticket] = answer.what
-        keeping = self.group.take_keeping()
-        if keeping is not None:
-            self.to_keep = keeping
+        write = self.group.take_write()
+        if write is not None:
+            self.to_persist = write
             if not self.slow:
                 self.disk()
 
     def disk(self, *, refuses: bool = False) -> None:
         """Keep what is to be kept, or refuse."""
-        keeping, self.to_keep = self.to_keep, None
-        assert keeping is not None, "there is nothing to keep"
+        write, self.to_persist = self.to_persist, None
+        assert write is not None, "there is nothing to keep"
         if refuses:
-            self.collect(self.group.not_kept(keeping.number, self.now_ms))
+            self.collect(self.group.not_kept(write.number, self.now_ms))
         else:
-            self.kept = keeping.group
-            self.collect(self.group.kept(keeping.number, self.now_ms))
+            self.kept = write.group
+            self.collect(self.group.kept(write.number, self.now_ms))
 
     def restart(self) -> None:
         """The node is killed, and starts after a while; nothing that waits is ever answered."""
         self.now_ms += 1_000
-        self.to_keep = None
+        self.to_persist = None
         self.group = (
             Group("g", self.settings, self.now_ms)
             if self.kept is None

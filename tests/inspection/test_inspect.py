@@ -17,8 +17,8 @@ from datalog.batch import HEADER_BYTES
 from datalog.environment import LmdbDataLogs
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey, encode_offset_entries
 from fairlog.cluster.embedded import EmbeddedStore
-from fairlog.groups.kept import KeptGroup, KeptMember, group_key
-from fairlog.groups.kept_store import KeptStore
+from fairlog.groups.persisted_group import PersistedClassicGroup, PersistedMember, group_key
+from fairlog.groups.persisted_group_store import PersistedGroupStore
 from fairlog.inspection.files import inspect_file
 from fairlog.inspection.lines import Line, as_json, as_text
 from fairlog.inspection.segments import Selection, show_segment
@@ -310,9 +310,9 @@ async def test_cluster_store_is_shown_record_by_record(tmp_path: Path) -> None:
 
 def test_members_of_groups_are_shown_record_by_record(tmp_path: Path) -> None:
     """Which generation each group has, and who is in it; what does not read back is damage."""
-    member = KeptMember("a-1", None, "a", "/127.0.0.1", 10_000, 60_000, (("range", b""),), b"\0\1")
-    store, _ = KeptStore.open(tmp_path / "groups", LeaderEpoch(1))
-    store.write({"billing": KeptGroup(7, "consumer", "range", "a-1", (member,))})
+    member = PersistedMember("a-1", None, "a", "/127.0.0.1", 10_000, 60_000, (("range", b""),), b"\0\1")
+    store, _ = PersistedGroupStore.open(tmp_path / "groups", LeaderEpoch(1))
+    store.write({"billing": PersistedClassicGroup(7, "consumer", "range", "a-1", (member,))})
     store.close()
     path = tmp_path / "groups" / "data.mdb"
     lines = list(inspect_file(path, Selection()))
@@ -335,7 +335,7 @@ def test_record_of_a_small_store_that_does_not_read_back_hides_no_other(
     if store == "cluster":
         EmbeddedStore.open(tmp_path / store, node_id=3, group_journal_count=16).close()
     else:
-        KeptStore.open(tmp_path / store, LeaderEpoch(1))[0].close()
+        PersistedGroupStore.open(tmp_path / store, LeaderEpoch(1))[0].close()
     with lmdb.open(str(tmp_path / store)) as environment, environment.begin(write=True) as transaction:
         transaction.put(key, value)
     lines = list(inspect_file(tmp_path / store / "data.mdb", Selection()))

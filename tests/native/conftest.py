@@ -24,7 +24,7 @@ def memory() -> Memory:
 
 @pytest.fixture
 async def server(memory: Memory, nursery: trio.Nursery) -> AsyncIterator[Server]:
-    """Kafka's listener, with the native protocol as its guest. Has `address`."""
+    """Kafka's listener, with the native protocol on its port. Has `address`."""
     native = NativeProtocol(memory.broker)
     server = Server(memory.broker, [native])
     server.native = native

@@ -19,7 +19,7 @@ import pytest
 from datalog import layout
 from fairlog import __version__
 from fairlog.cluster import records
-from fairlog.groups import kept as kept_groups
+from fairlog.groups import persisted_group as kept_groups
 from journal.segment import VERSIONS, JournalKind
 from scripts.node_process import NodeProcess
 from tests.clients.raw_client import RawClient, batch

@@ -23,7 +23,7 @@ from datalog.lmdb_file import check_length
 from fairlog.cluster import records
 from fairlog.cluster.interface import Topic
 from fairlog.directory import locked_directory
-from fairlog.groups.kept import group_key
+from fairlog.groups.persisted_group import group_key
 from fairlog_types import CorruptStorage, JournalPosition, LogId, Offset
 from journal.segment import JournalKind
 from journal.survey import survey

@@ -38,8 +38,8 @@ from fairlog.groups.consumer.values import (
     Partitions,
 )
 from fairlog.groups.interface import GroupRefusal
-from fairlog.groups.kept import KeptGroup, KeptMember
 from fairlog.groups.messages import NO_MEMBER_ID, Joined, Joining, JoinRefused, Leaving, Synced, Syncing
+from fairlog.groups.persisted_group import PersistedClassicGroup, PersistedMember
 from fairlog.groups.subscription import CONSUMER
 from fairlog.groups.votes import Votes
 
@@ -49,7 +49,7 @@ NO_LEADER = ""
 # --- from one protocol to the other ------------------------------------------------------------------
 
 
-def to_consumer_group(classic: KeptGroup, topics: Topics) -> GroupSnapshot | None:
+def to_consumer_group(classic: PersistedClassicGroup, topics: Topics) -> GroupSnapshot | None:
     """The classic group's members as members of a consumer group; None if they cannot be.
 
     They have to be consumers, in a generation in which no partition was given to two of them.
@@ -89,16 +89,16 @@ def to_consumer_group(classic: KeptGroup, topics: Topics) -> GroupSnapshot | Non
     return GroupSnapshot(classic.generation, classic.generation, (), tuple(views))
 
 
-def to_classic_group(group: GroupSnapshot, topics: Topics) -> KeptGroup:
+def to_classic_group(group: GroupSnapshot, topics: Topics) -> PersistedClassicGroup:
     """A consumer group whose members all speak the classic protocol, as a classic group."""
     votes = Votes()
-    members: list[KeptMember] = []
+    members: list[PersistedMember] = []
     for view in group.members:
         member, classic = view.member, view.member.classic
         assert classic is not None, "it speaks the new protocol"
         votes.enter([name for name, _ in classic.protocols])
         members.append(
-            KeptMember(
+            PersistedMember(
                 member.member_id,
                 member.instance_id,
                 member.client_id,
@@ -113,7 +113,7 @@ def to_classic_group(group: GroupSnapshot, topics: Topics) -> KeptGroup:
     # Not the group epoch: no one was told of the one that began when the last member of the new protocol went. Who has
     # this generation hears from its next heartbeat that it has to join again, and keeps what it has.
     generation = max(1, *(view.member.epoch for view in group.members))
-    return KeptGroup(generation, CONSUMER, protocol, members[0].member_id, tuple(members))
+    return PersistedClassicGroup(generation, CONSUMER, protocol, members[0].member_id, tuple(members))
 
 
 def can_go_back(group: ConsumerGroup) -> bool:

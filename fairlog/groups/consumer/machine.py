@@ -6,7 +6,7 @@ each at its own pace, by their heartbeats: a member first gives up what is not i
 epoch, then takes what the others have given up. No one waits for the group as a whole.
 
     heartbeats ─▶ beat ─▶ (epoch grows) ─▶ (a new target) ─▶ reconcile the member ─▶ its answer
-    time ─▶ tick, due_ms                                                         └─▶ take_keeping
+    time ─▶ tick, due_ms                                                         └─▶ take_write
 
 All that members are told is kept first: the shell takes what is to be kept after each call, and holds back every answer
 until it is on disk (`kept`). If the disk refuses (`not_kept`), the group is again what it was when it was last kept.
@@ -51,8 +51,8 @@ from fairlog.groups.consumer.values import (
     Refused,
 )
 from fairlog.groups.interface import GroupRefusal
-from fairlog.groups.kept import Keeping
 from fairlog.groups.offset_index import Partition
+from fairlog.groups.persisted_group import GroupWrite
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniformly, "range": assign_ranges}
 """By name; the first is for groups whose members do not say. Kafka's `group.consumer.assignors`."""
@@ -109,7 +109,7 @@ class ConsumerGroup:
         self._lives: dict[str, _Life] = {}
         self._idle_until_ms: float = now_ms + IDLE_MS_MAX
         self._changed = False
-        self._keep_number = 0
+        self._write_number = 0
         self._sent: dict[int, GroupSnapshot] = {}
         """What is on its way to the disk, by number."""
         self._last_kept: GroupSnapshot | None = None
@@ -182,21 +182,21 @@ class ConsumerGroup:
 
     # --- what is kept of it --------------------------------------------------------------------------
 
-    def take_keeping(self) -> Keeping | None:
+    def take_write(self) -> GroupWrite | None:
         """What is to be kept of the group from now on; None if that has not changed since the last call."""
         if not self._changed:
             return None
         self._changed = False
-        self._keep_number += 1
+        self._write_number += 1
         if self.is_forgotten:
-            return Keeping(self._keep_number, None)
-        snapshot = self._sent[self._keep_number] = self.snapshot()
-        return Keeping(self._keep_number, snapshot)
+            return GroupWrite(self._write_number, None)
+        snapshot = self._sent[self._write_number] = self.snapshot()
+        return GroupWrite(self._write_number, snapshot)
 
     @property
     def answer_number(self) -> int | None:
         """The number under which all that it has answered so far is kept; None if it is on disk already."""
-        return self._keep_number if self._keep_number > self._kept_through else None
+        return self._write_number if self._write_number > self._kept_through else None
 
     def kept(self, number: int) -> None:
         """What was to be kept under this number is on disk, and so is, or is superseded, all before it."""
@@ -211,7 +211,7 @@ class ConsumerGroup:
         Unless more is on its way, which has all of this in it.
         """
         self._sent.pop(number, None)
-        if number != self._keep_number:
+        if number != self._write_number:
             return False
         self._kept_through = number
         self._changed = False

@@ -1,6 +1,6 @@
 """The consumer groups of the new protocol (KIP-848) that this node coordinates: the trio shell around the machine.
 
-    heartbeat ─▶ ConsumerGroup.beat ─▶ what is to be kept ─▶ keeper ─▶ it is on disk ─▶ the answer
+    heartbeat ─▶ ConsumerGroup.beat ─▶ what is to be kept ─▶ persister ─▶ it is on disk ─▶ the answer
 
 A heartbeat that changes nothing is answered at once, unless earlier changes of the group are on their way to the disk:
 no answer tells more than what a start would go on with.
@@ -28,11 +28,11 @@ from fairlog.groups.consumer.settings import ConsumerGroupSettings
 from fairlog.groups.consumer.states import ConsumerGroupState
 from fairlog.groups.consumer.values import JOINING, Beat, Beaten, GroupSnapshot, Refused
 from fairlog.groups.deadlines import Deadlines, clock_ms
+from fairlog.groups.group_persister import GroupPersister
 from fairlog.groups.interface import GroupOffsets, GroupRefusal, is_group_id
-from fairlog.groups.keeper import Keeper
-from fairlog.groups.kept import Keeping
 from fairlog.groups.member import MEMBER_BYTES_MAX, bytes_of
 from fairlog.groups.messages import Joined, Joining, JoinRefused, Leaving, Synced, Syncing
+from fairlog.groups.persisted_group import GroupWrite
 from fairlog.groups.service import ParkedRequest, answered
 from fairlog.patterns import BadPattern
 
@@ -82,7 +82,7 @@ class ConsumerGroups:
         self._entries: dict[str, Entry] = {}
         self._size_bytes = 0
         self._offsets: GroupOffsets | None = None
-        self._keeper: Keeper | None = None
+        self._persister: GroupPersister | None = None
         self._deadlines = Deadlines()
         self._stopping = False
         self._on_classic: Callable[[str], None] | None = None
@@ -95,13 +95,13 @@ class ConsumerGroups:
         """Who is to hear that a group has no members any more."""
         self._offsets = offsets
 
-    def resume(self, keeper: Keeper, kept: Mapping[str, GroupSnapshot]) -> None:
-        """Go on with the groups that were kept before the start, and keep them with `keeper`; before any request.
+    def resume(self, persister: GroupPersister, kept: Mapping[str, GroupSnapshot]) -> None:
+        """Go on with the groups that were kept before the start, and keep them with `persister`; before any request.
 
         Until this is called groups end with the run, and count as kept at once.
         """
         assert not self._entries, "groups have begun anew already"
-        self._keeper = keeper
+        self._persister = persister
         for group_id, each in kept.items():
             group = ConsumerGroup.resumed(group_id, each, self.settings_of(group_id), self.topics, clock_ms())
             entry = self._entries[group_id] = Entry(group, group.state, empty_since_ms=self._unix_ms())
@@ -253,8 +253,8 @@ class ConsumerGroups:
         if refusal is None and entry is not None and entry.group.is_empty:
             entry.group.forget()
             self._settle(entry)
-            if self._keeper is not None:
-                await self._keeper.settled(group_id)
+            if self._persister is not None:
+                await self._persister.settled(group_id)
         return refusal
 
     # --- the machines --------------------------------------------------------------------------------
@@ -276,8 +276,8 @@ class ConsumerGroups:
         if self._on_classic is not None and classic_members.can_go_back(group):
             self._on_classic(group.group_id)
             return
-        keeping = group.take_keeping()
-        if keeping is not None or group.is_empty:
+        write = group.take_write()
+        if write is not None or group.is_empty:
             size_bytes = group.size_bytes
             self._size_bytes += size_bytes - entry.size_bytes
             entry.size_bytes = size_bytes
@@ -290,15 +290,15 @@ class ConsumerGroups:
                 self._offsets.members_left(group.group_id, entry.empty_since_ms)
         else:
             self._deadlines.bring_forward(group.group_id, group.due_ms)
-        if keeping is not None:
-            self._keep(entry, keeping)
+        if write is not None:
+            self._persist(entry, write)
 
-    def _keep(self, entry: Entry, keeping: Keeping) -> None:
-        told = functools.partial(self._told, entry, keeping.number)
-        if self._keeper is None:
+    def _persist(self, entry: Entry, write: GroupWrite) -> None:
+        told = functools.partial(self._told, entry, write.number)
+        if self._persister is None:
             told(True)
         else:
-            self._keeper.keep(entry.group.group_id, keeping.group, told)
+            self._persister.persist(entry.group.group_id, write.group, told)
 
     def _told(self, entry: Entry, number: int, is_kept: bool) -> None:
         group = entry.group

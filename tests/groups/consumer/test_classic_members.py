@@ -15,8 +15,8 @@ from fairlog.groups.consumer.machine import ConsumerGroup
 from fairlog.groups.consumer.settings import ConsumerGroupSettings
 from fairlog.groups.consumer.values import LEAVING, Beaten
 from fairlog.groups.interface import GroupRefusal
-from fairlog.groups.kept import KeptGroup, KeptMember
 from fairlog.groups.messages import Joined, Joining, JoinRefused, Leaving, Synced, Syncing
+from fairlog.groups.persisted_group import PersistedClassicGroup, PersistedMember
 from tests.groups.consumer.board import Board, beat, joining, subscription
 
 SETTINGS = ConsumerGroupSettings(members_max=3)
@@ -33,7 +33,7 @@ def board():
 def classic(*owned_by, generation=7, protocol="range", topics=("t",)):
     """A stable classic group, whose members have these partitions of `t`."""
     members = tuple(
-        KeptMember(
+        PersistedMember(
             f"c{number}",
             None,
             "client",
@@ -45,7 +45,7 @@ def classic(*owned_by, generation=7, protocol="range", topics=("t",)):
         )
         for number, indexes in enumerate(owned_by)
     )
-    return KeptGroup(generation, "consumer", protocol, "c0", members)
+    return PersistedClassicGroup(generation, "consumer", protocol, "c0", members)
 
 
 @pytest.fixture
@@ -124,9 +124,11 @@ def test_members_of_a_classic_group_keep_their_partitions_and_generation(board):
 @pytest.mark.parametrize(
     "group",
     [
-        KeptGroup(7, "connect", "default", "c0", classic((0,)).members),
+        PersistedClassicGroup(7, "connect", "default", "c0", classic((0,)).members),
         classic((0, 1), (1, 2)),
-        KeptGroup(7, "consumer", "range", "c0", (KeptMember("c0", None, "", "", 1, 1, (("range", b"?"),), b""),)),
+        PersistedClassicGroup(
+            7, "consumer", "range", "c0", (PersistedMember("c0", None, "", "", 1, 1, (("range", b"?"),), b""),)
+        ),
     ],
     ids=["no consumers", "two owners", "no subscription"],
 )

@@ -186,10 +186,10 @@ def test_instance_id_of_a_member_that_has_not_left_is_not_given_away(group):
 
 def keep(group):
     """Let all be on disk."""
-    keeping = group.take_keeping()
-    if keeping is not None:
-        group.kept(keeping.number)
-    return keeping
+    write = group.take_write()
+    if write is not None:
+        group.kept(write.number)
+    return write
 
 
 def test_group_goes_on_as_it_was_kept(group, board):
@@ -200,7 +200,7 @@ def test_group_goes_on_as_it_was_kept(group, board):
     kept = keep(group).group
     resumed = ConsumerGroup.resumed("g", kept, ConsumerGroupSettings(), board, 100_000)
     assert resumed.snapshot() == kept == group.snapshot()
-    assert resumed.take_keeping() is None
+    assert resumed.take_write() is None
     assert resumed.tick(100_000 + SESSION_MS - 1) == []
     assert told(resumed.beat(beat("a", 1), 100_001)) == Beaten("a", 1, None)
     assert resumed.tick(100_000 + SESSION_MS) == ["b was not heard of"]
@@ -208,11 +208,11 @@ def test_group_goes_on_as_it_was_kept(group, board):
 
 def test_heartbeat_that_changes_nothing_has_nothing_to_wait_for(group):
     group.beat(joining("a", "t"), 0)
-    assert group.take_keeping() is not None
+    assert group.take_write() is not None
     assert group.answer_number == 1
     group.kept(1)
     group.beat(beat("a", 1), 0)
-    assert (group.take_keeping(), group.answer_number) == (None, None)
+    assert (group.take_write(), group.answer_number) == (None, None)
 
 
 def test_group_that_cannot_be_kept_is_what_it_was(group, board):
@@ -221,7 +221,7 @@ def test_group_that_cannot_be_kept_is_what_it_was(group, board):
     keep(group)
     before = group.snapshot()
     group.beat(joining("b", "t"), 0)
-    assert group.not_kept(group.take_keeping().number, 0)
+    assert group.not_kept(group.take_write().number, 0)
     assert group.snapshot() == before
     assert group.answer_number is None
     assert told(group.beat(beat("a", 1), 0)) == Beaten("a", 1, None)

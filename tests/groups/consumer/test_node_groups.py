@@ -14,8 +14,8 @@ from fairlog.groups.consumer.cluster_topics import ClusterTopics
 from fairlog.groups.consumer.service import ConsumerGroups
 from fairlog.groups.consumer.settings import ConsumerGroupSettings
 from fairlog.groups.consumer.values import LEAVING, Beaten
+from fairlog.groups.group_persister import GroupPersister
 from fairlog.groups.interface import GroupRefusal, GroupType
-from fairlog.groups.keeper import Keeper
 from fairlog.groups.messages import Joined, JoinRefused, Leaving, Synced, Syncing
 from fairlog.groups.node_groups import NodeGroups
 from fairlog.groups.service import LocalGroups
@@ -79,11 +79,11 @@ def start(board, disk):
                 settings_of or (lambda _: ConsumerGroupSettings()), ClusterTopics(board), now_ms=lambda: 1_000
             ),
         )
-        keeper = Keeper(disk)
+        persister = GroupPersister(disk)
         if keeps:
-            groups.resume(keeper, dict(disk.groups))
+            groups.resume(persister, dict(disk.groups))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keeper.run)
+            nursery.start_soon(persister.run)
             nursery.start_soon(groups.run)
             yield groups
             nursery.cancel_scope.cancel()

@@ -18,7 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fairlog.groups import kept
+from fairlog.groups import persisted_group
 from fairlog.groups.consumer import classic_members
 from fairlog.groups.consumer.embedded_protocol import decode_assignment_untrusted
 from fairlog.groups.consumer.machine import ConsumerGroup
@@ -74,8 +74,8 @@ class Groups(RuleBasedStateMachine):
         self.clients: list[Client] = []
         self.born = 0
         self.connections = 1
-        self.disk: kept.Kept | None = None
-        self.to_write: kept.Keeping | None = None
+        self.disk: persisted_group.PersistedGroup | None = None
+        self.to_write: persisted_group.GroupWrite | None = None
         self.waiting: list[tuple[int, Client, object]] = []
         self.group: ConsumerGroup | None = None
 
@@ -99,9 +99,9 @@ class Groups(RuleBasedStateMachine):
         return None
 
     def settle(self):
-        keeping = self.group.take_keeping()
-        if keeping is not None:
-            self.to_write = keeping
+        write = self.group.take_write()
+        if write is not None:
+            self.to_write = write
         if self.group.is_forgotten or self.group.epoch == 0:
             self.group = None
             self.waiting = []
@@ -109,22 +109,25 @@ class Groups(RuleBasedStateMachine):
     @rule(refused=st.booleans())
     @precondition(lambda self: self.to_write is not None)
     def the_disk_has_written(self, refused=False):
-        keeping, self.to_write = self.to_write, None
+        write, self.to_write = self.to_write, None
         if not refused:
-            self.disk = keeping.group
-            if keeping.group is not None:  # as it would be read back
-                key = kept.group_key("g")
-                assert kept.decode_group(key, kept.encode_group("g", keeping.group)) == ("g", keeping.group)
+            self.disk = write.group
+            if write.group is not None:  # as it would be read back
+                key = persisted_group.group_key("g")
+                assert persisted_group.decode_group(key, persisted_group.encode_group("g", write.group)) == (
+                    "g",
+                    write.group,
+                )
         if self.group is None:
             return
         if refused:
-            if self.group.not_kept(keeping.number, self.now_ms):
+            if self.group.not_kept(write.number, self.now_ms):
                 self.waiting = []
                 self.settle()
             return
-        self.group.kept(keeping.number)
-        due = [each for each in self.waiting if each[0] <= keeping.number]
-        self.waiting = [each for each in self.waiting if each[0] > keeping.number]
+        self.group.kept(write.number)
+        due = [each for each in self.waiting if each[0] <= write.number]
+        self.waiting = [each for each in self.waiting if each[0] > write.number]
         for _, client, request, answer in due:
             self.hear(client, request, answer)
 

@@ -39,7 +39,7 @@ class _Waiting:
         self.event = trio.Event()
 
 
-class PressedBudget:
+class MemoryBudget:
     """So many bytes. Belongs to one event loop."""
 
     def __init__(self, bytes_max: int) -> None:

@@ -71,7 +71,7 @@ def test_members_go_on_after_a_restart(stage):
     assert stage.commit("b", generation=generation - 1, transactional=True) is R.ILLEGAL_GENERATION
     assert stage.heartbeat("c") is R.UNKNOWN_MEMBER
     assert stage.synced(stage.sync("b")) == b"b"
-    assert stage.group.take_keeping() is None, "nothing has changed"
+    assert stage.group.take_write() is None, "nothing has changed"
 
 
 def test_member_that_joins_again_unchanged_after_a_restart_stays(stage):
@@ -124,7 +124,7 @@ def test_crash_behind_the_write_is_the_new_generation(stage):
     stage.join("a", known=True)
     generation = stage.group.generation
     decide(stage)
-    stage.kept = stage.to_keep.group
+    stage.kept = stage.to_persist.group
     stage.restart()
     assert stage.state == "Stable"
     assert stage.synced(stage.sync("b", generation=generation)) == b"b"
@@ -174,7 +174,7 @@ def test_empty_group_keeps_its_number_until_it_is_forgotten(stage):
     """Nobody waits for that. A group that was never kept has nothing to keep."""
     stage.join("a")
     stage.leave("a")
-    assert stage.to_keep is None
+    assert stage.to_persist is None
     settle(stage, "b")
     stage.leave("b")
     stage.disk()

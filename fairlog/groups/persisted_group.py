@@ -1,10 +1,10 @@
 """What is kept of a group over a restart, as values and as bytes: docs/formats/group-membership.md. Pure.
 
-A `KeptGroup` is the whole of a generation: who is in it, what each has said when it joined, and what the leader gave
-it. One without members tells nothing but the number of the last generation. A group of the new protocol (KIP-848) is
-kept as a `GroupSnapshot`; its record is read and written by `consumer.records`.
+A `PersistedClassicGroup` is the whole of a generation: who is in it, what each has said when it joined, and what the
+leader gave it. One without members tells nothing but the number of the last generation. A group of the new protocol
+(KIP-848) is kept as a `GroupSnapshot`; its record is read and written by `consumer.records`.
 
-    Group ──▶ Keeping ──▶ keeper ──▶ encode_group ──▶ the store ──▶ decode_group ──▶ Group.resumed
+    Group ──▶ GroupWrite ──▶ persister ──▶ encode_group ──▶ the store ──▶ decode_group ──▶ Group.resumed
 
 A value that does not read back as what was written is `CorruptStorage`, never a guess.
 """
@@ -38,7 +38,7 @@ _DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class KeptMember:
+class PersistedMember:
     """A member, as it joined, with what it reads."""
 
     member_id: str
@@ -53,7 +53,7 @@ class KeptMember:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptGroup:
+class PersistedClassicGroup:
     """A group in a generation of which every member may be told what it reads; or, without members, an empty one."""
 
     generation: int
@@ -61,20 +61,20 @@ class KeptGroup:
     protocol: str
     """Empty without members; so is `leader_id`."""
     leader_id: str
-    members: tuple[KeptMember, ...]
+    members: tuple[PersistedMember, ...]
 
 
-Kept = KeptGroup | GroupSnapshot
+PersistedGroup = PersistedClassicGroup | GroupSnapshot
 """A group of either protocol."""
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
+class GroupWrite:
     """What a group wants kept from now on, in place of all before. `Group.kept` is to be told the number."""
 
     number: int
     """Grows with each wish of one group."""
-    group: Kept | None
+    group: PersistedGroup | None
     """None: nothing, the group is forgotten."""
 
 
@@ -113,7 +113,7 @@ def group_key(group_id: str) -> bytes:
     return GROUP_PREFIX + blake2b(group_id.encode(), digest_size=_DIGEST_BYTES).digest()
 
 
-def encode_group(group_id: str, group: Kept) -> bytes:
+def encode_group(group_id: str, group: PersistedGroup) -> bytes:
     if isinstance(group, GroupSnapshot):
         return cbor2.dumps(records.to_record(group_id, group))
     members = [
@@ -132,7 +132,7 @@ def encode_group(group_id: str, group: Kept) -> bytes:
     return cbor2.dumps([group_id, group.generation, group.protocol_type, group.protocol, group.leader_id, members])
 
 
-def decode_group(key: bytes, value: bytes) -> tuple[str, Kept]:
+def decode_group(key: bytes, value: bytes) -> tuple[str, PersistedGroup]:
     """Read a group's id and what is kept of it. Raises CorruptStorage if it is not what `encode_group` has written."""
     name = f"group/{key.removeprefix(GROUP_PREFIX).hex()}"
     content = load(value, name)
@@ -141,7 +141,7 @@ def decode_group(key: bytes, value: bytes) -> tuple[str, Kept]:
             generation > 0 and group_key(group_id) == key
         ):
             members = tuple(_member(line, name) for line in cast("list[list[object]]", content)[5])
-            group = KeptGroup(generation, protocol_type, protocol, leader_id, members)
+            group = PersistedClassicGroup(generation, protocol_type, protocol, leader_id, members)
         case [str(group_id), records.KIND, int(), int(), list(), list()] if group_key(group_id) == key:
             return group_id, records.from_record(cast("list[object]", content), name)
         case _:
@@ -151,7 +151,7 @@ def decode_group(key: bytes, value: bytes) -> tuple[str, Kept]:
     return group_id, group
 
 
-def _member(line: object, name: str) -> KeptMember:
+def _member(line: object, name: str) -> PersistedMember:
     match line:
         case [
             str(member_id),
@@ -163,7 +163,7 @@ def _member(line: object, name: str) -> KeptMember:
             list(),
             bytes(assignment),
         ] if session_timeout_ms > 0 and rebalance_timeout_ms > 0:
-            return KeptMember(
+            return PersistedMember(
                 member_id,
                 instance_id,
                 client_id,
@@ -185,7 +185,7 @@ def _protocol(line: object, name: str) -> tuple[str, bytes]:
             raise CorruptStorage(f"the record {name} has a member with a protocol that is none")
 
 
-def decode_store(content: Mapping[bytes, bytes]) -> dict[str, Kept]:
+def decode_store(content: Mapping[bytes, bytes]) -> dict[str, PersistedGroup]:
     """What is kept, by group id, out of all records of a store. Raises CorruptStorage. An empty one keeps nothing."""
     if content:
         version = decode_format(content.get(FORMAT_KEY, b""))
@@ -195,7 +195,7 @@ def decode_store(content: Mapping[bytes, bytes]) -> dict[str, Kept]:
     return dict(decode_group(key, value) for key, value in content.items() if key.startswith(GROUP_PREFIX))
 
 
-def _holds_together(group: KeptGroup) -> bool:
+def _holds_together(group: PersistedClassicGroup) -> bool:
     members = group.members
     if not members:
         return not group.protocol and not group.leader_id

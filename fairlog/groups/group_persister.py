@@ -1,12 +1,12 @@
 """Brings what groups want kept to the store, and tells them when it is there.
 
-    Group ─▶ keep ─▶ due, by group: the newest wins ─▶ one commit for all that is due ─▶ told
+    Group ─▶ persist ─▶ due, by group: the newest wins ─▶ one commit for all that is due ─▶ told
 
 While a commit is under way, what comes is gathered for the next: a hundred groups that rebalance together, as after a
 loss of the network, share a few commits. What a group wants kept takes the place of what it wanted before, which then
 is never written, and nobody is told of it: a group goes by the newest.
 
-Not here: what is kept, and when (`machine.Group`); how (`kept_store`).
+Not here: what is kept, and when (`machine.Group`); how (`persisted_group_store`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 import structlog
 import trio
 
-from fairlog.groups.kept import Kept
+from fairlog.groups.persisted_group import PersistedGroup
 from fairlog_types import StorageFailure
 
 log = structlog.get_logger()
@@ -27,23 +27,23 @@ Told = Callable[[bool], None]
 
 
 class Store(Protocol):
-    """What is needed of the store; `kept_store.KeptStore` has it."""
+    """What is needed of the store; `persisted_group_store.PersistedGroupStore` has it."""
 
-    def write(self, changes: Mapping[str, Kept | None]) -> None: ...
+    def write(self, changes: Mapping[str, PersistedGroup | None]) -> None: ...
 
 
-class Keeper:
+class GroupPersister:
     """Keeps groups in a store; `run` has to run, or nothing is kept."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._due: dict[str, tuple[Kept | None, Told]] = {}
-        self._writing: dict[str, tuple[Kept | None, Told]] = {}
+        self._due: dict[str, tuple[PersistedGroup | None, Told]] = {}
+        self._writing: dict[str, tuple[PersistedGroup | None, Told]] = {}
         self._something_is_due = trio.Event()
         self._written = trio.Event()
         self._refused = False
 
-    def keep(self, group_id: str, group: Kept | None, told: Told) -> None:
+    def persist(self, group_id: str, group: PersistedGroup | None, told: Told) -> None:
         """Keep this of the group from now on, or (None) nothing. `told` is called on the event loop, once, unless
         something newer is to be kept of the same group before this was begun."""
         self._due[group_id] = group, told
@@ -67,7 +67,7 @@ class Keeper:
             self._written.set()
             self._written = trio.Event()
 
-    async def _write(self, changes: Mapping[str, Kept | None]) -> bool:
+    async def _write(self, changes: Mapping[str, PersistedGroup | None]) -> bool:
         try:
             await trio.to_thread.run_sync(self._store.write, changes)
         except StorageFailure as failure:

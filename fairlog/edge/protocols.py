@@ -29,7 +29,7 @@ class Served(Protocol):
         ...
 
 
-class Guest(Protocol):
+class ListenerProtocol(Protocol):
     """Another protocol."""
 
     @property

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from datalog.lmdb_pages import LmdbFile
-from fairlog.groups import kept
+from fairlog.groups import persisted_group
 from fairlog.groups.consumer.values import GroupSnapshot
 from fairlog.inspection.lines import Line
 from fairlog.inspection.small_stores import show_small_store
 
 
-def show_kept_groups(file: LmdbFile) -> Iterator[Line]:
+def show_persisted_groups(file: LmdbFile) -> Iterator[Line]:
     """All records, in the order of their keys; of members who they are, and not what they read."""
     return show_small_store("groups' members", file, _show)
 
 
 def _show(key: bytes, value: bytes) -> Line:
-    if key == kept.FORMAT_KEY:
-        return Line("format", {"version": kept.decode_format(value)})
-    if key == kept.START_KEY:
-        return Line("start", {"number": kept.decode_start(value)})
-    group_id, group = kept.decode_group(key, value)
+    if key == persisted_group.FORMAT_KEY:
+        return Line("format", {"version": persisted_group.decode_format(value)})
+    if key == persisted_group.START_KEY:
+        return Line("start", {"number": persisted_group.decode_start(value)})
+    group_id, group = persisted_group.decode_group(key, value)
     if isinstance(group, GroupSnapshot):
         return Line(
             "consumer group",

@@ -13,14 +13,14 @@ import trio
 import trio.testing
 
 from fairlog.cluster.embedded import StoreMismatch
-from fairlog.groups import kept
+from fairlog.groups import persisted_group
 from fairlog.groups.consumer.states import MemberState
 from fairlog.groups.consumer.values import ClassicPart, GroupSnapshot, Member, MemberView
+from fairlog.groups.group_persister import GroupPersister
 from fairlog.groups.interface import GroupRefusal
-from fairlog.groups.keeper import Keeper
-from fairlog.groups.kept import KeptGroup, KeptMember
-from fairlog.groups.kept_store import KeptStore
 from fairlog.groups.messages import Leaving, Synced, Syncing
+from fairlog.groups.persisted_group import PersistedClassicGroup, PersistedMember
+from fairlog.groups.persisted_group_store import PersistedGroupStore
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
 from fairlog_types import CorruptStorage, LeaderEpoch, StorageFailure
@@ -30,17 +30,19 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 GOLDEN = REPOSITORY / "tests" / "golden" / "group-membership-2.txt"
 GOLDEN_1 = GOLDEN.with_name("group-membership-1.txt")
 
-ORDERS = KeptGroup(
+ORDERS = PersistedClassicGroup(
     7,
     "consumer",
     "range",
     "a-1",
     (
-        KeptMember("a-1", "S", "a", "/127.0.0.1", 10_000, 60_000, (("range", wish("t")), ("sticky", b"\1")), b"\0\1"),
-        KeptMember("b-2", None, "b", "/127.0.0.1", 45_000, 300_000, (("range", wish("t")),), b""),
+        PersistedMember(
+            "a-1", "S", "a", "/127.0.0.1", 10_000, 60_000, (("range", wish("t")), ("sticky", b"\1")), b"\0\1"
+        ),
+        PersistedMember("b-2", None, "b", "/127.0.0.1", 45_000, 300_000, (("range", wish("t")),), b""),
     ),
 )
-GONE = KeptGroup(4, "consumer", "", "", ())
+GONE = PersistedClassicGroup(4, "consumer", "", "", ())
 TOPIC = "11223344556677889900aabbccddeeff"
 EVENTS = GroupSnapshot(
     5,
@@ -76,7 +78,7 @@ def golden(path: Path = GOLDEN) -> dict[bytes, bytes]:
 
 
 def open_store(directory, start):
-    return KeptStore.open(directory, LeaderEpoch(start))
+    return PersistedGroupStore.open(directory, LeaderEpoch(start))
 
 
 def change(directory, key, value):
@@ -91,11 +93,11 @@ def change(directory, key, value):
 def test_records_written_are_those_of_the_golden_file():
     """The bytes of format 2 do not change."""
     written = {
-        kept.FORMAT_KEY: kept.encode_format(),
-        kept.START_KEY: kept.encode_start(3),
-        kept.group_key("orders"): kept.encode_group("orders", ORDERS),
-        kept.group_key("gone"): kept.encode_group("gone", GONE),
-        kept.group_key("events"): kept.encode_group("events", EVENTS),
+        persisted_group.FORMAT_KEY: persisted_group.encode_format(),
+        persisted_group.START_KEY: persisted_group.encode_start(3),
+        persisted_group.group_key("orders"): persisted_group.encode_group("orders", ORDERS),
+        persisted_group.group_key("gone"): persisted_group.encode_group("gone", GONE),
+        persisted_group.group_key("events"): persisted_group.encode_group("events", EVENTS),
     }
     assert written == golden()
 
@@ -121,7 +123,7 @@ def test_format_page_shows_the_golden_file():
 def test_group_that_does_not_hold_together_is_corrupt(group):
     """Never a guess."""
     with pytest.raises(CorruptStorage, match="group/"):
-        kept.decode_group(kept.group_key("orders"), kept.encode_group("orders", group))
+        persisted_group.decode_group(persisted_group.group_key("orders"), persisted_group.encode_group("orders", group))
 
 
 def with_member(number, **changes):
@@ -150,7 +152,7 @@ def with_member(number, **changes):
 def test_consumer_group_that_does_not_hold_together_is_corrupt(group):
     """Never a guess: not with two owners of a partition, nor with an epoch that was never given."""
     with pytest.raises(CorruptStorage, match="group/"):
-        kept.decode_group(kept.group_key("events"), kept.encode_group("events", group))
+        persisted_group.decode_group(persisted_group.group_key("events"), persisted_group.encode_group("events", group))
 
 
 @pytest.mark.parametrize(
@@ -165,12 +167,12 @@ def test_consumer_group_that_does_not_hold_together_is_corrupt(group):
 )
 def test_bytes_that_are_no_group_are_corrupt(value):
     with pytest.raises(CorruptStorage):
-        kept.decode_group(kept.group_key("orders"), value)
+        persisted_group.decode_group(persisted_group.group_key("orders"), value)
 
 
 def test_group_under_another_ones_key_is_corrupt():
     with pytest.raises(CorruptStorage):
-        kept.decode_group(kept.group_key("other"), kept.encode_group("orders", ORDERS))
+        persisted_group.decode_group(persisted_group.group_key("other"), persisted_group.encode_group("orders", ORDERS))
 
 
 # --- the store -------------------------------------------------------------------------------------
@@ -205,7 +207,7 @@ def test_store_reads_the_golden_records(tmp_path, path, content):
         assert groups == content
         store.close()
     with lmdb.open(str(tmp_path / "groups")) as environment, environment.begin() as transaction:
-        assert kept.decode_format(transaction.get(kept.FORMAT_KEY)) == 2
+        assert persisted_group.decode_format(transaction.get(persisted_group.FORMAT_KEY)) == 2
 
 
 @pytest.mark.parametrize("start", [1, 3, 1_000])
@@ -223,14 +225,22 @@ def test_store_that_a_start_has_passed_by_is_forgotten(tmp_path, start):
 def test_store_of_a_newer_format_is_refused(tmp_path):
     store, _ = open_store(tmp_path / "groups", 1)
     store.close()
-    change(tmp_path / "groups", kept.FORMAT_KEY, cbor2.dumps([kept.MAGIC, kept.VERSION + 1]))
+    change(
+        tmp_path / "groups",
+        persisted_group.FORMAT_KEY,
+        cbor2.dumps([persisted_group.MAGIC, persisted_group.VERSION + 1]),
+    )
     with pytest.raises(StoreMismatch, match="format 3, and this program reads 2"):
         open_store(tmp_path / "groups", 2)
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [(kept.FORMAT_KEY, b"?"), (kept.START_KEY, cbor2.dumps("1")), (kept.group_key("orders"), cbor2.dumps([]))],
+    [
+        (persisted_group.FORMAT_KEY, b"?"),
+        (persisted_group.START_KEY, cbor2.dumps("1")),
+        (persisted_group.group_key("orders"), cbor2.dumps([])),
+    ],
 )
 def test_store_that_is_damaged_is_refused_with_the_way_out(tmp_path, key, value):
     """The sentence names the file and the record, and what can be done."""
@@ -242,7 +252,7 @@ def test_store_that_is_damaged_is_refused_with_the_way_out(tmp_path, key, value)
         open_store(tmp_path / "groups", 2)
 
 
-# --- the keeper ------------------------------------------------------------------------------------
+# --- the persister ------------------------------------------------------------------------------------
 
 
 class Disk:
@@ -263,18 +273,18 @@ class Disk:
 async def test_keeper_writes_together_what_has_gathered(nursery):
     """And of one group the newest alone, of which alone is told."""
     disk, told = Disk(), []
-    keeper = Keeper(disk)
-    nursery.start_soon(keeper.run)
-    keeper.keep("a", ORDERS, lambda is_kept: told.append(("a", is_kept)))
+    persister = GroupPersister(disk)
+    nursery.start_soon(persister.run)
+    persister.persist("a", ORDERS, lambda is_kept: told.append(("a", is_kept)))
     await trio.testing.wait_all_tasks_blocked()
-    keeper.keep("a", GONE, lambda is_kept: told.append(("never", is_kept)))
-    keeper.keep("b", ORDERS, lambda is_kept: told.append(("b", is_kept)))
-    keeper.keep("a", None, lambda is_kept: told.append(("a, gone", is_kept)))
+    persister.persist("a", GONE, lambda is_kept: told.append(("never", is_kept)))
+    persister.persist("b", ORDERS, lambda is_kept: told.append(("b", is_kept)))
+    persister.persist("a", None, lambda is_kept: told.append(("a, gone", is_kept)))
     assert told == []
     disk.go.release()
     disk.go.release()
-    await keeper.settled("a")
-    await keeper.settled("b")
+    await persister.settled("a")
+    await persister.settled("b")
     assert disk.writes == [{"a": ORDERS}, {"a": None, "b": ORDERS}]
     assert told == [("a", True), ("a, gone", True), ("b", True)]
 
@@ -283,29 +293,29 @@ async def test_keeper_tells_a_refusal_and_goes_on(nursery):
     """The next may be kept."""
     disk, told = Disk(), []
     disk.refuses = True
-    keeper = Keeper(disk)
-    nursery.start_soon(keeper.run)
-    keeper.keep("a", ORDERS, told.append)
+    persister = GroupPersister(disk)
+    nursery.start_soon(persister.run)
+    persister.persist("a", ORDERS, told.append)
     disk.go.release()
-    await keeper.settled("a")
+    await persister.settled("a")
     disk.refuses = False
-    keeper.keep("a", ORDERS, told.append)
+    persister.persist("a", ORDERS, told.append)
     disk.go.release()
-    await keeper.settled("a")
+    await persister.settled("a")
     assert told == [False, True]
 
 
 # --- the service -----------------------------------------------------------------------------------
 
 
-class Kept:
-    """A keeper that keeps when the test says so."""
+class HeldPersister:
+    """A persister that keeps when the test says so."""
 
     def __init__(self):
         self.due = {}
         self.kept = {}
 
-    def keep(self, group_id, group, told):
+    def persist(self, group_id, group, told):
         self.due[group_id] = group, told
 
     async def settled(self, group_id):
@@ -320,17 +330,17 @@ class Kept:
 
 
 @pytest.fixture
-def keeper():
-    return Kept()
+def persister():
+    return HeldPersister()
 
 
 @pytest.fixture
-def start(keeper):
+def start(persister):
     """Starts the service on what is kept by now."""
 
     def make():
         made = LocalGroups(GroupSettings(initial_rebalance_delay_ms=0), now_ms=lambda: 1_000, new_suffix=lambda: "1")
-        made.resume(keeper, {name: group for name, group in keeper.kept.items() if group is not None})
+        made.resume(persister, {name: group for name, group in persister.kept.items() if group is not None})
         return made
 
     return make
@@ -340,20 +350,20 @@ def sync(groups, generation):
     return groups.sync("g", Syncing("m", None, generation, None, None, {"m": b"all"}))
 
 
-async def settle(groups, keeper):
+async def settle(groups, persister):
     joined = await groups.join("g", joining(new_member_id="m")).answer()
     parked = sync(groups, joined.generation)
     await trio.testing.wait_all_tasks_blocked()
     assert not parked._answered.is_set(), "told before it is kept"
-    keeper.now()
+    persister.now()
     assert isinstance(await parked.answer(), Synced)
     return joined.generation
 
 
-async def test_service_goes_on_with_what_is_kept(autojump_clock, keeper, start, nursery):
+async def test_service_goes_on_with_what_is_kept(autojump_clock, persister, start, nursery):
     """Members, memory and deadlines: a member that does not come back is missed at the end of its session."""
     before = start()
-    generation = await settle(before, keeper)
+    generation = await settle(before, persister)
     groups = start()
     nursery.start_soon(groups.run)
     assert groups._size_bytes == before._size_bytes
@@ -363,46 +373,46 @@ async def test_service_goes_on_with_what_is_kept(autojump_clock, keeper, start, 
     assert (groups.subscribed("g"), groups.is_empty("g")) == ({"t"}, False)
     await trio.sleep(SESSION_MS / 1000 + 1)
     assert groups.is_empty("g")
-    keeper.now()
-    assert keeper.kept["g"] == KeptGroup(generation + 1, "consumer", "", "", ())
+    persister.now()
+    assert persister.kept["g"] == PersistedClassicGroup(generation + 1, "consumer", "", "", ())
 
 
-async def test_service_refuses_who_waits_for_a_disk_that_refuses(keeper, start):
+async def test_service_refuses_who_waits_for_a_disk_that_refuses(persister, start):
     groups = start()
     joined = await groups.join("g", joining(new_member_id="m")).answer()
     parked = sync(groups, joined.generation)
-    keeper.now(refuses=True)
+    persister.now(refuses=True)
     assert await parked.answer() is GroupRefusal.NOT_KEPT
 
 
-async def test_service_that_stops_answers_who_waits_for_the_disk(keeper, start):
+async def test_service_that_stops_answers_who_waits_for_the_disk(persister, start):
     """Once: what the disk says later is of no interest."""
     groups = start()
     joined = await groups.join("g", joining(new_member_id="m")).answer()
     parked = sync(groups, joined.generation)
     groups.stop()
     assert await parked.answer() is GroupRefusal.STOPPING
-    keeper.now()
+    persister.now()
 
 
-async def test_deleted_group_is_not_there_after_a_restart(keeper, start):
+async def test_deleted_group_is_not_there_after_a_restart(persister, start):
     """DeleteGroups is answered when that is certain; the next group of the name begins anew."""
     groups = start()
-    await settle(groups, keeper)
+    await settle(groups, persister)
     groups.leave("g", [Leaving("m", None)])
-    keeper.now()
+    persister.now()
     assert start().describe("g") is not None
     assert await groups.delete("g") is None
-    assert keeper.kept["g"] is None
+    assert persister.kept["g"] is None
     assert start().describe("g") is None
 
 
-async def test_word_of_a_forgotten_group_does_not_reach_the_next_of_its_name(keeper, start):
+async def test_word_of_a_forgotten_group_does_not_reach_the_next_of_its_name(persister, start):
     """It may come late."""
     groups = start()
-    await settle(groups, keeper)
+    await settle(groups, persister)
     groups.leave("g", [Leaving("m", None)])
-    _, late = keeper.due["g"]
+    _, late = persister.due["g"]
     assert await groups.delete("g") is None
     groups.join("g", joining(new_member_id="n"))
     late(True)

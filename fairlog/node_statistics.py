@@ -25,7 +25,7 @@ UNSTABLE_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class ApiFigures:
+class ApiCounts:
     """One API of Kafka's edge; what the fields count is in `fairlog.edge.statistics`."""
 
     name: str
@@ -39,10 +39,10 @@ class ApiFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeFigures:
+class EdgeCounts:
     """Kafka's edge."""
 
-    apis: Sequence[ApiFigures]
+    apis: Sequence[ApiCounts]
     connected: int
     accepted: int
     refused: int
@@ -51,7 +51,7 @@ class EdgeFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class JournalFigures:
+class JournalStatistics:
     """All journals of the node."""
 
     local: int
@@ -66,7 +66,7 @@ class JournalFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class UnstableFigures:
+class UnstableStatistics:
     """Partitions of marker mode in which a transaction is open, so that readers of committed records wait."""
 
     partitions: int
@@ -87,7 +87,7 @@ class GroupLag:
 
 
 @dataclass(frozen=True, slots=True)
-class RunningFigures:
+class RunningStatistics:
     """What there is once the node has recovered."""
 
     cluster_id: str
@@ -103,18 +103,18 @@ class RunningFigures:
     sinks: SinkStatistics
     copier: CopierStatistics
     retention: RetentionStatistics
-    edge: EdgeFigures
-    journals: JournalFigures
-    unstable: UnstableFigures
+    edge: EdgeCounts
+    journals: JournalStatistics
+    unstable: UnstableStatistics
     space: Space
     group_lags: Sequence[GroupLag]
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class NodeStatistics:
     """Everything, at one moment."""
 
     version: str
     serving: bool
     refusing_writes: bool
-    running: RunningFigures | None
+    running: RunningStatistics | None

@@ -15,7 +15,7 @@ from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 from fairlog.edge.frame_budget import UNCOUNTED_BYTES, FrameBudget
 from fairlog.edge.frames import FrameReader
 from fairlog.edge.malformed import Malformed
-from fairlog.edge.pressed_budget import PressedBudget
+from fairlog.edge.memory_budget import MemoryBudget
 from fairlog.edge.statistics import ApiStatistics
 from fairlog.kafka.answer_budget import AnswerBudget
 from fairlog.kafka.api import Client
@@ -236,7 +236,7 @@ async def test_waiting_for_room_is_not_the_clients_fault(nursery, autojump_clock
 
 async def test_room_waited_for_in_vain_is_not_spent(autojump_clock):
     """Whoever is cancelled while waiting takes nothing, and does not hold up those behind."""
-    budget, got = PressedBudget(10), []
+    budget, got = MemoryBudget(10), []
 
     async def take(size, patience_s):
         def attempt():

@@ -22,8 +22,8 @@ import lmdb
 from datalog.lmdb_file import check_length
 from datalog.new_file import make_file
 from fairlog.cluster.embedded import StoreMismatch
-from fairlog.groups import kept
-from fairlog.groups.kept import Kept
+from fairlog.groups import persisted_group
+from fairlog.groups.persisted_group import PersistedGroup
 from fairlog_types import CorruptStorage, LeaderEpoch, StorageFailure
 from journal.failpoints import reach
 
@@ -32,7 +32,7 @@ _MAP_BYTES = 2 << 30
 them needs as much again, and LMDB keeps what the commit before it has freed."""
 
 
-class KeptStore:
+class PersistedGroupStore:
     """What is kept of all groups of a node. Make one with `open`."""
 
     def __init__(self, environment: lmdb.Environment, directory: Path) -> None:
@@ -41,7 +41,7 @@ class KeptStore:
         self._failed: StorageFailure | None = None
 
     @classmethod
-    def open(cls, directory: Path, start: LeaderEpoch) -> tuple[KeptStore, Mapping[str, Kept]]:
+    def open(cls, directory: Path, start: LeaderEpoch) -> tuple[PersistedGroupStore, Mapping[str, PersistedGroup]]:
         """Open the store in `directory`, making both if need be; answers what is kept, by group id.
 
         `start` is the leader epoch of this start, which is noted, durably. Raises StoreMismatch if a newer program has
@@ -70,7 +70,7 @@ class KeptStore:
             raise
         return cls(environment, directory), groups
 
-    def write(self, changes: Mapping[str, Kept | None]) -> None:
+    def write(self, changes: Mapping[str, PersistedGroup | None]) -> None:
         """Keep these groups from now on, by id; of those that are None nothing. On disk when this returns.
 
         One thread at a time. Raises StorageFailure, and after the first that leaves it open what is on disk, always.
@@ -80,11 +80,11 @@ class KeptStore:
         try:
             with self._environment.begin(write=True) as transaction:
                 for group_id, group in changes.items():
-                    key = kept.group_key(group_id)
+                    key = persisted_group.group_key(group_id)
                     if group is None:
                         transaction.delete(key)
                     else:
-                        transaction.put(key, kept.encode_group(group_id, group))
+                        transaction.put(key, persisted_group.encode_group(group_id, group))
                 reach("groups.keep.before_commit")
             reach("groups.keep.after_commit")
         except lmdb.MapFullError as error:
@@ -107,37 +107,37 @@ def _open_environment(directory: Path) -> lmdb.Environment:
     return lmdb.open(str(directory), map_size=_MAP_BYTES, max_dbs=0, max_readers=16)
 
 
-def _start(transaction: lmdb.Transaction, directory: Path, start: LeaderEpoch) -> dict[str, Kept]:
+def _start(transaction: lmdb.Transaction, directory: Path, start: LeaderEpoch) -> dict[str, PersistedGroup]:
     """Note the start, and answer what is kept from the one before it."""
     content = {bytes(key): bytes(value) for key, value in transaction.cursor()}
-    groups: dict[str, Kept] = {}
+    groups: dict[str, PersistedGroup] = {}
     if content:
         last = _last_start(content, directory)
         for key, value in content.items():
-            if not key.startswith(kept.GROUP_PREFIX):
+            if not key.startswith(persisted_group.GROUP_PREFIX):
                 continue
             if last != start - 1:
                 transaction.delete(key)
                 continue
             try:
-                group_id, group = kept.decode_group(key, value)
+                group_id, group = persisted_group.decode_group(key, value)
             except CorruptStorage as error:
                 raise _corrupt(directory / "data.mdb", f"is corrupt: {error}") from error
             groups[group_id] = group
-    transaction.put(kept.FORMAT_KEY, kept.encode_format())
-    transaction.put(kept.START_KEY, kept.encode_start(start))
+    transaction.put(persisted_group.FORMAT_KEY, persisted_group.encode_format())
+    transaction.put(persisted_group.START_KEY, persisted_group.encode_start(start))
     return groups
 
 
 def _last_start(content: Mapping[bytes, bytes], directory: Path) -> int:
     try:
-        version = kept.decode_format(content[kept.FORMAT_KEY])
-        if version not in kept.VERSIONS_READ:
+        version = persisted_group.decode_format(content[persisted_group.FORMAT_KEY])
+        if version not in persisted_group.VERSIONS_READ:
             raise StoreMismatch(
-                f"the groups' members in {directory} have format {version}, and this program reads {kept.VERSION}: "
-                "run the version of Fairlog that wrote it, or a newer one"
+                f"the groups' members in {directory} have format {version}, and this program reads "
+                f"{persisted_group.VERSION}: run the version of Fairlog that wrote it, or a newer one"
             )
-        return kept.decode_start(content[kept.START_KEY])
+        return persisted_group.decode_start(content[persisted_group.START_KEY])
     except KeyError as error:
         raise _corrupt(directory / "data.mdb", f"lacks the record {error}") from error
     except CorruptStorage as error:
