@@ -13,7 +13,7 @@ from datalog import layout
 from datalog.batch import BadBatch, BatchHeader, Buffer, check_crc
 from datalog.control_batch import ControlRecord, decode_control_batch
 from datalog.stored import StoredBatch
-from fairlog.verify.findings import Violation
+from fairlog.verify.findings import Kind, Violation
 from fairlog.verify.rules import LogRules, parse_kept_header
 
 
@@ -40,20 +40,33 @@ class LogCheck(Protocol):
 
 
 def read_batch(log_name: str, stored: StoredBatch) -> KeptBatch | Violation:
-    """The batch under its key, header and checksum checked."""
-    where = f"{log_name}, byte {stored.at} of the file"
-    if len(stored.key) != layout.BATCH_KEY_BYTES:
-        return Violation(where, f"the key {stored.key.hex()} is no offset")
-    key = layout.decode_batch_key(stored.key)
+    """The batch under its key, header and checksum checked. A violation has its offset, unless the key is none."""
+    key = key_of(stored)
+    if key is None:
+        where = f"{log_name}, byte {stored.at} of the file"
+        return Violation(where, f"the key {stored.key.hex()} is no offset", kind=Kind.DAMAGED_BATCH)
     where = f"{log_name}, offset {key}"
     try:
         header = parse_kept_header(stored.data)
         if header.size_bytes != len(stored.data):
-            return Violation(where, f"the batch has {len(stored.data)} bytes, its header says {header.size_bytes}", 2)
+            what = f"the batch has {len(stored.data)} bytes, its header says {header.size_bytes}"
+            return Violation(where, what, 2, kind=Kind.DAMAGED_BATCH, offset=key)
         check_crc(header, stored.data)
     except BadBatch as error:
-        return Violation(where, f"the batch at byte {stored.at} of the file is damaged: {error}")
-    return KeptBatch(header.base_offset, key, len(stored.data), header, where, _marker_in(header, stored.data))
+        what = f"the batch at byte {stored.at} of the file is damaged: {error}"
+        return Violation(where, what, kind=Kind.DAMAGED_BATCH, offset=key)
+    return kept_batch(log_name, key, header, stored.data)
+
+
+def key_of(stored: StoredBatch) -> int | None:
+    """The last offset of a batch by its key; None for a key that is none."""
+    return layout.decode_batch_key(stored.key) if len(stored.key) == layout.BATCH_KEY_BYTES else None
+
+
+def kept_batch(log_name: str, key: int, header: BatchHeader, data: Buffer) -> KeptBatch:
+    """A batch that `read_batch` has found whole. Of `data` control batches alone need more than the header."""
+    control = _marker_in(header, data)
+    return KeptBatch(header.base_offset, key, header.size_bytes, header, f"{log_name}, offset {key}", control)
 
 
 def _marker_in(header: BatchHeader, data: Buffer) -> ControlRecord | None:
@@ -70,29 +83,44 @@ class DensityCheck:
 
     def __init__(self, log_name: str, *, log_start: int, next_offset: int, rules: LogRules) -> None:
         self._log_name = log_name
-        self._log_start = log_start
         self._next_offset = next_offset
         self._holes_before = rules.holes_before
         self._markers = rules.markers
-        self._expected: int | None = None
+        self._is_first = True
+        self._expected: int | None = max(log_start, rules.holes_before)
+        """Where the next batch begins; None if those before it could not be read."""
+        self._end = log_start
 
     def feed(self, batch: KeptBatch) -> Iterator[Violation]:
-        header, where = batch.header, batch.where
+        header, where, key = batch.header, batch.where, batch.last_offset
         if header.control and not self._markers:
-            yield Violation(where, "a control batch, in a topic of the mode journal", 1)
+            what = "a control batch, in a topic of the mode journal"
+            yield Violation(where, what, 1, kind=Kind.CONTROL_BATCH, offset=key)
         elif header.control and batch.control is None:
-            yield Violation(where, "a control batch that marks the end of no transaction", 1)
-        if header.last_offset != batch.last_offset:
-            yield Violation(where, f"the batch there says that its last offset is {header.last_offset}", 2)
-        expected = max(self._log_start, self._holes_before) if self._expected is None else self._expected
-        if header.base_offset > expected >= self._holes_before:
-            yield Violation(where, f"the batch begins with {header.base_offset}, due is {expected}", 2)
-        elif self._expected is not None and header.base_offset < self._expected:
-            yield Violation(where, f"the batch begins with {header.base_offset}, before {self._expected}", 2)
-        self._expected = batch.last_offset + 1
+            what = "a control batch that marks the end of no transaction"
+            yield Violation(where, what, 1, kind=Kind.CONTROL_BATCH, offset=key)
+        if header.last_offset != key:
+            what = f"the batch there says that its last offset is {header.last_offset}"
+            yield Violation(where, what, 2, kind=Kind.WRONG_KEY, offset=key)
+        base, expected = header.base_offset, self._expected
+        if expected is not None and base > expected >= self._holes_before:
+            what = f"the batch begins with {base}, due is {expected}"
+            yield Violation(where, what, 2, kind=Kind.HOLE, offset=expected)
+        elif expected is not None and base < expected and not self._is_first:
+            what = f"the batch begins with {base}, before {expected}"
+            yield Violation(where, what, 2, kind=Kind.OFFSET_TWICE, offset=base)
+        self.skip(key)
+
+    def skip(self, last_offset: int) -> None:
+        """There is a batch that ends there; it may be damaged."""
+        self._expected = self._end = last_offset + 1
+        self._is_first = False
+
+    def lose_track(self) -> None:
+        """Nothing is known of the batches from here to the one that comes next."""
+        self._expected = None
 
     def finish(self) -> Iterator[Violation]:
-        end = self._log_start if self._expected is None else self._expected
-        if end != self._next_offset:
-            what = f"its batches end before offset {end}, its record has next offset {self._next_offset}"
-            yield Violation(self._log_name, what, 2)
+        if self._end != self._next_offset:
+            what = f"its batches end before offset {self._end}, its record has next offset {self._next_offset}"
+            yield Violation(self._log_name, what, 2, kind=Kind.WRONG_END, offset=self._next_offset)

@@ -7,7 +7,7 @@ mended by the next start.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from datalog.layout import LogRecord
@@ -50,6 +50,20 @@ def check_inventory(found: Inventory) -> Iterator[Violation]:
         yield from _check_journals(found, served, leaving)
 
 
+def missing_logs(served: Iterable[Topic], there: Collection[LogId]) -> list[LogId]:
+    """Logs of topics that a node which was stopped in good order serves, and that are not there."""
+    return sorted({log for topic in served for log in topic.logs()} - set(there))
+
+
+def missing_group_journals(count: int, there: Collection[str]) -> list[str]:
+    """Names of group journals that are not there: none may be gone after they were begun."""
+    return sorted(_group_journal_names(count) - set(there))
+
+
+def _group_journal_names(count: int) -> set[str]:
+    return {str(number) for number in range(count)}
+
+
 def _check_data_logs(found: Inventory, served: set[LogId], leaving: set[LogId]) -> Iterator[Violation]:
     numbers: dict[int, LogId] = {}
     for log, record in found.records.items():
@@ -59,7 +73,7 @@ def _check_data_logs(found: Inventory, served: set[LogId], leaving: set[LogId]) 
         if (other := numbers.setdefault(record.number, log)) != log:
             yield Violation(where, f"has the number {record.number}, which is {other}'s")
     if found.ended_well:
-        for log in sorted(served - found.records.keys()):
+        for log in missing_logs(found.served, found.records.keys()):
             yield Violation(f"data log {log}", "is missing, though its topic is served")
 
 
@@ -85,11 +99,10 @@ def _check_journals(found: Inventory, served: set[LogId], leaving: set[LogId]) -
             yield Violation(where, "is a journal of no topic of the cluster store")
         elif log not in found.records and log not in leaving:
             yield Violation(where, "is a journal without a data log")
-    wanted = {str(number) for number in range(found.group_journal_count)}
     if found.group_journals_begun:
-        for name in sorted(wanted - set(found.group_journals)):
+        for name in missing_group_journals(found.group_journal_count, found.group_journals):
             yield Violation(f"journals/group/{name}", "is missing: what its transactions were answered is lost", 5)
-    for name in sorted(set(found.group_journals) - wanted):
+    for name in sorted(set(found.group_journals) - _group_journal_names(found.group_journal_count)):
         yield Violation(f"journals/group/{name}", f"is none of the {found.group_journal_count} group journals")
 
 

@@ -11,7 +11,7 @@ markers come at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
@@ -25,9 +25,9 @@ from coordinator.group_records import (
     SinkRecords,
 )
 from coordinator.sinks.messages import NO_BATCH
-from fairlog.verify.findings import Summary, Violation
+from fairlog.verify.findings import Kind, Summary, Violation
 from fairlog.verify.journals import AppliedPart
-from fairlog_types import LogId, Placement, TxId
+from fairlog_types import LogId, Placement, ProducerId, TxId
 
 
 class Fate(Enum):
@@ -51,6 +51,12 @@ class LogView:
     """Decided, and not copied yet."""
     markers: bool = False
     """It is of marker mode."""
+    forgetful: Collection[ProducerId] = ()
+    """Producers whose earlier transactions may be here, though they are not among those above."""
+
+    def lacks(self, txid: TxId) -> bool:
+        """Whether it is certain that the transaction is not copied here."""
+        return txid not in self.applied and txid.producer_id not in self.forgetful
 
 
 @dataclass(slots=True)
@@ -148,7 +154,8 @@ class SinkHistory:
         return sorted(batch for of, batch in self._open if of == sink)
 
     def _violate(self, record: GroupPrepareCommitRecord | GroupCommittedRecord, what: str) -> None:
-        self.violations.append(Violation(f"{self._where}, batch {record.batch} of sink {record.sink!r}", what, 5))
+        where = f"{self._where}, batch {record.batch} of sink {record.sink!r}"
+        self.violations.append(Violation(where, what, 5, kind=Kind.DAMAGED_TRANSACTIONS))
 
 
 def check_groups(
@@ -169,7 +176,8 @@ def check_groups(
             if view is not None and place.base_offset + place.count > view.next_offset:
                 what = f"has {place.count} records at {place.base_offset} of {view.name}, which ends at"
                 whose = f"{where}, batch {record.batch} of sink {record.sink!r}"
-                yield Violation(whose, f"{what} {view.next_offset}", 5)
+                what = f"{what} {view.next_offset}"
+                yield Violation(whose, what, 5, kind=Kind.PLACE_BEYOND_THE_END, log=place.log, offset=place.base_offset)
     for group in history.groups:
         summary.counts[f"batches of sinks of which {group.fate.name} is the last word"] += 1
         if group.fate is not Fate.ABORTED:
@@ -182,20 +190,28 @@ def _check_group(
     logs: Mapping[LogId, LogView],
     parts: Mapping[TxId, Mapping[LogId, AppliedPart]],
 ) -> Iterator[Violation]:
-    numbers = {part.apply_number for txid in group.expected for part in parts.get(txid, {}).values()}
+    placed = [(log, part) for txid in group.expected for log, part in parts.get(txid, {}).items()]
+    numbers = {part.apply_number for _, part in placed}
     if len(numbers) > 1:
-        yield Violation(where, f"was not placed as one: it has the apply numbers {sorted(numbers)}", 7)
-    there: list[str] = []
+        what = f"was not placed as one: it has the apply numbers {sorted(numbers)}"
+        log, last = max(placed, key=lambda each: each[1].apply_number)
+        yield Violation(where, what, 7, kind=Kind.APPLY_NUMBERS_DIFFER, log=log, offset=last.base_offset)
+    there: list[tuple[int, LogId, str]] = []
     missing: list[str] = []
     lanes_in: dict[LogId, list[TxId]] = {}
     for txid, expected in group.expected.items():
         for log in expected:
             if log in logs:
                 lanes_in.setdefault(log, []).append(txid)
-                found = there if txid in logs[log].applied else missing
-                found.append(f"{txid} in {logs[log].name}")
+                named = f"{txid} in {logs[log].name}"
+                if (part := logs[log].applied.get(txid)) is not None:
+                    there.append((part.base_offset, log, named))
+                elif logs[log].lacks(txid):
+                    missing.append(named)
     if group.fate is Fate.PREPARED and there and missing:
-        yield Violation(where, f"half of it is copied: {', '.join(there)}; and not {', '.join(missing)}", 7)
+        what = f"half of it is copied: {', '.join(named for *_, named in there)}; and not {', '.join(missing)}"
+        base_offset, log, _ = min(there)
+        yield Violation(where, what, 7, kind=Kind.HALF_A_TRANSACTION, log=log, offset=base_offset)
     for log, txids in lanes_in.items():
         if not logs[log].markers:
             yield from _check_neighbours(where, group, log, logs[log].name, txids, parts)
@@ -214,7 +230,7 @@ def _check_neighbours(
         place = _place_of(group, txid, log, parts)
         if place is not None and due is not None and place[0] != due:
             what = f"transaction {txid} lies at offset {place[0]} of {log_name}, due is {due}, behind the lane before"
-            yield Violation(where, what, 3)
+            yield Violation(where, what, 3, kind=Kind.LANES_APART, log=log, offset=place[0])
         due = None if place is None else place[0] + place[1]
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from datalog.batch import BatchHeader
 from fairlog.verify.batches import KeptBatch
-from fairlog.verify.findings import Violation
+from fairlog.verify.findings import Kind, Violation
 from fairlog.verify.rules import LogRules
 from fairlog_types import NO_PRODUCER_ID, ProducerId
 from partition.producer_window import BATCHES_KEPT, TRANSACTIONS_KEPT, ProducerWindow, last_sequence
@@ -30,6 +30,37 @@ class _Last:
     """Of its last record."""
     base_offset: int
     plain: bool
+
+
+class FirstBatchesCheck:
+    """Is the first batch of a producer's epoch there again, byte for byte? Of sequence 0 their order cannot tell.
+
+    For the audit, which has neither the local journals nor the windows' batches: `ProducersCheck` and `copies` compare
+    with these. Holds the first batches of each producer's present epoch.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[ProducerId, tuple[int, dict[tuple[int, int], int]]] = {}
+        """Epoch; checksum and count → base offset."""
+
+    def feed(self, batch: KeptBatch) -> Iterator[Violation]:
+        header = batch.header
+        if header.producer_id == NO_PRODUCER_ID or header.control or header.base_sequence != 0:
+            return
+        epoch, first = self._first.get(header.producer_id, (header.producer_epoch, {}))
+        if epoch != header.producer_epoch:
+            first = {}
+        self._first[header.producer_id] = header.producer_epoch, first
+        known = first.setdefault((header.crc, header.record_count), batch.base_offset)
+        if known != batch.base_offset:
+            what = (
+                f"the first batch of producer {header.producer_id}, epoch {header.producer_epoch}, is there again, "
+                f"byte for byte; it is at offset {known} as well"
+            )
+            yield Violation(batch.where, what, 4, kind=Kind.BATCH_TWICE, offset=batch.base_offset)
+
+    def finish(self) -> Iterator[Violation]:
+        return iter(())
 
 
 class ProducersCheck:
@@ -72,7 +103,7 @@ class ProducersCheck:
                 f"{header.base_sequence}, behind epoch {before.epoch}, sequence {before.sequence} at offset "
                 f"{before.base_offset}: a batch is there twice, or out of order"
             )
-            yield Violation(batch.where, what, 4)
+            yield Violation(batch.where, what, 4, kind=Kind.SEQUENCE, offset=batch.base_offset)
         self._last[header.producer_id] = _Last(
             header.producer_epoch, _last_sequence(header), batch.base_offset, not header.transactional
         )

@@ -38,7 +38,7 @@ from coordinator.group_records import (
     SinkRecords,
 )
 from coordinator.sinks.lane_ids import group_of, lane_id
-from fairlog.verify.findings import Summary, Violation
+from fairlog.verify.findings import Kind, Summary, Violation
 from fairlog.verify.groups import Fate, LogView, SinkHistory, check_groups
 from fairlog.verify.journals import AppliedPart
 from fairlog.verify.placements import KnownPlace
@@ -159,7 +159,10 @@ def check_transactions(
         numbers = {part.apply_number for part in placed.values()}
         if len(numbers) > 1:
             named = ", ".join(f"{part.apply_number} in {logs[log].name}" for log, part in placed.items())
-            yield Violation(f"transaction {txid}", f"has more than one apply number: {named}", 6)
+            log, last = max(placed.items(), key=lambda each: each[1].apply_number)
+            what = f"has more than one apply number: {named}"
+            kind = Kind.APPLY_NUMBERS_DIFFER
+            yield Violation(f"transaction {txid}", what, 6, kind=kind, log=log, offset=last.base_offset)
 
 
 def _check_one(
@@ -170,20 +173,22 @@ def _check_one(
     if told.fate is Fate.COMMITTED:
         yield from _check_committed(where, told, expected, logs, parts)
     elif told.fate is Fate.PREPARED:
-        copied = [log for log in expected if told.txid in logs[log].applied]
-        missing = [logs[log].name for log in expected if told.txid not in logs[log].applied]
+        copied = {log: logs[log].applied[told.txid] for log in expected if told.txid in logs[log].applied}
+        missing = [logs[log].name for log in expected if logs[log].lacks(told.txid)]
         if copied and missing:
             there = ", ".join(logs[log].name for log in copied)
             what = f"half of it is copied: it is in {there}, and not in {', '.join(missing)}"
-            yield Violation(where, what, 7)
+            log, first = min(copied.items(), key=lambda each: each[1].base_offset)
+            yield Violation(where, what, 7, kind=Kind.HALF_A_TRANSACTION, log=log, offset=first.base_offset)
         for log, part in parts.items():
             if part.count != expected.get(log, 0):
                 what = f"{expected.get(log, 0)} records are expected in {logs[log].name}, placed are {part.count}"
-                yield Violation(where, what, 5)
+                yield Violation(where, what, 5, kind=Kind.WRONG_COUNT, log=log, offset=part.base_offset)
     elif history.loses_nothing:
         for log, part in parts.items():
             what = f"{told.fate.value}, yet {part.count} records of it are placed at {part.base_offset}"
-            yield Violation(where, f"{what} of {logs[log].name}", 1)
+            what = f"{what} of {logs[log].name}"
+            yield Violation(where, what, 1, kind=Kind.NEVER_COMMITTED, log=log, offset=part.base_offset)
 
 
 def _check_committed(
@@ -198,11 +203,13 @@ def _check_committed(
         there = placed[log].count if log in placed else 0
         if there != count:
             what = f"COMMITTED has {there} records in {logs[log].name}, PREPARE_COMMIT expected {count}"
-            yield Violation(where, what, 5)
+            offset = placed[log].base_offset if log in placed else None
+            yield Violation(where, what, 5, kind=Kind.WRONG_COUNT, log=log, offset=offset)
     if told.expected is not None:
         for log in placed.keys() - expected.keys():
-            yield Violation(where, f"COMMITTED has records in {logs[log].name}, where none were expected", 1)
-    for log, placement in placed.items():
+            what = f"COMMITTED has records in {logs[log].name}, where none were expected"
+            yield Violation(where, what, 1, kind=Kind.WRONG_COUNT, log=log, offset=placed[log].base_offset)
+    for log, placement in placed.items():  # the audit compares places where it looks for them
         view, part = logs[log], parts.get(log)
         if part is not None and (part.base_offset, part.count) != (placement.base_offset, placement.count):
             what = (
@@ -222,6 +229,11 @@ def _check_order(
     history: GroupHistory, logs: Mapping[LogId, LogView], parts: Mapping[TxId, Mapping[LogId, AppliedPart]]
 ) -> Iterator[Violation]:
     """Each group's transactions, in the order of their PREPARE_COMMITs, lie behind one another in every log."""
+    group_of_lane = {txid: group for group in history.sinks.groups for txid in group.expected}
+
+    def are_lanes_of_one(one: TxId, other: TxId) -> bool:
+        return one in group_of_lane and group_of_lane[one] is group_of_lane.get(other)
+
     last: dict[tuple[str, LogId], tuple[TxId, int]] = {}
     for txid in history.commits:
         told = history.told[txid]
@@ -230,16 +242,18 @@ def _check_order(
         places = {log: part.base_offset for log, part in parts.get(txid, {}).items() if part.count}
         places.update({place.log: place.base_offset for place in told.placements if place.log in logs})
         for log, base_offset in places.items():
-            # A snapshot has the commits of one id in their order, and not those of a sink's lanes.
-            in_order = txid in history.grouped
+            # A snapshot has the commits of one id in their order, and not those of a sink's lanes. With markers the
+            # lanes' records lie where they were written.
+            in_order = txid in history.grouped and not logs[log].markers
             key = (group_of(told.transactional_id) if in_order else told.transactional_id, log)
             before = last.get(key)
-            if before is not None and base_offset <= before[1]:
+            if before is not None and base_offset <= before[1] and not are_lanes_of_one(txid, before[0]):
                 what = (
                     f"lies at offset {base_offset} of {logs[log].name}, and {before[0]}, which its group has committed "
                     f"before it, at {before[1]}"
                 )
-                yield Violation(f"{history.where}, transaction {txid} of {told.transactional_id!r}", what, 6)
+                where = f"{history.where}, transaction {txid} of {told.transactional_id!r}"
+                yield Violation(where, what, 6, kind=Kind.WRONG_ORDER, log=log, offset=base_offset)
             last[key] = (txid, base_offset)
 
 
@@ -258,4 +272,6 @@ def _check_told(
         if known_from is not None and known_from < txid and txid not in history.told:
             log, part = next(iter(placed.items()))
             what = f"{part.count} records of it are placed at {part.base_offset} of {logs[log].name}, and no"
-            yield Violation(f"{history.where}, transaction {txid}", f"{what} PREPARE_COMMIT tells of it", 1)
+            what, kind = f"{what} PREPARE_COMMIT tells of it", Kind.UNKNOWN_TRANSACTION
+            where = f"{history.where}, transaction {txid}"
+            yield Violation(where, what, 1, kind=kind, log=log, offset=part.base_offset)

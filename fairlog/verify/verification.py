@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from coordinator import group_history
 from coordinator.group_records import SinkRecord
 from datalog import layout
 from datalog.batch import HEADER_BYTES, Buffer, claimed_crc
@@ -41,6 +40,7 @@ from fairlog.verify.counters import CountersCheck, TimeIndexCheck
 from fairlog.verify.cuts import check_cut
 from fairlog.verify.directories import Inventory, check_inventory
 from fairlog.verify.findings import Summary, Violation
+from fairlog.verify.group_journals import group_journal_name, read_group_journal
 from fairlog.verify.journals import (
     AppliedPart,
     JournalView,
@@ -50,7 +50,7 @@ from fairlog.verify.journals import (
     check_mark,
     decode_frames,
 )
-from fairlog.verify.markers import MarkersCheck
+from fairlog.verify.markers import ListsCheck, MarkersCheck
 from fairlog.verify.placements import KnownPlace, PlacementsCheck
 from fairlog.verify.producers import ProducersCheck
 from fairlog.verify.rules import rules_of
@@ -296,8 +296,9 @@ class Verification:
             # What a power cut undid of the copy the journal still has; with markers that may lie before the log's end.
             *(place for place in committed if place.end <= record.next_offset and place.txid not in view.pending),
         ]
+        density = DensityCheck(name, **bounds, rules=rules)
         checks: list[LogCheck] = [
-            DensityCheck(name, **bounds, rules=rules),
+            density,
             CountersCheck(name, record, rules=rules),
             TimeIndexCheck(name, tables.time_entries.get(record.number, ()), log_start=record.log_start, rules=rules),
             ProducersCheck(
@@ -305,7 +306,8 @@ class Verification:
             ),
         ]
         if rules.markers:
-            checks.append(MarkersCheck(name, record, opened, aborted, places, rules=rules, summary=self.summary))
+            checks.append(MarkersCheck(name, places, **bounds, rules=rules, summary=self.summary))
+            checks.append(ListsCheck(name, record, opened, aborted, rules=rules, summary=self.summary))
         else:
             checks.append(PlacementsCheck(name, places, **bounds, rules=rules, summary=self.summary))
         if view.complete_from is not None:
@@ -317,7 +319,7 @@ class Verification:
             )
         due = None if view.placed is None else placed
         staged = StagedCheck(next_offset=record.next_offset, due=due, summary=self.summary)
-        yield from self._check_batches(log, name, record, logs, checks, staged)
+        yield from self._check_batches(log, name, record, logs, density, checks, staged)
 
     def _check_batches(
         self,
@@ -325,6 +327,7 @@ class Verification:
         name: str,
         record: LogRecord,
         logs: StoredLogs,
+        density: DensityCheck,
         checks: Sequence[LogCheck],
         staged: StagedCheck,
     ) -> Iterator[Violation]:
@@ -338,6 +341,8 @@ class Verification:
                 batch = read_batch(name, stored)
                 if isinstance(batch, Violation):
                     yield batch
+                    if batch.offset is not None and batch.offset < record.next_offset:
+                        density.skip(batch.offset)
                     continue
                 if batch.last_offset >= record.next_offset:
                     yield from staged.feed(batch)
@@ -406,22 +411,17 @@ class Verification:
 
     def _read_groups(self, store: StoreContent, histories: list[GroupHistory]) -> Iterator[Violation]:
         for number in range(store.node.group_journal_count):
-            where = f"{data_directory.GROUP_JOURNALS}/{number}"
             try:
-                journal = survey(self._directory / where, kind=JournalKind.GROUP)
-                frames = sum(1 for _ in journal.frames(journal.start))
-                found = group_history.read_history(journal)
-                records = (group_history.decode_frame(journal, frame, kind) for frame, kind in found.frames)
-                history = read_history(where, records)
+                read = read_group_journal(self._directory, number)
+                frames = sum(1 for _ in read.survey.frames(read.survey.start))
             except _DAMAGE as error:
-                yield Violation(where, str(error))
+                yield Violation(group_journal_name(number), str(error))
                 continue
-            self._told(journal.size_bytes)
-            self._count_journal(journal, frames)
-            history.loses_nothing = journal.begun_with in (None, Fsync.COMMIT)
-            if found.snapshot_end is not None:
+            self._told(read.survey.size_bytes)
+            self._count_journal(read.survey, frames)
+            if read.has_snapshot:
                 self.summary.counts["group journals that begin with a snapshot"] += 1
-            histories.append(history)
+            histories.append(read.history)
 
     def _has_markers(self, log: LogId) -> bool:
         topic = self._topics.get(log.topic)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 import pytest
@@ -20,10 +20,10 @@ from fairlog.verify.batches import DensityCheck, KeptBatch, LogCheck
 from fairlog.verify.committed_offsets import check_committed_offset
 from fairlog.verify.copies import CopiedBatch, CopiesCheck
 from fairlog.verify.counters import CountersCheck, TimeIndexCheck
-from fairlog.verify.findings import Summary, Violation
+from fairlog.verify.findings import Kind, Summary, Violation
 from fairlog.verify.journals import JournalView, ReadFrame, check_journal
 from fairlog.verify.placements import KnownPlace, PlacementsCheck
-from fairlog.verify.producers import ProducersCheck
+from fairlog.verify.producers import FirstBatchesCheck, ProducersCheck
 from fairlog.verify.rules import LogRules
 from fairlog_types import (
     ApplyNumber,
@@ -242,6 +242,74 @@ def test_log_that_is_compacted_may_have_holes_where_its_record_says_so() -> None
     assert check(holes_before=0)
     del log.batches[3]
     assert check(holes_before=2)
+
+
+def test_damaged_batches_hide_no_others() -> None:
+    """Offsets are dense across one whose key is known; after a stretch that cannot be read they begin anew."""
+    log = made_up([("plain", -1, 1, 1)] * 4)
+
+    def check(unreadable: Callable[[DensityCheck], None], then: int) -> list[Kind | None]:
+        density = DensityCheck("log", log_start=0, next_offset=4, rules=LogRules())
+        found = list(density.feed(log.batches[0]))
+        unreadable(density)
+        found += past([density], log.batches[then:])
+        return [each.kind for each in found]
+
+    assert check(lambda density: density.skip(1), 2) == []
+    assert check(lambda density: density.skip(1), 3) == [Kind.HOLE]
+    assert check(lambda density: density.lose_track(), 3) == []
+    assert check(lambda density: density.lose_track(), 4) == [Kind.WRONG_END]
+
+
+def test_producer_whose_later_places_may_be_forgotten_accuses_nobody() -> None:
+    """Its place that is known must be right all the same."""
+    log = made_up([("commit", 3, [1], 1), ("commit", 3, [1], 1)])
+    first, _ = log.places
+    bounds = {"log_start": 0, "next_offset": 2, "rules": LogRules()}
+    for later_are_known, kinds in ((True, [Kind.UNKNOWN_TRANSACTION]), (False, [])):
+        place = replace(first, later_are_known=later_are_known)
+        check = PlacementsCheck("log", [place], **bounds, summary=Summary())
+        assert [each.kind for each in past([check], log.batches)] == kinds
+    wrong = replace(first, count=2, later_are_known=False)
+    check = PlacementsCheck("log", [wrong], **bounds, summary=Summary())
+    assert [each.kind for each in past([check], log.batches[:1])] == [Kind.TORN_TRANSACTION]
+
+
+def test_marker_in_a_log_without_them_is_told_once() -> None:
+    """As a control batch, and not as a transaction's records, too."""
+    log = made_up([("commit", 3, [1], 1), ("commit", 3, [1], 1)])
+    last = log.batches[1]
+    log.batches[1] = last._replace(header=last.header._replace(attributes=0x30, base_sequence=-1))
+    del log.places[1]
+    kinds = [each.kind for each in log.violations() if each.kind is not None]
+    assert kinds == [Kind.CONTROL_BATCH]
+
+
+def test_places_that_overlap_are_each_counted_by_themselves() -> None:
+    """A batch may be in both; what is wrong is that they overlap, and what is not there."""
+    log = made_up([("commit", 3, [1, 1], 1), ("commit", 4, [1], 1)])
+    first, second = sorted(log.places)
+    check = PlacementsCheck(
+        "log",
+        [first, replace(second, base_offset=1, count=2)],
+        log_start=0,
+        next_offset=3,
+        rules=LogRules(),
+        summary=Summary(),
+    )
+    found = [(each.kind, each.offset) for each in past([check], log.batches)]
+    assert sorted(found) == [(Kind.PLACES_OVERLAP, 1), (Kind.TORN_TRANSACTION, 1)]
+
+
+def test_first_batch_there_again_is_found_by_its_bytes() -> None:
+    """A producer that was forgotten begins with 0 again, with other records; an epoch's first batch comes once."""
+    log = made_up([("plain", 1, 1, 1), ("plain", 2, 1, 1), ("plain", 1, 1, 1)])
+    assert list(past([FirstBatchesCheck()], log.batches)) == []
+    log.again_at_the_end(0)
+    (found,) = past([FirstBatchesCheck()], log.batches)
+    assert (found.kind, found.offset) == (Kind.BATCH_TWICE, 3)
+    log.batches[3] = log.batches[3]._replace(header=log.batches[3].header._replace(producer_epoch=ProducerEpoch(1)))
+    assert list(past([FirstBatchesCheck()], log.batches)) == []
 
 
 def test_entry_of_a_batch_that_compaction_has_made_older_is_right() -> None:

@@ -17,7 +17,7 @@ from coordinator.group_records import (
     PrepareAbortRecord,
     PrepareCommitRecord,
 )
-from fairlog.verify.findings import Summary, Violation
+from fairlog.verify.findings import Kind, Summary, Violation
 from fairlog.verify.journals import AppliedPart
 from fairlog.verify.transactions import LogView, check_transactions, committed_places, read_history
 from fairlog_types import ApplyNumber, LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
@@ -96,6 +96,14 @@ def test_transaction_not_yet_copied_anywhere_is_no_violation() -> None:
         for log, each in undecided.items()
     }
     assert check(RECORDS, pending) == []
+
+
+def test_log_that_forgets_a_producer_lacks_nothing_for_certain() -> None:
+    """Without local journals only the window tells what is copied, and it remembers the last transactions alone."""
+    half = {A: LOGS[A], B: view("b", 2, {T1: (0, 1, 10)})}
+    (found,) = check(RECORDS, half)
+    assert (found.kind, found.log, found.offset) == (Kind.HALF_A_TRANSACTION, A, 3)
+    assert check(RECORDS, {**half, B: replace(half[B], forgetful={T3.producer_id})}) == []
 
 
 def test_transaction_whose_copy_went_with_the_last_commit_of_the_data_logs_is_no_violation() -> None:

@@ -18,7 +18,7 @@ from datalog.stored import StoredLogs
 from fairlog.retention.cleaner import LogCleaner
 from fairlog.verify.batches import KeptBatch, read_batch
 from fairlog.verify.findings import Summary, Violation
-from fairlog.verify.markers import MarkersCheck
+from fairlog.verify.markers import ListsCheck, MarkersCheck
 from fairlog.verify.placements import KnownPlace
 from fairlog.verify.rules import rules_of
 from fairlog_types import Offset, ProducerEpoch, ProducerId, TxId
@@ -32,21 +32,23 @@ def violations(directory: Path, places: list[KnownPlace]) -> list[Violation]:
     assert file is not None
     logs = StoredLogs(file)
     (record,) = [layout.decode_log_record(item.value) for item in logs.table(layout.LOGS)]
-    check = MarkersCheck(
-        "log",
-        record,
-        [layout.decode_open(item.key, item.value) for item in logs.table(layout.OPEN)],
-        [layout.decode_aborted(item.key, item.value) for item in logs.table(layout.ABORTED)],
-        places,
-        rules=rules_of(record, markers=True),
-        summary=Summary(),
+    rules, summary = rules_of(record, markers=True), Summary()
+    opened = [layout.decode_open(item.key, item.value) for item in logs.table(layout.OPEN)]
+    aborted = [layout.decode_aborted(item.key, item.value) for item in logs.table(layout.ABORTED)]
+    bounds = {"log_start": record.log_start, "next_offset": record.next_offset}
+    checks = (
+        MarkersCheck("log", places, **bounds, rules=rules, summary=summary),
+        ListsCheck("log", record, opened, aborted, rules=rules, summary=summary),
     )
     found: list[Violation] = []
     for stored in logs.batches(LOG):
         batch = read_batch("log", stored)
         assert isinstance(batch, KeptBatch)
-        found += check.feed(batch)
-    return [*found, *check.finish()]
+        for check in checks:
+            found += check.feed(batch)
+    for check in checks:
+        found += check.finish()
+    return found
 
 
 class MarkersMachine(RuleBasedStateMachine):

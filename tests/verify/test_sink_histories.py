@@ -20,7 +20,7 @@ from coordinator.group_records import (
     SinkForgottenRecord,
     SinkRecord,
 )
-from fairlog.verify.findings import Summary, Violation
+from fairlog.verify.findings import Kind, Summary, Violation
 from fairlog.verify.journals import AppliedPart
 from fairlog.verify.transactions import LogView, check_transactions, committed_places, read_history
 from fairlog_types import ApplyNumber, LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
@@ -134,6 +134,15 @@ def test_lanes_in_a_log_of_marker_mode_need_not_follow_each_other() -> None:
         B: view("b", 1, (txid(0, 0), 0, 1, 10)),
     }
     assert check([*RECORDS[:4], committed(0, {"a": (1, 2), "b": (0, 1)}, {"a": (6, 1)})], logs) == []
+
+
+def test_batches_in_a_log_of_marker_mode_may_have_their_records_in_any_order() -> None:
+    """A later batch's lane may be written first. Elsewhere records are placed in the order of the batches."""
+    records = [prepare(0, {"a": 1}, {}), prepare(1, {}, {"a": 1})]
+    applied = (txid(0, 0), 5, 1, 10), (txid(1, 1), 2, 1, 11)
+    assert check(records, {A: view("a", 9, *applied, markers=True)}) == []
+    (found,) = check(records, {A: view("a", 9, *applied)})
+    assert (found.kind, found.log, found.offset) == (Kind.WRONG_ORDER, A, 2)
 
 
 ONE_LANE = {A: view("a", 2, (txid(0, 0), 0, 2, 10)), B: LOGS[B]}
