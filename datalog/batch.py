@@ -163,7 +163,7 @@ def parse_stored_header(buffer: Buffer) -> BatchHeader:
     """
     if len(buffer) < HEADER_BYTES:
         raise BadBatch(BadBatchReason.TOO_SHORT, f"{len(buffer)} bytes, a header has {HEADER_BYTES}")
-    header = BatchHeader._make(_HEADER.unpack_from(buffer))
+    header = unpack_header(buffer)
     if header.magic != MAGIC:
         raise BadBatch(BadBatchReason.BAD_MAGIC, f"{header.magic}, want {MAGIC}")
     if not HEADER_BYTES <= header.size_bytes <= len(buffer):
@@ -181,6 +181,11 @@ def parse_stored_header(buffer: Buffer) -> BatchHeader:
         raise BadBatch(BadBatchReason.COUNT_MISMATCH, message)
     _check_producer_untrusted(header)
     return header
+
+
+def unpack_header(head: Buffer) -> BatchHeader:
+    """The header of a batch that was checked before; `head` need not have more of it."""
+    return BatchHeader._make(_HEADER.unpack_from(head))
 
 
 def _check_producer_untrusted(header: BatchHeader) -> None:

@@ -1,7 +1,7 @@
 """Which logs a directory has, what is asked of each, and how reading them is divided. On the driver.
 
 A log is divided by offsets, evenly, into ranges of about `TASK_BYTES`; small logs share a task. Where a range's edges
-lie does not matter: `reading` sees to it that each batch, and what lies between two, is looked at once.
+lie does not matter: each batch is read once.
 
 Everything is read as of one state of the data logs' file, which is named by its LMDB transaction: executors refuse
 another one.
@@ -23,6 +23,7 @@ from fairlog import data_directory
 from fairlog.cluster.content import StoreContent
 from fairlog.cluster.interface import Topic
 from fairlog.topic_configs import mode_of
+from fairlog.verify.directories import missing_group_journals, missing_logs
 from fairlog_types import CorruptStorage, LogId, LogKind
 
 TASK_BYTES = 64 << 20
@@ -61,8 +62,6 @@ class Range:
     """Keys of one log, from `start` up to, and without, `end`; the last range of a log ends with the log."""
 
     log: int
-    part: int
-    """Running, in the log."""
     name: str
     start: int
     end: int | None
@@ -125,11 +124,11 @@ def divided(logs: Iterable[AuditedLog], *, task_bytes: int) -> list[list[Range]]
             continue
         parts = max(1, min(-(-log.size_bytes // task_bytes), log.next_offset - log.log_start))
         edges = [log.log_start + (log.next_offset - log.log_start) * part // parts for part in range(1, parts)]
-        for part, (start, end) in enumerate(zip([0, *edges], [*edges, None], strict=True)):
+        for start, end in zip([0, *edges], [*edges, None], strict=True):
             if room <= 0 or len(tasks[-1]) >= _LOGS_PER_TASK:
                 tasks.append([])
                 room = task_bytes
-            tasks[-1].append(Range(log.log, part, log.name, start, end, log.next_offset))
+            tasks[-1].append(Range(log.log, log.name, start, end, log.next_offset))
             room -= log.size_bytes // parts
     return tasks
 
@@ -165,19 +164,18 @@ def _missing_logs(directory: Path, store: StoreContent, logs: Iterable[AuditedLo
     """Data logs of topics that are served. After a crash a topic that has just been made may lack some."""
     if data_directory.last_run_ended(directory) != "closed":
         return
-    there = {log.name for log in logs}
-    for topic in store.served:
-        for log in topic.logs():
-            if str(log) not in there:
-                yield f"the data log of {_shown(log, topic)} is missing, though its topic is served"
+    topics = {topic.topic_id.hex: topic for topic in store.served}
+    for log in missing_logs(store.served, {LogId.parse(log.name) for log in logs}):
+        yield f"the data log of {_shown(log, topics[log.topic])} is missing, though its topic is served"
 
 
 def _missing_journals(directory: Path, store: StoreContent) -> Iterator[str]:
     """Group journals, of which none may be gone once they were begun."""
-    for number in range(store.node.group_journal_count if store.group_journals_begun else 0):
-        where = f"{data_directory.GROUP_JOURNALS}/{number}"
-        if not data_directory.names_in(directory / where):
-            yield f"{where} is missing, or empty: what its transactions were answered is lost"
+    journals = directory / data_directory.GROUP_JOURNALS
+    there = [name for name in data_directory.names_in(journals) if data_directory.names_in(journals / name)]
+    for name in missing_group_journals(store.node.group_journal_count, there) if store.group_journals_begun else ():
+        where = f"{data_directory.GROUP_JOURNALS}/{name}"
+        yield f"{where} is missing, or empty: what its transactions were answered is lost"
 
 
 def _shown(log: LogId, topic: Topic | None) -> str:

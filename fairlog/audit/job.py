@@ -1,4 +1,7 @@
-"""Runs the audit: rows are read once and kept by Spark, on disk where memory is short, and every check goes over them.
+"""Runs the audit: rows are read, brought together by log and by group journal, and checked there.
+
+    batches, places of transactions ─▶ by log, in order              ─▶ checking.check_logs      ─┬▶ findings, counts
+    windows, and what journals tell ─▶ by group journal of producers ─▶ checking.check_journals  ─┘
 
 Findings are counted by their kind, and the first of them, by log and offset, are brought to the driver.
 """
@@ -8,24 +11,87 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions
 from pyspark.storagelevel import StorageLevel
 
-from fairlog.audit import checks
-from fairlog.audit.directory import TASK_BYTES, Audited, AuditedLog, survey_directory
+from fairlog.audit import checking
+from fairlog.audit.checking import BATCH, FOUND, LOG, PLACE, check_journals, check_logs
+from fairlog.audit.directory import TASK_BYTES, Audited, survey_directory
 from fairlog.audit.reading import COLUMNS, DirectoryRows
+from fairlog.verify.findings import Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_MISSING_INVARIANT = 5
+
 _TASKS_PER_SHUFFLED = 8
 """A task that reads gives some thousand rows; a task behind a shuffle may well have more."""
-_INTERPRETED_BYTES = 1 << 30
-"""Of batches: to compile the queries takes longer than to interpret them for the rows of so few."""
+
+_SHARES_OF_NO_JOURNAL = 64
+
+_PLACES_KNOWN = "transactions whose places are known"
+
+PROVED = (
+    checking.DATA_LOGS,
+    checking.BATCHES,
+    checking.RECORDS,
+    checking.BYTES,
+    _PLACES_KNOWN,
+    "transactional batches found in their places",
+    "transactions found with their markers",
+    checking.IN_ORDER,
+)
+"""What was looked at: names of counts."""
+
+NOT_PROVED = (
+    "transactional batches older than what is known of their producers",
+    checking.PLACES_BEFORE,
+    checking.UNTRUSTED,
+)
+"""What could not be looked at."""
+
+_LOG_ROWS = f"""
+select log, {LOG} as row, cast(0 as bigint) as at, cast(null as bigint) as key, cast(null as binary) as data,
+       cast(null as string) as damage, cast(null as bigint) as producer, cast(null as int) as epoch,
+       cast(null as bigint) as number, cast(null as bigint) as count, cast(null as boolean) as certain,
+       cast(null as string) as told_by
+from {{logs}}
+union all
+select log, {PLACE}, base, null, null, null, producer, epoch, number, count, certain, told_by from {{places}}
+union all
+select log, {BATCH}, at, key, data, damage, null, null, null, null, null, null from {{batches}}
+"""
+"""Columns of `checking.LogRow`, of logs of topics."""
+
+_PLACES = """
+select log, producer, epoch, number, base, count, certain, told_by from (
+    select log, producer, epoch, number, base, count, certain, told_by from {told} where base is not null
+    union all
+    select log, producer, epoch, number, base, count, true, "the producer's window" from {windows}
+    where damage is null
+) join {logs} using (log) where count > 0
+"""
+
+_JOURNAL_ROWS = f"""
+select coalesce(journal, cast(-1 - pmod(producer, {_SHARES_OF_NO_JOURNAL}) as int)) as journal,
+       log, producer, epoch, number, apply_number, base, count, forgets
+from {{windows}} left join (select producer, min(journal) as journal from {{told}} group by producer) using (producer)
+where damage is null
+union all
+select journal, null, null, null, null, null, null, null, null from {{told}} where producer is null
+"""
+"""Columns of `checking.JournalRow`. Producers that no journal knows, as all of a backup, are dealt out by their ids."""
+
+_DAMAGED_WINDOWS = f"""
+select '{Kind.DAMAGED_TRANSACTIONS}' as kind, cast(null as int) as invariant, log, cast(null as bigint) as offset,
+       damage as what, cast(null as bigint) as counted
+from {{windows}} where damage is not null
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,26 +138,31 @@ def audit(
     kept: list[DataFrame] = []
     try:
         with _settings(spark, audited):
-            frames = _rows(spark, audited, kept, task_bytes=task_bytes)
-            found = _findings(spark, frames, markers=any(log.markers for log in audited.logs)).localCheckpoint()
-            kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().orderBy("kind").collect()}
+            found, places = _checked(spark, audited, kept, task_bytes=task_bytes)
+            counted = found.where("kind is null").groupBy("what").agg({"counted": "sum"}).collect()
+            counts = {row[0]: row[1] for row in counted}
+            counts["transactions found with their markers"] = counts.get("markers", 0)
+            counts[_PLACES_KNOWN] = places.select("producer", "epoch", "number").distinct().count()
+            found = found.where("kind is not null")
+            kinds: dict[str, int] = {
+                row["kind"]: row["count"] for row in found.groupBy("kind").count().orderBy("kind").collect()
+            }
             first = found.orderBy("log", "offset", "kind").limit(findings_max).collect() if kinds else []
-            numbers = _numbers(spark, frames)
     finally:
         for frame in kept:
             frame.unpersist()
     names = {log.log: log.shown for log in audited.logs}
     findings = [
-        *(Finding(checks.MISSING, checks.MISSING_INVARIANT, None, None, what) for what in audited.missing),
+        *(Finding(Kind.MISSING, _MISSING_INVARIANT, None, None, what) for what in audited.missing),
         *(Finding(row["kind"], row["invariant"], names.get(row["log"]), row["offset"], row["what"]) for row in first),
     ]
     if audited.missing:
-        kinds[checks.MISSING] = len(audited.missing)
+        kinds[Kind.MISSING] = len(audited.missing)
     return Report(
         findings[:findings_max],
         kinds,
-        proved={query.name: numbers[query.name] for query in checks.PROVED},
-        not_proved={query.name: numbers[query.name] for query in checks.NOT_PROVED if numbers[query.name]},
+        proved={name: counts.get(name, 0) for name in PROVED},
+        not_proved={name: counts[name] for name in NOT_PROVED if counts.get(name)},
         seconds=time.monotonic() - started,
     )
 
@@ -100,12 +171,9 @@ def audit(
 def _settings(spark: SparkSession, audited: Audited) -> Generator[None]:
     """How many rows there will be is known beforehand, so Spark need not find out stage by stage."""
     shuffled = max(spark.sparkContext.defaultParallelism, len(audited.tasks) // _TASKS_PER_SHUFFLED)
-    compiled = sum(log.size_bytes for log in audited.logs) > _INTERPRETED_BYTES
     ours = {
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": str(shuffled),
-        "spark.sql.codegen.wholeStage": "true" if compiled else "false",
-        "spark.sql.codegen.factoryMode": "FALLBACK" if compiled else "NO_CODEGEN",
     }
     before = {name: spark.conf.get(name) for name in ours}
     for name, value in ours.items():
@@ -117,8 +185,13 @@ def _settings(spark: SparkSession, audited: Audited) -> Generator[None]:
             spark.conf.set(name, str(value))
 
 
-def _rows(spark: SparkSession, audited: Audited, kept: list[DataFrame], *, task_bytes: int) -> dict[str, DataFrame]:
-    """All that checks look at, by the names that they use. What is worth it is kept, and added to `kept`."""
+def _checked(
+    spark: SparkSession, audited: Audited, kept: list[DataFrame], *, task_bytes: int
+) -> tuple[DataFrame, DataFrame]:
+    """All that is found and counted, as rows of FOUND, and all places. What is used again is kept, and put into `kept`.
+
+    A log's batches go past its rules in one task, one after the other; Spark sorts them, on its disks if need be.
+    """
     spark.dataSource.register(DirectoryRows)
     options = {
         "directory": str(audited.directory),
@@ -127,58 +200,24 @@ def _rows(spark: SparkSession, audited: Audited, kept: list[DataFrame], *, task_
         "taskBytes": str(task_bytes),
         "shares": str(min(len(audited.logs), spark.sparkContext.defaultParallelism)),
     }
-    frames = {"logs": _logs(spark, audited.logs)}
-    for name in COLUMNS:
-        rows = spark.read.format(DirectoryRows.name()).options(rows=name, **options).load()
-        frames[name] = _kept(rows, kept)
-    for view in checks.VIEWS:
-        rows = _query(spark, view.sql, frames)
-        frames[view.name] = _computed(rows) if view.kept else rows
-    return frames
 
+    def keep(frame: DataFrame) -> DataFrame:
+        kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+        return frame
 
-def _kept(rows: DataFrame, kept: list[DataFrame]) -> DataFrame:
-    """The rows, computed now: Spark plans what is made of them by how many there are."""
-    kept.append(rows.persist(StorageLevel.MEMORY_AND_DISK))
-    kept[-1].count()
-    return kept[-1]
-
-
-def _computed(rows: DataFrame) -> DataFrame:
-    """As `_kept`, and without the plan that they come of.
-
-    Views are made of views, and checks of these: with all that is below them the plans would be so large that to make
-    them takes longer than to run them. The rows cannot be computed again where an executor is lost: then the job fails.
-    """
-    kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
-    kept.count()  # before the plan is cut, so that Spark knows how many there are
-    computed = kept.localCheckpoint()
-    kept.unpersist()
-    return computed
-
-
-def _logs(spark: SparkSession, logs: Sequence[AuditedLog]) -> DataFrame:
-    schema = (
-        "log int, name string, shown string, is_topic boolean, log_start bigint, next_offset bigint, "
-        "holes_before bigint, markers boolean, size_bytes bigint"
+    rows = {name: spark.read.format(DirectoryRows.name()).options(rows=name, **options).load() for name in COLUMNS}
+    told, windows = keep(rows["told"]), keep(rows["windows"])
+    logs = {log.log: log for log in audited.logs}
+    numbers: Any = [(log.log,) for log in audited.logs if log.is_topic]
+    topics = spark.createDataFrame(numbers, "log int")  # pyright: ignore[reportUnknownMemberType]
+    places = keep(spark.sql(_PLACES, told=told, windows=windows, logs=topics))
+    log_rows = spark.sql(_LOG_ROWS, logs=topics, places=places, batches=rows["batches"])
+    journal_rows = spark.sql(_JOURNAL_ROWS, windows=windows, told=told)
+    by_log: Any = log_rows.repartition("log").sortWithinPartitions("log", "row", "at").rdd
+    by_journal: Any = journal_rows.repartition("journal").sortWithinPartitions("journal").rdd
+    rows_found: Any = by_log.mapPartitions(partial(check_logs, logs)).union(
+        by_journal.mapPartitions(partial(check_journals, audited.directory, logs))
     )
-    rows: Any = [tuple(asdict(log).values()) for log in logs]
-    frame = spark.createDataFrame(rows, schema)  # pyright: ignore[reportUnknownMemberType]
-    return functions.broadcast(frame.withColumn("whole_from", functions.greatest("log_start", "holes_before")))
-
-
-def _findings(spark: SparkSession, frames: Mapping[str, DataFrame], *, markers: bool) -> DataFrame:
-    sql = " union all ".join(check.sql for check in checks.checks(markers=markers))
-    return _query(spark, sql, frames)
-
-
-def _numbers(spark: SparkSession, frames: Mapping[str, DataFrame]) -> dict[str, int]:
-    queries = (*checks.PROVED, *checks.NOT_PROVED)
-    sql = " union all ".join(f"select {at} as at, number from ({query.sql})" for at, query in enumerate(queries))
-    found = {row["at"]: row["number"] for row in _query(spark, sql, frames).collect()}
-    return {query.name: found[at] for at, query in enumerate(queries)}
-
-
-def _query(spark: SparkSession, sql: str, frames: Mapping[str, DataFrame]) -> DataFrame:
-    used: dict[str, Any] = {name: frame for name, frame in frames.items() if f"{{{name}}}" in sql}
-    return spark.sql(sql, **used)
+    schema = ", ".join(f"`{name}` {kind}" for name, kind in FOUND.items())
+    found = spark.createDataFrame(rows_found, schema, verifySchema=False)  # pyright: ignore[reportUnknownMemberType]
+    return keep(found.unionAll(spark.sql(_DAMAGED_WINDOWS, windows=windows))), places

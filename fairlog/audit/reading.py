@@ -2,10 +2,6 @@
 
 Nothing is judged here but what only the bytes can tell: checksums, and whether something can be read at all. What
 cannot be read is a row as well, with `damage` and no more than is known.
-
-**Batches.** A task reads of each of its ranges the batches behind one whose key (last offset) lies in the range; and of
-a log's first range the first batch of all. So each batch is read by one task, which knows where the batch before it
-ended, `due`: whether offsets are dense can be told from each row alone. The edges need not be keys.
 """
 
 from __future__ import annotations
@@ -20,15 +16,18 @@ import pyarrow  # pyright: ignore[reportMissingTypeStubs]
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from datalog import layout
-from datalog.batch import BadBatch, BatchHeader, Buffer, check_crc, parse_stored_header
-from datalog.control_batch import decode_control_batch
+from datalog.batch import HEADER_BYTES
 from datalog.lmdb_pages import DamagedPage, LmdbFile
 from datalog.snapshot import mapped_lmdb
-from datalog.stored import StoredBatch, StoredLogs
+from datalog.stored import StoredLogs
 from fairlog import data_directory
 from fairlog.audit.directory import Range, survey_directory
+from fairlog.verify.batches import read_batch
+from fairlog.verify.findings import Violation
+from fairlog.verify.group_journals import read_group_journal
+from fairlog.verify.transactions import Fate, GroupHistory, committed_places
 from fairlog_types import CorruptStorage, LogId, StorageFailure
-from partition.producer_window import TRANSACTIONS_KEPT, ProducerWindow, last_sequence
+from partition.producer_window import TRANSACTIONS_KEPT, ProducerWindow
 
 pa: Any = pyarrow  # it has no types
 
@@ -36,49 +35,27 @@ Row = tuple[object, ...]
 
 BATCHES = {
     "log": "int",
-    "part": "int",
     "at": "bigint",
     "key": "bigint",
-    "due": "bigint",
-    "base": "bigint",
-    "last": "bigint",
-    "count": "bigint",
-    "size": "bigint",
-    "crc": "bigint",
-    "producer": "bigint",
-    "epoch": "int",
-    "sequence": "int",
-    "last_sequence": "int",
-    "transactional": "boolean",
-    "control": "boolean",
-    "committed": "boolean",
+    "data": "binary",
     "damage": "string",
 }
-"""`at` is the byte of the file, `key` the batch's last offset by its key and `last` by its header, `due` where it
-should begin (null for a log's first), `committed` what a marker says (null: it is none)."""
+"""`at` is where it is in the order of the log, `key` the batch's last offset by its key, `data` its header, and of a
+control batch all. With `damage` but without a key nothing can be read from there to the log's next row."""
 
 TOLD = {
     "journal": "int",
-    "trusted": "boolean",
-    "commit_order": "bigint",
-    "grouped": "boolean",
-    "unit": "string",
     "producer": "bigint",
     "epoch": "int",
     "number": "bigint",
-    "transactional_id": "string",
-    "commit_group": "string",
-    "fate": "string",
     "log": "int",
     "base": "bigint",
     "count": "bigint",
-    "expected": "bigint",
-    "damage": "string",
+    "certain": "boolean",
+    "told_by": "string",
 }
-"""A transaction and one of its logs (null if it has none): where COMMITTED has it, and what PREPARE_COMMIT expected.
-`trusted`: the journal was written with fsync=commit, so nothing that was placed is missing. `unit`: what becomes
-visible at once, a transaction or all of a sink's batch. `grouped`: `commit_order` holds among all ids of its commit
-group, and not only among the transactions of its own."""
+"""One row for each group journal, with no more than its number; one for each of its producers; and one for each place
+that COMMITTED tells. `certain`: the producer's later places are known as well."""
 
 WINDOWS = {
     "log": "int",
@@ -95,7 +72,7 @@ WINDOWS = {
 
 COLUMNS = {"batches": BATCHES, "told": TOLD, "windows": WINDOWS}
 
-_ARROW = {"int": pa.int32(), "bigint": pa.int64(), "boolean": pa.bool_(), "string": pa.string()}
+_ARROW = {"int": pa.int32(), "bigint": pa.int64(), "boolean": pa.bool_(), "string": pa.string(), "binary": pa.binary()}
 _ROWS_PER_BATCH = 10_000
 _CHANGED = "{} is not in the state in which the audit began: something writes it, or this is another machine's"
 
@@ -162,13 +139,11 @@ class _Reader(DataSourceReader):
         if not isinstance(partition, _Task):
             return iter(())  # Spark's own, where there are none: a backup has no group journals
         if partition.journal is not None:
-            from fairlog.audit.telling import read_group_journal  # the coordinator's rules: for few tasks only
-
-            rows = read_group_journal(self.directory, partition.journal, partition.logs)
+            rows = read_told(self.directory, partition.journal, partition.logs)
         elif partition.ranges:
             rows = read_ranges(self._file(), partition.ranges)
         else:
-            rows = _read_windows(self._file(), list(partition.logs.values()))
+            rows = read_windows(self._file(), list(partition.logs.values()))
         return _in_arrow(rows, COLUMNS[self.rows])
 
     def _file(self) -> LmdbFile:
@@ -194,81 +169,54 @@ def read_ranges(file: LmdbFile, ranges: Sequence[Range]) -> Iterator[Row]:
 
 
 def _read_range(logs: StoredLogs, range_: Range) -> Iterator[Row]:
-    log = logs.batches(LogId.parse(range_.name), start=range_.start)
-    before: int | None = None
+    end = range_.log_end if range_.end is None else min(range_.end, range_.log_end)
+    reached = range_.start
     try:
-        if range_.part:
-            first = next(log, None)
-            if first is None or (before := _key(first)) is None or before >= range_.log_end:
+        for stored in logs.batches(LogId.parse(range_.name), start=range_.start):
+            if bytes(stored.key) >= layout.batch_key(end):
                 return
-        while range_.end is None or before is None or before < range_.end:
-            batch = next(log, None)
-            if batch is None or ((key := _key(batch)) is not None and key >= range_.log_end):
-                return
-            yield _batch_row(range_, batch, None if before is None else before + 1)
-            before = before if key is None else key
+            batch = read_batch(range_.name, stored)
+            if isinstance(batch, Violation):
+                reached = reached if batch.offset is None else batch.offset
+                yield range_.log, reached, batch.offset, None, batch.what
+            else:
+                reached = batch.last_offset
+                data = stored.data if batch.header.control else stored.data[:HEADER_BYTES]
+                yield range_.log, reached, reached, bytes(data), None
+            reached += 1
     except DamagedPage as error:
-        what = f"{error}: batches of this log cannot be read from here on"
-        reached = range_.start if before is None else before + 1
-        yield _damage_row(range_, error.byte, reached, what)
+        yield range_.log, reached, None, None, f"{error}: batches of this log cannot be read from here on"
 
 
-def _key(batch: StoredBatch) -> int | None:
-    return layout.decode_batch_key(batch.key) if len(batch.key) == layout.BATCH_KEY_BYTES else None
+# --- group journals -----------------------------------------------------------------------------------
 
 
-def _batch_row(range_: Range, batch: StoredBatch, due: int | None) -> Row:
-    key = _key(batch)
-    if key is None:
-        return _damage_row(range_, batch.at, due, f"the key {batch.key.hex()} is no offset")
+def read_told(directory: Path, number: int, logs: Mapping[str, int]) -> Iterator[Row]:
+    """Rows of TOLD of one group journal; `logs` has the numbers of the logs that there are, by name."""
+    yield number, *[None] * (len(TOLD) - 1)
     try:
-        header = parse_stored_header(batch.data)
-        if header.size_bytes != len(batch.data):
-            what = f"the batch has {len(batch.data)} bytes, its header says {header.size_bytes}"
-            return _damage_row(range_, batch.at, key, what)
-        check_crc(header, batch.data)
-    except BadBatch as error:
-        return _damage_row(range_, batch.at, key, f"the batch at byte {batch.at} of the file is damaged: {error}")
-    return (
-        range_.log,
-        range_.part,
-        batch.at,
-        key,
-        due,
-        header.base_offset,
-        header.last_offset,
-        header.record_count,
-        len(batch.data),
-        header.crc,
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
-        last_sequence(header.base_sequence, header.last_offset_delta + 1),
-        header.transactional,
-        header.control,
-        _marker(header, batch.data),
-        None,
-    )
+        history = read_group_journal(directory, number).history
+    except (CorruptStorage, StorageFailure, OSError):
+        return  # who checks the journal says so
+    yield from _told_rows(number, history, logs)
 
 
-def _marker(header: BatchHeader, data: Buffer) -> bool | None:
-    if not header.control:
-        return None
-    try:
-        return decode_control_batch(data).committed
-    except BadBatch:
-        return None
-
-
-def _damage_row(range_: Range, at: int, key: int | None, what: str) -> Row:
-    known = {"log": range_.log, "part": range_.part, "at": at, "key": key, "damage": what}
-    return tuple(known.get(name) for name in BATCHES)
+def _told_rows(number: int, history: GroupHistory, logs: Mapping[str, int]) -> Iterator[Row]:
+    for producer_id in {txid.producer_id for txid in history.told}:
+        yield number, producer_id, *[None] * (len(TOLD) - 2)
+    # What is prepared may be copied: its place COMMITTED does not tell yet, and the window may have forgotten.
+    uncertain = {told.txid.producer_id for told in history.told.values() if told.fate is Fate.PREPARED}
+    for log, places in committed_places([history]).items():
+        if str(log) in logs:  # others' topics are deleted
+            for place in places:
+                certain = place.txid.producer_id not in uncertain
+                yield number, *place.txid, logs[str(log)], place.base_offset, place.count, certain, place.told_by
 
 
 # --- windows ----------------------------------------------------------------------------------------
 
 
-def _read_windows(file: LmdbFile, logs: Sequence[int]) -> Iterator[Row]:
+def read_windows(file: LmdbFile, logs: Sequence[int]) -> Iterator[Row]:
     """Of the logs with these numbers, which are sorted."""
     if not logs:
         return

@@ -37,7 +37,7 @@ MARKERS = "m"
 """A topic of marker mode, beside the other one, which is as topics are by default."""
 
 WIDE = 300
-"""Records in a batch: it lies in more than one of the buckets in which the audit looks for neighbours."""
+"""Records in a batch: some are many more than others have."""
 
 LATE = 3
 """How many transactions of one producer come last: with the three before, one more than windows remember."""

@@ -9,18 +9,14 @@ import pytest
 
 from datalog import layout
 from datalog.snapshot import mapped_lmdb
-from fairlog.audit import reading
+from fairlog.audit.checking import check_journal
 from fairlog.audit.directory import AuditedLog, divided, survey_directory
-from fairlog.audit.reading import read_ranges
-from fairlog.audit.telling import read_group_journal
+from fairlog.audit.reading import read_ranges, read_told, read_windows
+from fairlog.verify.findings import Kind, Summary
 from tests.spark.audited import BATCHES, RECORDS, filled
 from tests.verify.planting import Planted, flip
 
 pytestmark = pytest.mark.slow
-
-PART = list(reading.BATCHES).index("part")
-DAMAGE = list(reading.TOLD).index("damage")
-
 
 PARTITIONS = 2
 
@@ -37,7 +33,7 @@ def rows_of(directory: Path, task_bytes: int) -> list[tuple[object, ...]]:
     for ranges in audited.tasks:
         file = mapped_lmdb(directory / "datalog" / "data.mdb", transaction=audited.transaction)
         assert file is not None
-        found += [(*row[:PART], *row[PART + 1 :]) for row in read_ranges(file, ranges)]
+        found += read_ranges(file, ranges)
     return found
 
 
@@ -52,13 +48,18 @@ def test_rows_are_the_same_whatever_the_ranges(directory: Path, tmp_path: Path, 
         assert rows_of(planted.directory, task_bytes) == whole, task_bytes
 
 
-def test_group_journal_that_cannot_be_read_is_a_row_of_its_own(directory: Path, tmp_path: Path) -> None:
+def test_group_journal_that_cannot_be_read_is_a_finding(directory: Path, tmp_path: Path) -> None:
     """What it says is a finding; no other journal is less told for it."""
     planted = Planted(Path(shutil.copytree(directory, tmp_path / "data")))
     segment = planted.group_segment(b"billing")
     flip(segment, 0)
-    (row,) = read_group_journal(planted.directory, int(segment.parent.name), {})
-    assert str(row[DAMAGE]).startswith(f"journals/group/{segment.parent.name}: ")
+    number = int(segment.parent.name)
+    ((told, *nothing),) = read_told(planted.directory, number, {})
+    assert told == number
+    assert set(nothing) == {None}
+    (found,) = check_journal(planted.directory, number, (), {}, Summary())
+    assert found.kind is Kind.DAMAGED_TRANSACTIONS
+    assert found.what.startswith(f"journals/group/{number}: ")
 
 
 def test_window_under_a_damaged_key_is_a_row_that_says_so(directory: Path, tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_window_under_a_damaged_key_is_a_row_that_says_so(directory: Path, tmp_p
     audited = survey_directory(planted.directory, has_journals=True)
     file = mapped_lmdb(planted.directory / "datalog" / "data.mdb", transaction=audited.transaction)
     assert file is not None
-    (row,) = reading._read_windows(file, [layout.decode_number(key[: layout.LOG_NUMBER_BYTES])])
+    (row,) = read_windows(file, [layout.decode_number(key[: layout.LOG_NUMBER_BYTES])])
     assert "a producer's key has 12 bytes, this one 7" in str(row[-1])
 
 

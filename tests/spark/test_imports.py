@@ -39,5 +39,6 @@ def test_executors_need_nothing_of_the_node() -> None:
 def test_tasks_of_the_audit_need_nothing_that_serves() -> None:
     """They read files by the node's own modules; what runs a node is not started in each of Spark's processes."""
     run(
-        f"import sys; sys.modules.update(dict.fromkeys({SERVING})); import fairlog.audit.reading, fairlog.audit.telling"
+        f"import sys; sys.modules.update(dict.fromkeys({SERVING})); "
+        "import fairlog.audit.reading, fairlog.audit.checking"
     )
