@@ -118,7 +118,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             last_run = await trio.to_thread.run_sync(LastRun.read, settings.data_dir)
             cluster = await _open_cluster(stack, settings)
             live = LiveSettings(settings, cluster)
-            persister, kept_groups = await _open_persister(stack, settings, cluster)
+            persister, persisted_groups = await _open_persister(stack, settings, cluster)
             offset_index = OffsetIndex(_now_ms)
             shard = await _open_shard(stack, settings, cluster, last_run, offset_index)
             group_configs = LiveGroupConfigs(settings.groups, cluster)
@@ -137,7 +137,7 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
                 await offsets.load()
                 background.start_soon(shard.coordinator.run)  # from now on what is open may time out
                 background.start_soon(topics.run)
-                groups.resume(persister, kept_groups)
+                groups.resume(persister, persisted_groups)
                 background.start_soon(persister.run)
                 background.start_soon(groups.run)
                 background.start_soon(offsets.run)

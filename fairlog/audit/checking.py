@@ -155,7 +155,8 @@ class _LogChecks:
             transactions(log.shown, places, log_start=start, next_offset=end, rules=rules, summary=summary),
         )
         summary.counts[DATA_LOGS] += 1
-        summary.counts[PLACES_BEFORE] += sum(place.end <= max(start, log.holes_before) for place in places)
+        whole_from = max(start, log.holes_before)
+        summary.counts[PLACES_BEFORE] += len({place.txid for place in places if place.end <= whole_from})
 
     def feed(self, row: LogRow) -> Iterator[Violation]:
         """The next batch."""
@@ -206,7 +207,7 @@ def _views(rows: Iterable[JournalRow], logs: Mapping[int, AuditedLog]) -> Mappin
     applied: dict[int, dict[TxId, AppliedPart]] = {number: {} for number in logs}
     forgetful: dict[int, set[ProducerId]] = {number: set() for number in logs}
     for row in rows:
-        if row.log is None:
+        if row.log not in logs:  # a window that a deleted log has left is for `fairlog verify`
             continue
         txid = TxId(ProducerId(row.producer), ProducerEpoch(row.epoch), row.number)
         applied[row.log][txid] = AppliedPart(Offset(row.base), row.records, ApplyNumber(row.apply_number))

@@ -6,8 +6,8 @@
     batches           a record batch's header, and its records                           pure
     data_logs         all tables and batches of the data logs                            pure
     cluster_stores    all records of a cluster store                                     pure
-    kept_groups       all records of the store of groups' members                      pure
-    small_stores      what these two have in common                                    pure
+    persisted_groups  all records of the store of groups' members                        pure
+    small_stores      what these two have in common                                      pure
     lines             what is shown: as a line for people, or as JSON                    pure
 
 Garbage is shown as garbage, where it is; it raises nothing.

@@ -209,7 +209,7 @@ def _check_committed(
         for log in placed.keys() - expected.keys():
             what = f"COMMITTED has records in {logs[log].name}, where none were expected"
             yield Violation(where, what, 1, kind=Kind.WRONG_COUNT, log=log, offset=placed[log].base_offset)
-    for log, placement in placed.items():  # the audit compares places where it looks for them
+    for log, placement in placed.items():  # without a kind: to the audit `placements` tells these
         view, part = logs[log], parts.get(log)
         if part is not None and (part.base_offset, part.count) != (placement.base_offset, placement.count):
             what = (

@@ -126,7 +126,7 @@ class Verification:
         for topic in (*store.served, *store.deleting):
             self._topics[topic.topic_id.hex] = topic
         self.summary.counts["topics"] = len(store.served)
-        yield from self._read_kept_groups()
+        yield from self._read_persisted_groups()
         tables = _Tables()
         yield from self._read_tables(logs, tables)
         yield from check_inventory(self._inventory(store, logs, tables))
@@ -142,7 +142,7 @@ class Verification:
         except DamagedPage as error:
             yield Violation(str(path), str(error))
 
-    def _read_kept_groups(self) -> Iterator[Violation]:
+    def _read_persisted_groups(self) -> Iterator[Violation]:
         path = self._directory / data_directory.PERSISTED_GROUPS
         try:
             self.summary.counts["groups whose members are kept"] = len(data_directory.read_persisted_groups(path))

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.group_records import CommittedRecord, Expectation, PrepareCommitRecord
 from datalog import layout
 from datalog.snapshot import mapped_lmdb
-from fairlog.audit.checking import check_journal
+from fairlog.audit.checking import JournalRow, check_journal
 from fairlog.audit.directory import AuditedLog, divided, survey_directory
-from fairlog.audit.reading import read_ranges, read_told, read_windows
+from fairlog.audit.reading import _told_rows, read_ranges, read_told, read_windows
 from fairlog.verify.findings import Kind, Summary
-from tests.spark.audited import BATCHES, RECORDS, filled
+from fairlog.verify.transactions import read_history
+from fairlog_types import LeaderEpoch, Offset, Placement
+from tests.spark.audited import BATCHES, RECORDS, filled, planted, txid
 from tests.verify.planting import Planted, flip
 
 pytestmark = pytest.mark.slow
@@ -60,6 +63,27 @@ def test_group_journal_that_cannot_be_read_is_a_finding(directory: Path, tmp_pat
     (found,) = check_journal(planted.directory, number, (), {}, Summary())
     assert found.kind is Kind.DAMAGED_TRANSACTIONS
     assert found.what.startswith(f"journals/group/{number}: ")
+
+
+def test_place_of_a_producer_with_something_prepared_is_not_certain(directory: Path) -> None:
+    """What is prepared may be copied, and told by nobody: then the producer's later places are not all known."""
+    log = planted(directory).log()
+    one, other = txid(1), txid(2)
+    records = [
+        CommittedRecord(each, str(each), (Placement(log, Offset(base), 1),), 0)
+        for base, each in enumerate((one, other))
+    ]
+    prepared = PrepareCommitRecord(txid(2, 1), "2", {log: Expectation(LeaderEpoch(1), 1)}, 0)
+    history = read_history("journals/group/0", [*records, prepared])
+    rows = [row for row in _told_rows(0, history, {str(log): 7}) if row[4] is not None]
+    assert [row[1:8] for row in rows] == [(*one, 7, 0, 1, True), (*other, 7, 1, 1, False)]
+    assert list(_told_rows(0, history, {})) == [(0, 1, *[None] * 7), (0, 2, *[None] * 7)]
+
+
+def test_window_that_a_deleted_log_has_left_is_passed_by() -> None:
+    """Its log is not among those that are audited."""
+    row = JournalRow(-1, 99, 1, 0, 0, 0, 0, 1, False)
+    assert list(check_journal(Path(), -1, [row], {}, Summary())) == []
 
 
 def test_window_under_a_damaged_key_is_a_row_that_says_so(directory: Path, tmp_path: Path) -> None:
