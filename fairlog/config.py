@@ -101,43 +101,43 @@ class TopicSettings:
     auto_create: bool = key(
         True,
         read_switch,
-        "Make a topic when a client asks for its metadata, if that client allows it, or produces to it.",
+        "Create a topic when a client asks for its metadata, if that client allows it, or produces to it.",
     )
     partitions_default: int = key(
         1,
         whole(1, 100_000),
-        "Partitions of a topic that is made without saying how many (auto-created, or asked for -1).",
+        "Partitions of a topic that is created without a number of partitions (auto-created, or created with -1).",
     )
     replication_factor_policy: Literal["clamp", "refuse"] = key(
         "clamp",
         one_of("clamp", "refuse"),
-        "What to do when a client asks for more replicas than there are nodes. clamp: make the topic with what there "
-        "is, and a log line. refuse: INVALID_REPLICATION_FACTOR.",
+        "What to do when a client asks for more replicas than there are nodes. clamp: create the topic with one "
+        "replica for each node, and log a line. refuse: INVALID_REPLICATION_FACTOR.",
     )
     transactions: TransactionModeName = key(
         "journal",
         one_of("journal", "markers"),
-        "How transactions reach a topic that is made without fairlog.transactions of its own. journal: copied into it "
-        "when they have committed. markers: at once, and ended by a control record, as in Kafka. Topics that exist "
-        "stay as they are.",
+        "How transactions reach a topic that is created without its own fairlog.transactions. journal: they are "
+        "copied into it when they have committed. markers: at once, and a control record ends them, as in Kafka. "
+        "Existing topics do not change.",
     )
     transactional_offsets: TransactionalOffsetsName = key(
         "none",
         one_of("none", "lowest"),
-        "What delivery reports inside a transaction show as offsets, in topics of journal mode, unless the topic's "
-        "fairlog.transactional.offsets says otherwise. none: that there is none yet. lowest: the smallest that the "
-        "record can still get, which is exact where one producer writes a partition.",
+        "What delivery reports inside a transaction show as the offset, in topics of journal mode without their own "
+        "fairlog.transactional.offsets. none: no offset. lowest: the smallest offset that the record can still get, "
+        "which is exact if one producer writes a partition.",
     )
     retention_ms: int = key(
         604_800_000,
         whole(-1),
-        "Milliseconds for which records are kept, unless the topic's retention.ms says otherwise; -1: no limit. "
-        "Kafka's log.retention.ms.",
+        "Milliseconds for which records are kept, in topics without their own retention.ms; -1: no limit. Kafka's "
+        "log.retention.ms.",
     )
     retention_bytes: int = key(
         -1,
         whole(-1),
-        "Bytes of records that each partition keeps, unless the topic's retention.bytes says otherwise; -1: no limit. "
+        "Bytes of records that each partition keeps, in topics without their own retention.bytes; -1: no limit. "
         "Kafka's log.retention.bytes.",
     )
 
@@ -149,23 +149,23 @@ class RequestSettings:
     request_bytes_max: int = key(
         104_857_600,
         whole(1024, 2**31 - 1),
-        "Largest request frame in bytes; a connection that announces a larger one is closed. Kafka's "
+        "Largest request frame in bytes; the node closes a connection that announces a larger one. Kafka's "
         "socket.request.max.bytes.",
     )
     message_bytes_max: int = key(
         1_048_588,
         whole(1024, 2**31 - 1),
-        "Largest record batch in bytes, as sent (compressed), unless the topic's max.message.bytes says otherwise. "
-        "Kafka's message.max.bytes.",
+        "Largest record batch in bytes, as sent (compressed), in topics without their own max.message.bytes. Kafka's "
+        "message.max.bytes.",
     )
     connections_max: int = key(
-        1000, whole(1), "Connections served at once; one more is accepted and closed, with a log line."
+        1000, whole(1), "Connections served at once; each further one is closed at once, with a log line."
     )
     fetch_session_cache_slots: int = key(
         1000,
         whole(0),
-        "Fetch sessions that are remembered at once; a consumer without one names all its partitions in each request. "
-        "0: none. Kafka's max.incremental.fetch.session.cache.slots.",
+        "Fetch sessions kept at once; a consumer without a session names all its partitions in each request. 0: no "
+        "sessions. Kafka's max.incremental.fetch.session.cache.slots.",
     )
 
 
@@ -176,21 +176,21 @@ class JournalSettings:
     fsync: Literal["commit", "interval", "never"] = key(
         "commit",
         one_of("commit", "interval", "never"),
-        "commit: what was answered (a commit, a plain produce with acks=all) is on the disk. interval: it is within "
-        "journal.fsync_interval_ms. never: when the operating system likes, as Kafka does.",
+        "When journals are flushed to disk. commit: before the answer (to a commit, or to a plain produce with "
+        "acks=all). interval: within journal.fsync_interval_ms. never: the operating system decides, as with Kafka.",
     )
     fsync_interval_ms: int = key(100, whole(1), "Milliseconds between two flushes with journal.fsync = interval.")
     segment_bytes_max: int = key(
         32 * 1024 * 1024,
         whole(1024 * 1024, 2**31 - 1),
-        "Size in bytes at which a local journal (one per partition) goes on in a new segment file. Space is given back "
+        "Size in bytes at which a local journal (one per partition) continues in a new segment file. Space is freed "
         "by whole segments.",
     )
     group_journals: int = key(
         16,
         whole(1, 1024),
         "Group journals over which transactional ids are hashed. Fixed at the very first start of a data directory: "
-        "later values are not looked at.",
+        "later values are ignored.",
     )
 
 
@@ -201,7 +201,8 @@ class DataLogSettings:
     map_bytes: int = key(
         256 * 1024**3,
         whole(16 * 1024**2),
-        "Upper bound of all data logs together, in bytes: LMDB's map size. It takes address space, not disk or memory.",
+        "Maximum size of all data logs together, in bytes: LMDB's map size. It takes address space, not disk or "
+        "memory.",
     )
 
 
@@ -212,19 +213,20 @@ class RetentionSettings:
     check_interval_ms: int = key(
         300_000,
         whole(1),
-        "Milliseconds between two looks for records that are too old or too many (cleanup.policy=delete). Kafka's "
+        "Milliseconds between two checks for records to delete by age or size (cleanup.policy=delete). Kafka's "
         "log.retention.check.interval.ms.",
     )
     clean_interval_ms: int = key(
         15_000,
         whole(1),
-        "Milliseconds between two looks for what to compact (cleanup.policy=compact). Kafka's log.cleaner.backoff.ms.",
+        "Milliseconds between two checks for topics to compact (cleanup.policy=compact). Kafka's "
+        "log.cleaner.backoff.ms.",
     )
     dedupe_buffer_bytes: int = key(
         128 * 1024**2,
         whole(32 * 1024**2),
-        "Memory for the keys of one compaction, some 200 bytes each; more keys take more passes over the log. Kafka's "
-        "log.cleaner.dedupe.buffer.size.",
+        "Memory for the keys of one compaction, about 200 bytes each; if they do not fit, compaction takes several "
+        "passes over the log. Kafka's log.cleaner.dedupe.buffer.size.",
     )
 
 
@@ -232,11 +234,13 @@ class RetentionSettings:
 class TransactionSettings:
     """How long transactions and producers may idle. Defaults are Kafka's, where Kafka has one."""
 
-    check_interval_ms: int = key(10_000, whole(1), "Milliseconds between two looks for transactions that timed out.")
+    check_interval_ms: int = key(
+        10_000, whole(1), "Milliseconds between two checks for transactions that have timed out."
+    )
     fence_on_timeout: bool = key(
         True,
         read_switch,
-        "Bump the producer's epoch when its transaction times out, so that a producer that wakes up late is told.",
+        "Bump the producer's epoch when its transaction times out, so that a producer that wakes up late is fenced.",
     )
     min_timeout_ms: int = key(1000, whole(1), "A client's transaction.timeout.ms below this is raised to it.")
     max_timeout_ms: int = key(
@@ -248,18 +252,19 @@ class TransactionSettings:
     two_phase_commit_enable: bool = key(
         False,
         read_switch,
-        "Take transactions without a time-out, whose end another system decides (KIP-939). One that nobody ends keeps "
-        "journal segments for ever. Kafka's transaction.two.phase.commit.enable.",
+        "Accept transactions without a time-out, whose outcome another system decides (KIP-939). If such a "
+        "transaction is never ended, it keeps journal segments for ever. Kafka's transaction.two.phase.commit.enable.",
     )
     transactional_id_expiration_ms: int = key(
         604_800_000,
         whole(1),
-        "A transactional id that was idle for so long is forgotten. Kafka's transactional.id.expiration.ms.",
+        "Milliseconds after which an idle transactional id is forgotten. Kafka's transactional.id.expiration.ms.",
     )
     producer_id_expiration_ms: int = key(
         86_400_000,
         whole(1),
-        "A partition forgets the sequences of a producer that was idle for so long. Kafka's producer.id.expiration.ms.",
+        "Milliseconds after which a partition forgets the sequences of an idle producer. Kafka's "
+        "producer.id.expiration.ms.",
     )
 
 
@@ -270,13 +275,14 @@ class OffsetSettings:
     retention_minutes: int = key(
         10_080,
         whole(1),
-        "A committed offset is forgotten so long after its group's last member has left, or after the commit if that "
-        "is later, or if the group consumes the topic no more. Kafka's offsets.retention.minutes.",
+        "Minutes after which a committed offset is forgotten. They count from the time when the group's last member "
+        "left, or from the commit if that is later, or if the group no longer consumes the topic. Kafka's "
+        "offsets.retention.minutes.",
     )
     retention_check_interval_ms: int = key(
         600_000,
         whole(1),
-        "Milliseconds between two looks for such offsets. Kafka's offsets.retention.check.interval.ms.",
+        "Milliseconds between two checks for such offsets. Kafka's offsets.retention.check.interval.ms.",
     )
     metadata_bytes_max: int = key(
         4096,
@@ -292,8 +298,8 @@ class GroupSettings:
     initial_rebalance_delay_ms: int = key(
         200,
         whole(0, 2**31 - 1),
-        "Milliseconds that the first member of an empty group waits for company, again for each that comes. Kafka's "
-        "group.initial.rebalance.delay.ms, which is 3000 for the sake of large deployments.",
+        "Milliseconds that the first member of an empty group waits for further members; each new member starts the "
+        "wait again. Kafka's group.initial.rebalance.delay.ms, which is 3000 because of large deployments.",
     )
     min_session_timeout_ms: int = key(
         6_000,
@@ -308,41 +314,41 @@ class GroupSettings:
     consumer_session_timeout_ms: int = key(
         45_000,
         whole(1, 2**31 - 1),
-        "A member of the new protocol (KIP-848) that is not heard of for so many milliseconds is removed. Kafka's "
+        "Milliseconds without a heartbeat after which a member of the new protocol (KIP-848) is removed. Kafka's "
         "group.consumer.session.timeout.ms.",
     )
     consumer_heartbeat_interval_ms: int = key(
         5_000,
         whole(1, 2**31 - 1),
-        "Milliseconds between two heartbeats of a member of the new protocol, as it is told to send them. Kafka's "
-        "group.consumer.heartbeat.interval.ms.",
+        "Milliseconds between two heartbeats of a member of the new protocol. The node tells members this interval. "
+        "Kafka's group.consumer.heartbeat.interval.ms.",
     )
     consumer_min_session_timeout_ms: int = key(
         45_000,
         whole(1, 2**31 - 1),
-        "The least that a group of the new protocol can have as its consumer.session.timeout.ms. Kafka's "
+        "The smallest consumer.session.timeout.ms that a group of the new protocol can have. Kafka's "
         "group.consumer.min.session.timeout.ms.",
     )
     consumer_max_session_timeout_ms: int = key(
         60_000,
         whole(1, 2**31 - 1),
-        "The most that a group of the new protocol can have as its consumer.session.timeout.ms. Kafka's "
+        "The largest consumer.session.timeout.ms that a group of the new protocol can have. Kafka's "
         "group.consumer.max.session.timeout.ms.",
     )
     consumer_min_heartbeat_interval_ms: int = key(
         5_000,
         whole(1, 2**31 - 1),
-        "The least that a group of the new protocol can have as its consumer.heartbeat.interval.ms. Kafka's "
+        "The smallest consumer.heartbeat.interval.ms that a group of the new protocol can have. Kafka's "
         "group.consumer.min.heartbeat.interval.ms.",
     )
     consumer_max_heartbeat_interval_ms: int = key(
         15_000,
         whole(1, 2**31 - 1),
-        "The most that a group of the new protocol can have as its consumer.heartbeat.interval.ms. Kafka's "
+        "The largest consumer.heartbeat.interval.ms that a group of the new protocol can have. Kafka's "
         "group.consumer.max.heartbeat.interval.ms.",
     )
     members_max: int = key(
-        1_000, whole(1), "Members of one group; one more is refused. Kafka's group.max.size, which is unlimited."
+        1_000, whole(1), "Maximum number of members of one group. Kafka's group.max.size, which is unlimited."
     )
 
 
@@ -353,20 +359,20 @@ class AdminSettings:
     listen: Address | None = key(
         Address("127.0.0.1", 9644),
         read_address_or_off,
-        "HOST:PORT of the admin listener, or off. Whoever reaches it can look at everything but records; changing "
-        "something takes the token. Behind 0.0.0.0, put TLS and authentication in front of it.",
+        "HOST:PORT of the admin listener, or off. Anyone who reaches it can look at everything except records; "
+        "changes need the token. With 0.0.0.0, put TLS and authentication in front of it.",
     )
     token: Secret | None = key(
         None,
         read_secret,
-        "What changing calls (aborting a transaction) have to name.",
-        default_text="made at the first start: the file `admin-token` in `data_dir`",
+        "The token that changing calls (aborting a transaction) must send.",
+        default_text="generated at the first start: the file `admin-token` in `data_dir`",
     )
     hosts: tuple[str, ...] = key(
         (),
         read_names,
-        "Names, with commas between them, by which the admin listener is reached, beside localhost and IP addresses. "
-        "Requests to other names are refused: pages of other sites could come that way.",
+        "Names, separated by commas, by which clients reach the admin listener, besides localhost and IP addresses. "
+        "Requests to other names are refused, because pages of other sites could send them.",
         default_text="none",
     )
 
@@ -378,8 +384,8 @@ class LogSettings:
     level: Literal["debug", "info", "warning", "error"] = key(
         "info",
         one_of("debug", "info", "warning", "error"),
-        "debug: a line per request, and all of the others. info: a line per transaction. warning: what an operator "
-        "should look at. error: what failed.",
+        "debug: a line per request, and all others. info: a line per transaction. warning: what an operator should "
+        "look at. error: failures.",
     )
     format: Literal["auto", "console", "json"] = key(
         "auto",
@@ -393,30 +399,30 @@ class Settings:
     """All that can be set; `Settings()` is all defaults. Make one with `load`."""
 
     data_dir: Path = key(
-        Path("fairlog-data"), read_directory, "Where everything is kept. One node at a time may use it."
+        Path("fairlog-data"), read_directory, "The directory for all data. Only one node at a time may use it."
     )
     listen: Address = key(
         Address("127.0.0.1", 9092),
         read_address,
-        "HOST:PORT to accept clients on. Port 0 lets the system pick one; 0.0.0.0 accepts on every interface.",
+        "HOST:PORT to accept clients on. With port 0 the system picks one; 0.0.0.0 accepts on every interface.",
     )
     advertised: Address | None = key(
         None,
         read_address,
-        "HOST:PORT that clients are told to connect to. Needed when they cannot use the listen address: behind a port "
-        "mapping, or with listen = 0.0.0.0. Port 0 stands for the port that is listened on.",
+        "HOST:PORT that clients are told to connect to. Needed when they cannot use the listen address: behind a "
+        "port mapping, or with listen = 0.0.0.0. Port 0 stands for the port of the listen address.",
         default_text="the listen address",
     )
     node_id: int = key(
         1,
         whole(0, 2**31 - 1),
-        "This node's id. Fixed at the very first start of a data directory: another is refused.",
+        "This node's id. Fixed at the very first start of a data directory: a different one is refused.",
     )
     stop_grace_ms: int = key(
         10_000,
         whole(0),
-        "Milliseconds that a node takes to stop: up to three quarters for requests in flight and the copying of what "
-        "is committed, the rest for closing its files. What is not done by then is done at the next start.",
+        "Maximum milliseconds for stopping: up to three quarters for requests in flight and for copying committed "
+        "transactions, the rest for closing files. Unfinished work is done at the next start.",
     )
     topics: TopicSettings = TopicSettings()
     requests: RequestSettings = RequestSettings()

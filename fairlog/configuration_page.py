@@ -1,4 +1,4 @@
-"""docs/configuration.md, made from the table of settings: `python -m fairlog.configuration_page` prints it."""
+"""Generates docs/configuration.md from the table of settings: `python -m fairlog.configuration_page` prints it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from fairlog.config import KEYS, Key
 _HEAD = """\
 # Configuration
 
-This page is made from the table in `fairlog/config.py`:
+This page is generated from the table in `fairlog/config.py`:
 `python -m fairlog.configuration_page > docs/configuration.md`.
 
-A key is set, from weak to strong, by its default, by a TOML file (`fairlog serve --config FILE.toml`), by the
-environment, and by a flag (`--data-dir`, `--listen`, `--advertised`, `--admin`). A key that is not on this page, or
-a value that does not fit, keeps the node from starting, with a sentence that names the key and where it was set.
-What clients have set at run time goes before all of these ([broker configs](compatibility.md#broker-configs)).
-`FAIRLOG_BOOTSTRAP` is not a setting of the node: it is the address that `fairlog topic` and `fairlog txn` ask.
+A key has a default. A TOML file (`fairlog serve --config FILE.toml`) overrides the default, the environment overrides the
+file, and a flag (`--data-dir`, `--listen`, `--advertised`, `--admin`) overrides the environment. What clients set at run
+time overrides all of these ([broker configs](compatibility.md#broker-configs)). The node does not start if a key is not on
+this page or a value does not fit; the error names the key and where it was set.
+`FAIRLOG_BOOTSTRAP` is not a setting of the node: it is the address of the broker that the client commands use.
 
 ```toml
 # fairlog.toml

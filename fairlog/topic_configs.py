@@ -146,8 +146,8 @@ _ROWS = (
         CLEANUP_POLICY,
         _any_of("delete", "compact"),
         "delete",
-        "What happens to records that need not be kept: delete takes away those that are too old or too many, "
-        "compact keeps the latest of each key. Both may be given, or none: then all records are kept.",
+        "How records are removed. delete: the oldest, by age or total size. compact: all but the latest of each key. "
+        "Both may be given, or neither: then all records are kept.",
         acts=True,
         broker_name="log.cleanup.policy",
     ),
@@ -155,7 +155,7 @@ _ROWS = (
         "compression.type",
         _one_of("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         "producer",
-        "How batches are to be compressed. Batches are kept as the producer sent them, whatever this says.",
+        "How batches should be compressed. Batches are always kept as the producer sent them.",
         broker_name="compression.type",
     ),
     TopicConfig(
@@ -170,8 +170,8 @@ _ROWS = (
         TRANSACTIONAL_OFFSETS,
         _one_of(*typing.get_args(TransactionalOffsetsName)),
         "",
-        "What delivery reports inside a transaction show as offsets, if the topic is of journal mode. none: that there "
-        "is none yet. lowest: the smallest that the record can still get, which is exact where one producer writes a "
+        "What delivery reports inside a transaction show as the offset, if the topic is of journal mode. none: no "
+        "offset. lowest: the smallest offset that the record can still get, which is exact if one producer writes a "
         "partition.",
         acts=True,
         setting="topics.transactional_offsets",
@@ -182,8 +182,8 @@ _ROWS = (
         _one_of(*typing.get_args(TransactionModeName)),
         "journal",
         "How transactions reach the topic. journal: they are copied into it when they have committed. markers: their "
-        "records go into it at once, and a control record ends them, as in Kafka. Fixed when the topic is made, from "
-        "the node's topics.transactions if not given.",
+        "records go into it at once, and a control record ends them, as in Kafka. Fixed when the topic is created, "
+        "from the node's topics.transactions if not given.",
         acts=True,
         fixed=True,
     ),
@@ -191,7 +191,7 @@ _ROWS = (
         "file.delete.delay.ms",
         _long(0),
         "60000",
-        "Milliseconds to wait before a file is removed. Data logs are not files, and nothing waits.",
+        "Milliseconds to wait before a file is removed. Data logs are not files, so this has no effect.",
         broker_name="log.segment.delete.delay.ms",
     ),
     TopicConfig(
@@ -219,7 +219,7 @@ _ROWS = (
         COMPACTION_LAG_MAX_MS,
         _long(1),
         str(_LONG_MAX),
-        "Milliseconds after which a record is open to compaction, however little there is to clean.",
+        "Milliseconds after which a record may be compacted, even if there is little to clean.",
         acts=True,
         broker_name="log.cleaner.max.compaction.lag.ms",
     ),
@@ -236,7 +236,7 @@ _ROWS = (
         TIMESTAMP_TYPE,
         _one_of("CreateTime", "LogAppendTime"),
         "CreateTime",
-        "Whose clock a record's timestamp is: the producer's (CreateTime), or the node's when the batch comes in "
+        "Which clock sets a record's timestamp: the producer's (CreateTime), or the node's when the batch arrives "
         "(LogAppendTime).",
         acts=True,
         broker_name="log.message.timestamp.type",
@@ -245,7 +245,7 @@ _ROWS = (
         DIRTY_RATIO_MIN,
         _ratio(),
         "0.5",
-        "The part of a compacted topic, from 0 to 1, that has to be new before it is compacted again.",
+        "The fraction of a compacted topic, from 0 to 1, that must be new before it is compacted again.",
         acts=True,
         broker_name="log.cleaner.min.cleanable.ratio",
     ),
@@ -253,7 +253,7 @@ _ROWS = (
         COMPACTION_LAG_MIN_MS,
         _long(0),
         "0",
-        "Milliseconds for which a record stays as it is before compaction may take it.",
+        "Milliseconds for which compaction leaves a new record alone.",
         acts=True,
         broker_name="log.cleaner.min.compaction.lag.ms",
     ),
@@ -261,21 +261,21 @@ _ROWS = (
         "min.insync.replicas",
         _int(1),
         "1",
-        "Replicas that have to have a batch before acks=all is answered. There is one replica.",
+        "Replicas that must have a batch before acks=all is answered. There is one replica.",
         broker_name="min.insync.replicas",
     ),
     TopicConfig(
         "preallocate",
         _SWITCH,
         "false",
-        "Whether files are made at full size. Journals always have room ahead of their end.",
+        "Whether files are created at full size. Journals always have room ahead of their end.",
         broker_name="log.preallocate",
     ),
     TopicConfig(
         RETENTION_BYTES,
         _long(-1),
         "",
-        "With cleanup.policy delete: bytes of records that a partition keeps; the oldest beyond go. -1: no limit.",
+        "With cleanup.policy delete: bytes of records that a partition keeps; older records are deleted. -1: no limit.",
         acts=True,
         setting="topics.retention_bytes",
         broker_name="log.retention.bytes",
@@ -293,7 +293,8 @@ _ROWS = (
         "segment.bytes",
         _int(14),
         "1073741824",
-        "The size of a log's files. The node's journal.segment_bytes_max is that of journals; data logs have none.",
+        "The size of a log's files. For journals the node's journal.segment_bytes_max applies; data logs have no "
+        "files.",
         broker_name="log.segment.bytes",
     ),
     TopicConfig(
@@ -307,21 +308,21 @@ _ROWS = (
         "segment.jitter.ms",
         _long(0),
         "0",
-        "Milliseconds by which the end of a file may be early. Data logs have no files.",
+        "Milliseconds by which a file may end early. Data logs have no files.",
         broker_name="log.roll.jitter.ms",
     ),
     TopicConfig(
         "segment.ms",
         _long(1),
         "604800000",
-        "Milliseconds after which a log goes on in a new file. Data logs have no files.",
+        "Milliseconds after which a log continues in a new file. Data logs have no files.",
         broker_name="log.roll.ms",
     ),
     TopicConfig(
         "unclean.leader.election.enable",
         _SWITCH,
         "false",
-        "Whether a replica that lacks records may lead. There is one replica.",
+        "Whether a replica that lacks records may become leader. There is one replica.",
         broker_name="unclean.leader.election.enable",
     ),
 )
