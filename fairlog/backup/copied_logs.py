@@ -39,7 +39,7 @@ class CopiedLogs:
         for item in self._stored.table(layout.LOGS):
             log = parse_log_untrusted(item.key)
             if log is None:
-                raise CorruptStorage(f"{path} has a log {item.key!r}, which is no name of one")
+                raise CorruptStorage(f"{path} has a log {item.key!r}, which is not the name of a log")
             self._records[log] = layout.decode_log_record(item.value)
         self._names = {topic.topic_id: topic.name for topic in content.served}
 

@@ -104,10 +104,10 @@ def make_backup(
         sync_directory(target.parent)
     except (OSError, lmdb.Error, StorageFailure) as error:
         _take_away(target)
-        raise BackupFailed(f"the backup into {target} failed, and was taken away: {_sentence(error)}") from error
+        raise BackupFailed(f"the backup into {target} failed and was removed: {_sentence(error)}") from error
     except (CorruptStorage, DamagedPage, DamagedValue) as error:
         _take_away(target)
-        raise BackupFailed(f"the copy in {target} is damaged, and was taken away: {error}") from error
+        raise BackupFailed(f"the copy in {target} is damaged and was removed: {error}") from error
     return manifest
 
 
@@ -122,14 +122,14 @@ def _require_patched_lmdb() -> None:
 
 def _make_empty(source: Path, target: Path) -> None:
     if target.resolve().is_relative_to(source.resolve()):
-        raise BackupRefused(f"{target} lies in the data directory itself: choose another place")
+        raise BackupRefused(f"{target} is inside the data directory: choose another place")
     try:
         target.mkdir(parents=True, exist_ok=True)
         left = sorted(path.name for path in target.iterdir())
     except OSError as error:
         raise BackupRefused(f"cannot write into {target}: {error.strerror}") from error
     if UNFINISHED in left:
-        raise BackupRefused(f"{target} holds a backup that was not finished: remove it, or choose another place")
+        raise BackupRefused(f"{target} contains an unfinished backup: delete it, or choose another place")
     if left:
         raise BackupRefused(f"{target} is not empty (it has {left[0]}): choose another place")
 
@@ -212,5 +212,5 @@ def _write(path: Path, data: bytes) -> None:
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, lmdb.DiskError):
-        return "the disk is full. Free space, or choose another place. Nothing of the node was changed"
-    return f"{error}. Nothing of the node was changed"
+        return "the disk is full. Free space, or choose another place. The node's data was not changed"
+    return f"{error}. The node's data was not changed"

@@ -116,10 +116,10 @@ def decode_manifest_untrusted(data: bytes) -> Manifest:
         raise BadManifest(f"is not JSON: {error}") from error
     fields = _fields(document, "it")
     if fields.get("format") != FORMAT:
-        raise BadManifest(f"does not say that it is of the format {FORMAT}")
+        raise BadManifest(f"is not of the format {FORMAT}")
     version = fields.get("version")
     if type(version) is not int or version not in READ_VERSIONS:
-        raise BadManifest(f"has version {version!r}, and this program reads {READ_VERSIONS[0]} to {VERSION}")
+        raise BadManifest(f"has version {version!r}, but this program reads versions {READ_VERSIONS[0]} to {VERSION}")
     files: dict[str, CopiedFile] = {}
     for path, value in _fields(fields.get("files"), "files").items():
         file = _fields(value, path)
@@ -146,7 +146,7 @@ def _sinks(fields: Mapping[str, object]) -> tuple[SinkRecord, ...]:
         query, batch = _text(sink, "query"), _number(sink, "batch")
         refused = check_fence(name, query, batch)
         if refused is not None:
-            raise BadManifest(f"has a sink that cannot be: {refused.sentence}")
+            raise BadManifest(f"has an impossible sink: {refused.sentence}")
         listed = sink.get("placements")
         if not isinstance(listed, list):
             raise BadManifest(f"should have a list for placements, not {listed!r}")

@@ -29,21 +29,21 @@ def require_source(directory: Path) -> None:
     """Raises BackupRefused, DirectoryUnusable; OSError if the directory cannot be read."""
     for name in (MANIFEST, RESTORING):
         if (directory / name).exists():
-            raise BackupRefused(f"{directory} is a backup itself: copy it, with any tool")
+            raise BackupRefused(f"{directory} is itself a backup: copy it with any tool")
     for file in (CLUSTER_STORE, DATA_LOGS):
         if not (directory / file).is_file():
-            raise BackupRefused(f"{directory} is no data directory: there is no {file} in it")
+            raise BackupRefused(f"{directory} is not a data directory: it does not contain {file}")
     in_use = is_in_use(directory)
     ended = last_run_ended(directory)
     if in_use and not (ended == "open" and _is_of_this_run(directory)):
         raise BackupRefused(
-            f"the node in {directory} does not serve yet, or its disk has failed: wait until it says that it is ready, "
-            "or see to the disk and restart it"
+            f"the node in {directory} does not serve yet, or its disk has failed: wait until the node is ready, or "
+            "repair the disk and restart the node"
         )
     if not in_use and ended != "closed":
         raise BackupRefused(
-            f"no node runs in {directory}, and the last one was not stopped in good order: its journals may hold "
-            "answered records that are not in the data logs yet. Start it, and back it up when it is ready"
+            f"no node runs in {directory}, and the last one did not stop cleanly: its journals may contain answered "
+            "records that are not in the data logs yet. Start the node, and back it up when it is ready"
         )
 
 
@@ -57,7 +57,7 @@ def require_same_run(directory: Path, run: int) -> None:
     """Raises StorageFailure if a node has taken the directory since `run_of` answered `run`; OSError."""
     if run_of(directory) != run:
         raise StorageFailure(
-            f"a node was started in {directory} meanwhile, and what was copied may be of its recovery; try again"
+            f"a node was started in {directory} meanwhile, and the copy may contain part of its recovery; try again"
         )
 
 

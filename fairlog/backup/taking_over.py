@@ -60,7 +60,7 @@ def _take_over(directory: Path, map_bytes: int, fsync: Fsync, now_ms: int) -> Ma
         sync_directory(directory)
     elif (directory / UNFINISHED).exists():
         raise CorruptStorage(
-            f"{directory} holds a backup that was not finished: nothing can be started from it. Take another one"
+            f"{directory} contains an unfinished backup, from which no node can be started. Use another backup"
         )
     else:
         return None
@@ -88,20 +88,22 @@ def check_files(directory: Path, manifest: Manifest) -> None:
     """Are the backup's files what its manifest says? Raises CorruptStorage, naming the file; OSError."""
     for name in FILES:
         if name not in manifest.files:
-            raise CorruptStorage(f"the manifest of the backup in {directory} does not name {name}: it was changed")
+            raise CorruptStorage(
+                f"the manifest of the backup in {directory} does not name {name}: the backup was changed"
+            )
     for name, file in manifest.files.items():
         path = directory / name
         if not path.is_file():
-            raise CorruptStorage(f"{path} is missing: the backup was not copied whole. Copy it again")
+            raise CorruptStorage(f"{path} is missing: the backup was not copied completely. Copy it again")
         size_bytes = path.stat().st_size
         if size_bytes != file.size_bytes:
             raise CorruptStorage(
-                f"{path} has {size_bytes} bytes, the backup's manifest says {file.size_bytes}: it was not copied whole,"
-                " or was changed. Copy it again"
+                f"{path} has {size_bytes} bytes, but the backup's manifest says {file.size_bytes}: the file was not "
+                "copied completely, or was changed. Copy it again"
             )
         if checksum(path) != file.sha256:
             raise CorruptStorage(
-                f"{path} is not what the backup's manifest says (SHA-256): it was damaged, or changed. Copy it again"
+                f"{path} does not have the SHA-256 of the backup's manifest: it was damaged, or changed. Copy it again"
             )
 
 
@@ -109,7 +111,7 @@ def _require_alone(directory: Path) -> None:
     for name in ("journals", LAST_RUN):
         if (directory / name).exists():
             raise CorruptStorage(
-                f"{directory} holds a backup and, beside it, {name} of another run: put the backup into a directory of "
+                f"{directory} contains a backup and also {name} of another run: put the backup into a directory of "
                 "its own"
             )
 
@@ -118,8 +120,8 @@ def _require_clock(directory: Path, manifest: Manifest, now_ms: int) -> None:
     """Producer ids and the leader epoch go on from the clock."""
     if now_ms < manifest.made_ms:
         raise CorruptStorage(
-            f"the backup in {directory} was made {(manifest.made_ms - now_ms) // 1000 + 1} s after the present time of "
-            "this machine: set its clock"
+            f"the backup in {directory} was made {(manifest.made_ms - now_ms) // 1000 + 1} s after this machine's "
+            "current time: set its clock"
         )
 
 

@@ -1,7 +1,7 @@
-"""`fairlog audit DIR`: a Spark job that proves what a stopped node's data logs, or a backup's, promise, for any size.
+"""`fairlog audit DIR`: checks the data logs of a stopped node or of a backup with a Spark job, at any size.
 
-A table of findings, or one JSON document, goes to stdout, then what was proved. Exit code 1: there are findings; 2: the
-audit could not be made, and a sentence on stderr says why.
+It prints a table of findings, or one JSON document, and then what was checked. Exit code 1: there are findings; 2: the
+audit could not be carried out, and a sentence on stderr says why.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Examples:
 
 
 class AuditImpossible(ClientError):
-    """The audit could not be made. Nothing is said of the data."""
+    """The audit could not be carried out. This says nothing about the data."""
 
     exit_code = 2
 
@@ -35,12 +35,12 @@ class AuditImpossible(ClientError):
 def audit(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory, or a backup.")],
     master: Annotated[str, typer.Option(metavar="URL", help="The Spark master.")] = "local[*]",
-    count: Annotated[int, typer.Option(min=0, metavar="COUNT", help="Show at most so many findings.")] = 50,
+    count: Annotated[int, typer.Option(min=0, metavar="COUNT", help="Show at most this number of findings.")] = 50,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Prove with Spark that the data of a stopped node, or a backup, is dense, without duplicates, and whole.
+    """Check with Spark that the data of a stopped node, or a backup, is dense, without duplicates, and whole.
 
-    Exit code 0: it is, as far as can be told from what is kept. 1: there are findings. 2: it could not be looked at.
+    Exit code 0: no findings, as far as the stored data shows. 1: findings. 2: the audit could not be carried out.
     """
     report = _made(directory, master, count)
     if json:
@@ -48,7 +48,7 @@ def audit(
     elif report.total:
         _show_findings(directory, report)
     else:
-        say(f"{directory}: nothing found. Looked at:")
+        say(f"{directory}: no findings. Checked:")
         _show_numbers(report)
     if report.total:
         raise typer.Exit(1)
@@ -59,9 +59,9 @@ def _made(directory: Path, master: str, findings_max: int) -> Report:
     from fairlog.directory import DirectoryInUse, DirectoryUnusable, unused_directory
 
     if (directory / UNFINISHED).exists() and not (directory / MANIFEST).exists():
-        raise AuditImpossible(f"{directory} holds a backup that was not finished: nothing can be started from it")
+        raise AuditImpossible(f"{directory} contains an unfinished backup, from which no node can be started")
     if not (directory / CLUSTER_STORE).exists():
-        raise AuditImpossible(f"{directory} is no data directory: there is no {CLUSTER_STORE} in it")
+        raise AuditImpossible(f"{directory} is not a data directory: it does not contain {CLUSTER_STORE}")
     has_journals = not (directory / MANIFEST).exists() and not (directory / RESTORING).exists()
     try:
         with unused_directory(directory):
@@ -97,7 +97,7 @@ def _show_findings(directory: Path, report: Report) -> None:
     else:
         say(f"{report.total:,} findings. By kind:")
     show_fields({kind: f"{count:,}" for kind, count in report.kinds.items()})
-    say("Looked at:")
+    say("Checked:")
     _show_numbers(report)
     say(f"More: fairlog inspect {directory}/datalog/data.mdb --from OFFSET --count 5; fairlog verify {directory} --all")
 
@@ -105,4 +105,4 @@ def _show_findings(directory: Path, report: Report) -> None:
 def _show_numbers(report: Report) -> None:
     show_fields({name: f"{count:,}" for name, count in report.proved.items()} | {"seconds": f"{report.seconds:.1f}"})
     for name, count in report.not_proved.items():
-        say(f"not looked at: {count:,} {name}")
+        say(f"not checked: {count:,} {name}")

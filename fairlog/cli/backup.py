@@ -23,16 +23,18 @@ To restore: copy the backup to a new data directory, and start a node there.
 
 
 def backup(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the backup goes: a new or empty directory.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The directory for the backup; it must be new or empty.")
+    ],
     data_dir: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="The node's data directory.", show_default="as for fairlog serve"),
     ] = None,
 ) -> None:
-    """Back up a node's data while it runs: a consistent cut of all that is visible.
+    """Back up a node's data while it runs: a consistent cut of everything visible.
 
-    Of every transaction it has all or nothing. To be run on the node's machine. Open transactions, and what is answered
-    but not visible yet, are not in it.
+    It contains each transaction as a whole or not at all. Run it on the node's machine. It does not contain open
+    transactions, nor records that are answered but not visible yet.
     """
     from fairlog.backup.making import BackupFailed, make_backup
     from fairlog.backup.making import Progress as Done
@@ -52,7 +54,7 @@ def backup(
         except (BackupRefused, BackupFailed, DirectoryUnusable, OSError) as error:
             raise ClientError(str(error)) from error
         except KeyboardInterrupt:
-            raise Interrupted(f"interrupted: {directory} holds an unfinished backup, remove it") from None
+            raise Interrupted(f"interrupted: {directory} contains an unfinished backup: delete it") from None
     size_bytes = sum(file.size_bytes for file in manifest.files.values())
     sinks = f"the fences of {len(manifest.sinks)} sinks, " if manifest.sinks else ""
     say(f"backed up {len(manifest.logs)} logs, {sinks}{size_bytes:,} bytes, into {directory}")

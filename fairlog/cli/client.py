@@ -120,7 +120,7 @@ class Connection:
         except OSError as error:
             raise ClientError(f"the connection to {self.address} broke: {error.strerror or error}") from error
         if struct.unpack_from(">i", frame)[0] != self._correlation_id:
-            raise ClientError(f"{self.address} answered another request than the one asked")
+            raise ClientError(f"{self.address} sent an answer that does not belong to the request")
         return frame
 
     def _receive(self, count: int) -> bytes:
@@ -152,5 +152,5 @@ def _read(answer: type[Answer], frame: bytes, address: Address) -> Answer:
         _, offset = entity_reader(answer.__header_schema__)(frame, 0)
         content, _ = entity_reader(answer)(frame, offset)
     except (SerialError, ValueError, LookupError) as error:  # kio answers an unknown tagged field with KeyError
-        raise ClientError(f"the answer of {address} is not a {answer.__name__}: {error}") from error
+        raise ClientError(f"the answer of {address} could not be read as {answer.__name__}: {error}") from error
     return content

@@ -1,7 +1,7 @@
 """`fairlog consume`: show records, from a node or straight from a data directory, as a table or as JSON lines.
 
-Where they come from is one of three (`read_node`: assigned, or in a group; `read_directory`), what they look like one
-of three (`record_output`); this module reads the options and joins the two.
+There are three sources (`read_node`: assigned, or in a group; `read_directory`) and three forms of output
+(`record_output`); this module reads the options and joins a source and an output.
 """
 
 from __future__ import annotations
@@ -74,29 +74,29 @@ def consume(
     ] = None,
     offset: Annotated[
         int | None,
-        typer.Option(metavar="OFFSET", help="Begin at this offset; a negative one counts from the end: -10, ten back."),
+        typer.Option(metavar="OFFSET", help="Begin at this offset; a negative offset counts from the end."),
     ] = None,
     from_beginning: Annotated[
         bool,
-        typer.Option(
-            "--from-beginning", help="Begin at the first record. In a group: where the group has no offset yet."
-        ),
+        typer.Option("--from-beginning", help="Begin at the first record. In a group: only if it has no offset yet."),
     ] = False,
-    count: Annotated[int | None, typer.Option(min=1, metavar="COUNT", help="Stop after so many records.")] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, metavar="COUNT", help="Stop after this number of records.")
+    ] = None,
     until_end: Annotated[
         bool,
         typer.Option(
             "--until-end",
-            help="Stop where the topics end now; read from the first record, unless told otherwise.",
+            help="Stop at the current ends of the topics. Reading then begins at the first record by default.",
         ),
     ] = False,
     isolation: Annotated[
         Isolation,
-        typer.Option(help="Whether to show only what is committed, or all that a topic with markers holds."),
+        typer.Option(help="Show committed records only, or all records that a topic with markers contains."),
     ] = Isolation.READ_COMMITTED,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document a line.")] = False,
 ) -> None:
-    """Show records of topics as they come, until Ctrl-C or where the options say."""
+    """Show records of topics as they arrive, until Ctrl-C or where the options say."""
     _refuse_what_excludes_another(data_dir, group, partition, offset, from_beginning)
     start: Start | int = Start.EARLIEST if from_beginning or until_end else Start.LATEST
     selection = Selection(
@@ -157,4 +157,4 @@ def _refuse_what_excludes_another(
     ]
     for one, one_given, other, other_given in excluding:
         if one_given and other_given:
-            raise typer.BadParameter(f"{one} and {other} exclude each other", param_hint=one)
+            raise typer.BadParameter(f"{one} and {other} cannot be used together", param_hint=one)

@@ -1,4 +1,4 @@
-"""`fairlog group …`: look at consumer groups and their lag, and set where a group goes on.
+"""`fairlog group …`: look at consumer groups and their lag, and set the offsets at which a group continues.
 
 The client is imported when a command runs: kio takes longer to load than all the rest, and `fairlog serve`, which
 passes through here, has no use for it.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="group",
-    help="Look at consumer groups and their lag, or reset one.",
+    help="Show consumer groups and their lag, or reset a group's offsets.",
     epilog="\b\nExample:\n  fairlog group describe billing",
     no_args_is_help=True,
 )
@@ -43,7 +43,7 @@ def list_all(
     ] = None,
     json: Json = False,
 ) -> None:
-    """List the consumer groups that the broker knows, and their states."""
+    """List the broker's consumer groups, and their states."""
     from fairlog.cli.client import connect
     from fairlog.cli.groups_admin import list_groups
 
@@ -60,7 +60,7 @@ def list_all(
     "describe", epilog="\b\nExamples:\n  fairlog group describe billing\n  fairlog group describe billing --json"
 )
 def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
-    """Show a group: its state, and for each partition the committed offset, the lag, and who reads it."""
+    """Show a group: its state, and for each partition the committed offset, the lag, and the member that reads it."""
     from fairlog.cli.coordinators import group_coordinator
     from fairlog.cli.group_offsets import standings
     from fairlog.cli.groups_admin import Group, committed_offsets, describe_group
@@ -102,12 +102,12 @@ def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
 
 
 def _total_lag(lines: Sequence[Standing]) -> str | None:
-    """The sum, which must not look small because of partitions of which it knows nothing."""
+    """The sum. It names the partitions without a committed offset, so that it does not look too small."""
     lags = [each.lag for each in lines if each.lag is not None]
     untouched = sum(each.committed is None for each in lines)
     if not untouched:
         return str(sum(lags)) if lags else None
-    return f"{sum(lags)}, without {untouched} of {len(lines)} partitions: nothing is committed there"
+    return f"{sum(lags)}, without {untouched} of {len(lines)} partitions, which have no committed offset"
 
 
 RESET_EXAMPLES = """
@@ -132,22 +132,28 @@ def reset(
             show_default="all that the group has offsets for",
         ),
     ] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Go on at each partition's first record.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Go on at each partition's end.")] = False,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="Continue at each partition's first record.")
+    ] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Continue at each partition's end.")] = False,
     to_offset: Annotated[
         int | None,
-        typer.Option(min=0, metavar="OFFSET", help="Go on at this offset, or at the nearest that a partition has."),
+        typer.Option(
+            min=0, metavar="OFFSET", help="Continue at this offset, or at the nearest one that a partition has."
+        ),
     ] = None,
     to_timestamp: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Go on at the first record of this time: 2026-11-20T08:00:00Z, or ms since 1970."
+            metavar="TIME", help="Continue at the first record of this time: 2026-11-20T08:00:00Z, or ms since 1970."
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run/--execute", help="Show what would be done, or do it.")] = True,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run/--execute", help="Only show what would be done, or do it.")
+    ] = True,
     json: Json = False,
 ) -> None:
-    """Set where a group goes on. The group must have no members, and nothing is changed without --execute."""
+    """Set the offsets at which a group continues. The group must have no members. Nothing changes without --execute."""
     from fairlog.cli.coordinators import group_coordinator
     from fairlog.cli.group_offsets import offsets_of
     from fairlog.cli.groups_admin import commit_offsets, committed_offsets, describe_group, refuse_members
@@ -158,7 +164,7 @@ def reset(
         committed = committed_offsets(connection, name)
         places = _chosen(connection, topic) if topic else list(committed)
         if not places:
-            raise ClientError(f"group {name} has no committed offsets; say which topic to set with --topic")
+            raise ClientError(f"group {name} has no committed offsets; name the topic with --topic")
         planned = offsets_of(connection, places, target)
         if not dry_run:
             commit_offsets(connection, name, planned)
@@ -172,7 +178,11 @@ def reset(
         show_json({"group": name, "executed": not dry_run, "partitions": partitions})
         return
     show_table(("topic", "partition", "committed", "new"), lines, empty="there is nothing to set")
-    say("nothing was changed; --execute does it" if dry_run else f"group {name} goes on there")
+    say(
+        "nothing was changed; use --execute to set these offsets"
+        if dry_run
+        else f"group {name} continues at these offsets"
+    )
 
 
 def _target(to_earliest: bool, to_latest: bool, to_offset: int | None, to_timestamp: str | None) -> Target:

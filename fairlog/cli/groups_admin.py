@@ -149,7 +149,7 @@ def commit_offsets(connection: Connection, name: str, offsets: Mapping[Place, in
         for each in topic.partitions:
             what = f"setting the offset of group {name} in {topic.name}-{each.partition_index}"
             if each.error_code is ErrorCode.unknown_member_id:
-                raise ClientError(f"{what}: the group has members by now; stop them, then reset it")
+                raise ClientError(f"{what}: the group now has members; stop them, then reset it")
             check(what, each.error_code)
 
 
@@ -160,7 +160,7 @@ def _member(connection: Connection, found: DescribedGroupMember, *, readable: bo
         try:
             assignment, _ = entity_reader(ConsumerProtocolAssignment)(found.member_assignment, 2)
         except (SerialError, ValueError, LookupError) as error:
-            raise ClientError(f"{connection.address} tells an assignment that cannot be read: {error}") from error
+            raise ClientError(f"{connection.address} returned an unreadable assignment: {error}") from error
         partitions = tuple(
             sorted(
                 (str(each.topic), int(index)) for each in assignment.assigned_partitions for index in each.partitions

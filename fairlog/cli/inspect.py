@@ -1,6 +1,6 @@
-"""`fairlog inspect FILE`: what stands in a journal's segment, the data logs, or the cluster store.
+"""`fairlog inspect FILE`: shows the content of a journal's segment, the data logs, or the cluster store.
 
-Lines go out as they are made, so that `| head` is quick. Damage is shown where it is, and makes the exit code 1.
+Lines are printed as they are made, so that `| head` is quick. Damage is shown where it is; the exit code is then 1.
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ Examples:
 
 def inspect(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A segment (*.journal, *.new) or a data.mdb.")],
-    records: Annotated[bool, typer.Option("--records", help="Show what is inside batches, too.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Also show the records inside batches.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
     start: Annotated[
         int,
-        typer.Option("--from", min=0, metavar="POSITION", help="Begin at this journal position; in data logs: offset."),
+        typer.Option(
+            "--from", min=0, metavar="POSITION", help="Begin at this journal position; in data logs: at this offset."
+        ),
     ] = 0,
     count: Annotated[
         int | None,
         typer.Option(
             min=0,
             metavar="COUNT",
-            help="Show at most so many frames; in data logs: batches of each log.",
+            help="Show at most this number of frames; in data logs: of batches of each log.",
             show_default="all",
         ),
     ] = None,
 ) -> None:
-    """Show what stands in a file, readable. Nothing in it is changed, and a node may be using it.
+    """Show the content of a file in readable form. The file is not changed, and a node may be using it.
 
-    Exit code 0: all could be read; a torn tail is what a crash leaves, or a running node. 1: there is damage.
+    Exit code 0: everything could be read. A torn tail is no damage: a crash or a running node leaves it. 1: damage.
     """
     from fairlog.inspection.files import NotInspectable, inspect_file
     from fairlog.inspection.lines import as_json, as_text

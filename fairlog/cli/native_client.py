@@ -64,13 +64,15 @@ class NativeConnection:
     def greet(self) -> None:
         """Exchange preambles. Raises ClientError if the other end is no node that speaks this version."""
         if self._exchange(PREAMBLE, len(PREAMBLE)) != PREAMBLE:
-            raise ClientError(f"the broker at {self._address} has no sinks: it is no Fairlog node, or a newer one")
+            raise ClientError(
+                f"the broker at {self._address} has no sinks: it is not a Fairlog node, or it is a newer version"
+            )
 
     def sinks(self) -> list[Sink]:
         """All sinks, by name. Raises ClientError."""
         rows = self._ask("sinks", {}).get("sinks", [])
         if not isinstance(rows, list):
-            raise ClientError(f"the answer of {self._address} has no list of sinks")
+            raise ClientError(f"the answer of {self._address} contains no list of sinks")
         return [_sink(row) for row in cast("list[dict[str, object]]", rows)]
 
     def forget(self, sink: str) -> None:
@@ -90,7 +92,7 @@ class NativeConnection:
             case [self._id | None, str(), str(sentence)]:
                 raise ClientError(sentence)
             case _:
-                raise ClientError(f"{self._address} answered another request than the one asked")
+                raise ClientError(f"{self._address} sent an answer that does not belong to the request")
 
     def _exchange(self, sent: bytes, count: int) -> bytes:
         """Send these bytes, receive so many."""
@@ -115,7 +117,7 @@ class NativeConnection:
         try:
             return cast("object", cbor2.loads(answer))
         except (cbor2.CBORDecodeError, ValueError) as error:
-            raise ClientError(f"the answer of {self._address} is no CBOR: {error}") from error
+            raise ClientError(f"the answer of {self._address} is not CBOR: {error}") from error
 
 
 @contextmanager
@@ -144,4 +146,4 @@ def _sink(row: dict[str, object]) -> Sink:
             cast("int", row["used_ms"]),
         )
     except (KeyError, TypeError) as error:
-        raise ClientError(f"the answer has no sinks, but something else: {error}") from error
+        raise ClientError(f"unexpected answer, expected a list of sinks: {error}") from error

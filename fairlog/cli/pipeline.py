@@ -60,39 +60,45 @@ def pipeline(
         str | None, typer.Option(metavar="COLUMNS", help="The columns of its JSON values, as in CREATE TABLE.")
     ] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="No JSON: the table has the records' own columns, and so have the rows.")
+        bool, typer.Option("--raw", help="No JSON: input and result have the records' own columns.")
     ] = False,
     sql: Annotated[
-        str | None, typer.Option(metavar="SELECT", help="What to make of it; the table is called like the topic.")
+        str | None, typer.Option(metavar="SELECT", help="The query; its table has the topic's name.")
     ] = None,
-    to: Annotated[str | None, typer.Option(metavar="TOPIC|parquet:DIR", help="Where the rows go.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="TOPIC|parquet:DIR", help="Where to write the rows.")] = None,
     watermark: Annotated[
         str | None, typer.Option(metavar="'COLUMN DELAY'", help="How late a row may be, as in 'at 10 minutes'.")
     ] = None,
     mode: Annotated[
         Mode | None,
-        typer.Option(help="Write a row once, when it is final, or each time that it changes.", show_default="append"),
+        typer.Option(help="Write a row once, when it is final, or each time it changes.", show_default="append"),
     ] = None,
     bad: Annotated[
         str | None,
-        typer.Option(metavar="TOPIC", help="Where values go that are not of the schema; otherwise they end it."),
+        typer.Option(
+            metavar="TOPIC", help="Where to write values that do not fit the schema. Without it they end the pipeline."
+        ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What the broker and the checkpoint know it by.")
+        str | None, typer.Option(metavar="NAME", help="The pipeline's name at the broker and in checkpoints.")
     ] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Where Spark notes how far it is.", show_default="fairlog-pipelines/NAME"),
+        typer.Option(
+            metavar="DIR", help="The directory of Spark's checkpoints.", show_default="fairlog-pipelines/NAME"
+        ),
     ] = None,
     trigger: Annotated[
         str | None,
-        typer.Option(metavar="INTERVAL|available-now", help="How often to begin a batch; or do what is there and end."),
+        typer.Option(
+            metavar="INTERVAL|available-now", help="How often to begin a batch; or process what is there, and end."
+        ),
     ] = None,
     records_per_batch: Annotated[
-        int | None, typer.Option(min=1, metavar="COUNT", help="Read about so many records at a time.")
+        int | None, typer.Option(min=1, metavar="COUNT", help="Read about this number of records in a batch.")
     ] = None,
     skip_lost: Annotated[
-        bool, typer.Option("--skip-lost", help="Go on where records were deleted before they were read.")
+        bool, typer.Option("--skip-lost", help="Continue if records were deleted before they were read.")
     ] = False,
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="The Spark to run on.", show_default="local[*]")
@@ -103,7 +109,7 @@ def pipeline(
 ) -> None:
     """Run streaming SQL between topics, exactly once, until Ctrl-C: one step from options, or several from a file.
 
-    After a stop, a crash or a failure the same command goes on where it ended.
+    After a stop, a crash or a failure the same command continues where the last run ended.
     """
     step: Mapping[str, object] = _given(
         {
@@ -118,7 +124,9 @@ def pipeline(
         }
     )
     if file is not None and step:
-        raise typer.BadParameter("the steps stand in the file", param_hint=f"--{next(iter(step))}")
+        raise typer.BadParameter(
+            "not allowed with a file, which contains the steps", param_hint=f"--{next(iter(step))}"
+        )
     settings: Mapping[str, object] = _given(
         {
             "name": name,
@@ -148,7 +156,7 @@ def _plan(file: Path | None, settings: Mapping[str, object], step: Mapping[str, 
     if file is None:
         missing = [option for option in ("from", "sql", "to") if option not in step]
         if missing:
-            raise typer.BadParameter(f"--{missing[0]} is missing, or a file", param_hint="FILE.toml")
+            raise typer.BadParameter(f"--{missing[0]} is missing; give it, or a file", param_hint="FILE.toml")
         return pipeline_of_options(settings, step)
     try:
         text = file.read_text(encoding="utf-8")
@@ -170,8 +178,8 @@ def _run(planned: Pipeline, conf: Mapping[str, str]) -> None:
     _make_topics(planned)
     settings = {**planned.spark, **conf}
     try:
-        with held(Path(where), on_wait=lambda: _tell(f"waiting until another run in {where} has ended")) as log:
-            _tell(f"starting Spark on {planned.master}; what it has to say is in {log.name}")
+        with held(Path(where), on_wait=lambda: _tell(f"waiting until another run in {where} ends")) as log:
+            _tell(f"starting Spark on {planned.master}; its log is {log.name}")
             with (
                 spark_session(planned.name, planned.master, settings, log) as spark,
                 told_to_stop() as stop,  # behind Spark's start, which takes SIGINT for itself
@@ -180,15 +188,15 @@ def _run(planned: Pipeline, conf: Mapping[str, str]) -> None:
             ):
                 reached = run_pipeline(spark, planned, stop, show=show, ask_ends=ask_ends)
     except KeyboardInterrupt:
-        raise Interrupted("interrupted before it had come to an end; the same command goes on from here") from None
+        raise Interrupted("interrupted before the end; the same command continues from here") from None
     for step in reached:
         say(_summary(step))
     if planned.ends and stop.is_set():
-        raise Interrupted("interrupted before all was done; the same command goes on from here")
+        raise Interrupted("interrupted before the end; the same command continues from here")
 
 
 def _make_topics(planned: Pipeline) -> None:
-    """Make the topics that are written and not there. One that is only read must be there: it may be misspelt."""
+    """Create missing topics that the pipeline writes. Topics that it only reads must exist: a name may be misspelt."""
     from fairlog.cli import topics_admin
     from fairlog.cli.client import connect
 
@@ -199,11 +207,11 @@ def _make_topics(planned: Pipeline) -> None:
     with connect(address) as connection:
         for topic in planned.topics_read:
             if topics_admin.partition_count(connection, topic) is None:
-                raise ClientError(f"there is no topic {topic}; make it with: fairlog topic create {topic}")
+                raise ClientError(f"there is no topic {topic}; create it with: fairlog topic create {topic}")
         for topic in planned.topics_written:
             if topics_admin.partition_count(connection, topic) is None:
                 partitions = topics_admin.create_topic(connection, topic, None, {})
-                _tell(f"made topic {topic} with {partitions} partition{'s' if partitions != 1 else ''}")
+                _tell(f"created topic {topic} with {partitions} partition{'s' if partitions != 1 else ''}")
 
 
 def _tell(sentence: str) -> None:
@@ -222,7 +230,7 @@ def _given(values: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _bootstrap(context: typer.Context, bootstrap: Address, file: Path | None) -> str | None:
-    """The file's own address stands, unless one was asked for."""
+    """The address from the options, or else the file's own."""
     source = context.get_parameter_source("bootstrap")
     return None if file is not None and source is not None and source.name.startswith("DEFAULT") else str(bootstrap)
 

@@ -38,7 +38,10 @@ def produce(
     bootstrap: Bootstrap,
     key_separator: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Each line is a key, this text, and the value; without it, a value alone."),
+        typer.Option(
+            metavar="TEXT",
+            help="Each line is a key, this text, and the value. Without this option a line is only a value.",
+        ),
     ] = None,
     header: Annotated[
         list[str] | None,
@@ -59,15 +62,15 @@ def produce(
 ) -> None:
     """Write lines from standard input to a topic, one record a line.
 
-    Of a JSON line, partition, timestamp, key, value and headers are taken, and all but the value may be left out; topic
-    and offset say where the record was read, and are not used.
+    A JSON line may have partition, timestamp, key, value and headers; only value is required. topic and offset
+    say where the record was read and are ignored.
     """
     from fairlog.cli.record_forms import from_json_line, from_text_line
 
     if json and key_separator is not None:
-        raise typer.BadParameter("JSON lines have their keys in them", param_hint="--key-separator")
+        raise typer.BadParameter("not allowed with --json: JSON lines contain their keys", param_hint="--key-separator")
     if key_separator == "":
-        raise typer.BadParameter("a separator has at least one character", param_hint="--key-separator")
+        raise typer.BadParameter("the separator is empty", param_hint="--key-separator")
     separator = None if key_separator is None else os.fsencode(key_separator)
     more = tuple(_header(each) for each in header or ())
     read_line: ReadLine = from_json_line if json else lambda line: from_text_line(line, separator)
@@ -128,7 +131,7 @@ def _put_lines(producer: RecordProducer, read_record: ReadLine, advance: Advance
 
 def _left_behind(producer: RecordProducer) -> str:
     if producer.transactional_id is not None:
-        return "the transaction was not committed, and nothing of it is to be seen"
+        return "the transaction was not committed; none of its records is visible"
     return f"{_counted(producer.delivered)} produced before that"
 
 
@@ -145,7 +148,7 @@ def _partitions(bootstrap: Address, topic: str) -> int:
     with connect(bootstrap) as connection:
         found = partition_count(connection, topic)
     if found is None:
-        raise ClientError(f"there is no topic {topic}; make it with: fairlog topic create {topic}")
+        raise ClientError(f"there is no topic {topic}; create it with: fairlog topic create {topic}")
     return found
 
 

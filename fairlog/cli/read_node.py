@@ -256,7 +256,7 @@ def _record(message: Message, place: _Place, offset: int, no_timestamp: int) -> 
     except (SystemError, UnicodeDecodeError) as error:  # the one out of the other, in confluent_kafka 2.16
         topic, partition = place
         raise ClientError(
-            f"the record at offset {offset} of {topic}, partition {partition}, has a header whose name is no UTF-8, "
+            f"the record at offset {offset} of {topic}, partition {partition}, has a header whose name is not UTF-8, "
             "which the Kafka client cannot read: begin behind it with --offset, or read with --data-dir"
         ) from error
     return ReadRecord(

@@ -112,7 +112,7 @@ def from_text_line(line: bytes, key_separator: bytes | None) -> NewRecord:
         return NewRecord(None, line)
     key, separator, value = line.partition(key_separator)
     if not separator:
-        raise MalformedLine(f"the key separator {shown(key_separator)} is not in it")
+        raise MalformedLine(f"it does not contain the key separator {shown(key_separator)}")
     return NewRecord(key, value)
 
 
@@ -173,7 +173,7 @@ def _from_json(content: object, name: str) -> bytes | None:
             except (binascii.Error, ValueError) as error:
                 raise MalformedLine(f"its {name} is not base64: {error}") from error
         case _:
-            raise MalformedLine(f'its {name} is neither a text, nor null, nor {{"base64": "…"}}')
+            raise MalformedLine(f'its {name} is not a text, null or {{"base64": "…"}}')
 
 
 def _headers(content: object) -> Headers:
@@ -194,7 +194,7 @@ def _encode(text: str, name: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise MalformedLine(f"its {name} has half of a surrogate pair, which is no character") from error
+        raise MalformedLine(f"its {name} contains half of a surrogate pair, which is not a character") from error
 
 
 def _number(fields: Mapping[str, object], name: str) -> int | None:
@@ -202,7 +202,7 @@ def _number(fields: Mapping[str, object], name: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or not -1 <= value < 1 << 63:
-        raise MalformedLine(f"its {name} is not a number from -1 on")
+        raise MalformedLine(f"its {name} is not a whole number of at least -1")
     if name == "partition" and not 0 <= value < 1 << 31:
-        raise MalformedLine("its partition is not a number from 0 on")
+        raise MalformedLine("its partition is not a whole number of at least 0")
     return value

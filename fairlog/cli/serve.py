@@ -1,7 +1,7 @@
-"""`fairlog serve`: settings in, a node until it is told to stop, one sentence if it cannot.
+"""`fairlog serve`: reads the settings and runs a node until it is told to stop. If it cannot, one sentence says why.
 
 How it works. The data directory is locked for as long as the node runs. The node itself (`fairlog.node.serve`) is
-started in a nursery and says when it accepts clients; then a line on stdout tells whoever waits for it.
+started in a nursery and reports when it accepts clients; then a line on stdout announces it.
 SIGTERM or SIGINT cancels the node, which is its request to stop: it finishes what is in flight within
 `stop_grace_ms`, shielded, and returns. A second signal does not wait: the process ends as if killed, which loses
 nothing that was answered.
@@ -64,12 +64,14 @@ class ServeNode(Protocol):
 
 def serve(
     data_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where everything is kept.", show_default="fairlog-data")
+        Path | None, typer.Option(metavar="DIR", help="The directory for all data.", show_default="fairlog-data")
     ] = None,
     listen: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help="Where to accept clients; port 0 picks one.", show_default="127.0.0.1:9092"
+            metavar="HOST:PORT",
+            help="Where to accept clients; with port 0 the system picks a port.",
+            show_default="127.0.0.1:9092",
         ),
     ] = None,
     advertised: Annotated[
@@ -86,7 +88,7 @@ def serve(
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="A file with settings.")] = None,
 ) -> None:
-    """Run a node until SIGTERM or SIGINT. Flags win over the environment (FAIRLOG_…), and that over the file."""
+    """Run a node until SIGTERM or SIGINT. Flags override the environment (FAIRLOG_…), which overrides the file."""
     flags = {"data_dir": data_dir, "listen": listen, "advertised": advertised, "admin.listen": admin}
     settings = load(flags=flags, file=config)
     try:
@@ -100,7 +102,7 @@ def serve(
 
 
 def run(settings: Settings, serve_node: ServeNode) -> None:
-    """Run a node until it is told to stop. Raises NodeStopped with a sentence if something kept it from it."""
+    """Run a node until it is told to stop. Raises NodeStopped with a sentence if it cannot run."""
     try:
         with locked_directory(settings.data_dir):
             trio.run(_until_told_to_stop, settings, serve_node)

@@ -13,7 +13,7 @@ from fairlog.cli.output import say, show_fields, show_json, show_table, time_tex
 
 app = typer.Typer(
     name="sink",
-    help="Look at the sinks of streaming queries, and forget one.",
+    help="Show the sinks of streaming queries, or delete one.",
     epilog="\b\nExample:\n  fairlog sink list",
     no_args_is_help=True,
 )
@@ -23,7 +23,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The sink's name: the 
 
 @app.command("list", epilog="\b\nExample:\n  fairlog sink list --json")
 def list_all(bootstrap: Bootstrap, json: Json = False) -> None:
-    """List the sinks: whose they are, their last batch, and how many writers are at work."""
+    """List the sinks: the query of each, its last batch, and its number of active writers."""
     from fairlog.cli.native_client import connect_natively
 
     with connect_natively(bootstrap) as connection:
@@ -37,7 +37,7 @@ def list_all(bootstrap: Bootstrap, json: Json = False) -> None:
 
 @app.command("describe", epilog="\b\nExample:\n  fairlog sink describe totals")
 def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
-    """Show a sink: its query, its last committed batch and where that is, and who writes now."""
+    """Show a sink: its query, its last committed batch, where that is, and its active writers."""
     from fairlog.cli.native_client import connect_natively
 
     with connect_natively(bootstrap) as connection:
@@ -68,9 +68,9 @@ def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
 
 @app.command("forget", epilog="\b\nExample:\n  fairlog sink forget totals")
 def forget(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
-    """Forget a sink, so that another query can write under its name.
+    """Delete what the node knows about a sink, so that another query can write under its name.
 
-    Its records stay. But a batch that the old query sends again is written again: stop that query first.
+    Its records stay. But a batch that the old query sends again is then written again, so stop that query first.
     """
     from fairlog.cli.native_client import connect_natively
 
@@ -79,4 +79,4 @@ def forget(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
     if json:
         show_json({"sink": name})
     else:
-        say(f"{name} is forgotten: the next query that writes to it begins anew")
+        say(f"{name} is deleted: the next query that writes to it starts anew")

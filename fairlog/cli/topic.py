@@ -1,4 +1,4 @@
-"""`fairlog topic …`: make, list, describe, change and delete topics.
+"""`fairlog topic …`: create, list, describe, change and delete topics.
 
 The client is imported when a command runs: kio takes longer to load than all the rest, and `fairlog serve`, which
 passes through here, has no use for it.
@@ -17,7 +17,7 @@ from fairlog.cli.output import say, show_json, show_table
 
 app = typer.Typer(
     name="topic",
-    help="Make, list, describe, change and delete topics.",
+    help="Create, list, describe, change and delete topics.",
     epilog="\b\nExample:\n  fairlog topic create orders --partitions 3",
     no_args_is_help=True,
 )
@@ -46,7 +46,7 @@ def create(
     name: Name,
     bootstrap: Bootstrap,
     partitions: Annotated[
-        int | None, typer.Option(min=1, metavar="COUNT", help="How many.", show_default="the broker's")
+        int | None, typer.Option(min=1, metavar="COUNT", help="Number of partitions.", show_default="the broker's")
     ] = None,
     config: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of the topic; may be repeated.")
@@ -54,13 +54,14 @@ def create(
     transactions: Annotated[
         Mode | None,
         typer.Option(
-            help="How transactions reach the topic; short for --config fairlog.transactions=…. It stays as it is made.",
+            help="How transactions reach the topic; short for --config fairlog.transactions=…. It cannot be changed "
+            "later.",
             show_default="the broker's",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a topic."""
+    """Create a topic."""
     from fairlog.cli import topic_changes, topics_admin
     from fairlog.cli.client import connect
 
@@ -95,10 +96,10 @@ def list_all(bootstrap: Bootstrap, json: Json = False) -> None:
 
 @app.command("describe", epilog="\b\nExample:\n  fairlog topic describe orders")
 def describe(name: Name, bootstrap: Bootstrap, json: Json = False) -> None:
-    """Show how transactions reach a topic, and its partitions, their leaders and their offsets.
+    """Show a topic: how transactions reach it, its partitions, their leaders and their offsets.
 
-    A reader of committed records comes as far as stable; beyond it a transaction is open. Records are those from start
-    to end; with markers these count among them.
+    Readers of committed records can read up to stable, where a transaction is open. The number of records is end minus
+    start; with markers it includes them.
     """
     from fairlog.cli import topic_changes, topics_admin
     from fairlog.cli.client import connect
@@ -132,13 +133,13 @@ def config(
     ] = None,
     to_delete: Annotated[
         list[str] | None,
-        typer.Option("--delete", metavar="KEY", help="Let a config go back to its default; may be repeated."),
+        typer.Option("--delete", metavar="KEY", help="Reset a config to its default; may be repeated."),
     ] = None,
     json: Json = False,
 ) -> None:
     """Show a topic's configs, or change some and show them.
 
-    Changes hold at once, all of them or none. A value's source is the topic, its broker's settings, or the default.
+    Changes take effect at once, all or none. A value's source is the topic, the broker's settings, or the default.
     """
     from fairlog.cli import topic_changes
     from fairlog.cli.client import connect
@@ -159,13 +160,13 @@ def config(
 @app.command("partitions", epilog="\b\nExample:\n  fairlog topic partitions orders 6")
 def partitions(
     name: Name,
-    total: Annotated[int, typer.Argument(min=1, metavar="TOTAL", help="How many it shall have, with those it has.")],
+    total: Annotated[int, typer.Argument(min=1, metavar="TOTAL", help="New total number of partitions.")],
     bootstrap: Bootstrap,
     json: Json = False,
 ) -> None:
     """Give a topic more partitions. It cannot be undone.
 
-    Records stay where they are; producers that place by key may place the same key elsewhere from now on.
+    Records stay where they are; producers that choose the partition by key may now put the same key elsewhere.
     """
     from fairlog.cli import topic_changes
     from fairlog.cli.client import connect
@@ -175,7 +176,7 @@ def partitions(
     if json:
         show_json({"topic": name, "partitions": total})
     else:
-        say(f"topic {name} has {total} partitions now")
+        say(f"topic {name} now has {total} partitions")
 
 
 @app.command("trim", epilog="\b\nExamples:\n  fairlog topic trim orders 0 1000\n  fairlog topic trim orders 0 end")
@@ -183,7 +184,7 @@ def trim(
     name: Name,
     partition: Annotated[int, typer.Argument(min=0, metavar="PARTITION", help="The partition's number.")],
     offset: Annotated[
-        str, typer.Argument(metavar="OFFSET", help="The first offset to keep; end for none of those that are there.")
+        str, typer.Argument(metavar="OFFSET", help="The first offset to keep; `end` deletes all existing records.")
     ],
     bootstrap: Bootstrap,
     json: Json = False,
@@ -198,7 +199,7 @@ def trim(
     if json:
         show_json({"topic": name, "partition": partition, "start": start})
     else:
-        say(f"{name}-{partition} begins at {start} now")
+        say(f"{name}-{partition} now begins at {start}")
 
 
 @app.command("delete", epilog="\b\nExample:\n  fairlog topic delete orders")

@@ -52,7 +52,7 @@ def list_transactions(connection: Connection, states: Sequence[str]) -> Sequence
     check("listing transactions", answer.error_code)
     if answer.unknown_state_filters:
         raise ClientError(
-            f"the broker knows no transaction state {', '.join(answer.unknown_state_filters)}; Kafka's are "
+            f"unknown transaction state {', '.join(answer.unknown_state_filters)}; Kafka's are "
             f"{', '.join(sorted(KAFKA_STATES))}"
         )
     listed = [

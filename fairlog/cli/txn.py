@@ -1,4 +1,4 @@
-"""`fairlog txn …`: look at transactions, end one that hangs, find a committed one's records.
+"""`fairlog txn …`: show transactions, abort a hung one, find the records of a committed one.
 
 The client is imported when a command runs: kio takes longer to load than all the rest, and `fairlog serve`, which
 passes through here, has no use for it.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="txn",
-    help="Look at transactions, and end one that hangs.",
+    help="Show transactions, and abort a hung one.",
     epilog="\b\nExample:\n  fairlog txn list --state Ongoing",
     no_args_is_help=True,
 )
@@ -42,22 +42,24 @@ def list_all(
         bool,
         typer.Option(
             "--prepared",
-            help="Only open transactions without a time-out, which another system may have to decide on.",
+            help="Only open transactions without a time-out, which may wait for another system's decision.",
         ),
     ] = False,
     json: Json = False,
 ) -> None:
     """List the broker's transactional ids, and their states.
 
-    With --prepared, list what two-phase commit with another system has open. The note in that system names the same
-    producer id and epoch.
+    With --prepared, list the open transactions of two-phase commits with another system. The note in that system names
+    the same producer id and epoch.
     """
     from fairlog.cli.client import connect
     from fairlog.cli.transactions_admin import list_prepared, list_transactions
 
     if prepared:
         if state:
-            raise typer.BadParameter("--prepared and --state exclude each other: what is prepared is Ongoing")
+            raise typer.BadParameter(
+                "--prepared and --state cannot be used together: prepared transactions are Ongoing"
+            )
         with connect(bootstrap) as connection:
             waiting = list_prepared(connection)
         _show_prepared(waiting, json=json)
@@ -102,7 +104,7 @@ def _show_prepared(found: Sequence[TransactionState], *, json: bool) -> None:
 
 @app.command("describe", epilog="\b\nExample:\n  fairlog txn describe billing-7")
 def describe(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None:
-    """Show an id's producer, and its open transaction if any."""
+    """Show an id's producer, and its open transaction if there is one."""
     from fairlog.cli.coordinators import transaction_coordinator
     from fairlog.cli.transactions_admin import NO_TIMEOUT_MS, describe_transaction
 
@@ -150,8 +152,9 @@ def _partitions_text(state: TransactionState) -> str | None:
 def abort(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None:
     """Abort an id's open transaction, and fence its producer.
 
-    That producer gets an error and must start anew; what it had committed stays. It is fenced also if nothing is open.
-    One without a time-out waits for another system (`txn list --prepared`): ask that first what it has committed.
+    The producer gets an error and must start anew; its committed records stay. It is fenced even if no transaction is
+    open. A transaction without a time-out waits for another system (`txn list --prepared`): first ask that system what
+    it has committed.
     """
     from fairlog.cli.coordinators import transaction_coordinator
     from fairlog.cli.transactions_admin import fence
@@ -161,17 +164,17 @@ def abort(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> Non
     if json:
         show_json({"transactional_id": transactional_id, "producer_epoch": epoch})
     elif was_open:
-        say(f"aborted what {transactional_id} had open, and fenced its producer: the epoch is {epoch} now")
+        say(f"aborted the open transaction of {transactional_id}, and fenced its producer: the epoch is now {epoch}")
     else:
-        say(f"{transactional_id} had no transaction open; its producer is fenced: the epoch is {epoch} now")
+        say(f"{transactional_id} had no open transaction; its producer is fenced: the epoch is now {epoch}")
 
 
 @app.command("show", epilog="\b\nExample:\n  fairlog txn show billing-7 --json")
 def show(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None:
-    """Show where an id's last committed records are.
+    """Show where the records of an id's last committed transactions are.
 
-    The last five committed transactions are remembered, and shown oldest first. Only Fairlog can tell. A transaction
-    is written as producer id, producer epoch and its number in that epoch.
+    The broker remembers the last five committed transactions; they are shown oldest first. Only Fairlog brokers do
+    this. A transaction is written as producer id, producer epoch and its number in that epoch.
     """
     from fairlog.cli.coordinators import transaction_coordinator
     from fairlog.cli.transactions_admin import describe_transaction
@@ -194,4 +197,4 @@ def show(transactional_id: Id, bootstrap: Bootstrap, json: Json = False) -> None
         for part in sorted(each.records, key=lambda part: (part.topic, part.partition))
     ]
     columns = ("transaction", "topic", "partition", "first offset", "last offset", "records")
-    show_table(columns, rows, empty=f"no committed transaction of {transactional_id} is remembered")
+    show_table(columns, rows, empty=f"the broker remembers no committed transaction of {transactional_id}")

@@ -1,7 +1,7 @@
-"""`fairlog verify DIR`: is a stopped node's directory, or a backup, what docs/invariants.md promises?
+"""`fairlog verify DIR`: checks a stopped node's directory, or a backup, against docs/invariants.md.
 
-Violations go to stdout as they are found, and the exit code is 1; without any, a summary says what was looked at and
-what could not be. That the check could not be made at all is a sentence on stderr.
+Violations are printed to stdout as they are found, and the exit code is 1. Without violations a summary says what was
+checked and what could not be. If the check could not be made at all, a sentence on stderr says why.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def verify(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The data directory, or a backup.")],
     all_: Annotated[bool, typer.Option("--all", help="Show all violations, not only the first.")] = False,
 ) -> None:
-    """Check the data of a node that is stopped, or a backup. Nothing in it is changed.
+    """Check the data of a stopped node, or a backup. The data is not changed.
 
-    Exit code 0: all invariants hold, as far as can be told from what is kept. 1: at least one does not.
+    Exit code 0: all invariants hold, as far as the stored data shows. 1: at least one is violated.
     """
     from fairlog.backup.taking_over import check_files, read_manifest
     from fairlog.data_directory import CLUSTER_STORE, MANIFEST, RESTORING, UNFINISHED, bytes_below
@@ -38,9 +38,9 @@ def verify(
     from fairlog_types import CorruptStorage
 
     if (directory / UNFINISHED).exists() and not (directory / MANIFEST).exists():
-        raise ClientError(f"{directory} holds a backup that was not finished: nothing can be started from it")
+        raise ClientError(f"{directory} contains an unfinished backup, from which no node can be started")
     if not (directory / CLUSTER_STORE).exists():
-        raise ClientError(f"{directory} is no data directory: there is no {CLUSTER_STORE} in it")
+        raise ClientError(f"{directory} is not a data directory: it does not contain {CLUSTER_STORE}")
     found = False
     try:
         with unused_directory(directory), byte_bar() as bar:
@@ -69,7 +69,7 @@ def verify(
         raise typer.Exit(1) from error
     if found:
         raise typer.Exit(1)
-    say(f"{directory}: no violation found. Looked at:")
+    say(f"{directory}: no violation found. Checked:")
     show_fields({name: f"{count:,}" for name, count in checked.summary.counts.items()})
     for sentence in checked.summary.unchecked:
         say(f"not checked: {sentence}")

@@ -59,7 +59,7 @@ class RecordProducer:
     @property
     def unknown(self) -> str:
         """What to say of a commit that was asked for and not answered."""
-        return f"whether it is committed is not known, ask with: fairlog txn show {self.transactional_id}"
+        return f"it is not known whether it is committed; find out with: fairlog txn show {self.transactional_id}"
 
     def begin(self) -> None:
         """Begin the transaction, if there is to be one. Raises ClientError."""

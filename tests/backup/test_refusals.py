@@ -97,10 +97,10 @@ def a_file(source: Path, target: Path) -> None:
 
 REFUSED = [
     (not_empty, "is not empty (it has letters)"),
-    (unfinished, "holds a backup that was not finished"),
-    (no_data_directory, "is no data directory: there is no cluster/data.mdb"),
-    (a_backup_itself, "is a backup itself: copy it"),
-    (killed, "no node runs in .* was not stopped in good order"),
+    (unfinished, "contains an unfinished backup"),
+    (no_data_directory, "is not a data directory: it does not contain cluster/data.mdb"),
+    (a_backup_itself, "is itself a backup: copy it"),
+    (killed, "no node runs in .* did not stop cleanly"),
     (a_file, "cannot write into"),
 ]
 
@@ -134,7 +134,7 @@ def test_backup_by_a_program_whose_lmdb_is_not_patched_is_refused(
 @pytest.mark.slow
 def test_backup_into_the_data_directory_is_refused(source: Path) -> None:
     """It would become a part of the next one."""
-    with pytest.raises(BackupRefused, match="lies in the data directory itself"):
+    with pytest.raises(BackupRefused, match="is inside the data directory"):
         make_backup(source, source / "backup", now_ms=now_ms)
     assert not (source / "backup").exists()
 
@@ -193,7 +193,7 @@ def test_backup_that_fails_is_taken_away(
 
     monkeypatch.setattr(making, "_copy", failing_copy)
     monkeypatch.setattr(making, "_write", failing_write)
-    with pytest.raises(BackupFailed, match=r"failed, and was taken away: .*No space left"):
+    with pytest.raises(BackupFailed, match=r"failed and was removed: .*No space left"):
         make_backup(source, tmp_path / "target", now_ms=now_ms)
     assert list((tmp_path / "target").iterdir()) == []
     assert contents(source) == before
@@ -218,8 +218,8 @@ def test_full_disk_is_told_in_a_sentence_and_the_node_goes_on(
     produce(node, *(bytes(90_000) for _ in range(8)))
     code, out, err = fairlog("backup", small_disk / "backup", "--data-dir", node.data_dir)
     assert (code, out) == (1, "")
-    assert "failed, and was taken away: the disk is full" in err
-    assert "Nothing of the node was changed" in err
+    assert "failed and was removed: the disk is full" in err
+    assert "The node's data was not changed" in err
     assert list((small_disk / "backup").iterdir()) == []
     produce(node, b"and on")
     assert read(node)[-1] == b"and on"
@@ -241,7 +241,7 @@ def test_copy_that_the_system_cuts_off_is_taken_away(source: Path, tmp_path: Pat
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
     )
     assert ended.returncode == 1
-    assert "failed, and was taken away" in ended.stderr
+    assert "failed and was removed" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert list((tmp_path / "target").iterdir()) == []
 
@@ -262,9 +262,9 @@ def test_backup_that_was_interrupted_is_known_and_refused_everywhere(
     assert (tmp_path / "target" / UNFINISHED).exists()
     assert not (tmp_path / "target" / MANIFEST).exists()
     before = contents(tmp_path / "target")
-    assert "holds a backup that was not finished" in refusal(new_node(tmp_path / "target"))
+    assert "contains an unfinished backup" in refusal(new_node(tmp_path / "target"))
     assert fairlog("verify", tmp_path / "target")[0] == 1
-    assert "not finished" in fairlog("backup", tmp_path / "target", "--data-dir", source)[2]
+    assert "an unfinished backup" in fairlog("backup", tmp_path / "target", "--data-dir", source)[2]
     assert {path: data for path, data in contents(tmp_path / "target").items() if path.name != "lock"} == before
 
 
@@ -301,12 +301,12 @@ def put_it_over_a_node(backup: Path) -> None:
 
 
 DAMAGED = [
-    (damage_a_byte, "datalog/data.mdb is not what the backup's manifest says"),
-    (cut_a_file, "datalog/data.mdb has 8192 bytes, the backup's manifest says"),
-    (lose_a_file, "cluster/data.mdb is missing: the backup was not copied whole"),
-    (lose_a_file_and_its_name, "does not name datalog/data.mdb: it was changed"),
+    (damage_a_byte, "datalog/data.mdb does not have the SHA-256 of the backup's manifest"),
+    (cut_a_file, "datalog/data.mdb has 8192 bytes, but the backup's manifest says"),
+    (lose_a_file, "cluster/data.mdb is missing: the backup was not copied completely"),
+    (lose_a_file_and_its_name, "does not name datalog/data.mdb: the backup was changed"),
     (garble_the_manifest, "backup.json: the manifest is not JSON"),
-    (put_it_over_a_node, "holds a backup and, beside it, journals of another run"),
+    (put_it_over_a_node, "contains a backup and also journals of another run"),
 ]
 
 
@@ -325,7 +325,7 @@ def test_backup_that_is_not_whole_is_never_started_from(
 @pytest.mark.slow
 def test_backup_from_the_future_is_refused(backup: Path) -> None:
     """Ids and epochs go on from the clock: one that was set back would give out ids twice."""
-    with pytest.raises(CorruptStorage, match=r"was made \d+ s after the present time of this machine: set its clock"):
+    with pytest.raises(CorruptStorage, match=r"was made \d+ s after this machine.s current time: set its clock"):
         take_over(backup, map_bytes=MAP_BYTES, fsync=Fsync.COMMIT, now_ms=now_ms() - 60_000)
     assert (backup / MANIFEST).exists()
 

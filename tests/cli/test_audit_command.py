@@ -46,7 +46,7 @@ def test_findings_are_a_table_and_exit_code_1(run: FairlogCommand, monkeypatch: 
         "orders-0",
         "2,001 findings in all, 1 shown",
         "1,234",
-        "not looked at: 5 older batches",
+        "not checked: 5 older batches",
         "fairlog inspect data/datalog/data.mdb --from OFFSET",
     ):
         assert words in out, out
@@ -59,7 +59,7 @@ def test_nothing_found_is_said_with_what_was_looked_at_and_exit_code_0(
     made(monkeypatch, Report([], {}, PROVED, {}, 1.5))
     code, out, err = run("data")
     assert (code, err) == (0, "")
-    assert out.startswith("data: nothing found. Looked at:\n")
+    assert out.startswith("data: no findings. Checked:\n")
     assert "1,234" in out
 
 
@@ -124,7 +124,7 @@ def test_directory_of_nobody_is_exit_code_2(run: FairlogCommand, tmp_path: Path)
     """A typing error is neither "nothing found" nor a finding."""
     code, out, err = run(tmp_path / "nowhere")
     assert (code, out) == (2, "")
-    assert "is no data directory: there is no cluster/data.mdb in it" in err
+    assert "is not a data directory: it does not contain cluster/data.mdb" in err
 
 
 def test_directory_of_a_running_node_is_exit_code_2(run: FairlogCommand, tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ def test_group_describe_shows_lag_and_owner_of_each_partition(broker: Any, fairl
     ]
     _, out, _ = fairlog("group", "describe", "billing")
     lines = [line.split() for line in out.splitlines()]
-    assert re.search(r"lag +103, without 1 of 4 partitions: nothing is committed there\n", out)
+    assert re.search(r"lag +103, without 1 of 4 partitions, which have no committed offset\n", out)
     assert ["orders", "0", "7", "105", "98", "client-1", "member-1"] in lines
 
 
@@ -325,7 +325,7 @@ def test_group_reset_shows_what_it_would_do_and_does_it_when_told(
     )
     assert committed_to(started) is None
     code, out, _ = fairlog("group", "reset", "billing", *option, "--execute")
-    assert (code, out.splitlines()[-1]) == (0, "group billing goes on there")
+    assert (code, out.splitlines()[-1]) == (0, "group billing continues at these offsets")
     assert committed_to(started) == {("orders", index): new[index] for index in range(3)}
 
 
@@ -357,7 +357,7 @@ def test_group_reset_leaves_topics_that_are_gone_alone(broker: Any, fairlog: Fai
         (["--to-latest", "--topic", "nowhere"], 1, "there is no topic nowhere"),
         (["--to-latest", "--topic", "orders:3"], 1, "topic orders has no partition 3; it has 3, from 0"),
         (["--to-latest", "--topic", "orders:a"], 2, "is not TOPIC or TOPIC:NUMBER,NUMBER"),
-        (["--to-latest"], 1, "group billing has no committed offsets; say which topic to set with --topic"),
+        (["--to-latest"], 1, "group billing has no committed offsets; name the topic with --topic"),
     ],
 )
 def test_group_reset_of_what_cannot_be_is_refused(
@@ -389,6 +389,6 @@ def test_group_reset_that_a_member_forestalls_is_refused(broker: Any, fairlog: F
     code, _, err = fairlog("group", "reset", "billing", "--to-latest", "--execute")
     assert (code, err) == (
         1,
-        "fairlog: setting the offset of group billing in orders-0: "
-        "the group has members by now; stop them, then reset it\n",
+        "fairlog: setting the offset of group billing in orders-0: the group now has members; stop them, then reset "
+        "it\n",
     )

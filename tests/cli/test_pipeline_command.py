@@ -28,8 +28,8 @@ STEP = ("--from", "orders", "--schema", "id bigint", "--sql", "SELECT id FROM or
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--from", "orders", "--to", "out"), "--sql is missing, or a file"),
-        (("file.toml", "--to", "out"), "the steps stand in the file"),
+        (("--from", "orders", "--to", "out"), "--sql is missing; give it, or a file"),
+        (("file.toml", "--to", "out"), "not allowed with a file, which contains the steps"),
         ((*STEP, "--conf", "spark.x"), "'spark.x' is not KEY=VALUE"),
         ((*STEP, "--conf", "driver.memory=4g"), "did you mean spark.driver.memory?"),
         ((*STEP, "--mode", "complete"), "complete"),

@@ -137,7 +137,7 @@ def test_header_that_the_client_cannot_read_is_said_in_a_sentence(node: NodeProc
         assert client.produce(topic, 0, batch_with_header(b"v", b"na\xffe"))[0] == 0
     code, out, err = run("consume", topic, "--until-end", "--json")
     assert (code, out) == (1, "")
-    assert "offset 0 of no-utf-8, partition 0, has a header whose name is no UTF-8" in err
+    assert "offset 0 of no-utf-8, partition 0, has a header whose name is not UTF-8" in err
     assert "--data-dir" in err
     code, out, err = run("consume", topic, "--until-end", "--json", "--data-dir", str(node.data_dir))
     assert (code, err) == (0, "")
@@ -320,8 +320,8 @@ def test_produce_in_a_transaction_shows_all_or_nothing(run: Run, topic: str) -> 
     code, out, err = run("produce", topic, "--transaction", "--key-separator", ":", lines="a:1\nb\n")
     assert (code, out) == (1, "")
     assert err == (
-        "fairlog: line 2: the key separator : is not in it; "
-        "the transaction was not committed, and nothing of it is to be seen\n"
+        "fairlog: line 2: it does not contain the key separator :; the transaction was not committed; none of its "
+        "records is visible\n"
     )
     code, out, _ = run("produce", topic, "--transaction", "--json", lines='{"value": "1", "partition": 1}\n' * 3)
     assert code == 0
@@ -334,7 +334,11 @@ def test_produce_in_a_transaction_shows_all_or_nothing(run: Run, topic: str) -> 
 @pytest.mark.parametrize(
     ("arguments", "lines", "sentence"),
     [
-        (["--key-separator", ":"], "a:1\nb\n", "line 2: the key separator : is not in it; 1 record was produced"),
+        (
+            ["--key-separator", ":"],
+            "a:1\nb\n",
+            "line 2: it does not contain the key separator :; 1 record was produced",
+        ),
         (["--json"], '{"value": "a"}\n{"vlaue": "b"}\n', "line 2: it has the unknown field 'vlaue'"),
         (["--json"], '{"value": "a", "partition": 7}\n', "line 1: topic {topic} has no partition 7; it has 2, from 0"),
         (["--partition", "2"], "a\n", "line 1: topic {topic} has no partition 2"),
@@ -367,7 +371,7 @@ def test_produce_interrupted_says_what_became_of_its_lines(
     out, err = process.communicate(timeout=WAIT_S)
     assert (process.returncode, out) == (130, "")
     if transaction:
-        assert err == "fairlog: interrupted; the transaction was not committed, and nothing of it is to be seen\n"
+        assert err == "fairlog: interrupted; the transaction was not committed; none of its records is visible\n"
         assert not ongoing(run)
     else:
         assert err == "fairlog: interrupted; 2 records were produced before that\n"
@@ -390,7 +394,7 @@ def test_produce_whose_transaction_another_takes_over_ends_with_a_sentence(
     assert (process.returncode, out) == (1, "")
     said = err.splitlines()[-1]  # librdkafka's own word on it may stand before
     assert said.startswith("fairlog: ")
-    assert said.endswith("; the transaction was not committed, and nothing of it is to be seen")
+    assert said.endswith("; the transaction was not committed; none of its records is visible")
     assert "Traceback" not in err
     assert run("consume", topic, "--until-end")[1] == ""
 
@@ -451,7 +455,7 @@ def test_records_are_a_line_each_in_a_pipe(run: Run, topic: str, source: list[st
         (["consume", "here", "--offset", "1"], "partition 0 of here goes from offset 0 to 0, not to 1"),
         (["consume", "here", "--offset", "1", "--data-dir", "DATA"], "partition 0 of here goes from offset 0 to 0"),
         (["consume", "here", "--partition", "1"], "topic here has no partition 1; it has 1, from 0"),
-        (["produce", "nowhere"], "there is no topic nowhere; make it with: fairlog topic create nowhere"),
+        (["produce", "nowhere"], "there is no topic nowhere; create it with: fairlog topic create nowhere"),
     ],
 )
 def test_command_that_cannot_be_carried_out_is_one_sentence(

@@ -65,13 +65,13 @@ def test_json_line_with_a_value_alone_is_enough() -> None:
         ("", "it is not JSON"),
         ("[]", "not a JSON object"),
         ("{}", "no field 'value'"),
-        ('{"value": 1}', "neither a text, nor null"),
+        ('{"value": 1}', "is not a text, null or"),
         ('{"value": {"base64": "="}}', "is not base64"),
-        ('{"value": {"base64": "", "more": 1}}', "neither a text, nor null"),
+        ('{"value": {"base64": "", "more": 1}}', "is not a text, null or"),
         ('{"value": "v", "vlaue": "w"}', "unknown field 'vlaue'"),
-        ('{"value": "v", "partition": -1}', "its partition is not a number from 0 on"),
-        ('{"value": "v", "partition": true}', "its partition is not a number"),
-        ('{"value": "v", "timestamp_ms": "now"}', "its timestamp_ms is not a number"),
+        ('{"value": "v", "partition": -1}', "its partition is not a whole number of at least 0"),
+        ('{"value": "v", "partition": true}', "its partition is not a whole number"),
+        ('{"value": "v", "timestamp_ms": "now"}', "its timestamp_ms is not a whole number"),
         ('{"value": "v", "headers": {"a": "b"}}', "not a list of [name, value]"),
         ('{"value": "v", "headers": [["a"]]}', "not a list of [name, value]"),
         ('{"value": "\\ud800"}', "half of a surrogate pair"),
@@ -99,7 +99,7 @@ def test_text_line_is_split_at_the_first_separator() -> None:
     assert from_text_line(b"a:b:c", None) == NewRecord(None, b"a:b:c")
     assert from_text_line(b"a:b:c", b":") == NewRecord(b"a", b"b:c")
     assert from_text_line(b":", b":") == NewRecord(b"", b"")
-    with pytest.raises(MalformedLine, match="the key separator : is not in it"):
+    with pytest.raises(MalformedLine, match="it does not contain the key separator :"):
         from_text_line(b"abc", b":")
 
 

@@ -143,7 +143,7 @@ def test_sink_forget_asks_for_that_one(start_node: StartNode, fairlog: Fairlog) 
     node = start_node(lambda request: [request[0], "ok", {}])
     code, out, err = fairlog("sink", "forget", "totals")
     assert (code, err, node.requests) == (0, "", [["forget", {"sink": "totals"}]])
-    assert out == "totals is forgotten: the next query that writes to it begins anew\n"
+    assert out == "totals is deleted: the next query that writes to it starts anew\n"
 
 
 @pytest.mark.parametrize("kind", ["in-use", "unknown-sink", "storage"])
@@ -159,11 +159,11 @@ def test_refusal_of_the_node_is_shown_as_it_is(start_node: StartNode, fairlog: F
         (b"", "closed the connection"),
         (b"\0\0", "closed the connection"),
         (b"\xff\xff\xff\xff", "a frame of 4294967295 bytes"),
-        (b"\0\0\0\x01\xff", "is no CBOR"),
-        ([7, "ok", {}], "answered another request"),
-        ("what", "answered another request"),
-        ([1, "ok", {"sinks": [{"sink": "s"}]}], "the answer has no sinks"),
-        ([1, "ok", {"sinks": [TOTALS | {"placements": [["orders"]]}]}], "the answer has no sinks"),
+        (b"\0\0\0\x01\xff", "is not CBOR"),
+        ([7, "ok", {}], "sent an answer that does not belong to the request"),
+        ("what", "sent an answer that does not belong to the request"),
+        ([1, "ok", {"sinks": [{"sink": "s"}]}], "unexpected answer, expected a list of sinks"),
+        ([1, "ok", {"sinks": [TOTALS | {"placements": [["orders"]]}]}], "unexpected answer, expected a list of sinks"),
     ],
 )
 def test_answer_that_is_none_is_one_sentence(start_node: StartNode, fairlog: Fairlog, answer: object, why: str) -> None:

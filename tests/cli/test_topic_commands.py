@@ -307,8 +307,8 @@ def test_client_of_a_broker_that_knows_old_api_versions_only_goes_on(
     [
         (b"", "closed the connection"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak Kafka's protocol"),
-        (struct.pack(">ii", 4, 77), "answered another request"),
-        (struct.pack(">iih", 6, 1, 0), "is not a ApiVersionsResponse"),
+        (struct.pack(">ii", 4, 77), "sent an answer that does not belong to the request"),
+        (struct.pack(">iih", 6, 1, 0), "could not be read as ApiVersionsResponse"),
     ],
 )
 def test_client_of_something_that_is_no_broker_says_so(
@@ -443,7 +443,7 @@ def test_topic_partitions_asks_for_the_total(fake_broker: StartBroker, fairlog: 
         }
     )
     command = ("topic", "partitions", "orders", "6", "--bootstrap", broker.address)
-    assert fairlog(*command) == (0, "topic orders has 6 partitions now\n", "")
+    assert fairlog(*command) == (0, "topic orders now has 6 partitions\n", "")
     assert fairlog(*command) == (
         1,
         "",
@@ -475,7 +475,7 @@ def test_topic_trim_names_the_first_offset_to_keep(fake_broker: StartBroker, fai
         }
     )
     at = ("--bootstrap", broker.address)
-    assert fairlog("topic", "trim", "orders", "1", "70", *at) == (0, "orders-1 begins at 70 now\n", "")
+    assert fairlog("topic", "trim", "orders", "1", "70", *at) == (0, "orders-1 now begins at 70\n", "")
     assert fairlog("topic", "trim", "orders", "1", "end", "--json", *at)[1] == (
         '{"topic": "orders", "partition": 1, "start": 70}\n'
     )

@@ -487,4 +487,4 @@ def test_directory_of_nobody_is_refused(fairlog: FairlogCommand, tmp_path: Path)
     """A typing error is not "no violation found"."""
     code, _, err = fairlog("verify", tmp_path / "nowhere")
     assert code == 1
-    assert "is no data directory: there is no cluster/data.mdb in it" in err
+    assert "is not a data directory: it does not contain cluster/data.mdb" in err
