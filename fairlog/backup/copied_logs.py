@@ -1,9 +1,9 @@
-"""The data logs as they were copied into a backup, read from the copy: what the manifest says of each, and the cut that
-the fences of sinks are held against (`fences.Cut`).
+"""The data logs as they were copied into a backup, read from the copy: what the manifest says about each, and the cut
+with which the fences of sinks are compared (`fences.Cut`).
 
-A topic that is being deleted has its logs there still, perhaps for longer than the copier goes on with them: a batch
-may be visible in all other logs and not in these. So nothing is asked of the logs of a topic that the cluster store,
-which was copied behind them, does not serve.
+The copy still has the logs of a topic that is being deleted, perhaps for longer than the copier writes to them: a batch
+may be visible in all other logs and not in these. So the logs of a topic are ignored if the cluster store, which was
+copied after them, does not serve it.
 """
 
 from __future__ import annotations

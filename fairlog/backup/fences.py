@@ -1,23 +1,23 @@
 """Which batches of sinks are in a backup: a sink's fence as of the cut. Pure.
 
-The rows of a batch are in the data logs, its fence is in a group journal, and the two are not read in one moment. But
-the group journals tell of every batch before its rows can be seen (GROUP_PREPARE_COMMIT) and once more afterwards
-(GROUP_COMMITTED). So they are read behind the cut, and each batch that they tell of is looked for in the cut:
+The rows of a batch are in the data logs, its fence is in a group journal, and the two are not read at one moment. But
+the group journals name every batch before its rows can be seen (GROUP_PREPARE_COMMIT) and once more afterwards
+(GROUP_COMMITTED). So they are read after the cut, and each batch that they name is looked for in the cut:
 
     journals   ├── read: known ──┤        ├── read: all ──┤
     data logs                        cut                        ─▶ time
 
-    the last that is told            the batch is in the cut …
-    SINK, in a snapshot              yes: its snapshot was complete before the cut (`group_journals` sees to it)
+    the last record of the batch     the batch is in the cut …
+    SINK, in a snapshot              yes: its snapshot was complete before the cut (`group_journals` makes sure)
     GROUP_COMMITTED, known           yes: it was visible before the cut
-    GROUP_COMMITTED, behind that     if its places are: before the log's end, and not open there (marker mode)
+    GROUP_COMMITTED, after that      if its places are: before the log's end, and not open there (marker mode)
     GROUP_PREPARE_COMMIT             if the producers' windows know its transactions; and they know the places
     GROUP_ABORTED                    no
 
 What is in the cut is folded as a restart folds it, with the same code; so the fence is there if and only if the rows
 of its batch are. A batch without rows leaves no trace in the cut: if it was not known before, its sink has the fence of
-the batch before it, and a replay commits nothing once more. Of a log that the cut does not have, nothing is asked: it
-is deleted, being deleted, or not made yet.
+the previous batch, and a replay commits an empty batch once more. A log that the cut does not have is ignored: it is
+deleted, being deleted, or not created yet.
 
 A batch is in the cut as a whole or not at all (invariant 7); one that is there in part is damage.
 """

@@ -1,13 +1,13 @@
-"""What the group journals tell of sinks around a cut of the data logs, while their node goes on writing.
+"""What the group journals say about sinks around a cut of the data logs, while their node continues to write.
 
-A journal is read as a restart would recover it, and nothing of it is locked (`journal.survey`). Beside a node that
-appends, rolls and deletes, such a reading may fail: a file has got its name or is gone, a frame is half written. Then
-it is tried again. So it is if a file has got another name meanwhile, for a list that is made just then may have
-neither name. What a reading finds is never older than its beginning, for the frames that were there then are whole.
+A journal is read as a restart would recover it, without any lock (`journal.survey`). While a node appends, rolls and
+deletes, such a reading may fail: a file has got its name or is gone, a frame is half written. Then it is repeated. It
+is also repeated if a file was renamed meanwhile, because a list made at that moment may have neither name. The result
+of a reading is never older than its beginning, because the frames that were there then are whole.
 
-A snapshot takes the place of the records before it, and tells of each sink's last batch only: that may be behind the
-cut, and what the sink had at the cut is not told any more. So a cut is used only if no snapshot was completed between
-the reading before it and the one behind it; else there is another cut. A node without sinks is read once.
+A snapshot replaces the records before it, and has only each sink's last batch: that may be later than the cut, and then
+the sink's batch as of the cut is no longer known. So a cut is used only if no snapshot was completed between the
+reading before it and the reading after it; otherwise another cut is taken. A node without sinks is read once.
 """
 
 from __future__ import annotations

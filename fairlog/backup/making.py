@@ -6,11 +6,11 @@
     cluster/data.mdb              after it, so that it knows all topics whose logs were copied, or has deleted them
     backup.json                   sizes, checksums, high watermarks, fences; written into the .new file, synced, renamed
 
-The journals are left out: what was visible when the copy began is in the data logs, but for the fences, which the
-manifest has. The read transaction is held for as long as the data logs are copied; meanwhile the node's file grows
-where pages would be used anew.
+The journals are left out: everything that was visible when the copy began is in the data logs, except the fences, which
+the manifest has. The read transaction lasts as long as the copying of the data logs; meanwhile the node's file grows
+instead of using pages again.
 
-What fails is taken away again, and the directory is as empty as it was. What is killed leaves `backup.json.new`.
+A backup that fails is removed, and the directory is as empty as before. One that is killed leaves `backup.json.new`.
 """
 
 from __future__ import annotations

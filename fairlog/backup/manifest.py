@@ -1,11 +1,11 @@
-"""What a backup says of itself: its manifest, as JSON. Pure. Format: docs/formats/backup-manifest.md.
+"""What a backup says about itself: its manifest, as JSON. Pure. Format: docs/formats/backup-manifest.md.
 
-The manifest is written last. Its name (in `fairlog.data_directory`) tells how far things have come:
+The manifest is written last. Its name (in `fairlog.data_directory`) shows the state:
 
-    backup.json.new       the backup is not finished; nothing may start from it
+    backup.json.new       the backup is not finished; no node may start from it
     backup.json           a whole backup
     restoring.json        a node has begun to make a data directory of it
-    restored-from.json    it has done so: no backup any more, but a note of where the data came from
+    restored-from.json    it has done so: this is no longer a backup, but a note of where the data came from
 """
 
 from __future__ import annotations

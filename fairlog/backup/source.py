@@ -1,13 +1,13 @@
-"""May this data directory be backed up now? Then what its data logs hold is all that anybody was told is visible.
+"""May this data directory be backed up now? Yes, if its data logs contain everything that was reported visible.
 
     a node has it and serves             yes
     a node has it and recovers           no: a transaction may be copied in part until it is ready (invariant 7)
-    nobody has it, it was closed well    yes: everything was copied at the end
-    nobody has it, it was killed         no: its journals hold answered records that are in no data log yet
+    no node has it, cleanly closed       yes: everything was copied at the end
+    no node has it, the last was killed  no: its journals have answered records that are in no data log yet
 
-That a node serves shows in two files: it writes its number into `lock` when it takes the directory, and `open` into
-`last-run` when it has recovered. `require_same_run` tells whether it is still the run that was asked about: a node that
-was killed and started again while the copy began may have been recovering just then.
+Two files show that a node serves: it writes its number into `lock` when it takes the directory, and `open` into
+`last-run` when it has recovered. `require_same_run` checks whether it is still the same run: a node that was killed and
+started again while the copy began may have been recovering at that moment.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
 """The first start in a backup: make an ordinary data directory of it, or refuse.
 
-    backup.json       sizes and checksums are right, nothing lies beside it, the clock is not behind
+    backup.json       sizes and checksums are right, there are no other files, the clock is not behind
       │ renamed
-    restoring.json    cluster store:  producer ids and leader epoch jump ahead of what was given out since
+    restoring.json    cluster store:  producer ids and leader epoch jump ahead of all that were given out since
       │               data logs:      logs of topics that were deleted while the backup was made are dropped;
-      │                               what is replayed begins at the mark
+      │                               the replay begins at the mark
       │               journals:       each begins, empty, where its data log's mark is, so no position comes twice;
-      │                               group journals begin with the sinks' fences, where there are any
+      │                               group journals begin with the sinks' fences, if there are any
       │ renamed
     restored-from.json
 
-Every step may be repeated, and a crash between the two renamings leaves a directory whose next start goes on with
-it. Nothing is served meanwhile. The group journals begin anew: no transactional id is known, so whoever had one must
-ask for it again, and gets a producer id that nobody had. That fences everybody who lived before the restore, on all
-partitions (invariant 9; docs/decisions/0029-backups-without-journals.md). What they begin with is a snapshot that tells
-of each sink the last batch that the data logs have, as if the node had just taken it.
+Every step may be repeated. A crash between the two renamings leaves a directory that the next start finishes. Nothing
+is served meanwhile. The group journals begin anew: no transactional id is known, so a producer that had one must ask
+for it again, and gets a new producer id. This fences all producers from before the restore, on all partitions
+(invariant 9; docs/decisions/0029-backups-without-journals.md). The group journals begin with a snapshot that has each
+sink's last batch in the data logs, as if the node had just taken it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Who we are, which topics there are, which ids are free: `interface` says it, `embedded` keeps it in LMDB."""
+"""The node's identity, its topics and free ids: `interface` defines what can be asked, `embedded` keeps it in LMDB."""

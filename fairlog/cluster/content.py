@@ -1,4 +1,4 @@
-"""All records of an embedded store together, as values: for tools, and for a node that begins from a backup. Pure."""
+"""All records of an embedded store together, as values: for tools, and for a node that starts from a backup. Pure."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
 """The cluster store of a single node: a small LMDB environment of its own, and its content in memory.
 
-How it works. `open` reads everything into memory and counts the start. A change takes the lock, is
-checked against memory, goes to LMDB in one synced transaction in a worker thread, and only then into
-memory; so a reader on the event loop sees a change when it is durable, never before. LMDB's commit is
-atomic: a crash leaves the old state or the new one, and there is nothing to repair.
+How it works. `open` reads everything into memory and counts the start. A change takes the lock, is checked against
+memory, goes to LMDB in one synced transaction in a worker thread, and only then into memory. So a reader on the event
+loop sees a change when it is durable, never before. LMDB's commit is atomic: a crash leaves the old state or the new
+one, and there is nothing to repair.
 
-The first failed write closes the store for changes until a restart: what a failed commit or fsync left on disk
-is not known, and a later fsync of the same file would bless it (invariant 12). Reads go on.
+The first failed write closes the store for changes until a restart: it is not known what a failed commit or fsync left
+on disk, and a later fsync of the same file would make it look durable (invariant 12). Reads continue.
 
-The environment is its own, apart from the data logs', because its few changes are fully synced while the
-data logs' many are not.
+The environment is separate from the data logs', because its few changes are fully synced while the data logs' many are
+not.
 
 What it does not do: it does not touch journals or data logs (the node does, between `delete_topic` and
 `forget_topic`), and does not guard the directory against a second process (`fairlog.directory` does).

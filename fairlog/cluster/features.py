@@ -5,10 +5,10 @@ Kafka's `transaction.version`. This program *supports* a range of levels of each
 them, and level 0 is off. ApiVersions tells clients both, UpdateFeatures changes the finalized level, and the cluster
 store keeps it.
 
-To add a feature, add a row to `FEATURES` and ask `ClusterStore.features.level(name)` where the two ways part. A store
-in which no level was ever set has the row's default: a new store and one that an older program has written alike.
+To add a feature, add a row to `FEATURES` and call `ClusterStore.features.level(name)` where the behaviour differs. A
+store in which no level was ever set has the row's default: both a new store and one that an older program has written.
 
-`updated_untrusted` holds the rules of an update, which are Kafka's (`FeatureControlManager`): all updates of a request
+`updated_untrusted` has the rules of an update, which are Kafka's (`FeatureControlManager`): all updates of a request
 are made or none, and a level goes down only if the request says so.
 """
 

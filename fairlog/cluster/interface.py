@@ -1,18 +1,18 @@
-"""What the node asks of the cluster: who it is, which topics there are, who leads what, which ids are free.
+"""What the node asks of the cluster: its identity, the topics, the leaders, the free ids.
 
-Everything that several nodes would have to agree on is asked here and nowhere else. Embedded, one node
-agrees with itself (`embedded`); clustered, the answers will come from etcd. Therefore:
+Everything that several nodes would have to agree on is asked here and nowhere else. Embedded, one node agrees with
+itself (`embedded`); clustered, the answers will come from etcd. Therefore:
 
-* Reading is synchronous and comes from memory: handlers read on every request. An answer may be out of
-  date by the time it is used, as it always is in a cluster; a leader epoch settles who is right.
-* Changing is asynchronous, and durable when it returns. A change that was cancelled may or may not have
-  been made; asking again is safe (`TopicExists` and `UnknownTopic` say so).
-* `generation` grows with every change, so that whoever caches an encoded answer knows when it is stale.
+* Reading is synchronous and comes from memory: handlers read on every request. An answer may be out of date by the time
+  it is used, as it always is in a cluster; a leader epoch settles who is right.
+* Changing is asynchronous, and durable when it returns. A cancelled change may or may not have been made; asking again
+  is safe (`TopicExists` and `UnknownTopic` say so).
+* `generation` grows with every change, so that a cache of encoded answers knows when it is stale.
 
-A topic dies in two phases. `delete_topic` takes it out of `topics()`, durably, and lists it in
-`deleting()`; the node then drops its journals and data logs and calls `forget_topic`. A crash in
-between leaves it in `deleting()`, and the node goes on from there at its next start. The name is free as
-soon as phase one is done: a topic made anew has another `topic_id`, so it shares no log with the old one.
+A topic is deleted in two phases. `delete_topic` takes it out of `topics()`, durably, and lists it in `deleting()`; the
+node then drops its journals and data logs and calls `forget_topic`. After a crash in between it is still in
+`deleting()`, and the node continues at its next start. The name is free as soon as phase one is done: a topic that is
+created again has another `topic_id`, so it shares no log with the old one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The embedded store's records, as bytes: keys and CBOR values of format 2. Pure.
 
-The page docs/formats/cluster-store.md describes them; tests/golden/cluster-store-2.txt holds them as bytes.
+docs/formats/cluster-store.md describes them; tests/golden/cluster-store-2.txt has them as bytes.
 Format 1, which lacks one record, is read as well: the store adds the record at its next start.
-A value that does not read back as what was written is `CorruptStorage`, never a guess.
+A value that does not read back as it was written is `CorruptStorage`, never a guess.
 """
 
 from __future__ import annotations

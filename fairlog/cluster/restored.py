@@ -1,15 +1,15 @@
-"""A cluster store that begins again from a backup: what must not be given out a second time.
+"""A cluster store that starts from a backup, and must not give out anything a second time.
 
-After the backup was made, the node went on: it was started again, and gave out producer ids that the backup knows
-nothing of. A client that still has one of these must not meet another client with the same, and a leader epoch that
-clients have seen must not come again with other data behind it. Nobody knows how far the node had come; so both go on
-from the clock, at a rate that no node keeps up with:
+After the backup was made, the node continued: it was started again, and gave out producer ids that the backup does not
+know. A client that still has one of these must not meet another client with the same id, and a leader epoch that
+clients have seen must not come again with other data. It is not known how far the node had come; so both continue from
+the clock, at a rate that no node reaches:
 
     producer ids    Unix time in seconds × 2²⁰     a million a second; below 2⁵³ until the year 2242
     starts          Unix time in minutes           one start a minute; below 2³¹ for 4,000 years
 
-and never back behind what the store has. That holds also if the same backup is restored twice, or a restored node is
-backed up and restored again, as long as the clock has not been set back (`fairlog.backup.taking_over` looks at that).
+and never below what the store has. This also holds if the same backup is restored twice, or a restored node is backed
+up and restored again, as long as the clock has not been set back (`fairlog.backup.taking_over` checks this).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which topics may be made: Kafka's rules for names, so that a tool that works there works here. Pure.
+"""Which topics may be created: Kafka's rules for names, so that a tool that works there works here. Pure.
 
 A name is 1 to 249 of the characters a-z A-Z 0-9 . _ - and neither "." nor "..". Two names that differ
 only in "." against "_" collide, because metric names turn the one into the other (Kafka's

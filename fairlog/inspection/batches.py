@@ -1,4 +1,4 @@
-"""A record batch made readable: its header, and its records if they are asked for. Pure."""
+"""A record batch in readable form: its header, and optionally its records. Pure."""
 
 from __future__ import annotations
 

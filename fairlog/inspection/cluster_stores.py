@@ -1,4 +1,4 @@
-"""A cluster store made readable: every record, also those that this program does not know. Pure."""
+"""A cluster store in readable form: every record, also those that this program does not know. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data logs' file made readable: its format, every log with its mark, its producers, its batches. Pure."""
+"""The data logs' file in readable form: its format, every log with its mark, its producers, its batches. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which kind of file is this, and what stands around it? Then it is shown. Blocking, read-only.
+"""Finds out which kind of file this is and which files are beside it, and shows it. Blocking, read-only.
 
-A journal's segment is judged by its neighbours: a later segment says that this one must be whole, and a nameless one
-may hold the witness that its tail was on disk.
+The neighbours of a journal's segment matter: if there is a later segment, this one must be whole, and a nameless one
+may contain the witness that this one's tail was on disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is shown of a file: one `Line` for each thing that stands in it. Pure."""
+"""The output for a file: one `Line` for each item in it. Pure."""
 
 from __future__ import annotations
 

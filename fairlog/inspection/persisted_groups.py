@@ -1,4 +1,4 @@
-"""The store of what is kept of groups made readable: every record, also what does not read back. Pure."""
+"""The store of groups' members in readable form: every record, also those that do not read back. Pure."""
 
 from __future__ import annotations
 

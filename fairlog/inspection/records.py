@@ -1,4 +1,4 @@
-"""What a frame's header says, in words: the records of both kinds of journal. Pure."""
+"""A frame's header in words: the records of both kinds of journal. Pure."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A journal's segment made readable: its header, every frame, the torn tail or the damage where it is. Pure.
+"""A journal's segment in readable form: its header, every frame, the torn tail or the damage where it is. Pure.
 
-Where the bytes are no frame, the search goes on behind them as recovery's does, and what it finds is shown as well.
-Whether the gap is damage, recovery's table says: a segment that has a successor must be whole; in the last one a later
-frame can be the witness that what is missing was on disk; everything else is a torn tail, as a crash leaves it and as
-a running node shows it while it writes.
+After bytes that are not a frame, the search continues as recovery's does, and what it finds is shown as well.
+Recovery's table decides whether the gap is damage: a segment that has a successor must be whole; in the last one a
+later frame can be the witness that the missing part was on disk; everything else is a torn tail, as a crash leaves it
+and as a running node shows it while it writes.
 """
 
 from __future__ import annotations

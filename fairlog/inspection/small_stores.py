@@ -1,6 +1,6 @@
-"""A small store made readable: all its records, each by a function that knows them. Pure.
+"""A small store in readable form: all its records, each by a function that knows them. Pure.
 
-What does not read back is shown as damage with the byte where it stands, and the next record is shown all the same.
+A record that does not read back is shown as damage with the byte where it is, and the next record follows.
 """
 
 from __future__ import annotations

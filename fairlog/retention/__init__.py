@@ -1,1 +1,1 @@
-"""What a topic need not keep: by age and size (`deletion`), or because a later record has the same key (`cleaning`)."""
+"""Removes records that a topic does not need to keep: by age and size (`deletion`), or by key (`cleaning`)."""

@@ -1,28 +1,27 @@
-"""Compacting one log, in steps that are short enough to stand between two of the copier's.
+"""Compacts one log, in steps that are short enough to fit between two of the copier's.
 
     look ──▶ due? ──▶ note keys ──▶ sweep: read units ─▶ judge ─▶ write ─▶ … ──▶ mark how far ──▶ time index
                          ▲                                                            │
                          └────────────── more keys than the buffer holds ─────────────┘
 
-Reading, unpacking and judging happen outside of write blocks, and the batches that come of it are put in place in one
-block per step, of some megabytes at most. That is safe because nothing else changes a batch that is there; retention
-may delete it meanwhile, and then it is not put back (`DataLogWriter.replace`).
+Reading, unpacking and judging happen outside of write blocks. Each step puts its new batches in place in one block, of
+some megabytes at most. This is safe because nothing else changes an existing batch; retention may delete it meanwhile,
+and then it is not put back (`DataLogWriter.replace`).
 
-A transaction's batches in the log change in one block, so whoever reads finds them as they were or as they are to be,
-never some of each. Of a transaction that is too large for that (`REWRITTEN_BYTES_MAX`) only whole batches go.
+A transaction's batches in the log change in one block, so a reader finds them all as before or all as after, never a
+mixture. Of a transaction that is too large for this (`REWRITTEN_BYTES_MAX`) only whole batches are removed.
 
-In a log with markers all this ends at the last stable offset: what is not decided neither goes nor supersedes anything.
-Batches of aborted transactions go, and their keys count for nothing; control batches stay, and the list of aborted
-transactions with them. Each batch is changed by itself there, for a transaction's stand apart.
+In a log with markers all this ends at the last stable offset: undecided records are not removed and replace nothing.
+Batches of aborted transactions are removed, and their keys do not count; control batches stay, and so does the list of
+aborted transactions. Each batch is changed by itself there, because a transaction's batches are not adjacent.
 
-A crash anywhere loses nothing: each block leaves a log in which every key has its latest record, and how far the
-cleaning has come is written last. The next one does over what was not marked. Batches that cannot be read (a codec
-that is not installed, nonsense from a producer) are kept as they are, and so are tombstones behind them.
+A crash anywhere loses nothing: each block leaves a log in which every key has its latest record, and the progress is
+written last. The next cleaning repeats the part that was not marked. Batches that cannot be read (a codec that is not
+installed, malformed records) are kept as they are, and so are the tombstones after them.
 
-Batches are judged in Python, which keeps the event loop from running meanwhile: `breathe` is called between two, and
-may sleep.
+Batches are judged in Python, during which the event loop cannot run: `breathe` is called between two, and may sleep.
 
-Not here: what the rules are (`cleaning`), when it is done and who is told (`task`).
+Not here: the rules (`cleaning`), and the schedule and its reports (`task`).
 """
 
 from __future__ import annotations

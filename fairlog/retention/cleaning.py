@@ -1,23 +1,24 @@
-"""Compaction's rules: when a log is to be cleaned, which records may go, and when tombstones may.
+"""Compaction's rules: when a log is due, and which records and which tombstones may be removed.
 
     log start          cleaned through                          E     end
         │ one record per key  │ new since the last cleaning     │ too young
         └──────── swept ──────┴──────── keys noted, swept ──────┘
 
-A cleaning notes the last offset of each key in the new part, and then sweeps from the log's start: a record goes if a
-later one of its key was noted. Afterwards everything before E has one record per key. The new part ends where a unit is
-younger than `min.compaction.lag.ms`; that unit and all behind it neither go nor count. Records without a key stay.
+A cleaning notes the last offset of each key in the new part, and then sweeps from the log's start: a record is removed
+if a later one of its key was noted. Afterwards everything before E has one record per key. The new part ends at the
+first unit younger than `min.compaction.lag.ms`; that unit and all later ones neither change nor count. Records without
+a key stay.
 
-**What a reader sees.** Whoever has read a log from anywhere to E or beyond has for each key what the uncompacted log
-would have given: only records that are followed by one of the same key go, and that one is before E.
+**What a reader sees.** A reader that has read a log from anywhere to E or beyond has for each key the same value as
+from the uncompacted log: a record is removed only if another one of its key follows, before E.
 
-**Tombstones.** A key without a value says that the key is deleted. It may go once nobody needs it any more: all older
-records of the key are gone, and have been for `delete.retention.ms`, so that whoever read one of them had that long to
-come to the tombstone. When a cleaning has ended, no older record of a key is left before it: it leaves a mark
-(`Cleaning`: offset and time) for the cleanings to come. A cleaning removes tombstones before the largest offset whose
-mark is old enough. A batch that could not be cleaned holds the marks back: they never reach behind it.
+**Tombstones.** A key without a value means that the key is deleted. It may be removed once it is no longer needed: all
+older records of the key are gone, and have been for `delete.retention.ms`, so that a reader that has read one of them
+had that long to reach the tombstone. When a cleaning has ended, no older record of a key is left before it: it leaves a
+mark (`Cleaning`: offset and time) for later cleanings. A cleaning removes tombstones before the largest offset whose
+mark is old enough. A batch that could not be cleaned holds the marks back: they never go past it.
 
-Keys are kept as hashes of 16 bytes, salted, so that nobody can make two keys look alike.
+Keys are kept as hashes of 16 bytes, salted, so that no client can make two keys look alike.
 
 Pure: no I/O; the clock and the salt come in as arguments.
 

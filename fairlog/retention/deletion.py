@@ -1,20 +1,20 @@
-"""Which records may go by age and by size: where a log should start. For topics with `cleanup.policy=delete`.
+"""Which records may be removed by age and by size: where a log should start. For topics with `cleanup.policy=delete`.
 
-A log loses what lies before some offset, never something from its middle. So this walks along the log's units (a
-batch, or all batches of one transaction: it goes whole) from the start, and stops at the first one that has to stay:
+A log loses all records before some offset, never some in its middle. So this walks along the log's units (a batch, or
+all batches of one transaction, which is removed whole) from the start, and stops at the first one that has to stay:
 
-    by size   it goes if without it, and all before it, there are still `bytes_max` or more
-    by age    it goes if its largest timestamp is before `expired_before_ms`
+    by size   it is removed if without it, and all before it, there are still `bytes_max` or more
+    by age    it is removed if its largest timestamp is before `expired_before_ms`
 
-Timestamps are the producers'. One that lies in the future keeps its unit, *and all behind it*, until that time has
-come; one that is too old takes its unit away at the next look, but only once all before it has gone. Batches without a
-timestamp (negative ones: "not set") have no age of their own. They go with the next unit that has one and goes.
+The producers set timestamps. One that lies in the future keeps its unit, *and all later ones*, until that time has
+come; one that is too old removes its unit at the next check, but only once all before it are gone. Batches without a
+timestamp (negative ones: "not set") have no age of their own. They are removed with the next unit that has one.
 
-What is not decided stays, whatever its age: in a log with markers the start does not pass the last stable offset.
-Batches of one transaction stand apart there, and it may lose the first of them alone, as in Kafka.
+Undecided records stay, whatever their age: in a log with markers the start does not pass the last stable offset. There
+the batches of one transaction are not adjacent, and the log may lose the first of them alone, as in Kafka.
 
 Kafka does the same with whole segments, which is coarser: it looks at a segment's largest timestamp, and keeps the
-segment that a limit of size falls into.
+segment in which a limit of size falls.
 
 Pure: no I/O, no clock.
 """

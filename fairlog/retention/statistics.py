@@ -1,4 +1,4 @@
-"""What retention counts, for whoever asks (`fairlog.metrics`)."""
+"""Retention's counters, for `fairlog.metrics`."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Retention in the background: at intervals, each topic's logs are looked at, and what need not be kept goes.
+"""Retention in the background: at intervals, it checks each topic's logs and removes what they do not need to keep.
 
     every check_interval_ms   topics with cleanup.policy=delete     `deletion` says where a log should start
     every clean_interval_ms   topics with cleanup.policy=compact    `cleaner`, one log after the other
 
-Both work in steps in a worker thread, one at a time for the node, and give way between two steps and two batches: to
-the copier, which needs the same write lock, and to the event loop, which needs the same interpreter. Reads wait
-for neither.
+Both work in steps in a worker thread, one at a time for the node, and pause between two steps and two batches: for the
+copier, which needs the same write lock, and for the event loop, which needs the same interpreter. Reads wait for
+neither.
 
-What goes wrong stays here. A full disk or a full map ends the round with a log line, and the next round tries again;
-nothing is lost by it, and the node goes on taking writes as long as the copy finds room. Should the disk itself fail
-under a step, the node refuses all further writes, as after any such failure (invariant 12).
+Failures stay here. A full disk or a full map ends the round with a log line, and the next round tries again; nothing is
+lost, and the node continues to take writes as long as the copy finds room. If the disk itself fails during a step, the
+node refuses all further writes, as after any such failure (invariant 12).
 """
 
 from __future__ import annotations
