@@ -1,1 +1,1 @@
-"""The data logs: what consumers read. `interface` says what is promised, `environment` keeps it in LMDB."""
+"""The data logs: what consumers read. `interface` states the promises, `environment` keeps the data in LMDB."""

@@ -1,8 +1,9 @@
-"""Which batches of a log with markers were aborted, by the list that goes with them. Pure.
+"""Which batches of a log with markers were aborted, by the log's list of aborted transactions. Pure.
 
 A producer has one transaction open at a time, so all its transactional batches between an aborted transaction's first
-offset and its marker are of that one. Clients come to the same by following the batches in order. So a producer's
-first marker behind a batch decides about it, and is found by halving: one read can tell of thousands.
+offset and its marker belong to that transaction. Clients find the same by following the batches in order. So a
+producer's first marker after a batch decides about the batch, and is found by bisection: one read can decide about
+thousands.
 """
 
 from __future__ import annotations

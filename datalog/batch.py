@@ -1,15 +1,15 @@
 """Kafka's record batch, version 2, seen from outside: its header and its checks.
 
-A batch is opaque to Fairlog. Of its bytes only the 61 of the header are looked at;
-the records behind it are never decoded on the way from Produce to Fetch. Base offset and leader epoch
-stand outside the CRC, which is why the broker may patch them without touching what the client has signed:
+A batch is opaque to Fairlog, except for the 61 bytes of its header; the records after it are never decoded on the way
+from Produce to Fetch. Base offset and leader epoch are outside the CRC, so the broker may patch them without touching
+what the client has signed:
 
     base offset i64 | length i32 | leader epoch i32 | magic i8 | crc u32 | ─ covered by the crc ─▶
     attributes i16 | last offset delta i32 | first timestamp i64 | max timestamp i64 |
     producer id i64 | producer epoch i16 | base sequence i32 | record count i32 | records …
 
 Pure: no I/O. Functions that end in `_untrusted` take a peer's bytes and raise `BadBatch`, nothing else.
-What is inside the records (timestamps, one by one) is the business of `datalog.records`, off the hot path.
+`datalog.records` reads inside the records (single timestamps), off the hot path.
 
 Source: https://kafka.apache.org/documentation/#recordbatch
 """

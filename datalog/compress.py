@@ -1,8 +1,8 @@
-"""Compressing again what compaction has thinned out, so that every consumer of the batch still reads it.
+"""Compresses a batch again after compaction has removed records, so that every consumer of the batch can still read it.
 
-The codec is the batch's own; the level is the codec's default, for the producer's is not known. Snappy keeps the
-framing that it came with (raw, or Java's blocks). LZ4 blocks are independent of
-each other: Java's client reads no others.
+The codec is the batch's own; the level is the codec's default, because the producer's level is not known. Snappy keeps
+the framing that it came with (raw, or Java's blocks). LZ4 blocks are independent of each other: Java's client reads no
+others.
 
 Pure: no I/O. The counterpart is `datalog.decompress`, which also says which packages the codecs come from.
 

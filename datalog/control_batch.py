@@ -1,7 +1,7 @@
 """Control batches: the markers that end a transaction in a log of the marker mode, as KIP-98 writes them.
 
-A marker is a batch of one record, which takes an offset like any other. Clients never show it to anybody; by it they
-know that the producer's aborted batches end there. The broker that ends a transaction writes one into each of its logs:
+A marker is a batch of one record, which takes an offset like any other. Clients never show it; it tells them that the
+producer's aborted batches end there. The broker that ends a transaction writes one into each of its logs:
 
     batch header: attributes 0x30 (transactional, control) | base sequence -1 | count 1 | the producer's id and epoch
     record:       key = version i16 (0) | type i16 (0 abort, 1 commit)

@@ -1,25 +1,25 @@
-"""Cuts in the past: when one is kept, and which one a reader with a limit is given.
+"""Past cuts: when one is stored, and which one a reader with a limit gets.
 
-A *cut* is a set of end offsets, one per log, that holds of every transaction all or nothing. Whatever one commit leaves
-is a cut (invariant 7), so the newest is always at hand. Whoever is far behind and wants only some records needs an
-older one, and these are kept in the *cut index*, sparsely:
+A *cut* is a set of end offsets, one per log, that contains each transaction whole or not at all. Every commit leaves a
+cut (invariant 7), so the newest is always available. A reader that is far behind and wants only some records needs an
+older one. Older cuts are stored in the *cut index*, sparsely:
 
     cut      1     2     3     4          a row (log, cut) → the log's end, for the logs that have
-    log A   10    25     ·    40          grown since the cut before; where there is none (·), the
-    log B    ·     7     9     ·          newest row of an older cut says it
+    log A   10    25     ·    40          grown since the previous cut; where there is none (·), the
+    log B    ·     7     9     ·          newest row of an older cut applies
 
-Cuts are numbered as they are made. Row 0 is written when a log is made: it ends at 0. So all cuts are known of a log
-that still has row 0. Of others (older than the index, compacted, or beginning later by now) nothing is known before
-the oldest row. That is no loss where the reader's start is at or behind that row's offset; a reader who starts before
-it is given no older cut.
+Cuts are numbered in order. Row 0 is written when a log is created: it ends at 0. So all cuts are known for a log that
+still has row 0. For other logs (older than the index, compacted, or with a later start by now) nothing is known before
+the oldest row. This is no loss if the reader's start is at or after that row's offset; a reader that starts before it
+gets no older cut.
 
-A row is written for *every* log that has grown since the last cut, or the new cut would tear a transaction. Which these
-are is kept in memory (`Unindexed`), and found out anew when the environment is opened: those whose end is not what
-their newest row says.
+A row is written for *every* log that has grown since the last cut, or the new cut would tear a transaction. These logs
+are kept in memory (`Unindexed`), and found again when the environment is opened: those whose end differs from their
+newest row.
 
-*End* is the last stable offset: in a log of the journal mode the high watermark. In a log of the marker mode a
-transaction that hangs keeps it back, for the records of decided transactions, too. There cuts do not hold all or
-nothing; what they hold is that `read_committed` readers can read up to them.
+*End* is the last stable offset: in a log of the journal mode the high watermark. In a log of the marker mode a hung
+transaction holds it back, also for the records of decided transactions. There cuts may contain part of a transaction;
+they only say how far `read_committed` readers can read.
 
 Pure: no I/O. The rows are in `datalog.layout`, written by `datalog.writer` and read by `datalog.reader`.
 """

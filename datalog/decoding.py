@@ -1,11 +1,11 @@
-"""Inside a batch: its records, whole. For whoever reads data logs directly; the node never decodes a record.
+"""Whole records inside a batch. For programs that read data logs directly; the node never decodes a record.
 
     record := length varint | attributes i8 | timestamp delta varint | offset delta varint |
               key length varint | key | value length varint | value | count of headers varint | headers …
     header := name length varint | name | value length varint | value
 
-A length of -1 stands for none. The batch's header has been checked when it was produced, its CRC too; what stands
-behind it is the producer's alone, and may be nonsense.
+A length of -1 means null. The batch's header was checked when it was produced, and its CRC too; the rest is what the
+producer wrote, and may be malformed.
 
 Pure: no I/O. Varints are zigzag, as in Protocol Buffers.
 

@@ -1,7 +1,7 @@
-"""What a producer has compressed, decompressed, with a bound on what it may swell to.
+"""Decompresses what a producer has compressed, with a limit on the decompressed size.
 
 Uncompressed and gzip batches are read with the standard library alone; snappy, lz4 and zstd with the package
-`cramjam`, which Fairlog depends on. It is loaded at first use; where it cannot be loaded, batches of these codecs are
+`cramjam`, which Fairlog depends on. It is loaded at first use; if it cannot be loaded, batches of these codecs are
 `CodecMissing`, and kept as they are.
 
 Pure: no I/O.

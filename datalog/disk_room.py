@@ -1,12 +1,12 @@
-"""Room on the disk, made sure of before it is needed: for writes that can be put off.
+"""Reserves disk space before it is needed, for writes that can be postponed.
 
 A commit that meets a full disk fails half way, with an error that cannot be told from a broken disk's, and after that
-nothing more is written to the file (invariant 12). The copy has to run that risk. Compaction and retention have not:
-they let the file be made longer first, by as much as their write may take. That is refused cleanly (full, a quota, a
-limit), and then nothing has happened.
+nothing more is written to the file (invariant 12). The copy has to take that risk. Compaction and retention do not:
+they first extend the file by as much as their write may take. If this is refused (disk full, a quota, a limit), nothing
+has happened.
 
-An LMDB file may be longer than the pages in use. The caller holds the write lock: where a file system does not know
-fallocate, the C library writes a byte into each block behind the file's end.
+An LMDB file may be longer than the pages in use. The caller holds the write lock: on a file system without fallocate,
+the C library writes a byte into each block after the file's end.
 """
 
 from __future__ import annotations

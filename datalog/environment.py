@@ -7,21 +7,21 @@
 LMDB is a B+tree whose pages are never changed in place: a commit writes new pages, waits for the disk, and then points
 the meta page at them. Readers hold no lock and see the state of the last commit when they begin.
 
-Each topic partition's log is a database of its own, so that appends fill pages to the brim (`append=True`) and a log
-can be emptied at once. Handles are opened all together when the environment is, and one by one by `create`.
-A handle becomes known to readers only after the transaction that opened it is committed, and they look it up
-before they begin their own; so no reader holds a handle that its transaction does not know. Whether the log still
-exists is for its record to say, which is read inside the transaction.
+Each topic partition's log is a database of its own, so that appends fill pages completely (`append=True`) and a log can
+be emptied at once. Handles are opened all together when the environment is, and one by one by `create`. Readers learn
+of a handle only after the transaction that opened it is committed, and they look it up before they begin their own; so
+no reader holds a handle that its transaction does not know. Whether the log still exists is in its record, which is
+read inside the transaction.
 
 Durability: `metasync=False`. A commit waits for its pages but not for the meta page: after a crash of the machine the
-file is whole, and at worst the last commit is undone (the journals have it). `sync()` waits for all, also for what the
-process before this one has left. A crash of the process alone loses nothing.
+file is whole, and at worst the last commit is undone (the journals have it). `sync()` waits for everything, including
+what the previous process has left. A crash of the process alone loses nothing.
 
-What was staged behind a log's end (`LmdbWriter.stage`) and not published is deleted by the transaction that opens the
-logs, before there are readers or writers.
+Batches that were staged after a log's end (`LmdbWriter.stage`) and not published are deleted by the transaction that
+opens the logs, before there are readers or writers.
 
 What it does not do: decide what is copied, or when (copier); know what the producers' states mean (journal); decide
-what may go (retention calls `delete_before` and `replace`).
+what is removed (retention calls `delete_before` and `replace`).
 """
 
 from __future__ import annotations

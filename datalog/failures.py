@@ -1,4 +1,4 @@
-"""What LMDB raises, told as what happened, where, and what to do.
+"""Turns LMDB's errors into messages: what happened, where, and what to do.
 
 Full map and full disk are `StorageFailure`, like everything else that the disk refuses; what LMDB finds damaged
 is `CorruptStorage`. No `lmdb.Error` leaves this package.

@@ -1,28 +1,28 @@
-"""An LMDB environment that belongs to another process, opened read-only: with its lock file, or with proof of peace.
+"""An LMDB environment of another process, opened read-only: with its lock file, or if no writer is active.
 
-LMDB's writer gives pages back to itself as soon as no reader's entry in the reader table (`lock.mdb`) says that
-somebody still looks at them. So a reader beside a running writer must have an entry, and for that must write to
-`lock.mdb`, to that file alone. Where it may not, or where there is no such file, LMDB can be told to do without; then
-nobody knows of the reader, and pages may change under its eyes. What this module does:
+LMDB's writer uses pages again as soon as no entry in the reader table (`lock.mdb`) says that a reader still needs them.
+So a reader beside a running writer must have an entry, and for that must write to `lock.mdb`, to that file alone. If it
+may not, or if there is no such file, LMDB can be told to do without; then the writer does not know about the reader,
+and pages may change while it reads them. This module does the following:
 
     lock.mdb may be written           with the lock file. Safe beside a running node. The directory and data.mdb may be
                                       read-only.
-    it may not, or it is not there:
+    it may not, or is missing:
       … and a process has it open     refused: one sentence that says which file to make writable
-      … and none has                  without the lock file: a stopped node's directory, a backup, a read-only mount.
-                                      `still_peaceful` is asked around each read, and refuses as soon as somebody has
-                                      opened the environment or has committed to it.
+      … and no process has            without the lock file: a stopped node's directory, a backup, a read-only mount.
+                                      `still_peaceful` is called around each read, and refuses as soon as a process
+                                      has opened the environment or has committed to it.
 
-LMDB by itself is not that careful: on a read-only file system it drops the lock without a word, also if the node
-writes to the same files through another mount.
+LMDB itself is less careful: on a read-only file system it silently drops the lock, even if the node writes to the same
+files through another mount.
 
-Whether a process has it open is asked of the system and takes nothing: LMDB holds a POSIX record lock on byte 0 of
-`lock.mdb` as long as it is open, and F_GETLK tells so on a descriptor that is open for reading only.
-`lock.mdb` is opened here only where this process cannot have the environment open itself: POSIX locks are lost as
-soon as their process closes any descriptor of the file.
+The check whether a process has it open takes no lock: LMDB holds a POSIX record lock on byte 0 of `lock.mdb` as long as
+it is open, and F_GETLK reports this on a descriptor that is open for reading only. `lock.mdb` is opened here only if
+this process cannot have the environment open itself: POSIX locks are lost as soon as their process closes any
+descriptor of the file.
 
-A missing `lock.mdb` is not made: it would belong to whoever reads, and a node that runs as another user could not
-open it.
+A missing `lock.mdb` is not created: it would belong to the reader's user, and a node that runs as another user could
+not open it.
 
 Source: https://github.com/LMDB/lmdb/blob/LMDB_0.9.33/libraries/liblmdb/mdb.c (mdb_env_setup_locks, mdb_find_oldest)
 """

@@ -1,15 +1,15 @@
-"""The data logs as the rooms above see them: what they promise, whoever keeps the bytes.
+"""The data logs as the rooms above see them: their promises, independent of the storage.
 
-`datalog.environment.LmdbDataLogs` keeps them in LMDB; whatever else may keep them has to pass the same
-behaviour suites (tests/datalog/behaviour.py). Every method is synchronous and may block on the disk: the event
-loop calls them in worker threads. Any number of threads may read at once; writers take turns.
+`datalog.environment.LmdbDataLogs` keeps them in LMDB; any other storage has to pass the same behaviour suites
+(tests/datalog/behaviour.py). Every method is synchronous and may block on the disk: the event loop calls them in
+worker threads. Any number of threads may read at once; writers take turns.
 
-A log is a dense run of record batches (invariant 2) with its copied-through mark; both change in the same
-write (invariant 4). All that one `write` block does becomes visible at once, over all logs (invariant 7). What one
-block cannot hold is staged by several, where nobody sees it, and published by the last.
+A log is a dense run of record batches (invariant 2) with its copied-through mark; both change in the same write
+(invariant 4). Everything that one `write` block does becomes visible at once, over all logs (invariant 7). What does
+not fit into one block is staged by several, where no reader sees it, and published by the last.
 
-In a log of the marker mode, batches of open transactions stand among the others (KIP-98). Which are open is kept with
-the data (`OpenInLog`), and so are those that were aborted (`AbortedTransaction`): by the first a reader of committed
+In a log of the marker mode, batches of open transactions are among the others (KIP-98). The open transactions are kept
+with the data (`OpenInLog`), and so are the aborted ones (`AbortedTransaction`): by the first a reader of committed
 records knows where to stop, the *last stable offset*, by the second what to leave out. A log of the journal mode has
 neither, and its last stable offset is its end.
 """

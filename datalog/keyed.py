@@ -1,15 +1,14 @@
-"""Inside a batch: its records' keys, and the batch without some of its records. For compaction.
+"""The keys of a batch's records, and the batch without some of its records. For compaction.
 
-    open_batch ──▶ OpenedBatch: the header, the records uncompressed, and of each record where it stands,
+    open_batch ──▶ OpenedBatch: the header, the records uncompressed, and for each record its position,
                    its key, and whether it is a tombstone (a key without a value)
-    without    ──▶ the same batch with the records that are left, byte for byte, compressed as before
+    without    ──▶ the same batch with the remaining records, byte for byte, compressed as before
 
-A record's bytes need not change when its neighbours go: its offset and timestamp are differences to the batch's base
-offset and first timestamp, and these stay. So values and headers are never looked into.
+A record's bytes need not change when its neighbours are removed: its offset and timestamp are differences to the
+batch's base offset and first timestamp, and these stay. So values and headers are never decoded.
 
-What is read strictly here (deltas grow, the records end where the payload ends) is what a topic that is compacted
-takes from producers, `why_not_keyed_untrusted`; and a batch from before, of which no sense can be made, is
-`UnreadableRecords`, and kept as it is.
+The strict checks here (deltas grow, the records end where the payload ends) define what a compacted topic accepts from
+producers, `why_not_keyed_untrusted`; an older batch that does not pass is `UnreadableRecords`, and kept as it is.
 
     record := length varint | attributes i8 | timestamp delta varint | offset delta varint |
               key length varint | key | value length varint | value | headers …

@@ -1,9 +1,9 @@
 """A new LMDB file gets its name when it is whole and on disk, and not before.
 
-LMDB makes a file under the name that it is to have, writes its first two pages, and syncs them with the first commit. A
-power cut in between may leave one page of the two, which is no LMDB file to the next start: it would refuse what has
-never held anything. LMDB also syncs its file, not the directories that lead to it. So a file is made in a directory
-beside its place (`making`), synced, renamed, and then its name is synced, too.
+LMDB creates a file under its final name, writes its first two pages, and syncs them with the first commit. A power cut
+in between may leave one page of the two, which is not an LMDB file for the next start: it would refuse a file that has
+never had any content. LMDB also syncs its file, not the directories that lead to it. So a file is created in a
+directory beside its place (`making`), synced, renamed, and then its name is synced, too.
 """
 
 from __future__ import annotations

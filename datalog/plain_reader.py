@@ -1,4 +1,4 @@
-"""Reading data logs from another process, straight from LMDB, while the node runs or is stopped.
+"""Reads data logs from another process, straight from LMDB, while the node runs or is stopped.
 
     with DataLogReader.open(directory) as reader:      # the node's DATA/datalog
         with reader.cut() as cut:                      # one moment of all logs
@@ -6,19 +6,19 @@
                 for record in cut.records(log, cut.bounds(log).log_start):
                     ...
 
-A cut is one LMDB read transaction: all logs as of the same commit, and of each transaction all its records or none
-(invariant 7). Whatever happens after it began, appends, deleted topics, retention, is not in it. The next
-cut has it. A cut asks nothing of the node and delays nobody; no lock of the node is taken, and none is waited for.
+A cut is one LMDB read transaction: all logs as of the same commit, and all records of a transaction or none
+(invariant 7). Later changes (appends, deleted topics, retention) are not in it; the next cut has them. A cut asks
+nothing of the node and delays no one; it takes no lock of the node, and waits for none.
 
-Committed records are read unless somebody asks for all. In a log of the marker mode (`datalog.interface`) that means:
-up to the last stable offset, and without what was aborted. Control batches are given to nobody.
+By default only committed records are read. In a log of the marker mode (`datalog.interface`) this means: up to the last
+stable offset, and without aborted records. Control batches are never returned.
 
-What a cut costs is room. LMDB writes each change to free pages and may reuse a page only when no reader can see it any
-more, so while a cut is held the file grows with every commit of the node: by the data that is appended, as ever, and
-by the inner pages that are replaced. Retention frees nothing meanwhile. Hold a cut for seconds, not hours
-(docs/reading-directly.md has figures); to read much, read on in a new cut from where the last one ended, which sees the
-same records, for a log only grows. A process that is killed in the midst of a cut leaves its entry in
-LMDB's reader table; the node removes such entries whenever it syncs the data logs.
+A cut costs disk space. LMDB writes each change to free pages and may use a page again only when no reader can see it
+any more, so while a cut is held the file grows with every commit of the node: by the appended data, as always, and by
+the inner pages that are replaced. Retention frees nothing meanwhile. Hold a cut for seconds, not hours
+(docs/reading-directly.md has figures). To read much, continue in a new cut where the last one ended; it has the same
+records, because a log only grows. A process that is killed in the middle of a cut leaves its entry in LMDB's reader
+table; the node removes such entries whenever it syncs the data logs.
 
 Topics' names are not here but in the cluster store: `fairlog.local_reader` adds them.
 
@@ -26,7 +26,7 @@ Threads may share a reader; each cut is for one thread at a time. A process has 
 does not allow more), and none inherited over a fork.
 
 How it finds the logs: each has a database of its own in LMDB, whose handle has to be opened in a transaction before the
-one that uses it. The environment's count of logs ever made tells whether there are new ones.
+one that uses it. The environment's count of all logs ever created shows whether there are new ones.
 """
 
 from __future__ import annotations

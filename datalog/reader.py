@@ -1,13 +1,13 @@
-"""Reading the data logs inside one LMDB read transaction.
+"""Reads the data logs inside one LMDB read transaction.
 
-The functions here take a transaction that their caller has begun and will end before it returns (no read
-transaction outlives a call: an old one would keep LMDB from reusing pages). LMDB hands out views into its map; whatever
+The functions here take a transaction that their caller has begun and will end before it returns (no read transaction
+outlives a call: an old one would keep LMDB from using pages again). LMDB returns views into its map; everything that
 leaves these functions has been copied out of it.
 
 A log's record is read in the same transaction as its batches. That makes every answer consistent with itself, and
-it tells whether a handle that was found before the transaction began is still that log's (`drop`). The record says
-where the log ends; its database may hold more, which is *staged* and not part of the log (`DataLogWriter.stage`). So
-whoever walks through batches stops at the record's end, and not at the database's.
+shows whether a handle that was found before the transaction began is still that log's (`drop`). The record says where
+the log ends; its database may contain more, which is *staged* and not part of the log (`DataLogWriter.stage`). So a
+walk through batches stops at the record's end, and not at the database's.
 """
 
 from __future__ import annotations

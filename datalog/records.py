@@ -1,12 +1,12 @@
-"""Inside a batch: which of its records has a timestamp. For ListOffsets only, never on the hot path.
+"""Finds which record of a batch has a timestamp. For ListOffsets only, never on the hot path.
 
-Where the records cannot be read (no codec: `datalog.decompress`; more than `DECOMPRESSED_BYTES_MAX` or
-`RECORDS_MAX`, or a client that wrote nonsense behind a good header, timestamps beyond 64 bits among it), the batch
-answers as a whole: its first offset with its max timestamp. A consumer that starts there misses nothing.
+If the records cannot be read (no codec: `datalog.decompress`; more than `DECOMPRESSED_BYTES_MAX` or `RECORDS_MAX`; or
+malformed records after a good header, including timestamps beyond 64 bits), the batch answers as a whole: its first
+offset with its max timestamp. A consumer that starts there misses nothing.
 
     record := length varint | attributes i8 | timestamp delta varint | offset delta varint | key, value, headers …
 
-Pure: no I/O. Varints are zigzag, as in Protocol Buffers. Whole records are the business of `datalog.decoding`.
+Pure: no I/O. Varints are zigzag, as in Protocol Buffers. `datalog.decoding` reads whole records.
 
 Source: https://kafka.apache.org/documentation/#record
 """

@@ -1,14 +1,14 @@
-"""Making a log's time index anew, when the batch with the largest timestamp is gone, or many batches are.
+"""Rebuilds a log's time index when the batch with the largest timestamp is gone, or many batches are.
 
     headers of all batches, some thousand per read ──▶ the rule (`datalog.time_index`) ──▶ which entries there should be
-      ──▶ some thousand changed per write ──▶ the last write takes up the batches that came meanwhile, and the max
+      ──▶ some thousand changed per write ──▶ the last write adds the batches that arrived meanwhile, and the max
 
-What makes steps possible: an entry that was ever true stays true, whatever is appended or taken away. So old and new
-entries may stand beside each other at any time, and a node that stops in between has an index that is merely
-larger or sparser than it could be.
+It can work in steps because an entry that was ever true stays true, whatever is appended or removed. So old and new
+entries may coexist at any time, and a node that stops in between has an index that is merely larger or sparser than
+necessary.
 
-Everything is scanned, because what is left of a running max cannot be known from less. A header costs about a
-microsecond, and the look at one page.
+Everything is scanned, because the running max of the remaining batches cannot be known from less. A header costs about
+a microsecond, and a read of one page.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The state of one moment of an LMDB file that others may be writing: for tools, read-only in the strict sense.
+"""The state of one moment of an LMDB file that others may be writing: for tools, strictly read-only.
 
-Where there is a lock file, a read transaction (`datalog.foreign`) holds the pages of its moment, while they are read as
-bytes (`lmdb_pages`); where there is none, nobody writes. Nothing of the data file is changed, and no file is made. LMDB
-writes one thing into the lock file: a reader's slot, so that no writer takes the pages that are being looked at. As
-long as it is held, the file grows where it would otherwise use pages anew.
+If there is a lock file, a read transaction (`datalog.foreign`) holds the pages of its moment while they are read as
+bytes (`lmdb_pages`); if there is none, no process writes. The data file is not changed, and no file is created. LMDB
+writes one thing into the lock file: a reader's slot, so that no writer takes the pages that are being read. As long as
+it is held, the file grows instead of using pages again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The data log environment as it lies in its file: what docs/formats/data-log.md describes, read without LMDB.
+"""The data log environment as it is in its file: what docs/formats/data-log.md describes, read without LMDB.
 
-For tools that look for damage, and want to name its byte. Nothing is believed here: what is read may be anything, and
-whoever asks gets what stands there, or `DamagedPage`. Nodes and readers of data use `datalog.environment`.
+For tools that look for damage, and want to name its byte. Nothing is trusted here: the input may be anything, and the
+caller gets what is there, or `DamagedPage`. Nodes and readers of data use `datalog.environment`.
 
 Pure: the file is a buffer, as in `lmdb_pages`.
 """
