@@ -1,8 +1,8 @@
-"""The token that changing calls need: from the settings, or from a file that is made at the first start.
+"""The token that changing calls need: from the settings, or from a file that is created at the first start.
 
-The file `admin-token` in the data directory holds one line, is readable by the node's user alone (0600), and is
-put in its place whole. Whoever can read it can stop the node anyway. To change the token, remove the file and
-restart the node.
+The file `admin-token` in the data directory has one line, is readable by the node's user alone (0600), and is written
+under another name and then renamed. A user that can read it can stop the node anyway. To change the token, delete the
+file and restart the node.
 """
 
 from __future__ import annotations

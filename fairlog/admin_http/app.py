@@ -1,6 +1,6 @@
 """The application behind the admin listener: paths, methods and documents.
 
-    /                        the console               /health    how the node is, for probes
+    /                        the console               /health    the node's state, for probes
     /api/cluster             the node as a whole       /metrics   for Prometheus
     /api/topics              topics, page by page
     /api/groups              consumer groups with lag
@@ -9,8 +9,9 @@
     /api/transactional-id    one id, and where its last transactions are
     /api/transactions/abort  POST: abort one; needs the admin token
 
-Every document that costs something is made at most so often (`cached`), whoever asks; those that are asked for by name
-cost what a page of them costs. An error is a document, too: `{"error": "<a sentence>"}`. docs/admin-http.md has it all.
+Expensive documents are made at a limited rate (`cached`), however many clients ask; documents that are asked for by
+name cost what a page of them costs. An error is a document, too: `{"error": "<a sentence>"}`. docs/admin-http.md
+describes them all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The console's files: HTML, styles and modules as they lie in `static/`, read once and served from memory.
+"""The console's files: HTML, styles and modules from `static/`, read once and served from memory.
 
-There is nothing to build: what is in the repository is what the browser gets. Each file has an entity tag, so a browser
-that has it asks and is told so (304); a new version of Fairlog is seen at the next reload.
+There is no build step: the browser gets the files of the repository. Each file has an entity tag, so a browser that has
+it asks and gets 304; a new version of Fairlog is visible at the next reload.
 """
 
 from __future__ import annotations

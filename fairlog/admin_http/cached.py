@@ -1,8 +1,8 @@
-"""Answers that are kept for a moment, so that many who watch cost no more than one.
+"""Answers that are kept for a moment, so that many clients cost no more than one.
 
-How it works. An answer is made when somebody asks and the last one is too old; whoever asks meanwhile waits for the
-same one. It is fresh for `fresh_s`, and longer if it was costly to make: making answers takes at most COST_SHARE
-of the time, however often is asked and whatever the node holds.
+How it works. An answer is made when a client asks and the last one is too old; clients that ask meanwhile wait for the
+same one. It is fresh for `fresh_s`, and longer if it was expensive: making answers takes at most COST_SHARE of the
+time, however often clients ask and however large the node is.
 """
 
 from __future__ import annotations

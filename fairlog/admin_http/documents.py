@@ -1,7 +1,7 @@
-"""The JSON documents of `/api/…`, from what the node shows. docs/admin-http.md describes them. Pure.
+"""The JSON documents of `/api/…`, from the node's view. docs/admin-http.md describes them. Pure.
 
 Names are in snake case with their unit at the end; times of day are milliseconds since 1970, durations milliseconds
-by a clock that does not jump. Whoever reads may meet new fields, and new words where a state or a cause stands.
+by a clock that does not jump. Readers must accept new fields, and new words for states and causes.
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""What every request passes before anything looks at it, and what every answer carries.
+"""The checks that every request passes first, and the headers that every answer carries.
 
-A node listens on loopback unless it is told otherwise, but a browser on the same machine can be sent there by any
-page. So:
+By default a node listens on loopback, but any page can make a browser on the same machine send requests there. So:
 
 - *DNS rebinding*: the Host header must name an IP address (a page that was loaded from one has that very origin),
   localhost, or a name that the settings allow. Anything else gets 421, and sees nothing.
 - *Cross-site requests*: there are no cookies, and nothing that a browser would send by itself. A changing call needs
-  the token in the Authorization header, JSON in the body, and, if the browser says where it comes from, our origin.
+  the token in the Authorization header, JSON in the body, and, if the browser names the origin, our origin.
 - *Injection*: the policy allows our own scripts and styles and nothing inline, and no text may become markup
-  (`require-trusted-types-for`). The console makes text nodes only; this is the second line.
+  (`require-trusted-types-for`). The console makes text nodes only; this is the second line of defence.
 
-Pure but for the ASGI shell at the end.
+Pure, except for the ASGI shell at the end.
 """
 
 from __future__ import annotations

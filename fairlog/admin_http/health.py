@@ -1,4 +1,4 @@
-"""How the node is, in a word and a sentence: what `/health` answers."""
+"""The node's state in a word and a sentence: the answer of `/health`."""
 
 from __future__ import annotations
 

@@ -2,14 +2,14 @@
 
     socket ──▶ at most CONNECTIONS_MAX ──▶ hypercorn's TCPServer (h11) ──▶ Guard ──▶ the application
 
-hypercorn's own `serve` would open the sockets, take any number of connections, and wait at the end for each that does
-not read its answer. So its part here is one connection: `TCPServer`, which speaks HTTP on a stream that it is given.
-The sockets, the number of connections and the end are ours (docs/decisions/0030-admin-listener.md).
+hypercorn's own `serve` would open the sockets, accept any number of connections, and at the end wait for each client
+that does not read its answer. So its part here is one connection: `TCPServer`, which speaks HTTP on a given stream. The
+sockets, the number of connections and the end are ours (docs/decisions/0030-admin-listener.md).
 
-Whatever happens on a connection ends that connection with a log line, and nothing else: the admin listener must not
-take the node along. But what the application has met of damaged storage, or of an assertion that is broken, concerns
-the node, whoever asked (fairlog/edge/fatal.py). hypercorn would log it and go on, so `_watched` looks first, and
-`serve` raises it. It is up before recovery begins and until the last file is closed, so that `/health` can say so.
+A failure on a connection ends that connection with a log line, and nothing else: the admin listener must not take the
+node down. But damaged storage, or a broken assertion, that the application meets concerns the node, whatever the
+request was (fairlog/edge/fatal.py). hypercorn would log it and continue, so `_watched` looks first, and `serve` raises
+it. The listener is up before recovery begins and until the last file is closed, so that `/health` can say so.
 """
 
 from __future__ import annotations

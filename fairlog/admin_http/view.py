@@ -1,6 +1,6 @@
-"""What the admin listener sees of the node: one protocol and its words. `fairlog.node_view` fills it.
+"""What the admin listener sees of the node: one protocol and its types. `fairlog.node_view` implements it.
 
-The rooms below are not seen from here, but for the words of the coordinator (`coordinator.answers`, `.watching`).
+The rooms below cannot be seen from here, except the types of the coordinator (`coordinator.answers`, `.watching`).
 Nothing here knows HTTP, JSON or the shape of a page.
 """
 

@@ -1,4 +1,4 @@
-"""What the protocols of the one listener share: frames, what they may take of the memory, counts, and the way in.
+"""What the protocols of the one listener share: frames, their limits of memory, statistics, and the first bytes.
 
 Kafka's protocol (`fairlog/kafka`) and the native one (`fairlog/native`) know this package and not each other.
 """

@@ -1,7 +1,7 @@
-"""What the node must not survive, wherever in a request it comes up.
+"""Errors that must stop the node, wherever in a request they occur.
 
-A fault in one request closes one connection, and the others go on. Two are different: a broken assertion (nothing that
-the node holds in memory can be trusted any more) and damaged storage.
+A fault in one request closes one connection, and the others continue. There are two exceptions: a broken assertion (the
+state in memory can no longer be trusted) and damaged storage.
 """
 
 from __future__ import annotations

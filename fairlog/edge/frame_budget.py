@@ -1,13 +1,13 @@
-"""What all frames together may take of the node's memory.
+"""The memory that all frames together may take.
 
-A frame is refused by its own length, but a thousand connections may each send the largest that is allowed. So what a
-frame's buffer grows by, beyond the first `UNCOUNTED_BYTES`, is taken from one budget, and given back when the request
-has been handled. Only what has come is paid for: to announce a large request costs a client nothing, and costs others
-nothing either. While the budget is spent the bytes wait in the client's and the kernel's buffers, and clients that
-have begun a frame and do not go on are cut off sooner (`memory_budget`).
+A frame is refused by its own length, but a thousand connections may each send the largest allowed frame. So the growth
+of a frame's buffer, beyond the first `UNCOUNTED_BYTES`, is taken from one budget, and returned when the request has
+been handled. Only received bytes count: announcing a large request costs a client nothing, and costs others nothing
+either. While the budget is used up, the bytes wait in the client's and the kernel's buffers, and clients that have
+begun a frame and do not continue are disconnected sooner (`memory_budget`).
 
-Were that all, many might end up with half a frame each, waiting for each other. So one frame at a time goes ahead
-without room, to its end: the memory is bounded by the budget and one frame. Small frames pass by; what they take is
+With this alone, many clients might each have half a frame and wait for each other. So one frame at a time may exceed
+the budget, to its end: the memory is bounded by the budget and one frame. Small frames do not wait; their memory is
 bounded by the number of connections.
 """
 

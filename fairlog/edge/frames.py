@@ -1,9 +1,9 @@
-"""Cuts a connection's bytes into frames: an int32 length, and so many bytes.
+"""Cuts a connection's bytes into frames: an int32 length, and that many bytes.
 
-A frame that is too large is refused by its length, before room is made for it; the room for others is doubled, by
-a MiB at most, as their bytes come, so that no more than twice of what was sent is ever held (and 64 KiB). All
-connections share one budget for that (`frame_budget`). A client that has begun a frame and falls silent, or drips, is
-cut off; sooner while others wait for what it holds.
+A frame that is too large is refused by its length, before memory is allocated for it. For other frames the buffer is
+doubled, by a MiB at most, as their bytes arrive, so it is at most twice the received size (and 64 KiB).
+All connections share one budget for this (`frame_budget`). A client that has begun a frame and falls silent, or drips, is
+disconnected; sooner while others wait for its memory.
 
 The first bytes also tell which protocol a client speaks: where Kafka's have the length of a small frame, another
 protocol opens with letters, which would be a length of a gigabyte.

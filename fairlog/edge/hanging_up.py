@@ -1,7 +1,7 @@
-"""Whether a client has gone while nobody reads from it.
+"""Detects that a client has gone while its connection is not being read.
 
-The end of a stream is seen by who reads it. A connection that carries a request out, or whose queue of answers is full,
-does not read: what came behind the request would have to be kept. So it asks the system, now and then.
+Only reading shows the end of a stream. A connection that carries a request out, or whose queue of answers is full, does
+not read: it would have to keep the bytes after the request. So it asks the system from time to time.
 """
 
 from __future__ import annotations

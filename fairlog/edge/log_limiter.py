@@ -1,12 +1,12 @@
 """Log lines that a client can cause at will, limited in rate.
 
-A client that connects again at once and sends what is not served writes a thousand lines a second, and drowns what an
+A client that connects again at once and sends unsupported requests writes a thousand lines a second, and hides what an
 operator should see. So each address has `LINES_MAX` lines of an event in a period of `PERIOD_S`; the others are
-counted, and the next line that is written says how many there were.
+counted, and the next line says how many there were.
 
 Memory is bounded: only `ADDRESSES_MAX` pairs of address and event are told apart. When there are more, those whose
-period is over are forgotten, and what they had not said is said by whoever comes next with the same event. If there
-are none of these, newcomers share the lines of one address.
+period is over are forgotten, and the next line with the same event reports their counts. If there are none of these,
+new addresses share the lines of one address.
 
 No I/O; the clock is passed in. One limiter belongs to one server.
 """

@@ -1,4 +1,4 @@
-"""What is said of a peer's bytes when they cannot be what they should be."""
+"""The error for a peer's bytes that are not valid."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""So much of the node's memory, taken and given back; when it is spent, those are hurried who hold some for nothing.
+"""A budget of memory; when it is used up, clients that hold idle memory are disconnected.
 
-What a connection holds it holds for one of two reasons: the node is at work on it, which ends by itself, or it is the
-client's *turn*, to send the rest of a request or to read an answer. Turns may take long, as long as there is room for
-all. When somebody has to wait for room, whoever has not done in his turn what a line of some speed would have done is
-told so (`hurry`), which mostly means that he is cut off. So a thousand clients that hold what they can hold up others
-for some seconds, and no memory grows.
+A connection holds memory for one of two reasons: the node is working on it, which ends by itself, or it is the client's
+*turn* to send the rest of a request or to read an answer. Turns may take long as long as there is memory for all. When
+a connection has to wait for memory, every client whose turn has taken longer than on a line of some minimum speed is
+notified (`hurry`), which usually means that it is disconnected. So a thousand clients that hold as much as they can
+delay others by some seconds, and memory stays bounded.
 
     take ─▶ there is room ─▶ taken                 give_back ─▶ the first who waits tries again
          └▶ there is none ─▶ wait, first come, first served; the first one hurries the others, again and again

@@ -1,7 +1,8 @@
-"""What another protocol has to be in order to be spoken on Kafka's port.
+"""What another protocol needs in order to be served on Kafka's port.
 
-The listener accepts, counts and stops all connections alike. It finds out by the first bytes that one speaks another
-protocol, and hands it over; the composition root says which protocols there are, so that none of them knows another.
+The listener accepts, counts and stops all connections alike. By the first bytes it finds out that a connection speaks
+another protocol, and hands it over; the composition root says which protocols there are, so that no protocol knows
+another.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What passed the listener since the start, counted where it passes.
+"""Counters of the listener since the start.
 
-One `ApiStatistics` for each API of Kafka's and each native op, one `EdgeStatistics` for all connections. Requests and
-connections bump whole numbers; whoever watches reads them (`fairlog.metrics`). Nothing is reset, nothing is measured
-per client or topic, so the memory does not depend on what clients do.
+There is one `ApiStatistics` for each API of Kafka's and each native op, and one `EdgeStatistics` for all connections.
+Requests and connections increment integers; `fairlog.metrics` reads them. Nothing is reset, nothing is measured per
+client or topic, so the memory does not depend on what clients do.
 """
 
 from __future__ import annotations

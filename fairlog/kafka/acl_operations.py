@@ -1,6 +1,6 @@
-"""What may be done to a resource, as Metadata, DescribeGroups and DescribeCluster tell it: one bit for each operation.
+"""The operations allowed on a resource, as Metadata, DescribeGroups and DescribeCluster report them: one bit for each.
 
-There is no authorizer, so whoever can connect may do everything, and is told so. Kafka without one answers the same
+There is no authorizer, so every client may do everything, and is told so. Kafka without an authorizer answers the same
 (`AuthHelper.authorizedOperations`). KIP-430 describes the fields.
 
 Pure.

@@ -1,14 +1,14 @@
-"""What all answers that are not yet sent may take of the node's memory.
+"""The memory that all unsent answers together may take.
 
 A client that fetches and does not read holds an answer of up to 55 MiB for as long as it likes. So each Fetch takes
-what it may read from one budget, keeps what it has read, and gives that back when the answer has been sent; other
-large answers are counted as they are made, and so are requests that wait to be answered, beyond a few of each
-connection. As long as there is room, a client may take its time.
+the size that it may read from one budget, keeps the size that it has read, and returns that when the answer has been
+sent. Other large answers are counted as they are made, and so are requests that wait to be answered, beyond a few of
+each connection. As long as there is memory left, a client may take its time.
 
-When the budget is spent, answers are short (`SHORT_ANSWER_BYTES` of records, and clients ask more often), and those who
-do not read theirs are cut off (`fairlog.edge.memory_budget`): who reads is not held up by who does not. Short
-answers overdraw the budget by `RESERVE_BYTES` at most. Behind that a Fetch waits, for the seconds that it takes to cut
-the others off.
+When the budget is used up, answers are short (`SHORT_ANSWER_BYTES` of records, and clients ask more often), and clients
+that do not read theirs are disconnected (`fairlog.edge.memory_budget`): they do not delay the clients that read. Short
+answers overdraw the budget by `RESERVE_BYTES` at most. After that a Fetch waits, for the seconds that it takes to
+disconnect the others.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     frame ──▶ router: header, version ──▶ Api.decode ──▶ Api.handle ──▶ Answer | Deferred | None ──▶ connection
 
-`handle` is awaited before the connection takes up its next request. What needs to wait for others (a flush, new data,
-a time-out) goes into a `Deferred`, which the connection's writer finishes. As in Kafka, the next request is taken up
-when this one is answered, so it sees all that this one has done (invariant 13). Only those of an API with `overlaps`
-are taken up while others of the same API wait for their answers, and so share a flush.
+`handle` is awaited before the connection starts its next request. A wait for something else (a flush, new data, a
+time-out) goes into a `Deferred`, which the connection's writer finishes. As in Kafka, the next request is started when
+this one is answered, so it sees all its effects (invariant 13). Only requests of an API with `overlaps` are started
+while others of the same API wait for their answers, and so share a flush.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Topics, brokers and groups as the resources whose configs requests describe and alter, by the protocol's numbers.
 
-The three APIs about configs (32, 33, 44) share what is here: which resources there are, how a refusal is told, and how
-each of them is altered. What a change makes of configs is said by `fairlog.topic_config_changes`,
-`fairlog.broker_config_changes` and `fairlog.group_configs`.
+The three APIs about configs (32, 33, 44) share this module: which resources there are, how a refusal is answered, and
+how each resource is altered. `fairlog.topic_config_changes`, `fairlog.broker_config_changes` and
+`fairlog.group_configs` compute the new configs.
 """
 
 from __future__ import annotations

@@ -3,35 +3,34 @@
     socket ──▶ FrameReader ──▶ reader task ──▶ Router.start ──┬─ complete, nothing in flight ──▶ socket
                                                               └─ queue of IN_FLIGHT_MAX ──▶ writer task ──▶ socket
 
-A frame is an int32 length and so many bytes. The reader starts one request after the other; a request is
-started when its handler has returned. If the answer is complete and no other is in flight, the reader
-sends it itself, which saves two task switches for the client that asks one thing at a time. Otherwise it
-goes into the queue, whose writer finishes deferred answers when it is their turn. So answers keep the
-order of the requests.
+A frame is an int32 length and that many bytes. The reader starts one request after the other; a request is started
+when its handler has returned. If the answer is complete and no other is in flight, the reader sends it itself, which
+saves two task switches for a client that asks one thing at a time. Otherwise it goes into the queue, whose writer
+finishes deferred answers when it is their turn. So answers keep the order of the requests.
 
-A request is started when all those before it are answered, as in Kafka, so that it sees what they have done
-(invariant 13). The exception is Produce after Produce: their effects come in order when they are started, and what is
-left is to wait for the disk. So five pipelined Produce requests share one flush. While a request waits for its turn, no
-more is read than its frame, and of a large one no more than its beginning.
+A request is started when all earlier ones are answered, as in Kafka, so that it sees their effects (invariant 13). The
+exception is Produce after Produce: their effects come in order when they are started, and the rest is waiting for the
+disk. So five pipelined Produce requests share one flush. While a request waits for its turn, only its frame is read,
+and of a large frame only its beginning.
 
-Memory: one frame is held at a time (its records are in a journal when its handler returns), one big answer
-(a Fetch is deferred, and waits alone), and IN_FLIGHT_MAX answers, or requests, that wait.
-A client that does not read its answers blocks the writer, then fills the queue, then is not read from any more.
-All connections' answers share one budget (`answer_budget`) with the requests that wait, but for small ones: who
-does not read is cut off when others need the room, and who has a large answer to come is not read from while there is
-none. An idle connection holds two tasks and no buffer, and may be idle for ever: clients close theirs themselves
-(Java's after nine minutes), keepalive finds those that are gone, and `connections_max` bounds the rest.
+Memory: a connection holds one frame at a time (its records are in a journal when its handler returns), one big answer
+(a Fetch is deferred, and waits alone), and IN_FLIGHT_MAX answers, or requests, that wait. If a client does not read its
+answers, the writer blocks, then the queue fills, then the connection stops reading. All connections' answers share one
+budget (`answer_budget`) with the waiting requests, except small ones: a client that does not read is disconnected when
+others need the memory, and while there is none, connections with a large answer to come do not read. An idle connection
+holds two tasks and no buffer, and may be idle for ever: clients close theirs themselves (Java's after nine minutes),
+keepalive finds those that are gone, and `connections_max` bounds the rest.
 
-How frames are cut, what they may take, and who is cut off stands in `fairlog/edge/frames.py`. A connection that opens
-with another protocol's bytes is left as it is, and handed back.
+`fairlog/edge/frames.py` cuts frames, limits their memory, and disconnects slow clients. A connection that opens with
+another protocol's bytes is left as it is, and handed back.
 
-While the queue is full, or a request waits for its turn, nothing is read, so the end of the stream is not seen either.
-The system is asked about it then, each second: answers to a client that is gone are not waited for.
+While the queue is full, or a request waits for its turn, the connection does not read, so it does not see the end of
+the stream either. Then it asks the system each second, so that answers to a client that is gone do not wait.
 
-Whatever is wrong with a request, the worst that happens is one log line, if its client has not caused many (see
-`fairlog/edge/log_limiter.py`), and a closed connection. That holds for
-faults of ours in a handler, too, with two exceptions that pass through and stop the node: a broken assertion
-(nothing that it holds in memory can be trusted any more) and damaged storage.
+Whatever is wrong with a request, the worst result is one log line, if its client has not caused many (see
+`fairlog/edge/log_limiter.py`), and a closed connection. This includes our own faults in a handler, with two exceptions
+that pass through and stop the node: a broken assertion (the state in memory can no longer be trusted) and damaged
+storage.
 """
 
 from __future__ import annotations

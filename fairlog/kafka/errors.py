@@ -1,10 +1,10 @@
 """From the rooms' refusals to Kafka's error codes: the only place where the two meet.
 
-Each refusal says whether the request had an effect (invariant 5). *No effect* refusals are answered with a
-code. For *effect unknown* there is no code that every client takes for what it is, so those close the
-connection (`EffectUnknown`): the client asks again and gets the true outcome, or gives up not knowing.
-The one exception is OUTCOME_LOST, which asking again does not mend: it gets a code that all clients take as
-fatal. docs/compatibility.md has the table with what each client makes of the codes.
+Each refusal says whether the request had an effect (invariant 5). *No effect* refusals are answered with a code. For
+*effect unknown* there is no code that every client understands, so those close the connection (`EffectUnknown`): the
+client asks again and gets the true outcome, or gives up not knowing. The one exception is OUTCOME_LOST, for which
+asking again does not help: it gets a code that all clients take as fatal. docs/compatibility.md has the table, and how
+each client reacts to the codes.
 """
 
 from __future__ import annotations

@@ -1,26 +1,26 @@
-"""Fetch sessions (KIP-227): what a client fetches, remembered between its requests, and what it was last told.
+"""Fetch sessions (KIP-227): what a client fetches, and what it was last told, kept between its requests.
 
     request ──▶ put, forget ──▶ FetchSession, a Watchlist ──▶ fairlog.reading.service.read ──▶ note_answer ──▶ answer
 
 A session is a watchlist (`fairlog.reading.watchlist`) that knows for each partition where the client reads, and the
-high watermark, last stable offset and log start that it was told last. A partition is *pending* if it may have
-something to say: the request has named it, its log has moved since it was looked at, or the last answer left something
-unread, or had an error. Only these are looked at, so an empty incremental fetch costs as much for ten thousand
-partitions as for one.
+high watermark, last stable offset and log start that it was told last. A partition is *pending* if it may have news:
+the request has named it, its log has moved since the last look, or the last answer left something unread, or had an
+error. Only pending partitions are looked at, so an empty incremental fetch costs as much for ten thousand partitions
+as for one.
 
 Every Fetch runs over a `FetchSession`. That of a full fetch without a session is dropped with the answer; that of one
-with epoch 0 goes into the `FetchSessionCache`, if there is room.
+with epoch 0 goes into the `FetchSessionCache`, if there is space.
 
 The order of `pending` is the order of reading. Partitions that had their records in the last answer go to the end, so
 that a small `max_bytes` reaches all of them in turn.
 
-Bounds. The cache has slots, and evicts as Kafka's does: first a session that was not used for `EVICTION_MS`, then one
-that has become as old and has fewer partitions than the new one. Kafka bounds nothing else. Here the partitions of a
-session and of all sessions together are bounded too, as is the length of a topic's name. Who asks for more gets no
+Limits. The cache has slots, and evicts as Kafka's does: first a session that was not used for `EVICTION_MS`, then one
+that is as old and has fewer partitions than the new one. Kafka has no other limits. Here the partitions of a session
+and of all sessions together are limited too, as is the length of a topic's name. A client that asks for more gets no
 session: a full fetch is answered with session 0, an incremental one as if its session had been evicted.
 
 A fetch may find that its session has got another request meanwhile, from another connection, or was closed. It then
-touches the session no more (`is_current`). As its answer never was one, everything is told anew.
+does not touch the session any more (`is_current`). Because its answer is not recorded, everything is sent anew.
 
 No I/O; time comes in as an argument. Not here: reading, waiting (`fairlog.reading`), error codes of partitions
 (`handlers/api_01_fetch.py`).

@@ -1,21 +1,21 @@
 """Which code tells a client that the broker has aborted its transaction, and that it has to do the same.
 
-Until the client says EndTxn(abort) or InitProducerId, every request of its epoch is refused. KIP-1050 made
-TRANSACTION_ABORTABLE for that. But no code is taken as *abort, and go on* by every client in every request:
+Until the client calls EndTxn(abort) or InitProducerId, every request of its epoch is refused. KIP-1050 made
+TRANSACTION_ABORTABLE for this. But no code means *abort and continue* to every client in every request:
 
 - *Clients abort silently.* Java, kafka-python, sarama and franz-go send no EndTxn if no partition was ever added. With
   TRANSACTION_ABORTABLE in AddPartitionsToTxn, Java and kafka-python would be refused for ever. On UNKNOWN_PRODUCER_ID
-  all but kafka-python ask for a new epoch (KIP-360), which ends what was open as well.
+  all but kafka-python ask for a new epoch (KIP-360), which ends the open transaction as well.
 - *Sequences get a gap.* In librdkafka, kafka-python and aiokafka a refused batch has used up its sequence numbers. So
   Produce has to make them take a new epoch, or stop.
 - *Unknown codes are fatal* to most in EndTxn: Java before 3.8, sarama, franz-go, kafka-python, aiokafka.
 
-A client that knows no way to go on gets a code that is fatal to it: a new producer with the same transactional id
-starts afresh. docs/compatibility.md ("You must abort") has the table of what each client does with which code, and
+A client that has no way to continue gets a code that is fatal to it: a new producer with the same transactional id
+starts afresh. docs/compatibility.md ("You must abort") has the table of how each client reacts to which code, and
 decision 44 the reasons.
 
-Pure. Clients are told apart by the software name of ApiVersions 3 and above. What they say is not proven, and need not
-be: each code refuses the request.
+Pure. Clients are told apart by the software name of ApiVersions 3 and above. The name is not proven, and need not be:
+each code refuses the request.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The partitions of an OffsetCommit or a TxnOffsetCommit: checked one by one, and answered one by one.
 
 The two requests carry the same lines and are answered with the same lines; since OffsetCommit 10 topics are named by
-id. A line that cannot be taken (no such
-partition, too long a metadata string) is refused alone, as in Kafka; the others go on together and share their fate.
+id. A line that cannot be accepted (unknown partition, too long a metadata string) is refused alone, as in Kafka; the
+others are committed together or not at all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What becomes of the replicas that a client wants of a topic: there is one node, and so one replica.
+"""How the node handles the number of replicas that a client wants for a topic: there is one node, and so one replica.
 
-Test suites ask for three everywhere. `topics.replication_factor_policy` says whether more than there are nodes is
-clamped, with a log line, or refused. Which brokers an assignment names is treated like a replication factor.
+Test suites ask for three everywhere. `topics.replication_factor_policy` decides whether a larger number is clamped,
+with a log line, or refused. The brokers that an assignment names are treated like a replication factor.
 """
 
 from __future__ import annotations

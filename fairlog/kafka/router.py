@@ -1,11 +1,11 @@
 """From a frame to the handler of its API: the request header, the version, the decoding.
 
-Whatever the bytes are, `start` ends in one of three ways: a started request, `Malformed` or `HangUp`. What a
-handler raises beyond these is a fault of ours and passes through; the connection logs it and closes.
+Whatever the bytes are, `start` ends in one of three ways: a started request, `Malformed` or `HangUp`. Any other
+exception of a handler is our own fault and passes through; the connection logs it and closes.
 
-Kafka closes the connection on an API or version that it does not serve, since it cannot know how the answer's
-header looks. The one exception is ApiVersions, which clients send in the highest version they know, before
-they know anything: it is answered in version 0 with UNSUPPORTED_VERSION and the versions in which it can be asked.
+Kafka closes the connection on an API or version that it does not serve, since it cannot know the format of the answer's
+header. The one exception is ApiVersions, which clients send in the highest version they know, before they know
+anything: it is answered in version 0 with UNSUPPORTED_VERSION and the versions in which it can be asked.
 """
 
 from __future__ import annotations

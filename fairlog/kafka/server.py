@@ -1,7 +1,7 @@
-"""Accepts connections, numbers them, and brings them to an end in good order.
+"""Accepts connections, numbers them, and ends them in order.
 
-Ordinals grow with each accepted connection, over all listeners: the coordinator tells by them which of
-two connections of one producer is the newer (invariant 10).
+Ordinals grow with each accepted connection, over all listeners: by them the coordinator knows which of two connections
+of one producer is the newer (invariant 10).
 
 A connection may speak another protocol on the same port (`fairlog/edge/protocols.py`): it counts as any other, and ends
 with the others.

@@ -1,4 +1,4 @@
-"""From the names and ids in requests to topics and their logs, making topics where that is allowed.
+"""From the names and ids in requests to topics and their logs; creates topics where that is allowed.
 
 Handlers get either a value or the error code to answer.
 """

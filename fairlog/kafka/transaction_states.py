@@ -1,4 +1,4 @@
-"""What the coordinator's states are called in Kafka's words, for DescribeTransactions and ListTransactions."""
+"""Kafka's names for the coordinator's states, for DescribeTransactions and ListTransactions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which transactional ids are taken from clients.
+"""Which transactional ids are accepted from clients.
 
-Kafka has no limit but that of a string in a request, 32 KiB. Here the coordinator has one, because an id stands in
-every record of its group journal, and in memory for a week after its last use.
+Kafka has no limit but that of a string in a request, 32 KiB. Here the coordinator has one, because an id is in every
+record of its group journal, and in memory for a week after its last use.
 """
 
 from __future__ import annotations
