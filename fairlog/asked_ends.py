@@ -1,15 +1,16 @@
-"""Where logs end, for whoever asks: not before what was answered or decided before the question (invariant 13).
+"""The ends of logs that clients ask for: after everything answered or decided before the request (invariant 13).
 
-    question ─▶ where the journals say that the logs end ─▶ wait for the copy up to there ─▶ how far they can be read
+    request ─▶ where the journals say that the logs end ─▶ wait for the copy up to there ─▶ how far they can be read
 
-An answer goes out as soon as its record is in a journal (acks=1, a commit), so that only those wait for the copy who
-want to see it: they ask for an end. The leader knows at once the end of all that is placed in its journal, and the
-copier gets there, usually within a millisecond or two. What is open is not placed, and is not waited for: with a
-transaction open in marker mode, the end for readers of committed records stays where that transaction begins.
+An answer is sent as soon as its record is in a journal (acks=1, a commit), so that only clients that want to see the
+record wait for the copy: they ask for an end. The leader knows at once the end of everything that is placed in its
+journal, and the copier gets there, usually within a millisecond or two. Open transactions are not placed, and no one
+waits for them: with a transaction open in marker mode, the end for readers of committed records stays where that
+transaction begins.
 
-The wait has a bound. After it, and when copying has stopped for good, the question gets an error on which clients ask
-again: an end that may lack what was answered is not given out. After a failure of the disk a commit may be answered,
-and its records be placed nowhere until the restart; the coordinator knows of which logs that is so.
+The wait is limited. After it, and when copying has stopped permanently, the request gets an error on which clients ask
+again: the node never reports an end that may be too low. After a failure of the disk a commit may be answered although
+its records are not placed until the restart; the coordinator knows for which logs this is so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a request to alter a broker's configs makes of those that clients have set before. Pure.
+"""The effect of a request to alter a broker's configs on those that clients have set before. Pure.
 
-As `fairlog.topic_config_changes` does it for topics, by the table of `fairlog.broker_configs`: a config that is
-read-only there, or not in it, is refused by name. None of those that can be changed is a list, so there is nothing to
+It works like `fairlog.topic_config_changes` for topics, with the table of `fairlog.broker_configs`: a config that is
+read-only there, or not in it, is refused by name. No config that can be changed is a list, so there is nothing to
 append to. `broker_configs.settings_with` says whether the values fit each other and the settings of the start.
 """
 

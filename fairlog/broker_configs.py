@@ -1,11 +1,11 @@
 """The node's settings under the names that Kafka's clients and tools ask for: what DescribeConfigs shows of a broker.
 
-A table of names, in three parts: settings of ours that Kafka has under another name; what a topic's config has for
-a default (`fairlog.topic_configs`); and what is always so on this node. A name that is not in the table does not exist.
+A table of names, in three parts: settings of ours that Kafka has under another name; the defaults of topic configs
+(`fairlog.topic_configs`); and constants of this node. A name that is not in the table does not exist.
 
-Most are read-only: settings come from flags, environment and file, and hold from one start to the next. Those that are
-*dynamic* can be changed while the node runs (`fairlog.live_settings`): they are dynamic in Kafka, and whoever acts on
-them here asks for them anew each time. `settings_with` puts such changes on top of the settings of the start.
+Most are read-only: settings come from flags, environment and file, and apply from one start to the next. Those that are
+*dynamic* can be changed while the node runs (`fairlog.live_settings`): they are dynamic in Kafka, and the code that
+uses them here reads them anew each time. `settings_with` puts such changes on top of the settings of the start.
 
 Pure.
 """

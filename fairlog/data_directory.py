@@ -1,6 +1,6 @@
-"""Where things lie in a data directory, and how tools read them: as they are, and never written.
+"""The layout of a data directory, and how tools read its files: as they are, without writing.
 
-Blocking. What is damaged raises CorruptStorage or DamagedPage, what the disk refuses OSError or StorageFailure.
+Blocking. Damage raises CorruptStorage or DamagedPage, an error of the disk OSError or StorageFailure.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""One node at a time in a data directory, and no node in a directory of something else.
+"""One node at a time in a data directory, and no node in a directory that is not Fairlog's.
 
-`DATA/lock` is locked with flock(2) for as long as the node lives. The system lets go of it when the process
-ends, however it ends, so there is no stale lock to remove by hand; the process id inside is for the message
-only. flock and not fcntl's record locks: those are lost as soon as anybody in the process closes the file.
+`DATA/lock` is locked with flock(2) for as long as the node lives. The system releases it when the process ends, however
+it ends, so there is no stale lock to remove by hand; the process id inside is for the message only. flock and not
+fcntl's record locks: those are lost as soon as any code in the process closes the file.
 
-A directory that has files, and nothing among them that only a node or a backup makes, is somebody else's: a mistyped
-path. It is refused before anything is made in it. Missing parts of a node's own data are not judged here: the node
-knows what it needs, and says so.
+A directory that has files, but none that only a node or a backup makes, belongs to something else: the path is
+mistyped. It is refused before anything is created in it. Missing parts of a node's own data are not checked here: the
+node knows what it needs, and says so.
 """
 
 from __future__ import annotations

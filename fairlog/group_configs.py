@@ -1,12 +1,12 @@
-"""The configs that a consumer group of the new protocol (KIP-848) can have of its own, and what a change makes of them.
+"""The configs that a consumer group of the new protocol (KIP-848) can have of its own, and how requests change them.
 
 One table, `GROUP_CONFIGS`: Kafka's names, and the settings of the node that give a group's default and the bounds. A
-name that is not in it is refused; Kafka's configs of share groups and of Streams' groups are not, since there are no
-such groups here.
+name that is not in it is refused; Kafka's configs of share groups and of Streams' groups are not in it, since there are
+no such groups here.
 
 `group_replaced` and `group_changed` do for groups what `fairlog.topic_config_changes` does for topics; `why_refused`
-judges the values. A value that was within the bounds when it was set may be out of them after a start with other
-settings: then the nearest bound holds (`value_of`), as in Kafka.
+checks the values. A value that was within the bounds when it was set may be outside of them after a start with other
+settings: then the nearest bound applies (`value_of`), as in Kafka.
 
 Source: Kafka's `GroupConfig`. Pure.
 """

@@ -1,11 +1,10 @@
-"""Consumer groups as the admin listener and the metrics see them: members from the one side, offsets from the other.
+"""Consumer groups as the admin listener and the metrics see them: members from one source, offsets from another.
 
     offsets logs, in the data logs ──▶ committed, per partition ──┐
     membership ──▶ state, members ────────────────────────────────┴──▶ GroupView
 
-Offsets are read from the data logs' table itself: what is there is what OffsetFetch answers, and reading it needs
-nobody's state. That is a scan, so it runs in a worker thread, and whoever asks often gets the last answer
-(`fairlog.admin_http.cached`).
+Offsets are read from the data logs' table itself: it has what OffsetFetch answers, and reading it needs no other state.
+This is a scan, so it runs in a worker thread, and frequent requests get the last answer (`fairlog.admin_http.cached`).
 """
 
 from __future__ import annotations

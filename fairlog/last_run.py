@@ -1,21 +1,21 @@
 """How the last run of a node ended: did everything that it had written survive?
 
-`DATA/last-run` holds two words: the system's boot id when the run began, and `open`, `closed` or `lost`. What was
-appended to a journal and not flushed survives if the node was closed in good order (it flushes first), or
-if only its process died: the page cache belongs to the system, which lives on under the same boot id. After
-a power loss, or where the system has no boot id, it may be gone.
+`DATA/last-run` has two words: the system's boot id when the run began, and `open`, `closed` or `lost`. Frames that were
+appended to a journal and not flushed survive if the node was closed cleanly (it flushes first), or if only its process
+died: the page cache belongs to the system, which continues under the same boot id. After a power loss, or if the system
+has no boot id, they may be gone.
 
-It may be gone as well where a write or a flush has failed, though the boot id is the same: Linux marks the lost pages
-clean, and may drop them. And it is gone in part where a journal's torn tail has to be cut. The journals say so
+They may also be gone if a write or a flush has failed, although the boot id is the same: Linux marks the lost pages
+clean, and may drop them. And some are gone if a journal's torn tail has to be cut. The journals report this
 (`journal.flush.TailWatcher`), and it is noted as `lost`: at a failure, so that the next start knows; before a cut, so
-that a crash behind it hides nothing. Only a kill in the middle of a write leaves a torn tail and takes nothing else:
-the last frame is there in part, under the same boot id, and nobody was answered for it.
+that a crash after it hides nothing. Only a kill in the middle of a write leaves a torn tail and loses nothing else: the
+last frame is there in part, under the same boot id, and no client was answered for it.
 
-The coordinator wants to know (decision 4): only with a tail that was kept can it tell which
-transactional ids had a transaction open.
+The coordinator needs to know (decision 4): only with a tail that was kept can it tell which transactional ids had a
+transaction open.
 
-A run begins, for this file, when the node has recovered and before it serves: a crash in the midst of
-recovery leaves the answer as it was.
+For this file a run begins when the node has recovered and before it serves: a crash in the middle of recovery leaves
+the answer as it was.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The configs of consumer groups as they are now: what clients have set, over the node's settings.
+"""The current configs of consumer groups: what clients have set, over the node's settings.
 
 Clients set them with AlterConfigs and IncrementalAlterConfigs, for any group, whether it exists or not, and whatever
-its protocol; only groups of the new protocol (KIP-848) go by them. The cluster store keeps them, so a change is durable
-when it is answered, and holds over a restart and after the group is deleted, until it is taken back.
+its protocol; only groups of the new protocol (KIP-848) use them. The cluster store keeps them, so a change is durable
+when it is answered, and survives a restart and the deletion of the group, until it is deleted itself.
 
-A group asks with each request of its members (`consumer_settings`), so a change acts with the next heartbeat.
+A group reads them with each request of its members (`consumer_settings`), so a change takes effect with the next
+heartbeat.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The node's settings as they are now: those of its start, and on top of them what clients have changed since.
+"""The node's current settings: those of its start, and on top of them what clients have changed since.
 
     flags, environment, file ──▶ `of_start` ──▶ configs of all brokers ──▶ configs of this broker ──▶ `current`
 
 Clients change a broker's configs as in Kafka (KIP-226): under Kafka's names, for this broker or for all, by
 AlterConfigs and IncrementalAlterConfigs. `fairlog.broker_configs` says which. The cluster store keeps them, so a change
-is durable when it is answered, holds over a restart, and goes before the settings of the next start.
+is durable when it is answered, survives a restart, and overrides the settings of the next start.
 
-Who acts on such a setting asks `current` each time, and never keeps what it was told. Who sleeps by one waits for
-`changed` as well.
+Code that uses such a setting reads `current` each time, and never keeps the value. Code that sleeps for such a time
+also waits for `changed`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""What a node counts, as Prometheus reads it: every name, its meaning and its labels stand in this file.
+"""A node's counters for Prometheus: every name, its meaning and its labels are in this file.
 
     rooms ── plain counts ──▶ NodeStatistics (one moment) ──▶ families ──▶ text, by prometheus-client
 
-The rooms know nothing of Prometheus. They keep whole numbers and histograms; `fairlog.node_view` takes them together
-when somebody asks, and this module gives them names. Nothing is registered on a hot path, so a node that nobody
-scrapes pays for the counting alone.
+The rooms know nothing about Prometheus. They keep integers and histograms; `fairlog.node_view` collects them when they
+are asked for, and this module gives them names. Nothing is registered on a hot path, so a node that is not scraped pays
+for the counting alone.
 
-Cardinality. Labels come from what the node itself is made of (APIs, error codes, causes of aborts), never from what
-clients call themselves, with three exceptions, all bounded: the OLDEST_SHOWN oldest open transactions, the
-UNSTABLE_SHOWN partitions in which readers wait for most, and the GROUP_TOPICS_SHOWN pairs of group and topic with the
-largest lag.
+Cardinality. Labels come from what the node itself is made of (APIs, error codes, causes of aborts), never from names
+that clients choose, with three exceptions, all bounded: the OLDEST_SHOWN oldest open transactions, the UNSTABLE_SHOWN
+partitions in which readers wait for most, and the GROUP_TOPICS_SHOWN pairs of group and topic with the largest lag.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a node counts, at one moment: plain values, between the rooms that count and whoever shows it.
+"""A node's counters at one moment: plain values, between the rooms that count and the code that shows them.
 
-`fairlog.node_view` takes them together when somebody asks; `fairlog.metrics` gives them names for Prometheus.
+`fairlog.node_view` collects them when they are asked for; `fairlog.metrics` gives them names for Prometheus.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Regular expressions of strangers, matched in linear time: RE2, the engine that Kafka uses as RE2/J.
+"""Regular expressions from clients, matched in linear time: RE2, the engine that Kafka uses as RE2/J.
 
-A pattern comes from a client and may be made to take exponential time in a backtracking engine, such as Python's. RE2
-takes time linear in the text, and refuses a pattern whose program would be large. A text matches as a whole.
+A client's pattern may be made to take exponential time in a backtracking engine, such as Python's. RE2 takes time
+linear in the text, and refuses a pattern whose program would be large. A pattern must match the whole text.
 """
 
 from __future__ import annotations

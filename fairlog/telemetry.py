@@ -1,10 +1,10 @@
 """The node's log lines: structlog, to stderr, as text for people or as JSON lines for machines.
 
-One canonical line per transaction at info and per request at debug, with fields instead of prose; whoever
-logs does so through `structlog.get_logger()` and puts figures and ids into keyword arguments. stdout stays
-free for the one line that says that the node is ready.
+One canonical line per transaction at info and per request at debug, with fields instead of prose. Code logs through
+`structlog.get_logger()` and puts figures and ids into keyword arguments. stdout is reserved for the one line that says
+that the node is ready.
 
-An exception comes with its frames and without their local variables: those hold clients' records, and whole
+An exception is logged with its frames and without their local variables: those contain clients' records, and whole
 batches of them. structlog would write them, in JSON and (with `rich` installed) for people.
 
 structlog's filtering logger makes a suppressed level cost one call that does nothing.

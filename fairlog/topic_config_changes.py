@@ -1,8 +1,8 @@
-"""What a request to alter a topic's configs makes of those that it has. Pure.
+"""The effect of a request to alter a topic's configs on those that it has. Pure.
 
-Two ways to say it, as in Kafka: `replaced` is told all configs that the topic is to have of its own (AlterConfigs),
-`changed` is told what to do with single ones (IncrementalAlterConfigs, KIP-339). Both answer the new configs, or
-raise `BadChange` and leave everything as it is: one bad name refuses the whole.
+There are two kinds of requests, as in Kafka: `replaced` gets all configs that the topic should have of its own
+(AlterConfigs), `changed` gets operations on single ones (IncrementalAlterConfigs, KIP-339). Both return the new
+configs, or raise `BadChange` and leave everything as it is: one bad name refuses the whole request.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """The topic configs that this node knows: Kafka's names, their types, values and defaults, and which of them act.
 
-One table, `TOPIC_CONFIGS`, says all that is known of a config. From it come the checks of CreateTopics and of the
-requests that alter configs, what DescribeConfigs shows, the table in docs/compatibility.md, and the typed readers
-at the end of this module, by which the rooms that act on a config learn what holds for a topic: its own value, or
-else the node's setting, or else the constant of the table.
+One table, `TOPIC_CONFIGS`, has everything that is known about a config. From it come the checks of CreateTopics and of
+the requests that alter configs, what DescribeConfigs shows, the table in docs/compatibility.md, and the typed readers
+at the end of this module. Through them the rooms that act on a config read a topic's value: its own, or else the node's
+setting, or else the constant of the table.
 
-A name that is not in the table is refused: a misspelt config that is silently kept does harm on a bad day. Some
-configs are kept and shown but not acted upon (`acts` is false); they are accepted because tools set them
-as a matter of course, and none of them changes what a consumer reads.
+A name that is not in the table is refused: a misspelt config that is silently kept does harm on a bad day. Some configs
+are kept and shown but not acted upon (`acts` is false); they are accepted because tools set them routinely, and none of
+them changes what a consumer reads.
 
-Pure. Values were checked when they were set, so the readers do not fail; a value that a former version took and
+Pure. Values were checked when they were set, so the readers do not fail; a value that an older version accepted and
 this one does not know is our bug, and stops the reader.
 """
 

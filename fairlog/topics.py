@@ -1,18 +1,17 @@
-"""Topics and all that hangs on them: the cluster store's entry, the journals and the data logs.
+"""Topics and everything that belongs to them: the cluster store's entry, the journals and the data logs.
 
     create:  cluster store ──▶ lead its partitions ──▶ answered
     grow:    lead the new partitions ──▶ cluster store ──▶ answered
-    configs: cluster store ──▶ answered; whoever acts on one reads it where it is needed
+    configs: cluster store ──▶ answered; code that acts on one reads it where it is needed
     delete:  cluster store: marked ──▶ answered ──▶ journals and data logs removed ──▶ cluster store: forgotten
 
-A crash between two steps is mended at the next start: `recover` leads the partitions of every topic that
-stands in the store, and `run` removes what is marked. A topic whose partitions cannot be led is deleted again,
-for at the next start it could not be led either. New partitions of a topic are led before the store knows of them,
-since they could not be taken away again: until then nobody can write to them, and what a crash, or a refusal, leaves of
-them is empty, and removed.
+The next start repairs a crash between two steps: `recover` leads the partitions of every topic in the store, and `run`
+removes marked topics. A topic whose partitions cannot be led is deleted again: at the next start it could not be led
+either. New partitions of a topic are led before the store knows them, since they could not be removed again: until
+then no client can write to them, and what a crash, or a refusal, leaves of them is empty, and removed.
 
-Changes take turns. Auto-creation meets itself when many clients ask for a new topic at once; and a change of
-configs reads what it changes.
+Changes take turns: many clients may ask for a new topic at once, which each would auto-create; and a change of configs
+reads what it changes.
 """
 
 from __future__ import annotations

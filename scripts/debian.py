@@ -1,4 +1,4 @@
-"""What tests need and pip has not: found on the path, or installed from Debian's packages.
+"""Programs that tests need and pip does not have: found on the path, or installed from Debian's packages.
 
     python3 scripts/debian.py        installs with apt-get what is missing
 

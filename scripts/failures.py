@@ -1,8 +1,8 @@
-"""What failed in a run of several parts, said once more at its end: `tell(reports)`.
+"""Repeats the failures of a run of several parts at its end: `tell(reports)`.
 
-The parts of a run (scripts/test.py) print one behind the other, and clients of the tests write to the same terminal:
-what the first part found stands thousands of lines above the end. So each part writes a report in JUnit's format
-beside (pytest's `--junitxml`), and the last lines of the run are the failures of all of them. Standard library only.
+The parts of a run (scripts/test.py) print one after the other, and clients of the tests write to the same terminal, so
+the failures of the first part are thousands of lines above the end. So each part also writes a report in JUnit's format
+(pytest's `--junitxml`), and the last lines of the run are the failures of all of them. Standard library only.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ over two topics: its departures go to `departures` (a partition per airport), th
 details and the sums agree for every reader at every moment, or the transaction was torn.
 
 The consumer knows nothing of transactions (isolation.level=read_uncommitted). On a broker that marks aborted
-records it would see all that is taken back here, with holes in between; and a reader that asks for
-read_committed would stand still behind the transaction that hangs.
+records it would also see the aborted and open records, with holes in between; and a reader that asks for
+read_committed would stop at the hung transaction.
 """
 
 from __future__ import annotations

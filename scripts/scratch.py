@@ -1,9 +1,9 @@
 """Where the tests keep their files: `with scratch.directory() as path`.
 
-In memory (/dev/shm), if there is room. No test is about the speed of a disk, but each has clients that lose patience
-after half a minute, and a disk that machines share may take longer for one sync. What a loss of power leaves of a
-node's files does not hang on the file system either: the tests that cut it write down what was synced, and forget the
-rest themselves. Elsewhere the system's directory for temporary files serves. Standard library only.
+In memory (/dev/shm), if there is room. No test depends on the speed of a disk, but each has clients that give up after
+half a minute, and a shared disk may take longer for one sync. Tests of power loss do not depend on the file system
+either: they record what was synced, and forget the rest themselves. Without room in memory, the system's directory for
+temporary files is used. Standard library only.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The first run makes .venv and installs what requirements-test.lock says; later runs start at once. Tests of real nodes
 and clients wait more than they compute, so several processes run them, a file at a time: `-n 0` has one do it all, as
-a debugger wants. Spark's tests come behind the others, by fewer processes, since each has a JVM. What failed in either
-part is said once more at the end. Files are in memory, if there is room (scratch.py).
+a debugger wants. Spark's tests run after the others, in fewer processes, since each has a JVM. Failures of both parts
+are repeated at the end. Files are in memory, if there is room (scratch.py).
 
 The console is tested in Chromium, the wire also with kcat, two-phase commit with PostgreSQL, and the data source with
 Spark and its Java 17, beside the Kafka connector's jars from Maven, from which come Kafka's own clients and engines as
