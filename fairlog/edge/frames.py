@@ -2,8 +2,8 @@
 
 A frame that is too large is refused by its length, before memory is allocated for it. For other frames the buffer is
 doubled, by a MiB at most, as their bytes arrive, so it is at most twice the received size (and 64 KiB).
-All connections share one budget for this (`frame_budget`). A client that has begun a frame and falls silent, or drips, is
-disconnected; sooner while others wait for its memory.
+All connections share one budget for this (`frame_budget`). A client that has begun a frame and falls silent, or
+drips, is disconnected; sooner while others wait for its memory.
 
 The first bytes also tell which protocol a client speaks: where Kafka's have the length of a small frame, another
 protocol opens with letters, which would be a length of a gigabyte.
