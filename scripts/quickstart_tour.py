@@ -100,8 +100,8 @@ def _hour(name: str, rows: Sequence[dict[str, str]], *, minutes_per_unit: int = 
     return Hour(name, (*records, Record((HOURS, 0), name.encode(), json.dumps(total).encode())))
 
 
-def spoilt(hour: Hour) -> Hour:
-    """The hour as a broken feed delivers it: delays in seconds. To be taken back."""
+def with_bad_delays(hour: Hour) -> Hour:
+    """The hour as a broken feed delivers it: delays in seconds. Its transaction is aborted."""
     values = [json.loads(record.value) for record in hour.records]
     for value in values:
         for field in ("delay_min", "mean_delay_min"):
@@ -271,10 +271,10 @@ def tour(*, keep: bool) -> int:
     )
     console.print(
         "Each hour is one transaction over two topics: its departures, and their summary.\n"
-        "A plain consumer, which knows nothing of transactions, tails both.\n"
+        "A plain consumer, which knows nothing about transactions, tails both.\n"
     )
     directory = Path(tempfile.mkdtemp(prefix="fairlog-quickstart-"))
-    # Somebody who stays may want to look: the console, on a port that is free.
+    # With --keep the console is available, on a free port.
     node = NodeProcess(directory / "data", {"FAIRLOG_ADMIN_LISTEN": "127.0.0.1:0"} if keep else {})
     try:
         with _step("starting a node"):
@@ -306,8 +306,8 @@ def _acts(node: NodeProcess, hours: Sequence[Hour]) -> int:
     half = next(at for at in range(len(hours) // 2, len(hours)) if len(hours[at].records) > len(busiest.records) // 2)
     with _step(f"{half} hours commit, one transaction each"):
         show.commit(feed, hours[:half], "before")
-    with _step("one hour arrives spoilt (delays in seconds), is noticed, and aborts"):
-        show.abort(feed, spoilt(hours[half]))
+    with _step("one hour contains bad data (delays in seconds), and its transaction is aborted"):
+        show.abort(feed, with_bad_delays(hours[half]))
     with _step("another producer writes an hour to the same partitions, and hangs"):
         show.hang(other, busiest)
     with _step(f"{len(hours) - half} hours commit, while the other transaction hangs"):
@@ -322,8 +322,8 @@ def _acts(node: NodeProcess, hours: Sequence[Hour]) -> int:
         console.print(f"[bold red]✗[/] {fault}")
     if not faults:
         console.print(
-            "[bold green]✓[/] The consumer saw every committed record, in order, at offsets without a hole, "
-            "and nothing else."
+            "[bold green]✓[/] The consumer saw every committed record, in order, at offsets without gaps, "
+            "and no others."
         )
     return 1 if faults else 0
 
@@ -348,7 +348,7 @@ def _print_outcomes(show: Tour) -> None:
         ]
         offsets = [record.offset for record in show.tail.seen if record.log == log]
         holes = (offsets[-1] - offsets[0] + 1 - len(offsets)) if offsets else 0
-        span = f"{offsets[0]} … {offsets[-1]}, {holes or 'no'} holes" if offsets else "none"
+        span = f"{offsets[0]} … {offsets[-1]}, {holes or 'no'} gaps" if offsets else "none"
         name = f"{log[0]}/{log[1]}" + (f" {AIRPORTS[log[1]]}" if log[0] == DEPARTURES else "")
         table.add_row(name, *(f"{count:,}" for count in written), f"{len(offsets):,}", span)
     console.print(table)
@@ -381,8 +381,8 @@ def _print_seam(show: Tour, before: Hour, after: Hour) -> None:
 def _print_latencies(show: Tour) -> None:
     table = Table(title="Milliseconds, median (max)", title_justify="left")
     table.add_column("")
-    table.add_column("commit, till answered", justify="right")
-    table.add_column("from there till seen", justify="right")
+    table.add_column("commit until answered", justify="right")
+    table.add_column("from the answer until seen", justify="right")
     for act, label in (("before", "no transaction hangs"), ("during", "one hangs in every partition")):
         latencies = show.latencies[act]
         cells = [
@@ -400,11 +400,13 @@ def _how_to_go_on(node: NodeProcess, *, kept: bool) -> None:
         console.print("Your own node:  [bold].venv/bin/fairlog serve --data-dir data --listen 127.0.0.1:9092[/]\n")
         return
     command = _shortest(fairlog)
-    console.print(f"The node goes on at [bold]{node.address}[/] (process {node.pid}, data in {node.data_dir}). Try:\n")
+    console.print(
+        f"The node keeps running at [bold]{node.address}[/] (process {node.pid}, data in {node.data_dir}). Try:\n"
+    )
     for words in ("topic list", "txn list", "txn describe hung-feed", "txn show feed", "txn abort hung-feed"):
         console.print(f"  {command} {words} --bootstrap {node.address}", soft_wrap=True)
     console.print(f"\nSee the hung transaction in the console: [bold]{node.console}[/]", soft_wrap=True)
-    console.print(f"Stop the node with  kill {node.pid}  (its data stay until you remove them)\n")
+    console.print(f"Stop the node with  kill {node.pid}  (its data stays until you delete it)\n")
 
 
 def _shortest(path: Path) -> str:

@@ -38,15 +38,15 @@ def test_quickstart_succeeds_and_leaves_nothing_running() -> None:
     """What was produced, what was seen, how long it took, and how to go on."""
     done = tour()
     assert done.returncode == 0, done.stdout + done.stderr
-    for words in ("saw every committed record", "no holes", "commit, till answered", "aborted records: no trace"):
+    for words in ("saw every committed record", "no gaps", "commit until answered", "aborted records: no trace"):
         assert words in done.stdout
-    assert "goes on at" not in done.stdout
+    assert "keeps running at" not in done.stdout
 
 
 def test_quickstart_keeps_the_node_on_request() -> None:
     """It names the address and the process, and that node serves."""
     done = tour(keep=True)
-    found = re.search(r"goes on at (\S+) \(process (\d+), data in (\S+)\)", done.stdout)
+    found = re.search(r"keeps running at (\S+) \(process (\d+), data in (\S+)\)", done.stdout)
     assert found is not None, done.stdout + done.stderr
     address, pid, data = found.groups()
     try:
