@@ -207,7 +207,7 @@ def _views(rows: Iterable[JournalRow], logs: Mapping[int, AuditedLog]) -> Mappin
     applied: dict[int, dict[TxId, AppliedPart]] = {number: {} for number in logs}
     forgetful: dict[int, set[ProducerId]] = {number: set() for number in logs}
     for row in rows:
-        if row.log not in logs:  # a window that a deleted log has left is for `fairlog verify`
+        if row.log is None or row.log not in logs:  # a window that a deleted log has left is for `fairlog verify`
             continue
         txid = TxId(ProducerId(row.producer), ProducerEpoch(row.epoch), row.number)
         applied[row.log][txid] = AppliedPart(Offset(row.base), row.records, ApplyNumber(row.apply_number))
