@@ -5,7 +5,7 @@ Only what another system decides about has none (KIP-939).
 An id that nobody asks for is forgotten much later, if nothing of it is open or being copied.
 
 Ages are durations: the wall clock may jump. How old they are when a run begins is told by the wall clock of two
-runs. Pure: ages and times come in (`housekeeping.py`, `restarting.py`), and what follows is an event of the machine
+runs. Pure: ages and times come in (`housekeeping.py`, `recovery.py`), and what follows is an event of the machine
 (`machine.py`).
 """
 

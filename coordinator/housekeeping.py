@@ -13,12 +13,12 @@ from functools import partial
 import structlog
 import trio
 
-from coordinator import recovery
+from coordinator.executor import Executor
 from coordinator.expiry import due
 from coordinator.group_records import GroupRecord
+from coordinator.id_entry import ms_since, open_ms_of
+from coordinator.replay import snapshot_records
 from coordinator.sinks.service import Sinks
-from coordinator.slots import ms_since, open_ms_of
-from coordinator.turns import Turns
 from fairlog_types import StorageFailure
 from journal.journal import NoFiles
 
@@ -35,38 +35,38 @@ _YIELD_EVERY = 500
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-async def keep_house(turns: Turns, sinks: Sinks) -> None:
+async def keep_house(executor: Executor, sinks: Sinks) -> None:
     """Look at every id each `check_interval_ms`; until cancelled."""
     while True:
-        await trio.sleep(turns.settings.check_interval_ms / 1000)
-        for count, (transactional_id, slot) in enumerate(list(turns.slots.items())):
+        await trio.sleep(executor.settings.check_interval_ms / 1000)
+        for count, (transactional_id, entry) in enumerate(list(executor.table.entries.items())):
             if count % _YIELD_EVERY == 0:
                 await trio.lowlevel.checkpoint()
-            if slot.busy or turns.is_refusing(slot):
+            if entry.busy or executor.journals.is_refusing(entry):
                 continue
-            ages_ms = (open_ms_of(slot) or 0.0, ms_since(slot.used_s))
-            event = due(slot.producer, *ages_ms, turns.settings, turns.now_ms())
-            if event is not None and turns.slots.get(transactional_id) is slot:
-                await turns.take_turn(slot, event)
+            ages_ms = (open_ms_of(entry) or 0.0, ms_since(entry.used_s))
+            event = due(entry.producer, *ages_ms, executor.settings, executor.now_ms())
+            if event is not None and executor.table.entries.get(transactional_id) is entry:
+                await executor.take_turn(entry, event)
         await sinks.look()
-        await _take_snapshots(turns, sinks)
+        await _take_snapshots(executor, sinks)
 
 
-async def _take_snapshots(turns: Turns, sinks: Sinks) -> None:
-    for index, journal in enumerate(turns.journals):
-        if journal.bytes_since_snapshot <= SNAPSHOT_BYTES_MIN or turns.failures[index] is not None:
+async def _take_snapshots(executor: Executor, sinks: Sinks) -> None:
+    for index, journal in enumerate(executor.journals):
+        if journal.bytes_since_snapshot <= SNAPSHOT_BYTES_MIN or executor.journals.failures[index] is not None:
             continue
-        ids = sum(slot.journal == index for slot in turns.slots.values())
+        ids = sum(entry.journal == index for entry in executor.table.entries.values())
         if journal.bytes_since_snapshot > ids * SNAPSHOT_BYTES_PER_ID:
             try:
-                await journal.snapshot(partial(_state, turns, sinks, index))
+                await journal.snapshot(partial(_state, executor, sinks, index))
             except NoFiles as failure:
                 _log.warning("snapshot put off", reason=str(failure))
             except (StorageFailure, OSError) as failure:
-                turns.fail(index, failure)
+                executor.journals.refuse(index, failure)
 
 
-def _state(turns: Turns, sinks: Sinks, index: int) -> Iterator[GroupRecord]:
+def _state(executor: Executor, sinks: Sinks, index: int) -> Iterator[GroupRecord]:
     """Of all ids and sinks whose records are in that journal."""
-    producers = (slot.producer for slot in turns.slots.values() if slot.journal == index)
-    return recovery.snapshot_records(producers, sinks.states(index))
+    producers = (entry.producer for entry in executor.table.entries.values() if entry.journal == index)
+    return snapshot_records(producers, sinks.states(index))

@@ -1,472 +1,135 @@
-"""What a replayed group journal says, and what is to be done about it: pure decisions.
+"""A restart: what the last run left undecided is decided, before anything is served.
 
-`replay` folds the records of one journal into the producers as they stood, and lists what was left
-half done. `in_doubt` and `place_order` say what is to be prepared again and in which order the survivors are
-placed. `snapshot_records` is the inverse of `replay`: records from which the same producers arise.
+How it works. The journals are replayed (recovery.py says what they mean). What was open goes on: the leaders, which
+have read its batches from their journals, are told so. If something that was appended may be missing, it is aborted.
+What was half aborted is discarded again. Each transaction in doubt is prepared again, its PREPARE_COMMIT written and
+flushed a second time. Those that can be prepared are placed in the order that `place_order` finds, and are
+copied while the node serves; the others are withdrawn.
 
-| the last that the journal says of a transaction | what a restart does |
-|---|---|
-| BEGIN | it goes on; if anything that was appended may be missing, it is aborted, and the id must abort (`Restarted`) |
-| BEGIN, then PRODUCER that keeps it | as BEGIN, but it takes no more batches, and the later epoch is to end it |
-| BEGIN without logs | nothing is open; the client has moved on from its last commit |
-| PREPARE_COMMIT | prepares it again: all can → placed; one cannot → aborted (`Withdrawn`) |
-| COMMITTED, ABORTED | nothing |
-| PREPARE_ABORT | says DISCARD again, then ABORTED; the id must abort, since the client may have no answer |
-| GROUP_PREPARE_COMMIT | prepares all its parts again: all can → placed together; one cannot → none is |
-| GROUP_COMMITTED, GROUP_ABORTED | nothing; who writes to which lane is forgotten, and open lanes are aborted |
+Withdrawn is only what a loss of power can have taken. Where nothing that was appended can be missing
+(`tail_kept`), a participant without a journal had one: its records were there before PREPARE_COMMIT. Then the start is
+refused, for the commit may have been answered.
 
-A transaction whose PREPARE_COMMIT is durable was possibly answered, and then it *can* be prepared again: all
-its data were durable before the answer (invariant 5). One that cannot be prepared was never answered.
-
-The fold bears a record twice, and a record that the snapshot before it has taken into account already: a
-snapshot's state is taken in one step, but a record may have to wait for room between the step of the
-machine that decided it and the journal.
+Keeps invariants 5 and 6 over a crash. What it decides is durable when it returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
 
-from coordinator.answers import CommittedTransaction, Granted
-from coordinator.ending import not_committed, once_committed
-from coordinator.group_records import (
-    AbortedRecord,
-    BeginRecord,
-    CommittedRecord,
-    ExpiredRecord,
-    GroupAbortedRecord,
-    GroupCommittedRecord,
-    GroupPrepareCommitRecord,
-    GroupRecord,
-    PrepareAbortRecord,
-    PrepareCommitRecord,
-    ProducerRecord,
-    SinkForgottenRecord,
-    SinkRecord,
-)
-from coordinator.id_records import prepare_commit_record, producer_record
-from coordinator.machine import copied_in_group
-from coordinator.messages import Expected
-from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
-from coordinator.sinks.groups import Fence, Group, SinkState, joined_places
-from coordinator.sinks.lane_ids import group_of, lane_id
-from coordinator.sinks.messages import NO_BATCH
-from coordinator.states import IdState
-from coordinator.steps import EPOCH_MAX, kept, next_grant, remember
-from fairlog_types import ApplyNumber, ProducerEpoch, TxId
+import structlog
+import trio
+
+from coordinator import events as ev
+from coordinator.executor import Executor, words
+from coordinator.expiry import idle_before, open_before
+from coordinator.group_journal import GroupJournal
+from coordinator.group_records import AbortedRecord
+from coordinator.id_entry import IdEntry
+from coordinator.journals import Recorded
+from coordinator.messages import DiscardTransaction, Prepare, Prepared
+from coordinator.producer import Producer
+from coordinator.replay import GroupInDoubt, InDoubt, Replay, in_doubt, place_order, replay
+from coordinator.sinks.lane_ids import is_lane
+from coordinator.sinks.service import Sinks
+from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, StorageFailure, TxId
+
+_PREPARED_AT_ONCE = 64
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True)
-class Replay:
-    """One group journal, read to its end."""
-
-    producers: dict[str, Producer] = field(default_factory=dict[str, Producer])
-    """By transactional id, in states EMPTY, OPEN and MUST_ABORT; PREPARE_COMMIT without a decision is in `decided`."""
-    half_aborted: dict[TxId, PrepareAbortRecord] = field(default_factory=dict[TxId, PrepareAbortRecord])
-    """PREPARE_ABORT without ABORTED."""
-    sequence: dict[TxId, int] = field(default_factory=dict[TxId, int])
-    """Of each PREPARE_COMMIT that is undecided: its place among those of the journal."""
-    sinks: dict[str, SinkState] = field(default_factory=dict[str, SinkState])
-    """By name."""
-    group_sequence: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
-    """As `sequence`, of each GROUP_PREPARE_COMMIT, by sink and batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class InDoubt:
-    """A PREPARE_COMMIT without COMMITTED or PREPARE_ABORT."""
-
-    transactional_id: str
-    decided: Decided
-    journal: int
-    sequence: int
-
-    @property
-    def order_group(self) -> str:
-        """Whose commits have one order (invariant 6)."""
-        return group_of(self.transactional_id)
-
-    @property
-    def parts(self) -> tuple[Decided, ...]:
-        """What is prepared and placed, all or nothing."""
-        return (self.decided,)
-
-    def record(self) -> GroupRecord:
-        """PREPARE_COMMIT."""
-        return prepare_commit_record(self.transactional_id, self.decided)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupInDoubt:
-    """A GROUP_PREPARE_COMMIT without GROUP_COMMITTED or GROUP_ABORTED. Otherwise as `InDoubt`."""
-
-    group: Group
-    journal: int
-    sequence: int
-
-    @property
-    def order_group(self) -> str:
-        return self.group.order_group
-
-    @property
-    def parts(self) -> tuple[Decided, ...]:
-        return tuple(part.decided for part in self.group.parts)
-
-    def record(self) -> GroupRecord:
-        """GROUP_PREPARE_COMMIT."""
-        return self.group.record()
-
-
-def replay(records: Iterable[GroupRecord]) -> Replay:
-    """Fold the records of one group journal, in their order."""
-    found = Replay()
-    for count, record in enumerate(records):
-        match record:
-            case ProducerRecord():
-                _fold_producer(found, record)
-            case ExpiredRecord(transactional_id):
-                found.producers.pop(transactional_id, None)
-            case BeginRecord():
-                _fold_begin(found, record)
-            case PrepareCommitRecord():
-                _fold_prepare_commit(found, record, count)
-            case CommittedRecord():
-                _fold_committed(found, record)
-            case PrepareAbortRecord():
-                _fold_prepare_abort(found, record)
-            case AbortedRecord():
-                _fold_aborted(found, record)
-            case SinkRecord():
-                _fold_sink(found, record)
-            case SinkForgottenRecord(sink):
-                found.sinks.pop(sink, None)
-            case GroupPrepareCommitRecord():
-                _fold_group_prepare_commit(found, record, count)
-            case GroupCommittedRecord():
-                _fold_group_committed(found, record)
-            case GroupAbortedRecord():
-                _fold_group_aborted(found, record)
-    for record in found.half_aborted.values():
-        producer = found.producers.get(record.transactional_id)
-        if producer is not None and _is_current(producer, record.txid) and producer.state is IdState.EMPTY:
-            found.producers[record.transactional_id] = replace(producer, state=IdState.MUST_ABORT)
-    return found
-
-
-def in_doubt(replays: Sequence[Replay]) -> list[InDoubt | GroupInDoubt]:
-    """What is to be prepared again, over all journals, in the order of journals and PREPARE_COMMITs of either kind."""
-    found: list[InDoubt | GroupInDoubt] = []
+async def recover(executor: Executor, sinks: Sinks, *, tail_kept: bool) -> None:
+    """Decide what the last run left undecided (`Coordinator.recover`). Raises StorageFailure or CorruptStorage."""
+    replays = [await trio.to_thread.run_sync(_replay, journal) for journal in executor.journals]
     for index, one in enumerate(replays):
-        found += [
-            InDoubt(producer.transactional_id, decided, index, one.sequence[decided.txid])
-            for producer in one.producers.values()
-            for decided in producer.decided
-        ]
-        found += [
-            GroupInDoubt(group, index, one.group_sequence[sink.sink, group.batch])
-            for sink in one.sinks.values()
-            for group in sink.prepared
-        ]
-    return sorted(found, key=lambda it: (it.journal, it.sequence))
+        for producer in one.producers.values():
+            now_ms = executor.now_ms()
+            idle_ms = idle_before(producer, executor.settings, now_ms)
+            executor.table.adopt(producer, index, idle_ms=idle_ms, open_ms=open_before(producer, now_ms))
+        for state in one.sinks.values():
+            sinks.adopt(state, index)
+    for transactional_id, entry in list(executor.table.entries.items()):
+        await executor.carry_out(entry, ev.Restarted(tail_kept, not is_lane(transactional_id), executor.now_ms()))
+    # Behind that: with ABORTED alone, a crash in between would let the next start forget that the id must abort.
+    for index, one in enumerate(replays):
+        for txid, record in one.half_aborted.items():
+            entry = executor.table.entries.get(record.transactional_id) or IdEntry(
+                Producer(record.transactional_id), index
+            )
+            executor.participants.discard(DiscardTransaction(txid, record.logs))
+            await executor.journals.append(entry, AbortedRecord(txid, record.transactional_id, executor.now_ms()))
+    await _prepare_again(executor, sinks, in_doubt(replays), tail_kept=tail_kept)
+    if executor.journals.all_refused is not None:
+        raise executor.journals.all_refused
+    for index, journal in enumerate(executor.journals):
+        recorded: list[Recorded] = [*executor.table.entries.values(), *sinks.entries()]
+        appended = max((it.appended for it in recorded if it.journal == index), default=0)
+        await journal.to_disk(JournalPosition(appended))  # else the next loss of power has the same numbers used again
 
 
-def place_order(
-    prepared: Sequence[InDoubt | GroupInDoubt], surviving: Mapping[TxId, ApplyNumber]
-) -> list[InDoubt | GroupInDoubt]:
-    """The order in which transactions that are prepared again are placed.
+async def _prepare_again(
+    executor: Executor, sinks: Sinks, doubtful: Sequence[InDoubt | GroupInDoubt], *, tail_kept: bool
+) -> None:
+    """Prepare what is in doubt, place it in order, and withdraw what cannot be prepared: of a group all or nothing."""
+    prepared: list[Prepared | None] = [None] * len(doubtful)
+    failures: list[StorageFailure] = []
+    limit = trio.CapacityLimiter(_PREPARED_AT_ONCE)
 
-    Those of which some APPLY survived come in the order of their apply numbers, before all others: some log
-    has them in that order. What is placed together has one number, whichever part of it survived. But one that stands
-    earlier in a group must come before its successors, whatever survived of it; so it counts with the least number of
-    itself and all behind it in its group (invariant 6).
-    """
-    infinity = float("inf")
-    least_behind: dict[str, float] = {}
-    keyed: list[tuple[float, int, int, InDoubt | GroupInDoubt]] = []
-    for one in sorted(prepared, key=lambda it: (it.journal, it.sequence), reverse=True):
-        number = min((surviving[part.txid] for part in one.parts if part.txid in surviving), default=infinity)
-        least = min(least_behind.get(one.order_group, infinity), number)
-        least_behind[one.order_group] = least
-        keyed.append((least, one.journal, one.sequence, one))
-    return [one for *_, one in sorted(keyed, key=lambda key: key[:3])]
+    async def prepare(index: int, one: InDoubt | GroupInDoubt) -> None:
+        written_by: Recorded = (
+            executor.table.entries[one.transactional_id] if isinstance(one, InDoubt) else sinks.entry_of(one.group)
+        )
+        try:
+            async with limit:
+                # The old PREPARE_COMMIT may be in the page cache only; flushing a second one flushes both.
+                await executor.journals.append(written_by, one.record())
+                messages = [Prepare(it.txid, tuple(it.expected), it.expected) for it in one.parts]
+                prepared[index] = await executor.participants.prepare(messages).outcome()
+                await executor.journals[one.journal].flush(written_by.appended)
+        except StorageFailure as failure:
+            failures.append(failure)
 
-
-def snapshot_records(producers: Iterable[Producer], sinks: Iterable[SinkState] = ()) -> Iterator[GroupRecord]:
-    """Records whose `replay` gives these again, but for what only lives in memory (connections, lanes)."""
-    for producer in producers:
-        if producer.state is not IdState.UNKNOWN:
-            yield from _records_of_id(producer)
-    for sink in sinks:
-        # One that has never had a batch is made again by whoever joins.
-        if sink.fence.batch != NO_BATCH:
-            yield sink.record()
-        for group in sink.prepared:
-            yield group.record()
-
-
-def _records_of_id(producer: Producer) -> Iterator[GroupRecord]:
-    transactional_id, now_ms = producer.transactional_id, producer.used_ms
-    if producer.is_kept:
-        yield from _records_before_it_was_kept(producer)
-    yield producer_record(producer, now_ms)
-    # In commit order, which is not that of the copies (invariant 6).
-    for one in sorted((*producer.committed, *producer.decided), key=lambda it: it.txid):
-        if isinstance(one, Decided):
-            yield prepare_commit_record(transactional_id, one)
+    async with trio.open_nursery() as nursery:
+        for index, one in enumerate(doubtful):
+            nursery.start_soon(prepare, index, one)
+    if failures:
+        raise failures[0]
+    answers = [it for it in prepared if it is not None]
+    if tail_kept:
+        for one, answer in zip(doubtful, answers, strict=True):
+            _refuse_what_is_gone(one, answer)
+    going_on: list[InDoubt | GroupInDoubt] = []
+    numbers: dict[TxId, ApplyNumber] = {}
+    for one, answer in zip(doubtful, answers, strict=True):
+        numbers.update(answer.apply_numbers)
+        if not answer.refused:
+            going_on.append(one)
+            continue
+        txids = [str(it.txid) for it in one.parts]
+        _log.warning("transaction did not survive the crash", txids=txids, refused=words(answer.refused))
+        if isinstance(one, InDoubt):
+            withdrawn = ev.Withdrawn(one.decided.txid, executor.now_ms())
+            await executor.carry_out(executor.table.entries[one.transactional_id], withdrawn)
         else:
-            yield CommittedRecord(one.txid, transactional_id, one.placements, now_ms)
-    if producer.last is Outcome.ABORTED:
-        before = TxId(producer.producer_id, producer.epoch, producer.number - 1)
-        yield AbortedRecord(before, transactional_id, now_ms)
-    transaction = producer.transaction
-    if transaction is not None:
-        if transaction.kept is None:
-            yield BeginRecord(producer.txid, transactional_id, transaction.logs, transaction.started_ms)
-        if transaction.expected is not None:
-            yield prepare_commit_record(transactional_id, Decided(producer.txid, transaction.expected, now_ms))
-            if (granted := once_committed(producer)) is not None:
-                yield producer_record(granted, now_ms)
-    elif producer.moved_on and producer.state is IdState.EMPTY and producer.last is not Outcome.ABORTED:
-        yield BeginRecord(producer.txid, transactional_id, {}, now_ms)
+            _log.warning("batch is withdrawn, and is to be written again", sink=one.group.sink, batch=one.group.batch)
+            await sinks.withdraw(one.group)
+    for one in place_order(going_on, numbers):
+        if isinstance(one, InDoubt):
+            executor.place_again(executor.table.entries[one.transactional_id], one.decided)
+        else:
+            sinks.place_again(one.group)
 
 
-def _records_before_it_was_kept(producer: Producer) -> Iterator[GroupRecord]:
-    """The epoch of the transaction that was kept, and its BEGIN: the record of the present epoch names it."""
-    txid, transaction = producer.txid, producer.transaction
-    assert transaction is not None
-    before = Producer(
-        producer.transactional_id,
-        producer_id=txid.producer_id,
-        epoch=txid.epoch,
-        timeout_ms=producer.open_timeout_ms,
-        number=txid.number,
-    )
-    yield producer_record(before, transaction.started_ms)
-    yield BeginRecord(txid, producer.transactional_id, transaction.logs, transaction.started_ms)
-
-
-def _is_kept(producer: Producer, txid: TxId) -> bool:
-    """Whether this is the open transaction, of an epoch before the present one."""
-    return producer.is_kept and producer.txid == txid
-
-
-def _is_current(producer: Producer, txid: TxId) -> bool:
-    return (producer.producer_id, producer.epoch) == (txid.producer_id, txid.epoch)
-
-
-def _fold_producer(found: Replay, record: ProducerRecord) -> None:
-    before = found.producers.get(record.transactional_id) or Producer(record.transactional_id)
-    same = (before.producer_id, before.epoch) == (record.producer_id, record.epoch)
-    transaction = None
-    if record.kept is not None and before.transaction is not None and before.txid == record.kept:
-        transaction = kept(before)
-    otherwise = IdState.MUST_ABORT if record.must_abort else IdState.EMPTY
-    found.producers[record.transactional_id] = replace(
-        before,
-        state=otherwise if transaction is None else IdState.OPEN,
-        producer_id=record.producer_id,
-        epoch=record.epoch,
-        last_epoch=record.last_epoch,
-        timeout_ms=record.timeout_ms,
-        ended=record.ended,
-        number=record.next_number,
-        last=before.last if same else None,
-        moved_on=same and before.moved_on,
-        transaction=transaction,
-        used_ms=record.timestamp_ms,
-    )
-
-
-def _fold_begin(found: Replay, record: BeginRecord) -> None:
-    producer = found.producers.get(record.transactional_id)
-    if producer is not None and _is_kept(producer, record.txid):
-        found.producers[record.transactional_id] = _with_logs(producer, record)
-        return
-    if producer is None or not _is_current(producer, record.txid) or record.txid.number < producer.number:
-        return
-    if not record.logs and producer.transaction is None:
-        used_ms = max(producer.used_ms, record.timestamp_ms)
-        number = record.txid.number
-        found.producers[record.transactional_id] = replace(producer, number=number, moved_on=True, used_ms=used_ms)
-        return
-    found.producers[record.transactional_id] = replace(
-        _with_logs(producer, record), state=IdState.OPEN, number=record.txid.number
-    )
-
-
-def _with_logs(producer: Producer, record: BeginRecord) -> Producer:
-    known = producer.transaction or OpenTransaction(record.timestamp_ms, {})
-    transaction = replace(known, logs={**known.logs, **record.logs})
-    return replace(producer, transaction=transaction, used_ms=max(producer.used_ms, record.timestamp_ms))
-
-
-def _fold_prepare_commit(found: Replay, record: PrepareCommitRecord, sequence: int) -> None:
-    producer = found.producers.get(record.transactional_id)
-    if producer is None or any(it.txid == record.txid for it in (*producer.decided, *producer.committed)):
-        return
-    expected = {log: Expected(it.leader_epoch, it.records) for log, it in record.participants.items()}
-    after = replace(
-        producer,
-        decided=(*producer.decided, Decided(record.txid, expected, record.timestamp_ms)),
-        used_ms=max(producer.used_ms, record.timestamp_ms),
-    )
-    if _is_current(producer, record.txid):
-        after = replace(after, last=Outcome.COMMITTED)
-        if record.txid.number >= producer.number:
-            number = record.txid.number + 1
-            after = replace(after, state=IdState.EMPTY, number=number, moved_on=False, transaction=None)
-    elif _is_kept(producer, record.txid):
-        after = _with_the_grant_of_its_commit(after)
-    found.sequence[record.txid] = sequence
-    found.producers[record.transactional_id] = after
-
-
-def _fold_committed(found: Replay, record: CommittedRecord) -> None:
-    producer = found.producers.get(record.transactional_id)
-    if producer is None or any(it.txid == record.txid for it in producer.committed):
-        return
-    was_decided = found.sequence.pop(record.txid, None) is not None
-    after = replace(
-        producer,
-        decided=tuple(it for it in producer.decided if it.txid != record.txid),
-        committed=remember(producer.committed, CommittedTransaction(record.txid, record.placements)),
-    )
-    if not was_decided and _is_current(producer, record.txid):
-        # Of a snapshot, where PREPARE_COMMIT is left out. Otherwise a later transaction may have ended since.
-        after = replace(after, last=Outcome.COMMITTED)
-    found.producers[record.transactional_id] = after
-
-
-def _fold_prepare_abort(found: Replay, record: PrepareAbortRecord) -> None:
-    found.half_aborted[record.txid] = record
-    found.sequence.pop(record.txid, None)
-    producer = found.producers.get(record.transactional_id)
-    if producer is None:
-        return
-    ended = not_committed(producer.ended, record.txid)
-    after = replace(producer, ended=ended, decided=tuple(it for it in producer.decided if it.txid != record.txid))
-    if ended != producer.ended:  # a commit, and its grant, that could not be answered
-        after = replace(after, state=IdState.MUST_ABORT)
-    if _is_kept(producer, record.txid):  # until the record says who aborts
-        after = _kept_aborted(after)
-    after = _ended_by_abort(after, record.txid)
-    if any(it.txid == record.txid for it in producer.decided):  # it is the id's last, and was not committed after all
-        after = replace(after, last=Outcome.ABORTED if _is_current(after, record.txid) else None)
-    found.producers[record.transactional_id] = after
-
-
-def _with_the_grant_of_its_commit(producer: Producer) -> Producer:
-    """After PREPARE_COMMIT of what was kept. The record of the grant is behind it, and may be lost: it says the same.
-
-    If the epochs have run out, nobody is granted the last one, and whoever says the end again gets a fresh producer id.
-    """
-    granted = next_grant(producer, None) or Granted(producer.producer_id, ProducerEpoch(EPOCH_MAX))
-    after = once_committed(replace(producer, next_grant=granted))
-    assert after is not None
-    return after
-
-
-def _kept_aborted(producer: Producer) -> Producer:
-    """After PREPARE_ABORT of what was kept; the epoch's own transactions have not begun."""
-    number = producer.number + 1
-    return replace(producer, state=IdState.MUST_ABORT, number=number, last=Outcome.ABORTED, transaction=None)
-
-
-def _fold_aborted(found: Replay, record: AbortedRecord) -> None:
-    found.half_aborted.pop(record.txid, None)
-    producer = found.producers.get(record.transactional_id)
-    if producer is not None:
-        found.producers[record.transactional_id] = _ended_by_abort(producer, record.txid)
-
-
-def _ended_by_abort(producer: Producer, txid: TxId) -> Producer:
-    """If it is the producer's open transaction, or its last: aborted."""
-    if not _is_current(producer, txid) or txid.number < producer.number - 1:
-        return producer
-    if txid.number >= producer.number:
-        producer = replace(producer, number=txid.number + 1, transaction=None)
-        if producer.state is IdState.OPEN:
-            producer = replace(producer, state=IdState.EMPTY)
-    elif producer.transaction is not None:
-        return producer
-    return replace(producer, last=Outcome.ABORTED)
-
-
-# ----------------------------------------------------------------------------------------------- sinks
-
-
-def _fold_sink(found: Replay, record: SinkRecord) -> None:
-    before = found.sinks.get(record.sink)
-    if before is None or before.query != record.query:
-        before = SinkState(record.sink, record.query)
-    if record.batch > before.fence.batch:
-        found.sinks[record.sink] = replace(
-            before,
-            fence=Fence(record.batch, record.placements, record.planned_ms),
-            prepared=tuple(it for it in before.prepared if it.batch > record.batch),
-            used_ms=max(before.used_ms, record.timestamp_ms),
+def _refuse_what_is_gone(one: InDoubt | GroupInDoubt, prepared: Prepared) -> None:
+    """Raises CorruptStorage if a log's journal is missing, of which nothing can be missing."""
+    for log, directory in prepared.gone.items():
+        txid = next(it.txid for it in one.parts if log in it.expected)
+        raise CorruptStorage(
+            f"the journal {directory} is missing: transaction {txid} was to be committed and has records there. "
+            "Put back an intact copy of the directory; starting without it would lose what was answered."
         )
 
 
-def _fold_group_prepare_commit(found: Replay, record: GroupPrepareCommitRecord, sequence: int) -> None:
-    group = Group.of_record(record)
-    state = found.sinks.get(group.sink)
-    if state is None or state.query != group.query:
-        state = SinkState(group.sink, group.query)
-    if group.batch <= state.fence.batch or any(it.parts == group.parts for it in state.prepared if _same(it, record)):
-        return
-    others = tuple(it for it in state.prepared if not _same(it, record))
-    used_ms = max(state.used_ms, record.timestamp_ms)
-    found.sinks[group.sink] = replace(state, prepared=(*others, group), used_ms=used_ms)
-    found.group_sequence[group.sink, group.batch] = sequence
-    for transactional_id, part in zip(group.lane_ids(), group.parts, strict=True):
-        producer, txid = found.producers.get(transactional_id), part.decided.txid
-        if producer is not None and _is_current(producer, txid) and txid.number >= producer.number:
-            found.producers[transactional_id] = replace(
-                producer,
-                state=IdState.EMPTY,
-                number=txid.number + 1,
-                last=Outcome.COMMITTED,
-                moved_on=False,
-                transaction=None,
-            )
-
-
-def _same(group: Group, record: GroupPrepareCommitRecord | GroupCommittedRecord | GroupAbortedRecord) -> bool:
-    return group.batch == record.batch
-
-
-def _fold_group_committed(found: Replay, record: GroupCommittedRecord) -> None:
-    state = found.sinks.get(record.sink)
-    if state is None:
-        return
-    for part in record.parts:
-        transactional_id = lane_id(record.sink, part.slot)
-        producer = found.producers.get(transactional_id)
-        if producer is not None and all(it.txid != part.txid for it in producer.committed):
-            found.producers[transactional_id] = copied_in_group(producer, part.txid, part.placements)
-    if record.batch > state.fence.batch:
-        places = joined_places(place for part in record.parts for place in part.placements)
-        planned_ms = next((it.planned_ms for it in state.prepared if _same(it, record)), None)
-        others = tuple(it for it in state.prepared if not _same(it, record))
-        used_ms = max(state.used_ms, record.timestamp_ms)
-        fence = Fence(record.batch, places, planned_ms)
-        found.sinks[record.sink] = replace(state, fence=fence, prepared=others, used_ms=used_ms)
-
-
-def _fold_group_aborted(found: Replay, record: GroupAbortedRecord) -> None:
-    """A sink that has not had a batch is forgotten with it: whoever joins next makes it again."""
-    state = found.sinks.get(record.sink)
-    if state is None:
-        return
-    for group in state.prepared:
-        if _same(group, record):
-            for transactional_id, part in zip(group.lane_ids(), group.parts, strict=True):
-                producer = found.producers.get(transactional_id)
-                if producer is not None:
-                    found.producers[transactional_id] = _ended_by_abort(producer, part.decided.txid)
-    after = replace(state, prepared=tuple(it for it in state.prepared if not _same(it, record)))
-    found.sinks[record.sink] = after
-    if after.fence.batch == NO_BATCH and not after.prepared:
-        del found.sinks[record.sink]
+def _replay(journal: GroupJournal) -> Replay:
+    return replay(journal.replay())

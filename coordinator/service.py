@@ -1,6 +1,6 @@
 """The coordinator as the node sees it: requests wait for their turn, and are answered.
 
-How it works. Each transactional id has a slot with its `Producer`. A request *takes its turn* (turns.py): while
+How it works. Each transactional id has an entry with its `Producer`. A request *takes its turn* (executor.py): while
 another request of the same id is being carried out it waits, and different ids never wait for each other.
 The exception is an id whose transaction is being decided: then the machine is asked at once, so that
 AddPartitions hears CONCURRENT instead of hanging, and EndTxn repeated gets the decision that is coming. When the disk
@@ -9,7 +9,7 @@ has failed nobody gets a turn, and only what is certain is answered (`ending.ans
 The lanes of sinks are transactional ids, too; whether one may have its turn, its sink says (sinks/service.py), which
 also carries out what is asked of sinks.
 
-A restart comes before the first request (restarting.py); time-outs, expiry and snapshots go on beside them
+A restart comes before the first request (recovery.py); time-outs, expiry and snapshots go on beside them
 (housekeeping.py).
 """
 
@@ -24,14 +24,18 @@ import trio
 from coordinator import events as ev
 from coordinator.answers import Answer, Description, Granted, GrantedToEnd, Refusal
 from coordinator.ending import answer_unwritten
+from coordinator.executor import Executor
 from coordinator.expiry import fences
 from coordinator.group_journal import GroupJournal
 from coordinator.housekeeping import keep_house
+from coordinator.id_entry import IdEntry, park, wake
+from coordinator.id_table import IdTable
 from coordinator.ids import ProducerIds
+from coordinator.journals import GroupJournals
 from coordinator.machine import step
 from coordinator.messages import Participants
 from coordinator.producer import Producer
-from coordinator.restarting import recover
+from coordinator.recovery import recover
 from coordinator.settings import CoordinatorSettings
 from coordinator.sinks.lane_ids import is_lane
 from coordinator.sinks.messages import (
@@ -44,11 +48,17 @@ from coordinator.sinks.messages import (
     SinkStatistics,
 )
 from coordinator.sinks.service import Sinks
-from coordinator.slots import Slot, park
 from coordinator.states import IdState
-from coordinator.steps import EPOCH_MAX
-from coordinator.turns import Turns
-from coordinator.watching import CommitDurations, CoordinatorStatistics, Copying, Ended, Step, UnderWay, ago
+from coordinator.statistics import (
+    CommitDurations,
+    CoordinatorStatistics,
+    Copying,
+    Ended,
+    Statistics,
+    Step,
+    UnderWay,
+    ago,
+)
 from fairlog_types import LogId, ProducerEpoch, ProducerId, StorageFailure, TxId
 
 DECISION_PATIENCE_S = 5.0
@@ -64,6 +74,7 @@ class Coordinator:
     def __init__(
         self,
         *,
+        table: IdTable,
         journals: Sequence[GroupJournal],
         participants: Participants,
         producer_ids: ProducerIds,
@@ -71,21 +82,25 @@ class Coordinator:
         now_ms: Callable[[], int],
         on_failure: Callable[[str], None] = lambda _reason: None,
     ) -> None:
-        """`now_ms` is the wall clock, for what is written down; time-outs and expiry do not depend on it within a run.
+        """`table` is empty. `now_ms` is the wall clock, for what is written down; time-outs do not depend on it.
 
         `on_failure` hears why a group journal is closed for writing: the disk has failed for everybody.
         """
         self._settings = settings
         self._now_ms = now_ms
-        self._turns = Turns(
-            journals=journals,
+        self._table = table
+        self._statistics = Statistics(now_ms)
+        self._journals = GroupJournals(journals, on_failure=on_failure, on_refusing=self._wake_all)
+        self._executor = Executor(
+            table=table,
+            journals=self._journals,
             participants=participants,
             producer_ids=producer_ids,
             settings=settings,
+            statistics=self._statistics,
             now_ms=now_ms,
-            on_failure=on_failure,
         )
-        self._sinks = Sinks(self._turns)
+        self._sinks = Sinks(self._executor)
 
     async def init_producer_id(
         self,
@@ -109,7 +124,7 @@ class Coordinator:
         """
         if transactional_id is None:
             try:
-                return Granted(await self._turns.ids.next_id(), ProducerEpoch(0))
+                return Granted(await self._executor.producer_ids.next_id(), ProducerEpoch(0))
             except StorageFailure as failure:
                 _log.error("no producer ids", failure=str(failure))
                 return Refusal.STORAGE
@@ -171,10 +186,10 @@ class Coordinator:
 
     def has_added(self, transactional_id: str, producer_id: ProducerId, epoch: ProducerEpoch, log: LogId) -> bool:
         """Whether `add_logs` of this log has nothing left to do: it is written down that the transaction has it."""
-        slot = self._turns.slots.get(transactional_id)
-        if slot is None or slot.busy or slot.producer.state is not IdState.OPEN or slot.producer.is_kept:
+        entry = self._table.entries.get(transactional_id)
+        if entry is None or entry.busy or entry.producer.state is not IdState.OPEN or entry.producer.is_kept:
             return False
-        producer = slot.producer
+        producer = entry.producer
         assert producer.transaction is not None
         return (producer.producer_id, producer.epoch) == (producer_id, epoch) and log in producer.transaction.logs
 
@@ -235,68 +250,60 @@ class Coordinator:
 
     def describe(self, transactional_id: str) -> Description | None:
         """The id as it stands, or None if it is unknown."""
-        slot = self._turns.slots.get(transactional_id)
-        return None if slot is None or slot.producer.state is IdState.UNKNOWN else _description(slot.producer)
+        entry = self._table.entries.get(transactional_id)
+        return None if entry is None or entry.producer.state is IdState.UNKNOWN else _description(entry.producer)
 
     def describe_all(self) -> Sequence[Description]:
         """All transactional ids, in no particular order."""
-        producers = (slot.producer for slot in self._turns.slots.values())
+        producers = (entry.producer for entry in self._table.entries.values())
         return [_description(producer) for producer in producers if producer.state is not IdState.UNKNOWN]
 
     def under_way(self, count_max: int) -> Sequence[UnderWay]:
         """The transactions that have begun and not ended, the oldest first: so many open ones, and so many others."""
         now_s = trio.current_time()
-        open_now = islice(self._turns.open.values(), count_max)
-        copying = islice(self._turns.copying.items(), count_max)
-        found = [_copying(txid, it, now_s) for txid, it in copying] + [_open(slot, now_s) for slot in open_now]
+        open_now = islice(self._table.open.values(), count_max)
+        copying = islice(self._statistics.copying.items(), count_max)
+        found = [_copying(txid, it, now_s) for txid, it in copying] + [_open(entry, now_s) for entry in open_now]
         return sorted(found, key=lambda it: it.steps[0][1], reverse=True)
 
     def ended(self) -> Sequence[Ended]:
         """The last transactions of this run that ended, the latest first."""
-        return self._turns.history.latest_first()
+        return self._statistics.history.latest_first()
 
     def statistics(self, oldest_max: int = 5) -> CoordinatorStatistics:
         """What was counted since the start, and how things stand; with so many of the oldest open transactions."""
-        turns, now_s = self._turns, trio.current_time()
-        tally = turns.tally
-        preparing = sum(slot.producer.state is IdState.PREPARING for slot in turns.open.values())
-        oldest = [_open(slot, now_s) for slot in islice(turns.open.values(), oldest_max)]
+        table, tally, now_s = self._table, self._statistics.tally, trio.current_time()
+        preparing = sum(entry.producer.state is IdState.PREPARING for entry in table.open.values())
+        oldest = [_open(entry, now_s) for entry in islice(table.open.values(), oldest_max)]
         return CoordinatorStatistics(
-            begun=tally.begun,
+            begun=table.begun,
             committed=tally.committed,
             aborted=dict(tally.aborted),
             durations=CommitDurations(tally.prepare.read(), tally.flush.read(), tally.apply.read()),
-            transactional_ids=len(turns.slots),
-            open=len(turns.open) - preparing,
+            transactional_ids=len(table.entries),
+            open=len(table.open) - preparing,
             preparing=preparing,
-            copying=len(turns.copying),
+            copying=len(self._statistics.copying),
             oldest=tuple((it.transactional_id, it.steps[0][1]) for it in oldest),
-            failed_journals=sum(failure is not None for failure in turns.failures),
+            failed_journals=sum(failure is not None for failure in self._journals.failures),
         )
 
     def producer_id_of(self, transactional_id: str) -> ProducerId | None:
         """The id's current producer id; None if the transactional id is unknown."""
-        slot = self._turns.slots.get(transactional_id)
-        return None if slot is None or slot.producer.state is IdState.UNKNOWN else slot.producer.producer_id
+        producer = self._table.known(transactional_id)
+        return None if producer is None else producer.producer_id
 
     def epoch_of(self, producer_id: ProducerId) -> ProducerEpoch | None:
-        """The current epoch of a transactional producer; None if the producer id is not one's.
-
-        Of an id that has had its last epoch, and of which a transaction is still open, it is one that nobody has.
-        """
-        owner = self._turns.owners.get(producer_id)
-        if owner is None:
-            return None
-        producer = self._turns.slots[owner].producer
-        return producer.epoch if producer_id == producer.producer_id else ProducerEpoch(EPOCH_MAX)
+        """See `IdTable.epoch_of`."""
+        return self._table.epoch_of(producer_id)
 
     def owner_of(self, producer_id: ProducerId) -> str | None:
-        """The transactional id of a transactional producer; None if the producer id is not one's."""
-        return self._turns.owners.get(producer_id)
+        """See `IdTable.owner_of`."""
+        return self._table.owner_of(producer_id)
 
     def lacks_commits(self, log: LogId) -> bool:
         """Whether something is committed in the log that is placed there only after a restart: writing has failed."""
-        return log in self._turns.unplaced
+        return log in self._executor.unplaced
 
     async def recover(self, *, tail_kept: bool = False) -> None:
         """Decide what the last run left undecided, before anything is served. Does not wait for the copy.
@@ -306,7 +313,7 @@ class Coordinator:
         id must abort once before it may go on (docs/decisions/0004-restart-and-open-transactions.md).
         Raises StorageFailure or CorruptStorage if that is impossible; the node cannot start then.
         """
-        await recover(self._turns, self._sinks, tail_kept=tail_kept)
+        await recover(self._executor, self._sinks, tail_kept=tail_kept)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Time-outs, expiry, snapshots, and the tail of commits that are being copied; until cancelled.
@@ -314,44 +321,50 @@ class Coordinator:
         Raises what stopped a turn half way, unless it was the disk: the node must not go on.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_house, self._turns, self._sinks)
+            nursery.start_soon(keep_house, self._executor, self._sinks)
             task_status.started()
-            await self._turns.run()
+            await self._executor.run()
+
+    def _wake_all(self) -> None:
+        """Requests begin to be refused until a restart: let all who wait look again."""
+        for entry in self._table.entries.values():
+            wake(entry)
+        self._sinks.wake_all()
 
     async def _request(self, transactional_id: str, event: ev.Event) -> Answer:
         """Take a turn, or several; while the id is PREPARING, ask the machine out of turn."""
         deadline: float | None = None
         while True:
-            slot = self._turns.slot_of(transactional_id)
-            if self._turns.is_refusing(slot):
-                return answer_unwritten(slot.producer, event, in_doubt=slot.in_doubt)
-            if not slot.busy:
+            entry = self._table.entry_of(transactional_id)
+            if self._journals.is_refusing(entry):
+                return answer_unwritten(entry.producer, event, in_doubt=entry.in_doubt)
+            if not entry.busy:
                 if is_lane(transactional_id):
-                    return await self._request_of_lane(slot, event)
-                answer = await self._turns.take_turn(slot, event)
+                    return await self._request_of_lane(entry, event)
+                answer = await self._executor.take_turn(entry, event)
                 if not isinstance(answer, ev.WaitForCopy):
                     return answer
-                await park(slot)
-            elif slot.producer.state is IdState.PREPARING:
-                (effect,) = step(slot.producer, event)[1]
+                await park(entry)
+            elif entry.producer.state is IdState.PREPARING:
+                (effect,) = step(entry.producer, event)[1]
                 if isinstance(effect, ev.AnswerWith):
                     return effect.answer
                 assert isinstance(effect, ev.WaitForDecision)
                 deadline = deadline or trio.current_time() + DECISION_PATIENCE_S
                 with trio.move_on_at(deadline) as patience:
-                    await park(slot)
+                    await park(entry)
                 if patience.cancelled_caught:
                     return Refusal.CONCURRENT
             else:
-                await park(slot)
+                await park(entry)
 
-    async def _request_of_lane(self, slot: Slot, event: ev.Event) -> Answer:
+    async def _request_of_lane(self, entry: IdEntry, event: ev.Event) -> Answer:
         """Take a turn, if the sink of the lane admits it."""
-        transactional_id = slot.producer.transactional_id
-        refusal = self._sinks.admit(transactional_id, slot.producer, event)
+        transactional_id = entry.producer.transactional_id
+        refusal = self._sinks.admit(transactional_id, entry.producer, event)
         if refusal is not None:
             return refusal
-        answer = await self._turns.take_turn(slot, event)
+        answer = await self._executor.take_turn(entry, event)
         assert not isinstance(answer, ev.WaitForCopy), "a lane does not commit by itself"
         self._sinks.note_answer(transactional_id, event, answer)
         return answer
@@ -373,34 +386,34 @@ def _description(producer: Producer) -> Description:
     )
 
 
-def _open(slot: Slot, now_s: float) -> UnderWay:
-    producer, opened_s = slot.producer, slot.opened_s
+def _open(entry: IdEntry, now_s: float) -> UnderWay:
+    producer, opened_s = entry.producer, entry.opened_s
     assert producer.transaction is not None, "what is not open has been taken out"
     assert opened_s is not None, "set with the transaction"
     steps = [(Step.BEGIN, opened_s)]
-    if slot.prepared_s is not None:
-        steps.append((Step.PREPARE_COMMIT, slot.prepared_s))
+    if entry.prepared_s is not None:
+        steps.append((Step.PREPARE_COMMIT, entry.prepared_s))
     return UnderWay(
         producer.transactional_id,
         producer.txid,
         producer.transaction.started_ms,
         producer.open_timeout_ms,
         ago(steps, now_s),
-        now_s - slot.used_s,
+        now_s - entry.used_s,
         tuple(producer.transaction.logs),
         None,
     )
 
 
 def _copying(txid: TxId, copying: Copying, now_s: float) -> UnderWay:
-    producer = copying.slot.producer
+    producer = copying.entry.producer
     return UnderWay(
         producer.transactional_id,
         txid,
         copying.began_ms,
         producer.timeout_ms,
         ago(copying.steps(), now_s),
-        now_s - copying.slot.used_s,
+        now_s - copying.entry.used_s,
         copying.logs,
         copying.records,
     )

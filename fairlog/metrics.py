@@ -30,7 +30,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from coordinator.sinks.messages import SinkStatistics
-from coordinator.watching import CoordinatorStatistics
+from coordinator.statistics import CoordinatorStatistics
 from copier.copier import CopierStatistics
 from fairlog.node_statistics import (
     OLDEST_SHOWN,

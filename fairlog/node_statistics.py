@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordinator.sinks.messages import SinkStatistics
-from coordinator.watching import CoordinatorStatistics
+from coordinator.statistics import CoordinatorStatistics
 from copier.copier import CopierStatistics
 from datalog.interface import Space
 from fairlog.kafka.fetch_sessions import FetchSessionStatistics

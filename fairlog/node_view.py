@@ -23,7 +23,7 @@ from coordinator.answers import Description, Refusal
 from coordinator.producer import NO_TIMEOUT_MS
 from coordinator.service import Coordinator
 from coordinator.sinks.messages import SinkDescription
-from coordinator.watching import Ended, Step, UnderWay
+from coordinator.statistics import Ended, Step, UnderWay
 from datalog.interface import DataLogs, UnknownLog
 from fairlog import __version__
 from fairlog.admin_http.cached import Cached

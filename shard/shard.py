@@ -22,12 +22,13 @@ from pathlib import Path
 import trio
 
 from coordinator.group_journal import GroupJournal
+from coordinator.id_table import IdTable
 from coordinator.ids import ProducerIds
 from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
 from datalog.environment import LmdbDataLogs
 from datalog.interface import DataLogs
-from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
+from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, StorageFailure, TxId
 from journal.flush import Flusher, TailWatcher, open_flusher
 from journal.journal import Fsync, Journal, JournalKind, JournalSettings
 from journal.segment_file import make_root
@@ -130,10 +131,7 @@ async def open_shard(
         for kind in ("local", "group"):
             await trio.to_thread.run_sync(partial(make_root, journals / kind, below=directory))
         flusher = await stack.enter_async_context(open_flusher(watcher=watcher))
-
-        def epoch_of(producer_id: ProducerId) -> ProducerEpoch | None:
-            return coordinator.epoch_of(producer_id)
-
+        ids = IdTable(settings.group_journals)
         partitions = Partitions(
             journals / "local",
             data_logs=data_logs,
@@ -146,7 +144,7 @@ async def open_shard(
             leader_epoch=leader_epoch,
             producer_expiration_ms=settings.producer_expiration_ms,
             now_ms=now_ms,
-            epoch_of=epoch_of,
+            epoch_of=ids.epoch_of,
         )
         stack.push_async_callback(partitions.close)
         participant = Participant(partitions, offsets_decided=offsets_decided)
@@ -157,6 +155,7 @@ async def open_shard(
             await _begin(group_journals)
             await note_begun()
         coordinator = Coordinator(
+            table=ids,
             journals=[GroupJournal(journal) for journal in group_journals],
             participants=participant,
             producer_ids=producer_ids,

@@ -2,10 +2,10 @@
 
     hold the winners' ids ─▶ prepare all, count, GROUP_PREPARE_COMMIT     (one step)
         ──┬─ group journal flush ─────┬─▶ decide, apply all   (one step) ─▶ drop the losers
-          └─ flush of all their logs ─┘      └▶ visible ─▶ GROUP_COMMITTED   (in `Turns.run`)
+          └─ flush of all their logs ─┘      └▶ visible ─▶ GROUP_COMMITTED   (in `Executor.run`)
                                                   └▶ answer                  (without the sink's lock)
 
-How it works. A held id takes no turn (`Slot.busy`), so nothing is added to a winner and nothing ends it between the
+How it works. A held id takes no turn (`IdEntry.busy`), so nothing is added to a winner and nothing ends it between the
 count and the decision. From *prepare* on nobody can cancel. All winners' logs and the group journal are flushed side by
 side: one flush delay, as for one transaction. The fence moves with the decision, in the step in which the transactions
 end for their producers and all are placed under one apply number. Hence whoever asks again finds either a batch that
@@ -34,6 +34,7 @@ import structlog
 import trio
 
 from coordinator import events as ev
+from coordinator.executor import Executor, refusals, words
 from coordinator.group_records import (
     Expectation,
     GroupAbortedRecord,
@@ -41,6 +42,7 @@ from coordinator.group_records import (
     GroupRecord,
     PreparedPart,
 )
+from coordinator.id_entry import IdEntry, park, wake
 from coordinator.machine import copied_in_group, step
 from coordinator.messages import Application, DiscardTransaction, Expected, Preparation, Prepare
 from coordinator.producer import Decided
@@ -49,10 +51,8 @@ from coordinator.sinks.groups import Group, Part, joined_places
 from coordinator.sinks.lane_ids import lane_id
 from coordinator.sinks.messages import BatchCommitted, CommitBatch, SinkRefusal, SinkRefused, Winner
 from coordinator.sinks.sink import DecidedGroup, OpenLane
-from coordinator.slots import Slot, park, wake
 from coordinator.states import IdState
-from coordinator.turns import Turns, refusals, words
-from coordinator.watching import Copying
+from coordinator.statistics import Copying
 from fairlog_types import LeaderEpoch, LogId, Placement, StorageFailure, TxId
 from journal.failpoints import reach
 from journal.journal import NoFiles
@@ -74,16 +74,16 @@ class _Transaction(NamedTuple):
 
 
 class Committing:
-    """Commits batches of sinks, by way of `Turns`."""
+    """Commits batches of sinks, by way of `Executor`."""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
         self._put_off: dict[str, TxId] = {}
         """Transactions of lanes that have ended, which are still to be discarded, by their transactional ids."""
 
     async def commit(self, entry: Entry, message: CommitBatch, winners: _Winners) -> BatchCommitted | SinkRefused:
         """Decide a batch that is not decided. Under the sink's lock; what has begun is not cancelled."""
-        held: list[Slot] = []
+        held: list[IdEntry] = []
         try:
             for _, lane in winners:
                 await self._hold(lane, held)
@@ -105,7 +105,7 @@ class Committing:
         Without the sink's lock. Cancelling it changes nothing.
         """
         while not entry.sink.is_visible(batch):
-            if self._turns.participants_failure is not None:
+            if self._executor.journals.all_refused is not None:
                 return False
             await entry.change()
         return True
@@ -116,14 +116,14 @@ class Committing:
         Where files are wanting, it is put off (`drop_again`): the lane is fenced already, since its sink has let it go.
         """
         for lane in lanes:
-            slot = self._turns.slots.get(lane.transactional_id)
-            while slot is not None and slot.busy:
-                await park(slot)
-            if slot is not None:
-                await self._drop(slot)
+            id_entry = self._executor.table.entries.get(lane.transactional_id)
+            while id_entry is not None and id_entry.busy:
+                await park(id_entry)
+            if id_entry is not None:
+                await self._drop(id_entry)
 
     async def drop_again(self) -> None:
-        """Try once more what was put off, unless the slot's next lane has ended it with its grant.
+        """Try once more what was put off, unless the id_entry's next lane has ended it with its grant.
 
         Up to the first that still cannot be: the others want files as well, and each try is a line in the log.
         """
@@ -131,22 +131,22 @@ class Committing:
         goes_on = True
         while put_off and goes_on:
             transactional_id, txid = put_off.popitem()
-            slot = self._turns.slots.get(transactional_id)
-            if slot is None or slot.producer.txid != txid:
+            id_entry = self._executor.table.entries.get(transactional_id)
+            if id_entry is None or id_entry.producer.txid != txid:
                 continue
-            if slot.busy:
+            if id_entry.busy:
                 self._put_off[transactional_id] = txid
             else:
-                goes_on = await self._drop(slot)
+                goes_on = await self._drop(id_entry)
         self._put_off = put_off | self._put_off
 
-    async def _drop(self, slot: Slot) -> bool:
+    async def _drop(self, id_entry: IdEntry) -> bool:
         """False: it is put off."""
-        turns, producer = self._turns, slot.producer
-        if producer.state is not IdState.OPEN or turns.is_refusing(slot):
+        executor, producer = self._executor, id_entry.producer
+        if producer.state is not IdState.OPEN or executor.journals.is_refusing(id_entry):
             return True
-        refusal = await turns.take_turn(slot, ev.Dropped(turns.now_ms()))
-        if refusal is None or turns.is_refusing(slot):
+        refusal = await executor.take_turn(id_entry, ev.Dropped(executor.now_ms()))
+        if refusal is None or executor.journals.is_refusing(id_entry):
             return True
         self._put_off[producer.transactional_id] = producer.txid
         _log.warning("lane is discarded later", transactional_id=producer.transactional_id, txid=str(producer.txid))
@@ -155,34 +155,34 @@ class Committing:
     def place_again(self, entry: Entry, group: Group) -> None:
         """After a restart, in the order that recovery found: the group is committed. Raises StorageFailure."""
         entry.sink.preparing = group
-        self._decided(entry, group, self._turns.participants.apply(group.messages()), None, None)
+        self._decided(entry, group, self._executor.participants.apply(group.messages()), None, None)
 
     async def withdraw(self, entry: Entry, group: Group) -> None:
         """After a restart: the group cannot be prepared again, and is aborted as a whole. Raises StorageFailure."""
-        turns = self._turns
-        await turns.append(entry, GroupAbortedRecord(group.sink, group.batch, turns.now_ms()))
-        await turns.journals[entry.journal].to_disk(entry.appended)
+        executor = self._executor
+        await executor.journals.append(entry, GroupAbortedRecord(group.sink, group.batch, executor.now_ms()))
+        await executor.journals[entry.journal].to_disk(entry.appended)
         for part in group.parts:
-            turns.participants.discard(DiscardTransaction(part.decided.txid, tuple(part.decided.expected)))
+            executor.participants.discard(DiscardTransaction(part.decided.txid, tuple(part.decided.expected)))
 
     # ------------------------------------------------------------------------------------------ the commit
 
-    async def _hold(self, lane: OpenLane, held: list[Slot]) -> None:
+    async def _hold(self, lane: OpenLane, held: list[IdEntry]) -> None:
         """Wait for the turn that the lane's id may have, and let it have no other."""
-        slot = self._turns.slots.get(lane.transactional_id)
-        if slot is None:
+        id_entry = self._executor.table.entries.get(lane.transactional_id)
+        if id_entry is None:
             return
-        while slot.busy:
-            await park(slot)
-        slot.busy = True
-        held.append(slot)
+        while id_entry.busy:
+            await park(id_entry)
+        id_entry.busy = True
+        held.append(id_entry)
 
     async def _carry_out_or_fail(
         self, entry: Entry, message: CommitBatch, winners: _Winners
     ) -> tuple[BatchCommitted | SinkRefused, Sequence[OpenLane]]:
         """The answer, and the lanes that have ended by it and are still to be dropped."""
-        turns, sink = self._turns, entry.sink
-        if turns.is_refusing(entry):
+        executor, sink = self._executor, entry.sink
+        if executor.journals.is_refusing(entry):
             return cannot_write(entry), ()
         try:
             await self._make_room(entry, message, winners)
@@ -190,41 +190,41 @@ class Committing:
             _log.warning("refused for want of file descriptors", failure=str(failure))
             return SinkRefused(SinkRefusal.IN_USE, f"{failure}; nothing was changed, ask again"), ()
         except StorageFailure as failure:
-            turns.fail(entry.journal, failure)
+            executor.journals.refuse(entry.journal, failure)
             return cannot_write(entry), ()
         try:
             return await self._carry_out(entry, message, winners)
         except (StorageFailure, OSError) as failure:
-            turns.fail(entry.journal, failure)
+            executor.journals.refuse(entry.journal, failure)
             sink.in_limbo = message.batch
             return cannot_write(entry, message.batch), ()
         except Exception as fault:
-            turns.note_fault(entry.journal, fault)
+            executor.note_fault(entry.journal, fault)
             raise
 
     async def _carry_out(
         self, entry: Entry, message: CommitBatch, winners: _Winners
     ) -> tuple[BatchCommitted | SinkRefused, Sequence[OpenLane]]:
         """Prepare, count, write, decide. Raises StorageFailure when the group journal fails."""
-        turns, sink = self._turns, entry.sink
+        executor, sink = self._executor, entry.sink
         ending = sink.of_batches_through(message.batch)
         transactions = self._transactions(winners)
         if isinstance(transactions, SinkRefused):
             return transactions, sink.end(ending)
-        preparation = turns.participants.prepare([it.message for it in transactions])
+        preparation = executor.participants.prepare([it.message for it in transactions])
         parts = self._counted(transactions, preparation.expected)
         if isinstance(parts, SinkRefused):
             return parts, sink.end(ending)
-        group = Group(sink.name, sink.query, message.batch, parts, turns.now_ms(), message.planned_ms)
+        group = Group(sink.name, sink.query, message.batch, parts, executor.now_ms(), message.planned_ms)
         sink.preparing = group
-        await turns.append(entry, group.record())
+        await executor.journals.append(entry, group.record())
         prepared_s = trio.current_time()
         refused = await self._prepared(entry, group, preparation)
         if refused:
             _log.warning("batch cannot be prepared", sink=sink.name, batch=group.batch, refused=words(refused))
             sink.preparing = None
-            await turns.append(entry, GroupAbortedRecord(sink.name, group.batch, turns.now_ms()))
-            await turns.journals[entry.journal].to_disk(entry.appended)
+            await executor.journals.append(entry, GroupAbortedRecord(sink.name, group.batch, executor.now_ms()))
+            await executor.journals[entry.journal].to_disk(entry.appended)
             first = next(iter(refused.items()))
             sentence = f"batch {group.batch} of sink {sink.name!r} cannot be committed: {first[0]}: {first[1]}"
             return SinkRefused(SinkRefusal.LANE_ABORTED, f"{sentence}; write the batch again"), sink.end(ending)
@@ -236,16 +236,16 @@ class Committing:
         """For GROUP_PREPARE_COMMIT, before anything is sealed. Raises StorageFailure."""
         parts: list[PreparedPart] = []
         for _, lane in winners:
-            slot = self._turns.slots.get(lane.transactional_id)
-            transaction = None if slot is None else slot.producer.transaction
-            if slot is not None and transaction is not None:
+            id_entry = self._executor.table.entries.get(lane.transactional_id)
+            transaction = None if id_entry is None else id_entry.producer.transaction
+            if id_entry is not None and transaction is not None:
                 logs = dict.fromkeys(transaction.logs, Expectation(LeaderEpoch(0), 0))
-                parts.append(PreparedPart(lane.slot, slot.producer.txid, logs))
+                parts.append(PreparedPart(lane.slot, id_entry.producer.txid, logs))
         record = GroupPrepareCommitRecord(message.sink, message.query, message.batch, tuple(parts), 0)
         await self._room_for(entry, record)
 
     async def _room_for(self, entry: Entry, record: GroupRecord) -> None:
-        journal = self._turns.journals[entry.journal]
+        journal = self._executor.journals[entry.journal]
         while not journal.has_room(record):
             await journal.make_room(record)
 
@@ -253,10 +253,10 @@ class Committing:
         """What the winners have open. A winner that has written nothing may have nothing open."""
         found: list[_Transaction] = []
         for winner, lane in winners:
-            slot = self._turns.slots.get(lane.transactional_id)
-            if slot is not None and slot.producer.transaction is not None and lane.is_of(slot.producer):
-                logs = tuple(slot.producer.transaction.logs)
-                found.append(_Transaction(winner, lane, Prepare(slot.producer.txid, logs)))
+            id_entry = self._executor.table.entries.get(lane.transactional_id)
+            if id_entry is not None and id_entry.producer.transaction is not None and lane.is_of(id_entry.producer):
+                logs = tuple(id_entry.producer.transaction.logs)
+                found.append(_Transaction(winner, lane, Prepare(id_entry.producer.txid, logs)))
             elif winner.records:
                 return SinkRefused(
                     SinkRefusal.LANE_ABORTED,
@@ -279,51 +279,51 @@ class Committing:
                     SinkRefusal.WRONG_COUNT,
                     f"{lane} holds {records} records, and {winner.records} are to be committed; write the batch again",
                 )
-            parts.append(Part(lane.slot, Decided(message.txid, expected, self._turns.now_ms())))
+            parts.append(Part(lane.slot, Decided(message.txid, expected, self._executor.now_ms())))
         return tuple(parts)
 
     async def _prepared(self, entry: Entry, group: Group, preparation: Preparation) -> Mapping[LogId, str]:
         """The one flush delay; answers which logs cannot prepare, and why."""
-        turns, journal, through = self._turns, self._turns.journals[entry.journal], entry.appended
+        executor, journal, through = self._executor, self._executor.journals[entry.journal], entry.appended
         begun_s = trio.current_time()
         for transactional_id in group.lane_ids():
-            turns.slots[transactional_id].prepared_s = begun_s
+            executor.table.entries[transactional_id].prepared_s = begun_s
         journal.start_flush()
         refused = await refusals(preparation)
         if not refused:
             participants_s = trio.current_time()
-            turns.tally.prepare.observe(participants_s - begun_s)
+            executor.statistics.tally.prepare.observe(participants_s - begun_s)
             await journal.flush(through)
-            turns.tally.flush.observe(trio.current_time() - participants_s)
+            executor.statistics.tally.flush.observe(trio.current_time() - participants_s)
             reach("coordinator.prepared")
         return refused
 
     def _end_transactions(self, group: Group) -> float | None:
         """The group's transactions have ended for their producers; answers when the first had begun."""
-        turns = self._turns
+        executor = self._executor
         began: list[float] = []
         for transactional_id in group.lane_ids():
-            slot = turns.slots[transactional_id]
-            if slot.opened_s is not None:
-                began.append(slot.opened_s)
-            producer, _ = step(slot.producer, ev.Grouped())
-            turns.become(slot, producer)
-        turns.tally.committed += len(group.parts)
+            id_entry = executor.table.entries[transactional_id]
+            if id_entry.opened_s is not None:
+                began.append(id_entry.opened_s)
+            producer, _ = step(id_entry.producer, ev.Grouped())
+            executor.table.become(id_entry, producer)
+        executor.statistics.tally.committed += len(group.parts)
         return min(began, default=None)
 
     def _apply(self, group: Group) -> Application | None:
         """All at once; after a failure nothing is placed any more, lest the order suffer: None."""
-        turns = self._turns
-        if turns.participants_failure is None:
+        executor = self._executor
+        if executor.journals.all_refused is None:
             try:
                 reach("coordinator.place.before")
-                application = turns.participants.apply(group.messages())
+                application = executor.participants.apply(group.messages())
                 reach("coordinator.place.after")
             except (StorageFailure, OSError) as failure:
-                turns.stop(failure)
+                executor.journals.refuse_all(failure)
             else:
                 return application
-        turns.unplaced.update(_written(group))
+        executor.unplaced.update(_written(group))
         return None
 
     def _decided(
@@ -335,7 +335,7 @@ class Committing:
         prepared_s: float | None,
     ) -> None:
         """The fence moves, and somebody waits until the group is visible."""
-        turns = self._turns
+        executor = self._executor
         placements: tuple[Placement, ...] = ()
         if application is not None:
             placements = joined_places(it for places in application.placements for it in places)
@@ -343,24 +343,24 @@ class Committing:
         if group.parts:
             first = group.parts[0]
             # After a restart the id may be unknown: it may have expired while its group was being copied.
-            slot = turns.slot_of(lane_id(group.sink, first.slot))
-            began_ms = None if began_s is None else slot.began_ms
+            id_entry = executor.table.entry_of(lane_id(group.sink, first.slot))
+            began_ms = None if began_s is None else id_entry.began_ms
             logs = _written(group)
-            turns.copying[first.decided.txid] = Copying(
-                slot, began_ms, began_s, prepared_s, trio.current_time(), logs, group.records
+            executor.statistics.copying[first.decided.txid] = Copying(
+                id_entry, began_ms, began_s, prepared_s, trio.current_time(), logs, group.records
             )
         if application is not None:
-            turns.finish_later(self._finish, (entry, entry.sink.under_way[-1], application))
+            executor.finish_later(self._finish, (entry, entry.sink.under_way[-1], application))
 
     # ----------------------------------------------------------------------------------------- behind it
 
     async def _finish(self, of: tuple[Entry, DecidedGroup, Application]) -> None:
         """Wait until a placed group is visible, and write GROUP_COMMITTED in its turn."""
-        (entry, under_way, application), turns = of, self._turns
+        (entry, under_way, application), executor = of, self._executor
         try:
             applied = await application.visible()
         except StorageFailure as failure:
-            turns.stop(failure)
+            executor.journals.refuse_all(failure)
             entry.wake()
             return
         parts = under_way.group.parts
@@ -374,36 +374,36 @@ class Committing:
 
     async def _record_visible(self, entry: Entry) -> None:
         """Write GROUP_COMMITTED of all that are visible, up to the first that is not."""
-        turns, sink = self._turns, entry.sink
-        while sink.under_way and not turns.is_refusing(entry):
+        executor, sink = self._executor, entry.sink
+        while sink.under_way and not executor.journals.is_refusing(entry):
             oldest = sink.under_way[0]
             if oldest.copied is None:
                 return
-            record = oldest.group.committed_record(oldest.copied, turns.now_ms())
-            journal = turns.journals[entry.journal]
+            record = oldest.group.committed_record(oldest.copied, executor.now_ms())
+            journal = executor.journals[entry.journal]
             try:
                 if not journal.has_room(record):
                     await journal.make_room(record)
                     continue
                 for part in record.parts:
-                    slot = turns.slots.get(lane_id(sink.name, part.slot))
-                    if slot is not None:
-                        turns.become(slot, copied_in_group(slot.producer, part.txid, part.placements))
+                    id_entry = executor.table.entries.get(lane_id(sink.name, part.slot))
+                    if id_entry is not None:
+                        executor.table.become(id_entry, copied_in_group(id_entry.producer, part.txid, part.placements))
                 sink.record_visible(joined_places(it for part in record.parts for it in part.placements))
                 entry.appended = journal.append(record)
             except NoFiles:
                 await trio.sleep(_NO_FILES_PAUSE_S)
             except (StorageFailure, OSError) as failure:
-                turns.fail(entry.journal, failure)
+                executor.journals.refuse(entry.journal, failure)
 
     def _note(self, group: Group, places: Mapping[TxId, tuple[Placement, ...]], copied_s: float) -> None:
         if not group.parts:
             _log.info("transaction", sink=group.sink, batch=group.batch, lanes=0, outcome="committed", records=0)
             return
         txid = group.parts[0].decided.txid
-        self._turns.note_committed(
+        self._executor.statistics.note_committed(
             txid,
-            self._turns.copying.pop(txid),
+            self._executor.statistics.copying.pop(txid),
             joined_places(it for placed in places.values() for it in placed),
             copied_s,
             sink=group.sink,
@@ -435,10 +435,10 @@ def cannot_write(entry: Entry, batch: int | None = None) -> SinkRefused:
     )
 
 
-def _release(held: Sequence[Slot]) -> None:
-    for slot in held:
-        slot.busy = False
-        wake(slot)
+def _release(held: Sequence[IdEntry]) -> None:
+    for id_entry in held:
+        id_entry.busy = False
+        wake(id_entry)
 
 
 def _written(group: Group) -> tuple[LogId, ...]:

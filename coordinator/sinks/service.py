@@ -2,7 +2,7 @@
 
 How it works. Each sink has a lock, under which batches are joined, committed (committing.py) and aborted, and sinks
 forgotten; so a sink's batches are decided one at a time, and their order is that of the decisions (invariant 6). A lane
-is a transactional id like others: its requests take turns of their own (turns.py), for which no lock is needed, once
+is a transactional id like others: its requests take turns of their own (executor.py), for which no lock is needed, once
 the sink admits them (`admit`). Ending a lane is a turn, too.
 
 Nobody waits for the copy under the lock. Who is to be told that a batch is committed waits without it until the batch
@@ -28,7 +28,9 @@ import trio
 
 from coordinator import events as ev
 from coordinator.answers import Answer, Granted, Refusal
+from coordinator.executor import Executor
 from coordinator.group_records import SinkForgottenRecord
+from coordinator.id_entry import ms_since
 from coordinator.producer import Producer
 from coordinator.sinks.committing import Committing, cannot_write, not_copied
 from coordinator.sinks.entry import Entry
@@ -46,21 +48,18 @@ from coordinator.sinks.messages import (
     SinkStatistics,
 )
 from coordinator.sinks.sink import OpenLane, Sink, admit, check_abort, check_commit, check_lane, note_grant
-from coordinator.slots import ms_since
 from coordinator.states import IdState
-from coordinator.turns import Turns
 from fairlog_types import StorageFailure
 
 
 class Sinks:
     """All sinks that this node has, and their lanes."""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-        self._committing = Committing(turns)
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._committing = Committing(executor)
         self._entries: dict[str, Entry] = {}
         self._committed = 0
-        turns.on_refusing.append(self._wake_all)
 
     # ---------------------------------------------------------------------------------------- requests
 
@@ -78,9 +77,9 @@ class Sinks:
             repeated = sink.repeated(lane.batch)
             if isinstance(repeated, SinkRefused):
                 return repeated
-            entry.touch(self._turns.now_ms())
+            entry.touch(self._executor.now_ms())
             if repeated is None:
-                if self._turns.is_refusing(entry):
+                if self._executor.journals.is_refusing(entry):
                     return cannot_write(entry, lane.batch)
                 await self._take_over(entry, lane.query, lane.run)
                 return self._open_lane(entry, lane)
@@ -120,14 +119,14 @@ class Sinks:
         repeated = sink.repeated(message.batch, message.planned_ms)
         if repeated is not None:
             return repeated
-        if self._turns.is_refusing(entry):
+        if self._executor.journals.is_refusing(entry):
             return cannot_write(entry, message.batch)
         if not sink.has_room:
             return None
         winners = sink.winners(message)
         if isinstance(winners, SinkRefused):
             return winners
-        entry.touch(self._turns.now_ms())
+        entry.touch(self._executor.now_ms())
         await self._take_over(entry, message.query, message.run)
         outcome = await self._committing.commit(entry, message, winners)
         self._committed += isinstance(outcome, BatchCommitted)
@@ -145,7 +144,7 @@ class Sinks:
                 return refused
             if batch <= entry.sink.fence.batch:
                 return SinkRefused(SinkRefusal.COMMITTED, f"batch {batch} of sink {sink!r} is committed, and stays so")
-            if self._turns.is_refusing(entry):
+            if self._executor.journals.is_refusing(entry):
                 return cannot_write(entry)
             lanes = [it for it in entry.sink.lanes if (it.lane.run, it.lane.batch) == (run, batch)]
             await self._drop(entry.sink.end(lanes))
@@ -162,7 +161,7 @@ class Sinks:
         try:
             if not entry.sink.has_past:
                 return unknown
-            if self._turns.is_refusing(entry):
+            if self._executor.journals.is_refusing(entry):
                 return cannot_write(entry)
             lanes, copying = len(entry.sink.lanes), len(entry.sink.under_way)
             if lanes or copying:
@@ -188,7 +187,7 @@ class Sinks:
         while True:
             entry = self._entries.get(name)
             if entry is None:
-                journal = journal_of_sink(name, len(self._turns.journals))
+                journal = journal_of_sink(name, len(self._executor.journals))
                 entry = self._entries[name] = Entry(Sink(name, query), journal)
             await entry.lock.acquire()
             if self._entries.get(name) is entry:
@@ -222,19 +221,19 @@ class Sinks:
             opened = sink.open_lane(lane, trio.current_time())
             if isinstance(opened, SinkRefused):
                 return opened
-            slot = self._turns.slots.get(opened.transactional_id)
-            if slot is None or slot.journal == entry.journal:
+            id_entry = self._executor.table.entries.get(opened.transactional_id)
+            if id_entry is None or id_entry.journal == entry.journal:
                 return LaneGranted(opened.transactional_id)
             sink.withhold(opened)  # somebody's own id, from before the prefix was ours; its records are elsewhere
 
     async def _forget(self, entry: Entry) -> SinkRefused | None:
         name = entry.sink.name
         try:
-            await self._turns.append(entry, SinkForgottenRecord(name))
+            await self._executor.journals.append(entry, SinkForgottenRecord(name))
             del self._entries[name]
-            await self._turns.journals[entry.journal].to_disk(entry.appended)
+            await self._executor.journals[entry.journal].to_disk(entry.appended)
         except (StorageFailure, OSError) as failure:
-            self._turns.fail(entry.journal, failure)
+            self._executor.journals.refuse(entry.journal, failure)
             self._entries.setdefault(name, entry)  # for all that is known it is still there
             return SinkRefused(
                 SinkRefusal.EFFECT_UNKNOWN,
@@ -243,7 +242,8 @@ class Sinks:
             )
         return None
 
-    def _wake_all(self) -> None:
+    def wake_all(self) -> None:
+        """Requests begin to be refused until a restart: let all who wait look again."""
         for entry in self._entries.values():
             entry.wake()
 
@@ -269,7 +269,7 @@ class Sinks:
     async def look(self) -> None:
         """Let lanes go whose transactions have timed out, and those that do nothing; and sinks that are nothing."""
         await self._committing.drop_again()
-        settings = self._turns.settings
+        settings = self._executor.settings
         for name, entry in list(self._entries.items()):
             if entry.lock.locked():
                 continue
@@ -280,16 +280,16 @@ class Sinks:
 
     def _has_ended(self, lane: OpenLane) -> bool:
         """Whether the lane's transaction was ended by force, with its epoch."""
-        slot = self._turns.slots.get(lane.transactional_id)
-        return lane.granted is not None and (slot is None or not lane.is_of(slot.producer))
+        id_entry = self._executor.table.entries.get(lane.transactional_id)
+        return lane.granted is not None and (id_entry is None or not lane.is_of(id_entry.producer))
 
     def _is_idle(self, lane: OpenLane) -> bool:
         """Whether the lane has had no transaction for the longest time-out. A winner without records needs no lane."""
-        slot = self._turns.slots.get(lane.transactional_id)
-        if slot is not None and (slot.busy or slot.producer.state is IdState.OPEN):
+        id_entry = self._executor.table.entries.get(lane.transactional_id)
+        if id_entry is not None and (id_entry.busy or id_entry.producer.state is IdState.OPEN):
             return False
-        used_s = lane.joined_s if slot is None else max(lane.joined_s, slot.used_s)
-        return ms_since(used_s) >= self._turns.settings.max_timeout_ms
+        used_s = lane.joined_s if id_entry is None else max(lane.joined_s, id_entry.used_s)
+        return ms_since(used_s) >= self._executor.settings.max_timeout_ms
 
     def states(self, journal: int) -> Iterator[SinkState]:
         """Of the sinks whose records are in that journal, for a snapshot."""

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Protocol
 
 from coordinator.answers import Description
-from coordinator.watching import Step
+from coordinator.statistics import Step
 from fairlog_types import LogId, Placement, TxId
 
 

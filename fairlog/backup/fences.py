@@ -36,7 +36,7 @@ from coordinator.group_records import (
     SinkRecord,
     SinkRecords,
 )
-from coordinator.recovery import replay
+from coordinator.replay import replay
 from coordinator.sinks.messages import NO_BATCH
 from fairlog_types import CorruptStorage, LogId, Offset, Placement, TxId
 

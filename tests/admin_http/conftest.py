@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from coordinator.answers import CommittedTransaction, Description
-from coordinator.watching import Step
+from coordinator.statistics import Step
 from fairlog.admin_http.app import make_app
 from fairlog.admin_http.assets import Asset
 from fairlog.admin_http.view import (

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.sinks.messages import SinkStatistics
-from coordinator.watching import CommitDurations, CoordinatorStatistics
+from coordinator.statistics import CommitDurations, CoordinatorStatistics
 from copier.copier import CopierStatistics
 from datalog.interface import Space
 from fairlog.kafka.fetch_sessions import FetchSessionStatistics

@@ -22,7 +22,7 @@ from coordinator.group_records import (
     SinkRecord,
     SinkRecords,
 )
-from coordinator.recovery import replay, snapshot_records
+from coordinator.replay import replay, snapshot_records
 from coordinator.sinks.groups import joined_places
 from fairlog.backup.fences import ToldOfSinks, fences_of
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId

@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from coordinator.group_records import GroupRecord
+from coordinator.id_table import IdTable
 from coordinator.messages import (
     Applied,
     ApplyCommit,
@@ -306,6 +307,7 @@ class World:
 
     def start(self) -> None:
         self.coordinator = Coordinator(
+            table=IdTable(len(self.journals)),
             journals=self.journals,  # type: ignore[arg-type]
             participants=self.participants,
             producer_ids=self.ids,

@@ -21,7 +21,7 @@ from coordinator.group_records import AbortedRecord, BeginRecord
 from coordinator.id_records import producer_record
 from coordinator.machine import step
 from coordinator.producer import Producer
-from coordinator.recovery import replay, snapshot_records
+from coordinator.replay import replay, snapshot_records
 from coordinator.settings import CoordinatorSettings
 from coordinator.steps import EPOCH_MAX
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
@@ -123,9 +123,9 @@ async def carry_out(world, logs, course: str, *, last_epochs: bool) -> set[Grant
     """Answers all epochs that were granted."""
     granted = await _init(world, keeps=False)
     if last_epochs:
-        slot = world.coordinator._turns.slots["t"]
+        slot = world.coordinator._table.entries["t"]
         late = replace(slot.producer, epoch=ProducerEpoch(EPOCH_MAX - 2))
-        world.coordinator._turns.become(slot, late)
+        world.coordinator._table.become(slot, late)
         world.journal.append(producer_record(late, 0))
         granted = Granted(granted.producer_id, late.epoch)
     epochs = {granted}
@@ -172,7 +172,7 @@ async def test_answers_after_a_start_outlive_another_and_a_snapshot(
         for tail_kept, refusing in ((True, {}), (False, {}), (False, {logs[0]: "lost"})):
             started = as_the_journal_knows_it(world, whole[:end], refusing=refusing)
             await started.coordinator.recover(tail_kept=tail_kept)
-            producer = started.coordinator._turns.slots["t"].producer
+            producer = started.coordinator._table.entries["t"].producer
             lives_on = answers(producer, epochs)
             snapshot = list(snapshot_records([producer]))
             where = f"{type(whole[end - 1]).__name__} is the last of {end}, tail kept: {tail_kept}, {refusing}"

@@ -7,7 +7,7 @@ import trio
 
 from coordinator.answers import Granted, Refusal
 from coordinator.group_records import AbortedRecord, PrepareAbortRecord, PrepareCommitRecord, ProducerRecord
-from coordinator.recovery import replay, snapshot_records
+from coordinator.replay import replay, snapshot_records
 from coordinator.states import IdState
 from coordinator.steps import EPOCH_MAX
 from fairlog_types import ProducerEpoch, StorageFailure
@@ -55,7 +55,7 @@ async def test_end_repeated_in_its_epoch_is_answered_alike(
     second = await end(running, first, commit=commit)
     await settle()
     if cut:
-        slots = running.coordinator._turns.slots
+        slots = running.coordinator._table.entries
         await running.journal.snapshot(lambda: snapshot_records([slots["t"].producer]))
     world = await restart(running, nursery) if restarts else running
     assert await end(world, first, commit=commit) == second == after(first)
@@ -107,7 +107,7 @@ async def test_last_epoch_is_followed_by_a_fresh_producer_id_and_its_end_may_be_
 ):
     """Epochs are int16: a busy producer comes to their end within a minute."""
     granted = await running.init()
-    slot = running.coordinator._turns.slots["t"]
+    slot = running.coordinator._table.entries["t"]
     for epoch in (EPOCH_MAX - 2, EPOCH_MAX - 1):
         slot.producer = slot.producer.__class__(
             **{name: getattr(slot.producer, name) for name in slot.producer.__slots__} | {"epoch": ProducerEpoch(epoch)}
@@ -205,7 +205,7 @@ async def test_snapshot_while_a_commit_is_decided_keeps_its_grant(running, logs,
 
     nursery.start_soon(commit)
     await settle()
-    slots = running.coordinator._turns.slots
+    slots = running.coordinator._table.entries
     await running.journal.snapshot(lambda: snapshot_records([slots["t"].producer]))
     await trio.sleep(20)
     assert answers == [after(first)]
@@ -297,7 +297,7 @@ async def test_snapshot_after_a_withdrawn_commit_is_read_again(running, logs, nu
     world.participants.prepare_s = 0.0
     world.participants.refusing = {logs[0]: "lost"}
     await world.coordinator.recover(tail_kept=False)
-    records = list(snapshot_records([world.coordinator._turns.slots["t"].producer]))
+    records = list(snapshot_records([world.coordinator._table.entries["t"].producer]))
     assert replay(records).producers["t"].state is IdState.MUST_ABORT
     assert not any(isinstance(record, AbortedRecord) for record in records)
 

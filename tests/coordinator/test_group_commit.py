@@ -610,4 +610,4 @@ async def snapshot_of(image: World, running: World) -> list:
     from coordinator.housekeeping import _state
 
     coordinator = running.coordinator
-    return list(_state(coordinator._turns, coordinator._sinks, 0))
+    return list(_state(coordinator._executor, coordinator._sinks, 0))

@@ -82,7 +82,7 @@ async def test_init_whose_first_attempt_was_cancelled_is_durable_on_retry(runnin
 async def test_init_after_the_last_epoch_gets_a_new_producer_id(running, autojump_clock):
     """int16 is finite."""
     granted = await running.init()
-    slot = running.coordinator._turns.slots["t"]
+    slot = running.coordinator._table.entries["t"]
     slot.producer = dataclasses.replace(slot.producer, epoch=ProducerEpoch(32_766))
     fresh = await running.init(connection=2)
     assert fresh == Granted(ProducerId(granted.producer_id + 1), ProducerEpoch(0))
@@ -99,7 +99,7 @@ async def test_init_clamps_the_timeout_and_refuses_what_is_none(running, timeout
     if stored is None:
         assert answer is Refusal.BAD_TIMEOUT
         assert running.coordinator.describe("t") is None
-        assert running.coordinator._turns.slots == {}
+        assert running.coordinator._table.entries == {}
     else:
         assert running.coordinator.describe("t").timeout_ms == stored
 
@@ -117,8 +117,8 @@ async def test_init_takes_a_name_of_1024_bytes_and_remembers_no_longer_one(runni
     answer = await running.init(name=name)
     assert isinstance(answer, Granted) if taken else answer is Refusal.BAD_REQUEST
     assert (
-        list(running.coordinator._turns.slots)
-        == list(running.coordinator._turns.owners.values())
+        list(running.coordinator._table.entries)
+        == list(running.coordinator._table._owners.values())
         == ([name] if taken else [])
     )
     assert len(running.journal.records) == int(taken)
@@ -137,7 +137,7 @@ async def test_init_without_producer_ids_is_refused_and_leaves_nothing(running, 
     """The cluster store fails: the id stays unknown."""
     running.ids.fails = True
     assert await running.init() is Refusal.STORAGE
-    assert running.coordinator._turns.slots == {}
+    assert running.coordinator._table.entries == {}
     running.ids.fails = False
     assert isinstance(await running.init(), Granted)
 

@@ -31,7 +31,7 @@ from coordinator.machine import step
 from coordinator.messages import ApplyCommit, Expected
 from coordinator.order import CommitOrder
 from coordinator.producer import Producer
-from coordinator.recovery import in_doubt, place_order, replay, snapshot_records
+from coordinator.replay import in_doubt, place_order, replay, snapshot_records
 from coordinator.settings import CoordinatorSettings
 from coordinator.sinks.lane_ids import group_of
 from coordinator.states import IdState

@@ -16,7 +16,7 @@ from coordinator.group_records import (
     ProducerRecord,
 )
 from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
-from coordinator.recovery import InDoubt, in_doubt, place_order, replay, snapshot_records
+from coordinator.replay import InDoubt, in_doubt, place_order, replay, snapshot_records
 from coordinator.states import IdState
 from fairlog_types import ApplyNumber, LeaderEpoch, LogId, ProducerEpoch, ProducerId, TxId
 

@@ -22,7 +22,7 @@ from coordinator.group_records import (
     SinkRecord,
 )
 from coordinator.producer import Decided
-from coordinator.recovery import GroupInDoubt, InDoubt, Replay, in_doubt, place_order, replay, snapshot_records
+from coordinator.replay import GroupInDoubt, InDoubt, Replay, in_doubt, place_order, replay, snapshot_records
 from coordinator.sinks.groups import Fence, Group, Part
 from coordinator.sinks.lane_ids import lane_id
 from coordinator.states import IdState

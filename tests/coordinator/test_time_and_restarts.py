@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from coordinator.answers import Refusal
 from coordinator.group_records import BeginRecord, PrepareAbortRecord
 from coordinator.messages import Prepare
-from coordinator.recovery import snapshot_records
+from coordinator.replay import snapshot_records
 from coordinator.settings import CoordinatorSettings
 from coordinator.sinks.lane_ids import lane_id
 from coordinator.sinks.messages import Lane, LaneGranted
@@ -258,7 +258,7 @@ async def test_restart_between_a_refused_beginning_and_its_abort_knows_what_is_m
         await running.add(granted)
     assert [type(record) for record in running.journal.records].count(BeginRecord) == 2
     if cut:
-        slots = running.coordinator._turns.slots
+        slots = running.coordinator._table.entries
         await running.journal.snapshot(lambda: snapshot_records([slots["t"].producer]))
     after = await restart(running, nursery)
     assert await after.end(granted, commit=False, connection=2) is None

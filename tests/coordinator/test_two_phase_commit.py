@@ -10,7 +10,7 @@ import trio
 from coordinator.answers import Granted, GrantedToEnd, Refusal
 from coordinator.group_records import AbortedRecord, PrepareAbortRecord, PrepareCommitRecord, ProducerRecord
 from coordinator.producer import NO_TIMEOUT_MS
-from coordinator.recovery import replay, snapshot_records
+from coordinator.replay import replay, snapshot_records
 from coordinator.settings import CoordinatorSettings
 from coordinator.steps import EPOCH_MAX
 from fairlog_types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch
@@ -147,7 +147,7 @@ async def test_restart_knows_whether_what_was_kept_has_a_time_out(
     assert await running.add(first, logs[0], connection=None) == {logs[0]: None}
     last = await init(running, connection=2, two_phase=False, keeps=True)
     if cut:
-        producer = running.coordinator._turns.slots["t"].producer
+        producer = running.coordinator._table.entries["t"].producer
         await running.journal.snapshot(lambda: snapshot_records([producer]))
     world = await restart(running, nursery)
     await trio.sleep(75)
@@ -161,7 +161,7 @@ async def test_restart_keeps_what_was_kept(running, logs, nursery, commit, cut, 
     first = await prepared(running, logs)
     kept = await init(running, connection=2, keeps=True)
     if cut:
-        producer = running.coordinator._turns.slots["t"].producer
+        producer = running.coordinator._table.entries["t"].producer
         await running.journal.snapshot(lambda: snapshot_records([producer]))
     world = await restart(running, nursery)
     assert world.coordinator.describe("t").txid == txid(0)
@@ -242,8 +242,8 @@ async def test_refused_commit_of_what_was_kept_is_aborted(running, logs, nursery
 async def test_last_epoch_is_followed_by_a_fresh_producer_id(running, logs, nursery, autojump_clock):
     """What is open stays of the old one."""
     first = await prepared(running, logs)
-    slot = running.coordinator._turns.slots["t"]
-    running.coordinator._turns.become(slot, replace(slot.producer, epoch=ProducerEpoch(EPOCH_MAX - 2)))
+    slot = running.coordinator._table.entries["t"]
+    running.coordinator._table.become(slot, replace(slot.producer, epoch=ProducerEpoch(EPOCH_MAX - 2)))
     slot.producer = replace(slot.producer, transaction=replace(slot.producer.transaction, kept=txid(0)))
     kept = await init(running, connection=2, keeps=True)
     assert kept == GrantedToEnd(at(EPOCH_MAX - 1), first)
@@ -313,7 +313,7 @@ async def test_snapshot_keeps_a_commit_whose_grant_was_lost(running, logs, nurse
     await nursery.start(killed.run)
     await settle()
     assert killed.participants.placings == [txid(0)]
-    producer = killed.coordinator._turns.slots["t"].producer
+    producer = killed.coordinator._table.entries["t"].producer
     await killed.journal.snapshot(lambda: snapshot_records([producer]))
     again = await restart(killed, nursery)
     assert await end(again, holder, commit=commit) == (at(2) if commit else Refusal.WRONG_STATE)

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from coordinator.answers import Refusal
-from coordinator.watching import ENDED_KEPT, PLACES_KEPT, Ended, History, Step
+from coordinator.statistics import ENDED_KEPT, PLACES_KEPT, Ended, History, Step
 from fairlog_types import LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
 
 TXID = TxId(ProducerId(1), ProducerEpoch(0), 0)

@@ -11,15 +11,15 @@ from unittest import mock
 import coordinator.granting
 import coordinator.machine
 import coordinator.recovery
-import coordinator.restarting
+import coordinator.replay
 import coordinator.steps
 from coordinator import events as ev
+from coordinator.executor import Executor
 from coordinator.group_records import ProducerRecord
 from coordinator.messages import ApplyCommit
 from coordinator.producer import Outcome, Producer
 from coordinator.service import Coordinator
 from coordinator.states import EventKind, IdState
-from coordinator.turns import Turns
 from tests.simulation.planting import Mutation, does_not_wait, patched
 
 
@@ -51,19 +51,19 @@ def _grant_is_not_flushed() -> Iterator[None]:
         yield
 
 
-async def _decides_before_its_record_is_durable(self: Turns, slot: Any, preparation: Any) -> Any:
+async def _decides_before_its_record_is_durable(self: Executor, slot: Any, preparation: Any) -> Any:
     index = slot.journal
     with mock.patch.object(self.journals[index], "flush", does_not_wait):
         return await _REAL_PREPARED(self, slot, preparation)
 
 
-async def _applies_before_all_have_prepared(self: Turns, slot: Any, preparation: Any) -> Any:
+async def _applies_before_all_have_prepared(self: Executor, slot: Any, preparation: Any) -> Any:
     ((txid, expected),) = preparation.expected.items()
     self.participants.apply((ApplyCommit(txid, tuple(expected), self.now_ms()),))
     return await _REAL_PREPARED(self, slot, preparation)
 
 
-_REAL_PREPARED = Turns._prepared
+_REAL_PREPARED = Executor._prepared
 
 
 def _timeout_without_fence(producer: Any, event: Any) -> Any:
@@ -150,7 +150,7 @@ MUTATIONS = (
     Mutation(
         "apply-before-prepared",
         "APPLY is written before all have prepared",
-        patched(Turns, "_prepared", _applies_before_all_have_prepared),
+        patched(Executor, "_prepared", _applies_before_all_have_prepared),
     ),
     Mutation(
         "late-end-accepted",
@@ -166,7 +166,7 @@ MUTATIONS = (
     Mutation(
         "decision-not-flushed",
         "a commit is answered before PREPARE_COMMIT is on disk",
-        patched(Turns, "_prepared", _decides_before_its_record_is_durable),
+        patched(Executor, "_prepared", _decides_before_its_record_is_durable),
     ),
     Mutation("timeout-without-fence", "a time-out aborts, and the client may go on", _timeout_forgets_the_client),
     Mutation(
@@ -182,7 +182,7 @@ MUTATIONS = (
     Mutation(
         "deadline-begins-anew",
         "a transaction that goes on after a start has its whole time-out again",
-        patched(coordinator.restarting, "open_before", lambda *_: 0),
+        patched(coordinator.recovery, "open_before", lambda *_: 0),
     ),
     Mutation(
         "fence-lost-at-the-start",

@@ -26,6 +26,7 @@ from typing import TypeVar
 import trio
 
 from coordinator.group_journal import GroupJournal
+from coordinator.id_table import IdTable
 from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
 from coordinator.states import IdState
@@ -447,6 +448,7 @@ class Machine:
             stack.push_async_callback(_closed, partial(trio.to_thread.run_sync, data_logs.close))
             for directory in (LOCAL, GROUP):
                 await trio.to_thread.run_sync(partial(make_root, directory, below=Path(ROOT)))
+            ids = IdTable(plan.group_journals)
             partitions = Partitions(
                 LOCAL,
                 data_logs=data_logs,
@@ -455,7 +457,7 @@ class Machine:
                 leader_epoch=epoch,
                 producer_expiration_ms=86_400_000,
                 now_ms=self.now_ms,
-                epoch_of=lambda producer_id: coordinator.epoch_of(producer_id),  # noqa: PLW0108 - it is made later
+                epoch_of=ids.epoch_of,
             )
             stack.push_async_callback(_closed, partitions.close)
             index = OffsetIndex(self.now_ms)
@@ -475,6 +477,7 @@ class Machine:
                     await journal.begin()
                 durable.group_journals_begun = True
             coordinator = Coordinator(
+                table=ids,
                 journals=[GroupJournal(journal) for journal in opened],
                 participants=participant,
                 producer_ids=ProducerIds(durable),

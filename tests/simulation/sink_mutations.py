@@ -10,6 +10,7 @@ import trio
 
 import coordinator.housekeeping
 import coordinator.recovery
+import coordinator.replay
 import coordinator.sinks.service
 import coordinator.sinks.sink
 from coordinator import events as ev
@@ -26,14 +27,14 @@ def _fence_is_forgotten(found: Any, record: Any) -> None:
         found.sinks[record.sink] = replace(found.sinks[record.sink], fence=before.fence)
 
 
-_REAL_FOLD_GROUP_COMMITTED = coordinator.recovery._fold_group_committed
+_REAL_FOLD_GROUP_COMMITTED = coordinator.replay._fold_group_committed
 
 
 def _snapshot_without_sinks(producers: Any, _sinks: Any = ()) -> Any:
     return _REAL_SNAPSHOT_RECORDS(producers)
 
 
-_REAL_SNAPSHOT_RECORDS = coordinator.recovery.snapshot_records
+_REAL_SNAPSHOT_RECORDS = coordinator.replay.snapshot_records
 
 
 def _any_count_is_right(self: Committing, transactions: Any, counts: Any) -> Any:
@@ -62,7 +63,7 @@ _REAL_ADMIT = coordinator.sinks.sink.admit
 
 
 async def _decides_the_batch_before_its_record_is_durable(self: Committing, entry: Any, *more: Any) -> Any:
-    with mock.patch.object(self._turns.journals[entry.journal], "flush", does_not_wait):
+    with mock.patch.object(self._executor.journals[entry.journal], "flush", does_not_wait):
         return await _REAL_PREPARED(self, entry, *more)
 
 
@@ -75,10 +76,10 @@ async def _is_visible_at_once(*_: object) -> bool:
 
 
 def _no_batch_is_in_doubt(replays: Any) -> Any:
-    return [it for it in _REAL_IN_DOUBT(replays) if isinstance(it, coordinator.recovery.InDoubt)]
+    return [it for it in _REAL_IN_DOUBT(replays) if isinstance(it, coordinator.replay.InDoubt)]
 
 
-_REAL_IN_DOUBT = coordinator.recovery.in_doubt
+_REAL_IN_DOUBT = coordinator.replay.in_doubt
 
 
 def _any_query_may_write(self: Sink, _query: str, run: str) -> Any:
@@ -92,12 +93,12 @@ MUTATIONS = (
     Mutation(
         "fence-not-recovered",
         "a start forgets which batch a sink has had",
-        patched(coordinator.recovery, "_fold_group_committed", _fence_is_forgotten),
+        patched(coordinator.replay, "_fold_group_committed", _fence_is_forgotten),
     ),
     Mutation(
         "fence-not-in-snapshot",
         "a group journal's snapshot leaves out the sinks",
-        patched(coordinator.housekeeping.recovery, "snapshot_records", _snapshot_without_sinks),
+        patched(coordinator.housekeeping, "snapshot_records", _snapshot_without_sinks),
     ),
     Mutation(
         "fence-not-asked",

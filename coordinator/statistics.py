@@ -1,6 +1,6 @@
 """What the coordinator shows of transactions to whoever watches: counts, those under way, and the last that ended.
 
-Nothing here decides anything, and nothing here is on disk: it begins anew with each run. `turns` notes what
+Nothing here decides anything, and nothing here is on disk: it begins anew with each run. `executor` notes what
 happens; a note costs a few stores, and the memory is bounded whatever the clients do.
 
 The steps of a transaction, and what it waits for in between:
@@ -16,11 +16,17 @@ Times are of the event loop's clock, which does not jump; the wall clock's are n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from coordinator.slots import Slot
+import structlog
+import trio
+
+from coordinator.id_entry import IdEntry, ms_since
+from coordinator.messages import DiscardTransaction
+from coordinator.producer import Decided
+from coordinator.states import EventKind
 from fairlog_histogram import Durations, Histogram
 from fairlog_types import LogId, Placement, TxId
 
@@ -29,6 +35,9 @@ ENDED_KEPT = 200
 
 PLACES_KEPT = 20_000
 """So many partitions of ended transactions are remembered, over all of them: one may have written to thousands."""
+
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Step(Enum):
@@ -115,7 +124,7 @@ class CoordinatorStatistics:
 class Copying:
     """A committed transaction until it is visible."""
 
-    slot: Slot
+    entry: IdEntry
     began_ms: int | None
     began_s: float | None
     """None if it was recovered from the journal; so are `began_ms` and `prepared_s`."""
@@ -135,7 +144,6 @@ class Copying:
 class Tally:
     """What is counted since the start."""
 
-    begun: int = 0
     committed: int = 0
     aborted: dict[str, int] = field(default_factory=dict[str, int])
     prepare: Histogram = field(default_factory=Histogram)
@@ -161,6 +169,98 @@ class History:
         return [replace(ended, steps=_relative(ended.steps)) for ended in reversed(self._ended)]
 
 
+class Statistics:
+    """What is counted and remembered of a shard's transactions."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        """`now_ms` is the wall clock."""
+        self.tally = Tally()
+        self.history = History()
+        self.copying: dict[TxId, Copying] = {}
+        """What is committed and not yet visible, in the order of the decisions."""
+        self._now_ms = now_ms
+
+    def note_committed(
+        self, txid: TxId, copying: Copying, placements: tuple[Placement, ...], copied_s: float, **named: object
+    ) -> None:
+        """Count, remember and log a transaction, or a group, that is visible; `named` says of whom in the log."""
+        if copying.prepared_s is not None:
+            self.tally.apply.observe(copied_s - copying.decided_s)
+        steps = [*copying.steps(), (Step.COPIED, copied_s), (Step.COMMITTED, trio.current_time())]
+        self.history.add(
+            Ended(
+                copying.entry.producer.transactional_id,
+                txid,
+                copying.began_ms,
+                self._now_ms(),
+                None,
+                steps,
+                copying.logs,
+                copying.records,
+                placements,
+            )
+        )
+        _log.info(
+            "transaction",
+            txid=str(txid),
+            **named,
+            outcome="committed",
+            partitions=len(copying.logs),
+            records=copying.records,
+            apply_ms=ms_since(copying.decided_s),
+            **_known(
+                open_ms=_ms_between(copying.began_s, copying.decided_s),
+                prepare_ms=_ms_between(copying.prepared_s, copying.decided_s),
+            ),
+        )
+
+    def note_aborted(self, entry: IdEntry, message: DiscardTransaction, kind: EventKind) -> None:
+        cause = kind.name.lower()
+        self.tally.aborted[cause] = self.tally.aborted.get(cause, 0) + 1
+        now_s, now_ms = trio.current_time(), self._now_ms()
+        began_here = kind not in (EventKind.RESTARTED, EventKind.WITHDRAWN)
+        began_s, prepared_s = (entry.opened_s, entry.prepared_s) if began_here else (None, None)
+        open_ms = _ms_between(began_s, now_s)
+        if not began_here and entry.began_ms is not None:
+            open_ms = max(0, now_ms - entry.began_ms)  # from one run to the next there is the wall clock only
+        steps = [(Step.BEGIN, began_s), (Step.PREPARE_COMMIT, prepared_s), (Step.ABORTED, now_s)]
+        self.history.add(
+            Ended(
+                entry.producer.transactional_id,
+                message.txid,
+                entry.began_ms,
+                now_ms,
+                cause,
+                [(step, at_s) for step, at_s in steps if at_s is not None],
+                message.logs,
+                None,
+                (),
+            )
+        )
+        _log.info(
+            "transaction",
+            txid=str(message.txid),
+            transactional_id=entry.producer.transactional_id,
+            outcome="aborted",
+            cause=cause,
+            partitions=len(message.logs),
+            **_known(open_ms=open_ms),
+        )
+
+    def note_decided(
+        self, entry: IdEntry, decided: Decided, began_ms: int | None, began_s: float | None, prepared_s: float | None
+    ) -> None:
+        self.copying[decided.txid] = Copying(
+            entry,
+            began_ms,
+            began_s,
+            prepared_s,
+            trio.current_time(),
+            tuple(log for log, it in decided.expected.items() if it.records),
+            sum(it.records for it in decided.expected.values()),
+        )
+
+
 def _places(ended: Ended) -> int:
     return len(ended.logs) + len(ended.placements)
 
@@ -172,3 +272,13 @@ def _relative(steps: Sequence[tuple[Step, float]]) -> tuple[tuple[Step, float], 
 def ago(steps: Sequence[tuple[Step, float]], now_s: float) -> tuple[tuple[Step, float], ...]:
     """Times of the event loop's clock as seconds before now."""
     return tuple((step, now_s - at_s) for step, at_s in steps)
+
+
+def _known(**fields: float | None) -> dict[str, float]:
+    """Those that have a value: what is not known is left out of a line, and not given as nothing."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _ms_between(since_s: float | None, until_s: float) -> float | None:
+    """Between two times of the event loop's clock; None if the first lies in an earlier run."""
+    return None if since_s is None else round((until_s - since_s) * 1000, 2)

@@ -1,4 +1,4 @@
-"""The slot of a transactional id: its producer, when it was used, and who waits for it."""
+"""One transactional id in memory: its producer, when it was used, and who waits for it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from coordinator.producer import Producer
 from fairlog_types import JournalPosition
 
 
-class Slot:
-    """One transactional id, and who waits for it. Times by the clock of the event loop, which does not jump."""
+class IdEntry:
+    """One transactional id. Times by the clock of the event loop, which does not jump."""
 
     __slots__ = (
         "appended",
@@ -44,16 +44,16 @@ class Slot:
         self.waiting: trio.lowlevel.ParkingLot | None = None
 
 
-async def park(slot: Slot) -> None:
+async def park(entry: IdEntry) -> None:
     """Wait until something changes for this id."""
-    if slot.waiting is None:
-        slot.waiting = trio.lowlevel.ParkingLot()
-    await slot.waiting.park()
+    if entry.waiting is None:
+        entry.waiting = trio.lowlevel.ParkingLot()
+    await entry.waiting.park()
 
 
-def wake(slot: Slot) -> None:
+def wake(entry: IdEntry) -> None:
     """Let all who wait look again."""
-    lot, slot.waiting = slot.waiting, None
+    lot, entry.waiting = entry.waiting, None
     if lot is not None:
         lot.unpark_all()
 
@@ -63,6 +63,6 @@ def ms_since(then_s: float) -> float:
     return round((trio.current_time() - then_s) * 1000, 2)
 
 
-def open_ms_of(slot: Slot) -> float | None:
+def open_ms_of(entry: IdEntry) -> float | None:
     """The age of the open transaction, or of the last one; None if none has begun in this run."""
-    return None if slot.opened_s is None else ms_since(slot.opened_s)
+    return None if entry.opened_s is None else ms_since(entry.opened_s)

@@ -1,0 +1,370 @@
+"""Carries an event of one transactional id out, effect by effect, while no one else steps that id.
+
+How it works. A *turn* is: `step`, then the effects in their order; if the last one asked something, `step` again with
+the answer. `step` and the writing of records have no await between them unless a journal needs room. Where a turn
+waits for a disk it is shielded from cancellation: a client that hangs up in the middle of a commit must not leave it
+undecided. What waits for the copy is not shielded.
+
+    commit:  prepare ─┬─ counts ─▶ PREPARE_COMMIT ─▶ group journal flush ─┬─▶ apply ─▶ answer
+                      └─ flush of all logs ───────────────────────────────┘      └▶ visible ─▶ COMMITTED   (in `run`)
+
+Failures. If a group journal fails, its groups are refused until a restart, and the node is told (`on_failure`); a
+commit whose PREPARE_COMMIT was written is answered "effect unknown". If a participant fails while it prepares, the
+transaction is aborted. If placing or copying fails, nothing more is placed (order!), every request is refused, and
+what is committed waits for the restart.
+
+Room for the records of a turn is made before its step, so a want of file descriptors refuses the request and is no
+failure: nothing has changed.
+
+Memory is ahead of the journal between a step and the end of its effects. If an effect fails, it stays ahead, so nothing
+may be built on it: a disk that fails closes the journal until a restart; anything else is a fault of the program,
+and stops the node (`run` raises it).
+
+Keeps invariants 5, 6 and 8 to 10 by way of the machine (machine.py) and the order (order.py). What it works on: the
+table of ids (id_table.py), the group journals (journals.py) and the statistics (statistics.py). Who gets a turn, and
+when, is decided in service.py, recovery.py and housekeeping.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import structlog
+import trio
+
+from coordinator import events as ev
+from coordinator.answers import Answer, Refusal
+from coordinator.ending import answer_unwritten
+from coordinator.group_records import PrepareAbortRecord
+from coordinator.id_entry import IdEntry, open_ms_of, park, wake
+from coordinator.id_table import IdTable
+from coordinator.ids import ProducerIdBlocks, ProducerIds
+from coordinator.journals import GroupJournals, shielded
+from coordinator.machine import kind_of, step
+from coordinator.messages import Application, ApplyCommit, DiscardTransaction, Participants, Preparation
+from coordinator.order import CommitOrder
+from coordinator.producer import Decided
+from coordinator.settings import CoordinatorSettings
+from coordinator.sinks.lane_ids import group_of
+from coordinator.states import IdState
+from coordinator.statistics import Statistics
+from fairlog_types import LogId, StorageFailure, TxId
+from journal.failpoints import reach
+from journal.journal import NoFiles
+
+T = TypeVar("T")
+
+_NO_FILES_PAUSE_S = 0.5
+"""Between two attempts to write COMMITTED while no file can be opened."""
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Executor:
+    """Carries out what the machine decides, for all transactional ids of a shard."""
+
+    def __init__(
+        self,
+        *,
+        table: IdTable,
+        journals: GroupJournals,
+        participants: Participants,
+        producer_ids: ProducerIds,
+        settings: CoordinatorSettings,
+        statistics: Statistics,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """`now_ms` is the wall clock."""
+        self.table = table
+        self.journals = journals
+        self.participants = participants
+        self.settings = settings
+        self.statistics = statistics
+        self.now_ms = now_ms
+        self.producer_ids = ProducerIdBlocks(producer_ids)
+        self.unplaced: set[LogId] = set()
+        """The logs in which something is committed that this run has not placed, and will not: the disk has failed."""
+        self._order = CommitOrder()
+        self._finishing: trio.Nursery | None = None
+        """Where the tails of commits run, as long as `run` does."""
+        self._to_finish: list[tuple[Callable[[Any], Awaitable[None]], object]] = []
+        """The tails of what was placed before that; after it nothing is finished any more."""
+        self._fault: Exception | None = None
+        self._faulty = trio.Event()
+
+    async def run(self) -> None:
+        """The tail of commits that are being copied; until cancelled. Raises what stopped a turn half way."""
+        async with trio.open_nursery() as nursery:
+            self._finishing = nursery
+            for tail, of in self._to_finish:
+                nursery.start_soon(tail, of)
+            self._to_finish.clear()
+            try:
+                await self._faulty.wait()
+            finally:
+                self._finishing = None
+            assert self._fault is not None
+            raise self._fault
+
+    # ------------------------------------------------------------------------------------------------ turns
+
+    async def take_turn(self, entry: IdEntry, event: ev.Event) -> Answer | ev.WaitForCopy:
+        """Carry the event out while nobody else steps this id. A entry is known as long as its id is."""
+        assert not entry.busy
+        entry.busy = True
+        self.table.keep(entry)
+        try:
+            return await self._carry_out_or_fail(entry, event)
+        finally:
+            entry.busy = False
+            if entry.producer.state is IdState.UNKNOWN:
+                self.table.forget(entry)
+            wake(entry)
+
+    async def _carry_out_or_fail(self, entry: IdEntry, event: ev.Event) -> Answer | ev.WaitForCopy:
+        """`carry_out`, with a failure of the group journal turned into the answer. A fault stops the node."""
+        try:
+            await self._make_room(entry, event)
+        except StorageFailure as failure:
+            if isinstance(failure, NoFiles):
+                _log.warning("refused for want of file descriptors", failure=str(failure))
+            else:
+                self.journals.refuse(entry.journal, failure)
+            return answer_unwritten(entry.producer, event, in_doubt=entry.in_doubt)
+        try:
+            return await self.carry_out(entry, event)
+        except (StorageFailure, OSError) as failure:
+            self.journals.refuse(entry.journal, failure)
+            # The first record that a commit writes is PREPARE_COMMIT, or the grant of one that was carried out.
+            is_commit = isinstance(event, ev.End) and event.commit
+            entry.in_doubt = entry.in_doubt or is_commit
+            return Refusal.STORAGE_EFFECT_UNKNOWN if is_commit else Refusal.STORAGE
+        except Exception as fault:
+            self.note_fault(entry.journal, fault)
+            raise
+
+    async def carry_out(self, entry: IdEntry, event: ev.Event) -> Answer | ev.WaitForCopy:
+        """Step, run the effects, step with the answer, … Raises StorageFailure if the group journal fails."""
+        following: ev.Event | None = event
+        preparation: Preparation | None = None
+        while following is not None:
+            event, following = following, None
+            producer, effects = step(entry.producer, event)
+            if producer is not entry.producer and isinstance(event, ev.Init | ev.Add | ev.End):
+                entry.used_s = trio.current_time()
+            self.table.become(entry, producer)
+            for effect in effects:
+                match effect:
+                    case ev.Append(record):
+                        await self.journals.append(entry, record)
+                    case ev.Flush():
+                        await shielded(self.journals[entry.journal].to_disk(entry.appended))
+                    case ev.AnswerWith(answer):
+                        return answer
+                    case ev.AskBegin():
+                        following = await shielded(self._begin(effect))
+                        if following is None:
+                            return Refusal.STORAGE
+                    case ev.AskResume():
+                        following = await self._resume(entry, effect)
+                    case ev.Close():
+                        if not await shielded(self._close(effect)):
+                            return Refusal.STORAGE
+                    case ev.AskPrepare(message):
+                        preparation = self.participants.prepare((message,))
+                        following = ev.Sealed(preparation.expected[message.txid], self.now_ms())
+                    case ev.EnterOrder(txid):
+                        self._order.enter(group_of(producer.transactional_id), txid)
+                    case ev.AskPrepared():
+                        assert preparation is not None, "it is asked for in the step before"
+                        following = await shielded(self._prepared(entry, preparation))
+                    case ev.Apply(message):
+                        self._decide(entry, message)
+                    case ev.LeaveOrder(txid):
+                        self._place(self._order.leave(group_of(producer.transactional_id), txid))
+                    case ev.Discard(message, record):
+                        if not self._discard(message):
+                            return Refusal.STORAGE
+                        await self.journals.append(entry, record)
+                        self.statistics.note_aborted(entry, message, kind_of(event))
+                    case ev.AwaitCopied():
+                        while entry.producer.decided and not self.journals.is_refusing(entry):
+                            await park(entry)
+                        if self.journals.is_refusing(entry):
+                            return Refusal.STORAGE
+                    case ev.AskProducerId():
+                        following = await shielded(self._with_fresh_id(event))
+                        if following is None:
+                            return Refusal.STORAGE
+                    case ev.WaitForCopy():
+                        return effect
+                    case ev.WaitForDecision():
+                        raise AssertionError("a turn has begun while a transaction is being decided")
+        return None
+
+    async def _make_room(self, entry: IdEntry, event: ev.Event) -> None:
+        """For the longest record that the event can lead to; the others are short. Raises StorageFailure.
+
+        Before the step, because behind it there is no way back.
+        """
+        producer, journal = entry.producer, self.journals[entry.journal]
+        logs = () if producer.transaction is None else tuple(producer.transaction.logs)
+        if isinstance(event, ev.Add):
+            logs += event.logs
+        elif isinstance(event, ev.Copied):
+            logs = tuple(placement.log for placement in event.placements)
+        longest = PrepareAbortRecord(producer.txid, producer.transactional_id, logs, 0)
+        while not journal.has_room(longest):
+            await journal.make_room(longest)
+
+    # ----------------------------------------------------------------------- what the participants are asked
+
+    async def _begin(self, effect: ev.AskBegin) -> ev.LogsBegun | None:
+        try:
+            begun = await self.participants.begin(effect.message)
+        except StorageFailure as failure:
+            self.journals.refuse_all(failure)
+            return None
+        if begun.refused:
+            _log.info("logs refused", txid=str(effect.message.txid), refused=words(begun.refused))
+        return ev.LogsBegun(effect.requested, begun.leader_epochs, self.now_ms())
+
+    async def _with_fresh_id(self, event: ev.Event) -> ev.Init | ev.End | None:
+        assert isinstance(event, ev.Init | ev.End)
+        try:
+            return replace(event, fresh_id=await self.producer_ids.next_id())
+        except StorageFailure as failure:
+            _log.error("no producer ids", failure=str(failure))
+            return None
+
+    async def _resume(self, entry: IdEntry, effect: ev.AskResume) -> ev.Resumed:
+        resumed = await self.participants.resume(effect.message)
+        txid, transactional_id = str(effect.message.txid), entry.producer.transactional_id
+        if resumed.lost:
+            _log.warning(
+                "open transaction is lost", txid=txid, transactional_id=transactional_id, lost=words(resumed.lost)
+            )
+        else:
+            _log.info(
+                "open transaction goes on",
+                txid=txid,
+                transactional_id=transactional_id,
+                partitions=len(resumed.leader_epochs),
+                open_ms=open_ms_of(entry),
+            )
+        return ev.Resumed(resumed.leader_epochs, resumed.lost, self.now_ms())
+
+    async def _close(self, effect: ev.Close) -> bool:
+        """Whether the participants could. What a log could not flush, the end of the transaction finds."""
+        try:
+            await self.participants.prepare((effect.message,)).outcome()
+        except StorageFailure as failure:
+            self.journals.refuse_all(failure)
+            return False
+        return True
+
+    async def _prepared(self, entry: IdEntry, preparation: Preparation) -> ev.Prepared | ev.Refused:
+        """The one flush delay: the group journal and all participants at once.
+
+        Right after PREPARE_COMMIT: COMMITTED of an earlier transaction, appended meanwhile, must not be waited for.
+        """
+        through = entry.appended
+        journal = self.journals[entry.journal]
+        entry.prepared_s = trio.current_time()
+        journal.start_flush()
+        refused = await refusals(preparation)
+        if refused:
+            _log.warning("transaction cannot be prepared", txid=str(entry.producer.txid), refused=words(refused))
+            return ev.Refused(self.now_ms())
+        participants_s = trio.current_time()
+        self.statistics.tally.prepare.observe(participants_s - entry.prepared_s)
+        if entry.producer.next_grant is None:
+            await journal.flush(through)
+        else:  # the next epoch goes out with the answer: it must be on disk, whatever commits wait for
+            await journal.to_disk(through)
+        self.statistics.tally.flush.observe(trio.current_time() - participants_s)
+        reach("coordinator.prepared")
+        return ev.Prepared(self.now_ms())
+
+    def _decide(self, entry: IdEntry, message: ApplyCommit) -> None:
+        self.statistics.tally.committed += 1
+        self.statistics.note_decided(
+            entry, entry.producer.decided[-1], entry.began_ms, entry.opened_s, entry.prepared_s
+        )
+        self._place(self._order.decide(group_of(entry.producer.transactional_id), message))
+
+    def place_again(self, entry: IdEntry, decided: Decided) -> None:
+        """After a restart, in the order that recovery found. Raises StorageFailure."""
+        message = decided.apply()
+        self.statistics.note_decided(entry, decided, None, None, None)
+        self.finish_later(self._finish, (message.txid, self.participants.apply((message,))))
+
+    def _place(self, messages: Sequence[ApplyCommit]) -> None:
+        """Place in this order. After a failure nothing is placed any more, lest the order suffer."""
+        for message in messages:
+            if self.journals.all_refused is None:
+                try:
+                    reach("coordinator.place.before")
+                    application = self.participants.apply((message,))
+                    reach("coordinator.place.after")
+                except (StorageFailure, OSError) as failure:
+                    self.journals.refuse_all(failure)
+                else:
+                    self.finish_later(self._finish, (message.txid, application))
+                    continue
+            self.unplaced.update(message.logs)
+
+    def _discard(self, message: DiscardTransaction) -> bool:
+        """Whether the participants took note."""
+        try:
+            self.participants.discard(message)
+        except StorageFailure as failure:
+            self.journals.refuse_all(failure)
+            return False
+        return True
+
+    def finish_later(self, tail: Callable[[T], Awaitable[None]], of: T) -> None:
+        """Run the tail of a commit, what is to be done when it is copied, beside all else (in `run`)."""
+        if self._finishing is None:
+            self._to_finish.append((tail, of))
+        else:
+            self._finishing.start_soon(tail, of)
+
+    async def _finish(self, of: tuple[TxId, Application]) -> None:
+        """Wait until a placed transaction is visible, and write COMMITTED."""
+        txid, application = of
+        try:
+            (applied,) = await application.visible()
+        except StorageFailure as failure:
+            self.journals.refuse_all(failure)
+            return
+        copied_s = trio.current_time()
+        copying = self.statistics.copying.pop(txid)
+        entry = copying.entry
+        copied = ev.Copied(txid, applied.placements, self.now_ms())
+        while await self._carry_out_or_fail(entry, copied) is not None and not self.journals.is_refusing(entry):  # noqa: ASYNC110
+            await trio.sleep(_NO_FILES_PAUSE_S)
+        wake(entry)
+        transactional_id = entry.producer.transactional_id
+        self.statistics.note_committed(txid, copying, applied.placements, copied_s, transactional_id=transactional_id)
+
+    def note_fault(self, journal: int, fault: Exception) -> None:
+        """A turn has stopped half way, and not for the disk: the node must not go on (`run` raises it)."""
+        self.journals.refuse(journal, fault)
+        self._fault = fault
+        self._faulty.set()
+
+
+async def refusals(preparation: Preparation) -> Mapping[LogId, str]:
+    """Which logs cannot prepare, and why, once all have been asked."""
+    try:
+        return (await preparation.outcome()).refused
+    except StorageFailure as failure:
+        return {log: str(failure) for expected in preparation.expected.values() for log in expected}
+
+
+def words(refused: Mapping[LogId, str]) -> dict[str, str]:
+    """For a line in the log."""
+    return {str(log): why for log, why in refused.items()}
