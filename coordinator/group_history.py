@@ -30,7 +30,7 @@ PART = 0x80
 
 
 class ReadableJournal(Protocol):
-    """What a replay needs of a journal; `Journal` has it, and so has `journal.survey`."""
+    """What a replay needs of a journal; `Journal` has it, and so has `journal.read_only`."""
 
     @property
     def start(self) -> JournalPosition: ...

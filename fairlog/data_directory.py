@@ -14,9 +14,9 @@ from fairlog.cluster.content import StoreContent, read_content
 from fairlog.groups import persisted_group
 from fairlog.groups.persisted_group import PersistedGroup
 from fairlog_types import CorruptStorage, JournalPosition
+from journal.read_only import ReadOnlyJournal
 from journal.segment import file_offset
 from journal.segment_file import read_range
-from journal.survey import Survey
 
 CLUSTER_STORE = "cluster/data.mdb"
 DATA_LOGS = "datalog/data.mdb"
@@ -67,7 +67,7 @@ def bytes_below(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
-def payload_head(journal: Survey, position: JournalPosition, count: int) -> bytes:
+def payload_head(journal: ReadOnlyJournal, position: JournalPosition, count: int) -> bytes:
     """`count` bytes from `position` of a frame that was checked when it was read."""
     for segment in journal.segments:
         if segment.base <= position < segment.end:

@@ -10,10 +10,10 @@ The way of a frame:
 space. All else that touches the disk (making room, syncing, sealing, renaming) runs in the flusher's threads.
 
 *Room.* While the loop appends, room is made ahead of it (zeros, or blocks for large frames), and near a segment's limit
-a *spare*, which becomes the next segment in one step when a frame does not fit any more (`room`). So `make_room`
-seldom waits; it is where a full disk shows, as `NoRoom`. `has_room` leaves a reserve for the small frames that decide
-transactions (APPLY, DISCARD, COMMITTED), which are appended without asking. Should even the reserve be used up,
-such a frame waits for room on the spot.
+a *spare*, which becomes the next segment in one step when a frame does not fit any more (`preallocation`). So
+`make_room` seldom waits; it is where a full disk shows, as `NoRoom`. `has_room` leaves a reserve for the small frames
+that decide transactions (APPLY, DISCARD, COMMITTED), which are appended without asking. Should even the reserve be used
+up, such a frame waits for room on the spot.
 
 *Rolling.* The next segment takes frames at once, under a name that recovery counts as not durable; the next flush
 seals the full one, syncs the new one and gives it its name, in this order (`segment_file`). Hence a segment that
@@ -46,9 +46,9 @@ from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, StorageF
 from journal.failpoints import reach
 from journal.flush import Flusher
 from journal.frame import ALIGNMENT, CLOSE, HEADER_BYTES, LARGE_FRAME_BYTES, Buffer, encode_frame, padded
+from journal.preallocation import NoFiles, NoRoom, Preallocation, refused_to_open
 from journal.reading import FrameAt, ReadableSegment, read_frames, read_payload
 from journal.reopen import Reopened, reopen
-from journal.room import NoFiles, NoRoom, Room, refused_to_open
 from journal.segment import Fsync, JournalKind, file_offset
 from journal.segment_file import OpenFile, SealedSegment, SegmentFile, let_go_of_cache
 
@@ -99,7 +99,7 @@ class Journal:
         self._flusher = flusher
         self._sealed = reopened.sealed
         self._writing: list[SegmentFile] = [] if last is None else [last]
-        self._room = Room(
+        self._room = Preallocation(
             directory,
             active=last,
             limit_bytes=settings.segment_bytes_max,

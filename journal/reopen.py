@@ -1,6 +1,6 @@
 """Find a journal's segments on disk, and leave them fit to go on with.
 
-    list the segments, and judge them (`found`, by `recovery`'s tables)
+    list the segments, and judge them (`segment_scan`, by `recovery`'s tables)
     mend the last one: zero what is cut, write again what nobody witnessed, sync; its name, too, if that may be new
     adopt a segment that continues exactly there and had not got its name yet; delete other spares
 
@@ -25,15 +25,6 @@ from itertools import pairwise
 from pathlib import Path
 
 from fairlog_types import JournalPosition
-from journal.found import (
-    FoundSegment,
-    continuation,
-    hear_spares,
-    judge_last,
-    judge_sealed,
-    list_files,
-    require_segments,
-)
 from journal.recovery import Verdict, Witness
 from journal.segment import (
     SEGMENT_HEADER_BYTES,
@@ -52,6 +43,15 @@ from journal.segment_file import (
     sync_directory,
     write_all,
     write_zeros,
+)
+from journal.segment_scan import (
+    FoundSegment,
+    continuation,
+    hear_spares,
+    judge_last,
+    judge_sealed,
+    list_files,
+    require_segments,
 )
 
 

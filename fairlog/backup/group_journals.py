@@ -1,6 +1,6 @@
 """What the group journals say about sinks around a cut of the data logs, while their node continues to write.
 
-A journal is read as a restart would recover it, without any lock (`journal.survey`). While a node appends, rolls and
+A journal is read as a restart would recover it, without any lock (`journal.read_only`). While a node appends, rolls and
 deletes, such a reading may fail: a file has got its name or is gone, a frame is half written. Then it is repeated. It
 is also repeated if a file was renamed meanwhile, because a list made at that moment may have neither name. The result
 of a reading is never older than its beginning, because the frames that were there then are whole.
@@ -24,8 +24,8 @@ from datalog.handles import Transaction
 from fairlog.backup.fences import ToldOfSinks
 from fairlog.data_directory import GROUP_JOURNALS, names_in
 from fairlog_types import CorruptStorage, JournalPosition, StorageFailure
+from journal.read_only import ReadOnlyJournal, open_read_only
 from journal.segment import JournalKind
-from journal.survey import Survey, survey
 
 _READINGS = 10
 """Of one journal, until one is not disturbed. A journal gets a new file every few megabytes."""
@@ -85,7 +85,7 @@ def _around(before: Sequence[_Reading] | None, behind: Sequence[_Reading]) -> Se
 def _read(directory: Path) -> _Reading:
     for left in reversed(range(_READINGS)):
         try:
-            journal = _survey(directory)
+            journal = _open(directory)
             history = read_history(journal)
             of_sinks = [decode_frame(journal, frame, kind) for frame, kind in history.frames if kind in SINK_KINDS]
             return _Reading(history.snapshot_end, [it for it in of_sinks if isinstance(it, SinkRecords)])
@@ -95,10 +95,10 @@ def _read(directory: Path) -> _Reading:
     raise AssertionError("the last reading returns or raises")
 
 
-def _survey(directory: Path) -> Survey:
+def _open(directory: Path) -> ReadOnlyJournal:
     """Raises CorruptStorage, OSError, also if the node changes the journal's files meanwhile."""
     files = names_in(directory)
-    journal = survey(directory, kind=JournalKind.GROUP)
+    journal = open_read_only(directory, kind=JournalKind.GROUP)
     if names_in(directory) != files:
         raise CorruptStorage("its files change under the reading")
     return journal

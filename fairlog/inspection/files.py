@@ -20,8 +20,8 @@ from fairlog.inspection.lines import Line
 from fairlog.inspection.persisted_groups import show_persisted_groups
 from fairlog.inspection.segments import Selection, durable_elsewhere, show_segment
 from fairlog_types import CorruptStorage, JournalPosition, LogKind
-from journal.found import hear_spares, list_files
 from journal.segment import NEW_SUFFIX, SUFFIX, JournalKind, base_of
+from journal.segment_scan import hear_spares, list_files
 
 _HEAD_BYTES = 64
 

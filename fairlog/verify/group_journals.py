@@ -8,15 +8,15 @@ from pathlib import Path
 from coordinator import group_history
 from fairlog import data_directory
 from fairlog.verify.transactions import GroupHistory, read_history
+from journal.read_only import ReadOnlyJournal, open_read_only
 from journal.segment import Fsync, JournalKind
-from journal.survey import Survey, survey
 
 
 @dataclass(frozen=True, slots=True)
 class ReadGroupJournal:
     """A group journal as it was found."""
 
-    survey: Survey
+    survey: ReadOnlyJournal
     history: GroupHistory
     has_snapshot: bool
 
@@ -29,7 +29,7 @@ def group_journal_name(number: int) -> str:
 def read_group_journal(directory: Path, number: int) -> ReadGroupJournal:
     """Read the group journal with that number. Raises CorruptStorage, StorageFailure, OSError."""
     where = group_journal_name(number)
-    journal = survey(directory / where, kind=JournalKind.GROUP)
+    journal = open_read_only(directory / where, kind=JournalKind.GROUP)
     found = group_history.read_history(journal)
     history = read_history(where, (group_history.decode_frame(journal, frame, kind) for frame, kind in found.frames))
     history.loses_nothing = journal.begun_with in (None, Fsync.COMMIT)

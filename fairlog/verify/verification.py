@@ -63,8 +63,8 @@ from fairlog.verify.transactions import (
     read_history,
 )
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, ProducerId, StorageFailure, TxId
+from journal.read_only import ReadOnlyJournal, open_read_only
 from journal.segment import Fsync, JournalKind
-from journal.survey import Survey, survey
 from partition.producer_window import ProducerWindow
 from partition.records import Marker
 
@@ -372,7 +372,7 @@ class Verification:
         mark = Mark(record.copied_through, record.replay_from, record.next_offset)
         frames: list[ReadFrame] = []
         try:
-            journal = survey(self._directory / data_directory.LOCAL_JOURNALS / str(log), kind=JournalKind.LOCAL)
+            journal = open_read_only(self._directory / data_directory.LOCAL_JOURNALS / str(log), kind=JournalKind.LOCAL)
             broken = list(decode_frames(name, journal.frames(journal.start), frames))
         except _DAMAGE as error:
             yield Violation(f"the journal of {name}", str(error))
@@ -397,7 +397,7 @@ class Verification:
         if journal.start > 0 and not view.copied and mark.next_offset > 0:
             self.summary.counts["data logs whose journal was given back"] += 1
 
-    def _count_journal(self, journal: Survey, frames: int) -> None:
+    def _count_journal(self, journal: ReadOnlyJournal, frames: int) -> None:
         counts = self.summary.counts
         counts["journals"] += 1
         counts["frames"] += frames
@@ -447,7 +447,7 @@ def _place(txid: TxId, part: AppliedPart, told_by: str) -> KnownPlace:
     return KnownPlace(part.base_offset, part.count, txid, told_by)
 
 
-def _batches_of(journal: Survey, frames: Iterable[PlacedFrames]) -> Iterator[CopiedBatch]:
+def _batches_of(journal: ReadOnlyJournal, frames: Iterable[PlacedFrames]) -> Iterator[CopiedBatch]:
     """What the journal has placed with these frames, batch by batch."""
     for placed in frames:
         base_offset = placed.base_offset

@@ -127,21 +127,21 @@ def test_segment_that_gets_its_name_while_the_files_are_listed_is_not_missed(
     """A list of files may have neither the old name nor the new one: what stands there was written long before."""
     write(tmp_path, [FENCE])
     (segment,) = (tmp_path / GROUP_JOURNALS / "0").iterdir()
-    survey, aside = group_journals.survey, tmp_path / "aside"
+    open_read_only, aside = group_journals.open_read_only, tmp_path / "aside"
 
-    def unlucky_survey(directory: Path, *, kind: JournalKind) -> object:
+    def unlucky_open(directory: Path, *, kind: JournalKind) -> object:
         nameless = directory / "spare-0.new"
         if not nameless.exists():
-            return survey(directory, kind=kind)
+            return open_read_only(directory, kind=kind)
         nameless.rename(aside)
-        surveyed = survey(directory, kind=kind)
+        journal = open_read_only(directory, kind=kind)
         aside.rename(segment)
-        return surveyed
+        return journal
 
     def publish_under_the_reading() -> None:
         segment.rename(segment.with_name("spare-0.new"))
 
-    monkeypatch.setattr(group_journals, "survey", unlucky_survey)
+    monkeypatch.setattr(group_journals, "open_read_only", unlucky_open)
     cuts = Cuts(publish_under_the_reading, publish_under_the_reading)
     assert around(tmp_path, cuts) == (2, [ToldOfSinks([FENCE], 1)])
 
@@ -152,16 +152,16 @@ def test_reading_that_the_node_disturbs_is_repeated(
 ) -> None:
     """As its files change under the reader. What fails again and again is damage, and the sentence says where."""
     write(tmp_path, [FENCE])
-    survey, disturbed = group_journals.survey, 3
+    open_read_only, disturbed = group_journals.open_read_only, 3
 
-    def disturbed_survey(directory: Path, *, kind: JournalKind) -> object:
+    def disturbed_open(directory: Path, *, kind: JournalKind) -> object:
         nonlocal disturbed
         disturbed -= 1
         if disturbed >= 0:
             raise error
-        return survey(directory, kind=kind)
+        return open_read_only(directory, kind=kind)
 
-    monkeypatch.setattr(group_journals, "survey", disturbed_survey)
+    monkeypatch.setattr(group_journals, "open_read_only", disturbed_open)
     assert around(tmp_path, Cuts()) == (2, [ToldOfSinks([FENCE], 1)])
     disturbed = 1_000
     with pytest.raises(StorageFailure, match=f"the group journal {tmp_path}/journals/group/0 cannot be read: {error}"):

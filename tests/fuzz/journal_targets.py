@@ -24,6 +24,7 @@ from journal.frame import (
     encode_frame,
     padded,
 )
+from journal.read_only import open_read_only
 from journal.reopen import reopen
 from journal.segment import (
     NEW_SUFFIX,
@@ -35,7 +36,6 @@ from journal.segment import (
     encode_segment_header,
     segment_name,
 )
-from journal.survey import survey
 from partition.producer_window import ProducerWindow, check_sequence
 from partition.record_codec import decode_local, encode_local
 from tests.fuzz.odd_cbor import with_odd_items
@@ -153,7 +153,7 @@ def read_group_directory(data: bytes) -> None:
 
 
 def _read_directory(data: bytes, kind: JournalKind) -> None:
-    """Surveyed as tools do, reopened as a node does; what was reopened is read as a whole, and reads so again."""
+    """Opened read-only as tools do, reopened as a node does; what was reopened is whole, and reads so again."""
     with tempfile.TemporaryDirectory(dir=_SCRATCH) as name:
         directory = Path(name)
         for number, (flags, segment) in enumerate(split_files(data)):
@@ -162,11 +162,11 @@ def _read_directory(data: bytes, kind: JournalKind) -> None:
             suffix = f".{number}{NEW_SUFFIX}" if flags & 1 else ""
             (directory / f"{segment_name(base)}{suffix}").write_bytes(segment)
         with suppress(CorruptStorage):
-            found = survey(directory, kind=kind)
+            found = open_read_only(directory, kind=kind)
             _read_journal(found, kind)
         with suppress(CorruptStorage):
             reopened = reopen(directory, kind=kind, fsync=Fsync.COMMIT, sync=lambda fd: None)
-            again = survey(directory, kind=kind)
+            again = open_read_only(directory, kind=kind)
             assert again.torn is None, "a journal that was mended is torn"
             if reopened.last is not None:
                 assert again.end == reopened.last.end, "a mended journal ends elsewhere"
@@ -281,7 +281,7 @@ TARGETS = (
     ),
     Target(
         "local-directory",
-        "a local journal's directory, surveyed and recovered",
+        "a local journal's directory, opened read-only and recovered",
         read_local_directory,
         lambda: _directories(_LOCAL_FRAMES, JournalKind.LOCAL),
     ),

@@ -22,8 +22,8 @@ from coordinator.messages import Application, ApplyCommit, Expected, Prepare
 from copier.backlog import Backlog
 from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, Placement, TxId
 from journal.journal import Journal, JournalKind
+from journal.read_only import open_read_only
 from journal.segment import SEGMENT_HEADER_BYTES
-from journal.survey import survey
 from partition.answers import Appended, RefusedAppend
 from partition.modes import JOURNAL, MARKERS, TransactionMode
 from partition.visibility import Visibility
@@ -239,7 +239,7 @@ async def test_placing_together_that_fails_half_way_is_seen_by_nobody(open_run, 
 
 def ends_of_frames(directory: Path, log: LogId) -> list[int]:
     """Where in the log's only segment frames end, in bytes of the file."""
-    journal = survey(directory / JOURNALS / str(log), kind=JournalKind.LOCAL)
+    journal = open_read_only(directory / JOURNALS / str(log), kind=JournalKind.LOCAL)
     starts = [SEGMENT_HEADER_BYTES + frame.position for frame in journal.frames(journal.start)]
     return [*starts[1:], SEGMENT_HEADER_BYTES + journal.end]
 

@@ -20,7 +20,7 @@ from unittest import mock
 
 import trio
 
-import journal.room
+import journal.preallocation
 from journal.flush import Flusher, TailWatcher
 from journal.segment_file import OpenFile
 from tests.simulation.system_calls import SystemCalls
@@ -185,7 +185,7 @@ class Workers:
     def installed(self) -> Iterator[None]:
         with (
             mock.patch.object(trio.to_thread, "run_sync", self.run_sync),
-            mock.patch.object(journal.room, "ThreadEvent", partial(_Event, self)),
+            mock.patch.object(journal.preallocation, "ThreadEvent", partial(_Event, self)),
         ):
             yield
         for thread in self._idle:
@@ -193,7 +193,7 @@ class Workers:
 
 
 class _Event(threading.Event):
-    """What the event loop waits for in the one place where it waits for a thread (`journal.room`)."""
+    """What the event loop waits for in the one place where it waits for a thread (`journal.preallocation`)."""
 
     def __init__(self, workers: Workers) -> None:
         super().__init__()

@@ -22,9 +22,9 @@ from datalog.layout import LogRecord
 from datalog.snapshot import mapped_lmdb
 from datalog.stored import StoredLogs
 from fairlog_types import LogId
+from journal.read_only import open_read_only
 from journal.reading import FrameAt
 from journal.segment import JournalKind
-from journal.survey import survey
 from partition.producer_window import ProducerWindow
 
 
@@ -83,7 +83,7 @@ class Planted:
 
     def frames(self, partition: int = 0) -> list[FrameAt]:
         """Of the partition's journal."""
-        journal = survey(self.segment(partition).parent, kind=JournalKind.LOCAL)
+        journal = open_read_only(self.segment(partition).parent, kind=JournalKind.LOCAL)
         return list(journal.frames(journal.start))
 
     @contextmanager

@@ -25,8 +25,8 @@ from fairlog.cluster.interface import Topic
 from fairlog.directory import locked_directory
 from fairlog.groups.persisted_group import group_key
 from fairlog_types import CorruptStorage, JournalPosition, LogId, Offset
+from journal.read_only import open_read_only
 from journal.segment import JournalKind
-from journal.survey import survey
 from partition.record_codec import APPLY
 from tests.cli.in_process import FairlogCommand
 from tests.verify.planting import Planted, flip, with_header
@@ -290,7 +290,7 @@ def halve_a_transaction(planted: Planted) -> None:
 
 
 def producer_of(planted: Planted, transactional_id: str) -> int:
-    journal = survey(planted.group_segment(transactional_id.encode()).parent, kind=JournalKind.GROUP)
+    journal = open_read_only(planted.group_segment(transactional_id.encode()).parent, kind=JournalKind.GROUP)
     records_ = [decode_frame(journal, frame, kind) for frame, kind in read_history(journal).frames]
     return next(
         record.producer_id

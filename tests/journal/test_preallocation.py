@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journal.frame import LARGE_FRAME_BYTES
-from journal.room import STEP_BYTES_MAX, STEP_BYTES_MIN, Growth, Space, Target, plan_growth
+from journal.preallocation import STEP_BYTES_MAX, STEP_BYTES_MIN, Growth, Space, Target, plan_growth
 
 LIMIT = 32 * 2**20
 

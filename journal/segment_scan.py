@@ -4,7 +4,7 @@
     read the last one whole, scan it, hear what nameless segments know of it, decide by TAIL_TABLE
     a nameless segment that continues exactly where the journal ends is its next one
 
-`reopen` mends what is judged here; `survey` only reads it. So a tool never judges a journal otherwise than its node.
+`reopen` mends what is judged here; `read_only` only reads it. So a tool never judges a journal otherwise than its node.
 Blocking. Raises CorruptStorage, naming file and byte, where something that was durable is damaged or missing.
 """
 

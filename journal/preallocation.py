@@ -10,10 +10,10 @@ are allocated: with them writing each byte once more costs more than the metadat
 by which the last one ran short, stands for those that follow; one that is of the other size is taken as well
 (docs/decisions/0034-large-frames.md).
 
-`plan_growth` decides, without I/O; `Room` runs what it decided. A full disk is not the journal's failure, and neither
-is a process that may open no more files: it is told to whoever asked for room (invariant 12 is about bytes that were
-written, not about bytes that were refused).
-Any other error in growing is the disk's, and is handed to the journal.
+`plan_growth` decides, without I/O; `Preallocation` runs what it decided. A full disk is not the journal's failure, and
+neither is a process that may open no more files: it is told to whoever asked for room (invariant 12 is about bytes
+that were written, not about bytes that were refused). Any other error in growing is the disk's,
+and is handed to the journal.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class _GrowthUnderWay:
             self.returned.set()
 
 
-class Room:
+class Preallocation:
     """The active segment and the spare of one journal. For the loop's thread."""
 
     def __init__(

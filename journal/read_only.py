@@ -1,7 +1,8 @@
 """A journal read as its node would recover it, with nothing changed on disk: for tools.
 
-What a restart would cut is left out, what it would refuse is refused, what it would adopt is adopted (`found` judges
-for both). A survey offers what a replay asks of a `Journal`: `start`, `end`, `frames`, `read_payload`. Blocking.
+What a restart would cut is left out, what it would refuse is refused, what it would adopt is adopted (`segment_scan`
+judges for both). A `ReadOnlyJournal` offers what a replay asks of a `Journal`: `start`, `end`, `frames`,
+`read_payload`. Blocking.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from fairlog_types import CorruptStorage, JournalPosition
-from journal.found import (
+from journal.reading import FrameAt, ReadableSegment, read_frames, read_payload
+from journal.recovery import Verdict
+from journal.segment import Fsync, JournalKind, SegmentHeader, segment_name
+from journal.segment_scan import (
     FoundSegment,
     continuation,
     hear_spares,
@@ -22,9 +26,6 @@ from journal.found import (
     list_files,
     require_segments,
 )
-from journal.reading import FrameAt, ReadableSegment, read_frames, read_payload
-from journal.recovery import Verdict
-from journal.segment import Fsync, JournalKind, SegmentHeader, segment_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class TornTail:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ReadOnlyJournal:
     """A journal as it would be after a recovery."""
 
     directory: Path
@@ -81,7 +82,7 @@ class Survey:
         raise CorruptStorage(f"{self.directory}: position {position} is not between {self.start} and {self.end}")
 
 
-def survey(directory: Path, *, kind: JournalKind) -> Survey:
+def open_read_only(directory: Path, *, kind: JournalKind) -> ReadOnlyJournal:
     """Look at the journal in `directory`, which need not exist.
 
     If it is in use, files may change names under the look, and what is written just now may pass for damage: who reads
@@ -116,7 +117,7 @@ def survey(directory: Path, *, kind: JournalKind) -> Survey:
         end = segments[-1].end if segments else JournalPosition(0)
         following = continuation(spares, end, kind)
         if following is None:
-            return Survey(directory, segments, closed, torn, begun_with)
+            return ReadOnlyJournal(directory, segments, closed, torn, begun_with)
         path, base = following
         spares.discard(path)
         witness = hear_spares(spares, kind)
