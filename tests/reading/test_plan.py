@@ -137,6 +137,8 @@ def test_read_in_several_rounds_takes_whole_batches_in_order_within_its_limits(d
             if read.batches:
                 assert read.position <= (content.stable if committed_only else content.end)
             assert read.full or stored[read.log].lag_of(read) <= 0, "what is left unread is left to the next read"
+            readable_end = content.stable if committed_only else content.end
+            assert not read.full or read.bytes_left <= 0 or read.position < readable_end
             assert len(set(read.aborted)) == len(read.aborted)
             assert committed_only or not read.aborted
         all_full = all(read.full for read in reads)
@@ -175,6 +177,19 @@ def test_limits_hold_for_all_rounds_together(log_limit: int, read_limit: int, gr
     content.told = 3
     one_round(plan, [read], {log_id(0): content}, granted)
     assert (len(read.batches), plan.bytes_read, read.full) == (batches, batches * 100, batches < 3)
+
+
+@pytest.mark.parametrize(("committed_only", "batches"), [(False, 3), (True, 1)])
+def test_log_read_to_its_readable_end_is_not_full(committed_only: bool, batches: int) -> None:
+    """A reader of committed records waits where an open transaction begins, whatever lies after it."""
+    content = Stored(open_from=1, told=3)
+    for _ in range(3):
+        content.append(100)
+    plan = ReadPlan(bytes_min=1_000, bytes_max=1_000)
+    read = LogRead(log_id(0), 0, 1_000, committed_only)
+    one_round(plan, [read], {log_id(0): content}, 1_000)
+    assert (len(read.batches), read.full) == (batches, False)
+    assert not plan.is_enough(1)
 
 
 def part(position: int = 0, *, committed_only: bool = False, bytes_max: int = 1_000) -> LogRead:

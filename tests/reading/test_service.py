@@ -166,6 +166,43 @@ async def test_read_at_the_end_waits_for_enough(
     assert reader.room.kept == [100, 200, 300]
 
 
+async def test_records_that_come_while_the_thread_reads_are_read_without_a_wait(
+    memory: Memory, fill: Callable[..., None], monkeypatch: pytest.MonkeyPatch, clock: trio.abc.Clock
+) -> None:
+    """It is too late to watch the log for them: it is looked at again."""
+    fill(0)
+    read = memory.data_logs.read
+
+    def read_and_append(*arguments: object, **more: object) -> object:
+        answers = read(*arguments, **more)
+        if memory.data_logs.reads == 1:
+            fill(0)
+        return answers
+
+    monkeypatch.setattr(memory.data_logs, "read", read_and_append)
+    before = trio.current_time()
+    assert len((await Reader(memory, {0: 0}).read(bytes_min=150))[0].batches) == 2
+    assert trio.current_time() == before
+
+
+async def test_full_log_that_moves_is_not_counted_twice(
+    memory: Memory, fill: Callable[..., None], nursery: trio.Nursery, clock: trio.abc.Clock
+) -> None:
+    """It may be watched since an earlier turn; the read goes on waiting for the other log."""
+    fill(0, 3)
+    reader = Reader(memory, {0: 0, 1: 0})
+
+    @nursery.start_soon
+    async def move_later() -> None:
+        await trio.sleep(0.1)
+        reader.followed[0].moved(stable=True)
+
+    before = trio.current_time()
+    parts = await reader.read(bytes_min=240, bytes_max=250)
+    assert trio.current_time() - before == pytest.approx(1)
+    assert (len(parts[0].batches), parts[0].full, parts[1].full) == (2, True, False)
+
+
 @pytest.mark.parametrize(("wait_ms", "waited_s"), [(-1, 0), (0, 0), (700, 0.7), (24 * 86_400_000, 300)])
 async def test_wait_ends_in_time_with_what_there_is(
     memory: Memory, fill: Callable[..., None], clock: trio.abc.Clock, wait_ms: int, waited_s: float
@@ -226,17 +263,19 @@ async def test_ends_that_are_answered_are_those_of_all_that_is_placed(
 async def test_turn_that_ends_while_its_read_waits_gets_nothing(
     memory: Memory, nursery: trio.Nursery, clock: trio.abc.Clock
 ) -> None:
-    """At once: a later turn has taken over."""
+    """At once: a later turn has taken over, and what is pending is left to that one."""
     reader = Reader(memory, {0: 0})
 
     @nursery.start_soon
     async def end_later() -> None:
         await trio.sleep(0.1)
         reader.watchlist.end_turn()
+        reader.followed[0].moved(stable=True)
 
     before = trio.current_time()
     assert await reader.read() is None
     assert trio.current_time() - before == pytest.approx(0.1)
+    assert reader.watchlist.take() == reader.followed
 
 
 async def test_turn_that_ends_while_its_thread_reads_touches_the_list_no_more(
