@@ -13,11 +13,11 @@ from enum import IntEnum
 
 from coordinator.answers import Effect, Refusal
 from datalog.batch import BadBatchReason
-from fairlog.asked_ends import EndRefusal
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.offset_values import CommitRefusal, OffsetRefusal
 from fairlog.kafka.api import HangUp
 from fairlog.kafka.fetch_sessions import SessionRefusal
+from fairlog.reading.ends import EndRefusal
 from fairlog.reading.plan import Problem
 from partition.answers import AbortRefusal, RefusedAppend
 

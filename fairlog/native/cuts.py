@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 import trio
 
-from fairlog.asked_ends import EndRefusal
 from fairlog.native.calls import Call, log_of, topic_of
 from fairlog.native.messages import Refused, Result
 from fairlog.reading import cuts
+from fairlog.reading.ends import EndRefusal
 from fairlog_types import LogId, Offset
 
 ROWS_AT_ONCE = 500

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from fairlog.asked_ends import AskedEnds, EndRefusal
 from fairlog.broker import Broker, Partitions
+from fairlog.reading.ends import AskedEnds, EndRefusal
 from fairlog_types import LogId, Offset
 from partition.answers import LogCut
 

@@ -8,10 +8,10 @@ from kafka.protocol.admin import DeleteRecordsRequest
 from kafka.protocol.consumer import ListOffsetsRequest, OffsetForLeaderEpochRequest
 from kafka.protocol.producer import ProduceRequest
 
-from fairlog.asked_ends import OWN_WAIT_S
 from fairlog.kafka.api import Deferred
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.handlers import api_02_list_offsets
+from fairlog.reading.ends import OWN_WAIT_S
 from fairlog_types import Offset, StorageFailure
 
 PRODUCE, LIST_OFFSETS, DELETE_RECORDS, EPOCHS = 0, 2, 21, 23

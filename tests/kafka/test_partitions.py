@@ -11,7 +11,6 @@ from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from coordinator.answers import Refusal
 from datalog.batch import patch
-from fairlog.asked_ends import OWN_WAIT_S
 from fairlog.cluster.interface import InvalidPartitions
 from fairlog.kafka.api import Deferred
 from fairlog.kafka.errors import ABORT_REFUSALS, ErrorCode
@@ -22,6 +21,7 @@ from fairlog.kafka.handlers import (
     api_37_create_partitions,
     api_60_describe_cluster,
 )
+from fairlog.reading.ends import OWN_WAIT_S
 from fairlog_types import LeaderEpoch, Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
 from partition.answers import AbortRefusal, ActiveProducer
 

@@ -12,11 +12,11 @@ from kafka.protocol.producer import ProduceRequest
 
 from coordinator.answers import Refusal
 from datalog.batch import check_crc, parse_batch_header_untrusted
-from fairlog.asked_ends import OWN_WAIT_S
 from fairlog.kafka.api import Client, Deferred, HangUp
 from fairlog.kafka.errors import APPEND_REFUSALS, ErrorCode
 from fairlog.kafka.handlers import api_00_produce
 from fairlog.kafka.must_abort import must_abort_code
+from fairlog.reading.ends import OWN_WAIT_S
 from fairlog_types import Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
 from partition.answers import DuplicateOf, RefusedAppend
 from tests.datalog.batches import keyed_batch

@@ -13,7 +13,6 @@ import trio
 import trio.testing
 from trio.testing import memory_stream_pair
 
-from fairlog.asked_ends import AskedEnds, EndRefusal
 from fairlog.broker import Broker
 from fairlog.edge.frame_budget import FrameBudget
 from fairlog.edge.frames import FrameReader
@@ -22,6 +21,7 @@ from fairlog.kafka.api import Client
 from fairlog.kafka.connection import Connection
 from fairlog.kafka.handlers import ALL
 from fairlog.kafka.router import Router
+from fairlog.reading.ends import AskedEnds, EndRefusal
 from fairlog_types import LogId, Offset
 from partition.modes import JOURNAL, MARKERS
 from tests.clients.raw_client import batch, list_offset_request, produce_request

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import trio
 
-from fairlog.asked_ends import EndRefusal
 from fairlog.reading import cuts
+from fairlog.reading.ends import EndRefusal
 from fairlog_types import LogId, Offset, StorageFailure
 from partition.answers import LogCut
 from tests.kafka.example_requests import build_batch

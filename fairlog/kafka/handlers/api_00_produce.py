@@ -50,7 +50,6 @@ from datalog.batch import (
     stamped,
 )
 from datalog.keyed import RECORDS_TOLD_MAX, NotKeyed, why_not_keyed_untrusted
-from fairlog.asked_ends import OWN_WAIT_S
 from fairlog.broker import Broker
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Client, Context, Deferred, HangUp, Reply, Versions
@@ -58,6 +57,7 @@ from fairlog.kafka.errors import APPEND_REFUSALS, BAD_BATCHES, ErrorCode, code_o
 from fairlog.kafka.must_abort import PRODUCE, must_abort_code
 from fairlog.kafka.topic_lookup import find_or_create, find_topic, log_of
 from fairlog.kafka.wire import Reader, TopicKey, Writer
+from fairlog.reading.ends import OWN_WAIT_S
 from fairlog.topic_configs import answers_lowest_offsets, is_compacted, message_bytes_max, stamps_append_time
 from fairlog_types import LogId, StorageFailure, TxId
 from partition.answers import Appended, Buffer, DuplicateOf, RefusedAppend

@@ -8,7 +8,7 @@ Behaviour
   earliest pending upload (-6, from 11) have no offset (-1), as in Kafka without remote storage. The time-out (from 10)
   is for reading remote storage, and is not looked at.
 - All that depend on the end wait for the copy of what was answered or decided before the question
-  (`fairlog.asked_ends`, invariant 13): 20 seconds at most, then OFFSET_NOT_AVAILABLE; KAFKA_STORAGE_ERROR if the disk
+  (`fairlog.reading.ends`, invariant 13): 20 seconds at most, then OFFSET_NOT_AVAILABLE; KAFKA_STORAGE_ERROR if the disk
   has failed before. Clients ask again on both.
 - A timestamp (ms, 0 or more) finds the first record that is not older, to the record; -1 if there is none. A record
   that the isolation level cannot read yet counts as none, as in Kafka. Markers and aborted records are found, too.
@@ -33,11 +33,11 @@ from dataclasses import dataclass
 import trio
 
 from datalog.interface import UnknownLog
-from fairlog.asked_ends import AskedEnds, EndRefusal
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import END_REFUSALS, ErrorCode
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
+from fairlog.reading.ends import AskedEnds, EndRefusal
 from fairlog_types import LogId, Offset
 from partition.partition import Partition
 

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 
 import trio
 
-from fairlog.asked_ends import OWN_WAIT_S, AskedEnds, EndRefusal
 from fairlog.cluster.interface import Topic
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import ErrorCode
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
+from fairlog.reading.ends import OWN_WAIT_S, AskedEnds, EndRefusal
 from fairlog.topic_configs import CleanupPolicy, cleanup_policies
 from fairlog_types import LogId, Offset, StorageFailure
 

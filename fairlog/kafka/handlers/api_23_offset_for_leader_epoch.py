@@ -22,11 +22,11 @@ from dataclasses import dataclass
 import trio
 
 from datalog.interface import UnknownLog
-from fairlog.asked_ends import AskedEnds
 from fairlog.kafka.api import Answer, Api, Context, Deferred, Reply, Versions
 from fairlog.kafka.errors import END_REFUSALS, ErrorCode
 from fairlog.kafka.topic_lookup import log_of
 from fairlog.kafka.wire import Reader
+from fairlog.reading.ends import AskedEnds
 from fairlog_types import LeaderEpoch, LogId
 
 SERVED = Versions(2, 4)
