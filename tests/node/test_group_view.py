@@ -66,8 +66,8 @@ def reader(data_logs: LmdbDataLogs, members: Any) -> GroupReader:
     led: dict[LogId, Any] = {
         LogId.of_offsets(0): None,
         LogId.of_offsets(1): None,
-        LogId.of_topic(TOPIC, 0): SimpleNamespace(high_watermark=Offset(10)),
-        LogId.of_topic(TOPIC, 1): SimpleNamespace(high_watermark=Offset(10)),
+        LogId.of_topic(TOPIC, 0): SimpleNamespace(visibility=SimpleNamespace(high_watermark=Offset(10))),
+        LogId.of_topic(TOPIC, 1): SimpleNamespace(visibility=SimpleNamespace(high_watermark=Offset(10))),
     }
     return GroupReader(data_logs, led, place_of, members)
 
