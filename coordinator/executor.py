@@ -42,12 +42,12 @@ from coordinator.id_entry import IdEntry, open_ms_of, park, wake
 from coordinator.id_table import IdTable
 from coordinator.ids import ProducerIdBlocks, ProducerIds
 from coordinator.journals import GroupJournals, shielded
+from coordinator.lane_ids import group_of
 from coordinator.machine import kind_of, step
 from coordinator.messages import Application, ApplyCommit, DiscardTransaction, Participants, Preparation
 from coordinator.order import CommitOrder
 from coordinator.producer import Decided
 from coordinator.settings import CoordinatorSettings
-from coordinator.sinks.lane_ids import group_of
 from coordinator.states import IdState
 from coordinator.statistics import Statistics
 from fairlog_types import LogId, StorageFailure, TxId

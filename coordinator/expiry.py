@@ -12,9 +12,9 @@ runs. Pure: ages and times come in (`housekeeping.py`, `recovery.py`), and what 
 from __future__ import annotations
 
 from coordinator import events as ev
+from coordinator.lane_ids import is_lane
 from coordinator.producer import NO_TIMEOUT_MS, Producer
 from coordinator.settings import CoordinatorSettings
-from coordinator.sinks.lane_ids import is_lane
 from coordinator.states import IdState
 
 

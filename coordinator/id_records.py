@@ -7,8 +7,8 @@ gives the same record in both. What only an event tells of, such as COMMITTED, i
 from __future__ import annotations
 
 from coordinator.group_records import Expectation, PrepareAbortRecord, PrepareCommitRecord, ProducerRecord
+from coordinator.lane_ids import group_of
 from coordinator.producer import Decided, Producer
-from coordinator.sinks.lane_ids import group_of
 from coordinator.states import IdState
 from fairlog_types import LogId, TxId
 

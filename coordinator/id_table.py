@@ -9,8 +9,8 @@ import trio
 from crc32c import crc32c
 
 from coordinator.id_entry import IdEntry
+from coordinator.lane_ids import group_of
 from coordinator.producer import Producer
-from coordinator.sinks.lane_ids import group_of
 from coordinator.states import IdState
 from coordinator.steps import EPOCH_MAX
 from fairlog_types import NO_PRODUCER_ID, ProducerEpoch, ProducerId

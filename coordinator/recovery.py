@@ -27,10 +27,10 @@ from coordinator.group_journal import GroupJournal
 from coordinator.group_records import AbortedRecord
 from coordinator.id_entry import IdEntry
 from coordinator.journals import Recorded
+from coordinator.lane_ids import is_lane
 from coordinator.messages import DiscardTransaction, Prepare, Prepared
 from coordinator.producer import Producer
-from coordinator.replay import GroupInDoubt, InDoubt, Replay, in_doubt, place_order, replay
-from coordinator.sinks.lane_ids import is_lane
+from coordinator.replay import InDoubt, Replay, SinkCommitInDoubt, in_doubt, place_order, replay
 from coordinator.sinks.service import Sinks
 from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, StorageFailure, TxId
 
@@ -69,16 +69,16 @@ async def recover(executor: Executor, sinks: Sinks, *, tail_kept: bool) -> None:
 
 
 async def _prepare_again(
-    executor: Executor, sinks: Sinks, doubtful: Sequence[InDoubt | GroupInDoubt], *, tail_kept: bool
+    executor: Executor, sinks: Sinks, doubtful: Sequence[InDoubt | SinkCommitInDoubt], *, tail_kept: bool
 ) -> None:
     """Prepare what is in doubt, place it in order, and withdraw what cannot be prepared: of a group all or nothing."""
     prepared: list[Prepared | None] = [None] * len(doubtful)
     failures: list[StorageFailure] = []
     limit = trio.CapacityLimiter(_PREPARED_AT_ONCE)
 
-    async def prepare(index: int, one: InDoubt | GroupInDoubt) -> None:
+    async def prepare(index: int, one: InDoubt | SinkCommitInDoubt) -> None:
         written_by: Recorded = (
-            executor.table.entries[one.transactional_id] if isinstance(one, InDoubt) else sinks.entry_of(one.group)
+            executor.table.entries[one.transactional_id] if isinstance(one, InDoubt) else sinks.entry_of(one.commit)
         )
         try:
             async with limit:
@@ -99,7 +99,7 @@ async def _prepare_again(
     if tail_kept:
         for one, answer in zip(doubtful, answers, strict=True):
             _refuse_what_is_gone(one, answer)
-    going_on: list[InDoubt | GroupInDoubt] = []
+    going_on: list[InDoubt | SinkCommitInDoubt] = []
     numbers: dict[TxId, ApplyNumber] = {}
     for one, answer in zip(doubtful, answers, strict=True):
         numbers.update(answer.apply_numbers)
@@ -112,16 +112,16 @@ async def _prepare_again(
             withdrawn = ev.Withdrawn(one.decided.txid, executor.now_ms())
             await executor.carry_out(executor.table.entries[one.transactional_id], withdrawn)
         else:
-            _log.warning("batch is withdrawn, and is to be written again", sink=one.group.sink, batch=one.group.batch)
-            await sinks.withdraw(one.group)
+            _log.warning("batch is withdrawn, and is to be written again", sink=one.commit.sink, batch=one.commit.batch)
+            await sinks.withdraw(one.commit)
     for one in place_order(going_on, numbers):
         if isinstance(one, InDoubt):
             executor.place_again(executor.table.entries[one.transactional_id], one.decided)
         else:
-            sinks.place_again(one.group)
+            sinks.place_again(one.commit)
 
 
-def _refuse_what_is_gone(one: InDoubt | GroupInDoubt, prepared: Prepared) -> None:
+def _refuse_what_is_gone(one: InDoubt | SinkCommitInDoubt, prepared: Prepared) -> None:
     """Raises CorruptStorage if a log's journal is missing, of which nothing can be missing."""
     for log, directory in prepared.gone.items():
         txid = next(it.txid for it in one.parts if log in it.expected)

@@ -46,12 +46,11 @@ from coordinator.group_records import (
     SinkRecord,
 )
 from coordinator.id_records import prepare_commit_record, producer_record
+from coordinator.lane_ids import group_of, lane_id
 from coordinator.machine import copied_in_group
 from coordinator.messages import Expected
 from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
-from coordinator.sinks.groups import Fence, Group, SinkState, joined_places
-from coordinator.sinks.lane_ids import group_of, lane_id
-from coordinator.sinks.messages import NO_BATCH
+from coordinator.sink_commits import NO_BATCH, Fence, SinkCommit, SinkState, joined_places
 from coordinator.states import IdState
 from coordinator.steps import EPOCH_MAX, kept, next_grant, remember
 from fairlog_types import ApplyNumber, ProducerEpoch, TxId
@@ -98,24 +97,24 @@ class InDoubt:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupInDoubt:
+class SinkCommitInDoubt:
     """A GROUP_PREPARE_COMMIT without GROUP_COMMITTED or GROUP_ABORTED. Otherwise as `InDoubt`."""
 
-    group: Group
+    commit: SinkCommit
     journal: int
     sequence: int
 
     @property
     def order_group(self) -> str:
-        return self.group.order_group
+        return self.commit.order_group
 
     @property
     def parts(self) -> tuple[Decided, ...]:
-        return tuple(part.decided for part in self.group.parts)
+        return tuple(part.decided for part in self.commit.parts)
 
     def record(self) -> GroupRecord:
         """GROUP_PREPARE_COMMIT."""
-        return self.group.record()
+        return self.commit.record()
 
 
 def replay(records: Iterable[GroupRecord]) -> Replay:
@@ -154,9 +153,9 @@ def replay(records: Iterable[GroupRecord]) -> Replay:
     return found
 
 
-def in_doubt(replays: Sequence[Replay]) -> list[InDoubt | GroupInDoubt]:
+def in_doubt(replays: Sequence[Replay]) -> list[InDoubt | SinkCommitInDoubt]:
     """What is to be prepared again, over all journals, in the order of journals and PREPARE_COMMITs of either kind."""
-    found: list[InDoubt | GroupInDoubt] = []
+    found: list[InDoubt | SinkCommitInDoubt] = []
     for index, one in enumerate(replays):
         found += [
             InDoubt(producer.transactional_id, decided, index, one.sequence[decided.txid])
@@ -164,16 +163,16 @@ def in_doubt(replays: Sequence[Replay]) -> list[InDoubt | GroupInDoubt]:
             for decided in producer.decided
         ]
         found += [
-            GroupInDoubt(group, index, one.group_sequence[sink.sink, group.batch])
+            SinkCommitInDoubt(commit, index, one.group_sequence[sink.sink, commit.batch])
             for sink in one.sinks.values()
-            for group in sink.prepared
+            for commit in sink.prepared
         ]
     return sorted(found, key=lambda it: (it.journal, it.sequence))
 
 
 def place_order(
-    prepared: Sequence[InDoubt | GroupInDoubt], surviving: Mapping[TxId, ApplyNumber]
-) -> list[InDoubt | GroupInDoubt]:
+    prepared: Sequence[InDoubt | SinkCommitInDoubt], surviving: Mapping[TxId, ApplyNumber]
+) -> list[InDoubt | SinkCommitInDoubt]:
     """The order in which transactions that are prepared again are placed.
 
     Those of which some APPLY survived come in the order of their apply numbers, before all others: some log
@@ -183,7 +182,7 @@ def place_order(
     """
     infinity = float("inf")
     least_behind: dict[str, float] = {}
-    keyed: list[tuple[float, int, int, InDoubt | GroupInDoubt]] = []
+    keyed: list[tuple[float, int, int, InDoubt | SinkCommitInDoubt]] = []
     for one in sorted(prepared, key=lambda it: (it.journal, it.sequence), reverse=True):
         number = min((surviving[part.txid] for part in one.parts if part.txid in surviving), default=infinity)
         least = min(least_behind.get(one.order_group, infinity), number)
@@ -201,8 +200,8 @@ def snapshot_records(producers: Iterable[Producer], sinks: Iterable[SinkState] =
         # One that has never had a batch is made again by whoever joins.
         if sink.fence.batch != NO_BATCH:
             yield sink.record()
-        for group in sink.prepared:
-            yield group.record()
+        for commit in sink.prepared:
+            yield commit.record()
 
 
 def _records_of_id(producer: Producer) -> Iterator[GroupRecord]:
@@ -410,17 +409,17 @@ def _fold_sink(found: Replay, record: SinkRecord) -> None:
 
 
 def _fold_group_prepare_commit(found: Replay, record: GroupPrepareCommitRecord, sequence: int) -> None:
-    group = Group.of_record(record)
-    state = found.sinks.get(group.sink)
-    if state is None or state.query != group.query:
-        state = SinkState(group.sink, group.query)
-    if group.batch <= state.fence.batch or any(it.parts == group.parts for it in state.prepared if _same(it, record)):
+    commit = SinkCommit.of_record(record)
+    state = found.sinks.get(commit.sink)
+    if state is None or state.query != commit.query:
+        state = SinkState(commit.sink, commit.query)
+    if commit.batch <= state.fence.batch or any(it.parts == commit.parts for it in state.prepared if _same(it, record)):
         return
     others = tuple(it for it in state.prepared if not _same(it, record))
     used_ms = max(state.used_ms, record.timestamp_ms)
-    found.sinks[group.sink] = replace(state, prepared=(*others, group), used_ms=used_ms)
-    found.group_sequence[group.sink, group.batch] = sequence
-    for transactional_id, part in zip(group.lane_ids(), group.parts, strict=True):
+    found.sinks[commit.sink] = replace(state, prepared=(*others, commit), used_ms=used_ms)
+    found.group_sequence[commit.sink, commit.batch] = sequence
+    for transactional_id, part in zip(commit.lane_ids(), commit.parts, strict=True):
         producer, txid = found.producers.get(transactional_id), part.decided.txid
         if producer is not None and _is_current(producer, txid) and txid.number >= producer.number:
             found.producers[transactional_id] = replace(
@@ -433,8 +432,8 @@ def _fold_group_prepare_commit(found: Replay, record: GroupPrepareCommitRecord, 
             )
 
 
-def _same(group: Group, record: GroupPrepareCommitRecord | GroupCommittedRecord | GroupAbortedRecord) -> bool:
-    return group.batch == record.batch
+def _same(commit: SinkCommit, record: GroupPrepareCommitRecord | GroupCommittedRecord | GroupAbortedRecord) -> bool:
+    return commit.batch == record.batch
 
 
 def _fold_group_committed(found: Replay, record: GroupCommittedRecord) -> None:
@@ -460,9 +459,9 @@ def _fold_group_aborted(found: Replay, record: GroupAbortedRecord) -> None:
     state = found.sinks.get(record.sink)
     if state is None:
         return
-    for group in state.prepared:
-        if _same(group, record):
-            for transactional_id, part in zip(group.lane_ids(), group.parts, strict=True):
+    for commit in state.prepared:
+        if _same(commit, record):
+            for transactional_id, part in zip(commit.lane_ids(), commit.parts, strict=True):
                 producer = found.producers.get(transactional_id)
                 if producer is not None:
                     found.producers[transactional_id] = _ended_by_abort(producer, part.decided.txid)

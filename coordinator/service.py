@@ -32,12 +32,12 @@ from coordinator.id_entry import IdEntry, park, wake
 from coordinator.id_table import IdTable
 from coordinator.ids import ProducerIds
 from coordinator.journals import GroupJournals
+from coordinator.lane_ids import is_lane
 from coordinator.machine import step
 from coordinator.messages import Participants
 from coordinator.producer import Producer
 from coordinator.recovery import recover
 from coordinator.settings import CoordinatorSettings
-from coordinator.sinks.lane_ids import is_lane
 from coordinator.sinks.messages import (
     BatchCommitted,
     CommitBatch,

@@ -1,4 +1,4 @@
-"""The commit of a group: the winners' transactions become one decision, and all other lanes of the batch end.
+"""A sink's commit: the winners' transactions become one decision, and all other lanes of the batch end.
 
     hold the winners' ids ─▶ prepare all, count, GROUP_PREPARE_COMMIT     (one step)
         ──┬─ group journal flush ─────┬─▶ decide, apply all   (one step) ─▶ drop the losers
@@ -43,12 +43,12 @@ from coordinator.group_records import (
     PreparedPart,
 )
 from coordinator.id_entry import IdEntry, park, wake
+from coordinator.lane_ids import lane_id
 from coordinator.machine import copied_in_group, step
 from coordinator.messages import Application, DiscardTransaction, Expected, Preparation, Prepare
 from coordinator.producer import Decided
+from coordinator.sink_commits import Part, SinkCommit, joined_places
 from coordinator.sinks.entry import Entry
-from coordinator.sinks.groups import Group, Part, joined_places
-from coordinator.sinks.lane_ids import lane_id
 from coordinator.sinks.messages import BatchCommitted, CommitBatch, SinkRefusal, SinkRefused, Winner
 from coordinator.sinks.sink import DecidedGroup, OpenLane
 from coordinator.states import IdState
@@ -152,17 +152,17 @@ class Committing:
         _log.warning("lane is discarded later", transactional_id=producer.transactional_id, txid=str(producer.txid))
         return False
 
-    def place_again(self, entry: Entry, group: Group) -> None:
-        """After a restart, in the order that recovery found: the group is committed. Raises StorageFailure."""
-        entry.sink.preparing = group
-        self._decided(entry, group, self._executor.participants.apply(group.messages()), None, None)
+    def place_again(self, entry: Entry, commit: SinkCommit) -> None:
+        """After a restart, in the order that recovery found: the batch is committed. Raises StorageFailure."""
+        entry.sink.preparing = commit
+        self._decided(entry, commit, self._executor.participants.apply(commit.messages()), None, None)
 
-    async def withdraw(self, entry: Entry, group: Group) -> None:
-        """After a restart: the group cannot be prepared again, and is aborted as a whole. Raises StorageFailure."""
+    async def withdraw(self, entry: Entry, commit: SinkCommit) -> None:
+        """After a restart: the batch cannot be prepared again, and is aborted as a whole. Raises StorageFailure."""
         executor = self._executor
-        await executor.journals.append(entry, GroupAbortedRecord(group.sink, group.batch, executor.now_ms()))
+        await executor.journals.append(entry, GroupAbortedRecord(commit.sink, commit.batch, executor.now_ms()))
         await executor.journals[entry.journal].to_disk(entry.appended)
-        for part in group.parts:
+        for part in commit.parts:
             executor.participants.discard(DiscardTransaction(part.decided.txid, tuple(part.decided.expected)))
 
     # ------------------------------------------------------------------------------------------ the commit
@@ -215,22 +215,22 @@ class Committing:
         parts = self._counted(transactions, preparation.expected)
         if isinstance(parts, SinkRefused):
             return parts, sink.end(ending)
-        group = Group(sink.name, sink.query, message.batch, parts, executor.now_ms(), message.planned_ms)
-        sink.preparing = group
-        await executor.journals.append(entry, group.record())
+        commit = SinkCommit(sink.name, sink.query, message.batch, parts, executor.now_ms(), message.planned_ms)
+        sink.preparing = commit
+        await executor.journals.append(entry, commit.record())
         prepared_s = trio.current_time()
-        refused = await self._prepared(entry, group, preparation)
+        refused = await self._prepared(entry, commit, preparation)
         if refused:
-            _log.warning("batch cannot be prepared", sink=sink.name, batch=group.batch, refused=words(refused))
+            _log.warning("batch cannot be prepared", sink=sink.name, batch=commit.batch, refused=words(refused))
             sink.preparing = None
-            await executor.journals.append(entry, GroupAbortedRecord(sink.name, group.batch, executor.now_ms()))
+            await executor.journals.append(entry, GroupAbortedRecord(sink.name, commit.batch, executor.now_ms()))
             await executor.journals[entry.journal].to_disk(entry.appended)
             first = next(iter(refused.items()))
-            sentence = f"batch {group.batch} of sink {sink.name!r} cannot be committed: {first[0]}: {first[1]}"
+            sentence = f"batch {commit.batch} of sink {sink.name!r} cannot be committed: {first[0]}: {first[1]}"
             return SinkRefused(SinkRefusal.LANE_ABORTED, f"{sentence}; write the batch again"), sink.end(ending)
-        began_s = self._end_transactions(group)
-        self._decided(entry, group, self._apply(group), began_s, prepared_s)
-        return BatchCommitted(group.batch, sink.fence.placements, already=False), sink.end(ending)
+        began_s = self._end_transactions(commit)
+        self._decided(entry, commit, self._apply(commit), began_s, prepared_s)
+        return BatchCommitted(commit.batch, sink.fence.placements, already=False), sink.end(ending)
 
     async def _make_room(self, entry: Entry, message: CommitBatch, winners: _Winners) -> None:
         """For GROUP_PREPARE_COMMIT, before anything is sealed. Raises StorageFailure."""
@@ -267,7 +267,7 @@ class Committing:
     def _counted(
         self, transactions: Sequence[_Transaction], counts: Mapping[TxId, Mapping[LogId, Expected]]
     ) -> tuple[Part, ...] | SinkRefused:
-        """The parts of the group, if each lane holds what its winner has counted."""
+        """The parts of the commit, if each lane holds what its winner has counted."""
         parts: list[Part] = []
         for winner, lane, message in transactions:
             expected = counts[message.txid]
@@ -282,11 +282,11 @@ class Committing:
             parts.append(Part(lane.slot, Decided(message.txid, expected, self._executor.now_ms())))
         return tuple(parts)
 
-    async def _prepared(self, entry: Entry, group: Group, preparation: Preparation) -> Mapping[LogId, str]:
+    async def _prepared(self, entry: Entry, commit: SinkCommit, preparation: Preparation) -> Mapping[LogId, str]:
         """The one flush delay; answers which logs cannot prepare, and why."""
         executor, journal, through = self._executor, self._executor.journals[entry.journal], entry.appended
         begun_s = trio.current_time()
-        for transactional_id in group.lane_ids():
+        for transactional_id in commit.lane_ids():
             executor.table.entries[transactional_id].prepared_s = begun_s
         journal.start_flush()
         refused = await refusals(preparation)
@@ -298,56 +298,56 @@ class Committing:
             reach("coordinator.prepared")
         return refused
 
-    def _end_transactions(self, group: Group) -> float | None:
-        """The group's transactions have ended for their producers; answers when the first had begun."""
+    def _end_transactions(self, commit: SinkCommit) -> float | None:
+        """The batch's transactions have ended for their producers; answers when the first had begun."""
         executor = self._executor
         began: list[float] = []
-        for transactional_id in group.lane_ids():
+        for transactional_id in commit.lane_ids():
             id_entry = executor.table.entries[transactional_id]
             if id_entry.opened_s is not None:
                 began.append(id_entry.opened_s)
             producer, _ = step(id_entry.producer, ev.Grouped())
             executor.table.become(id_entry, producer)
-        executor.statistics.tally.committed += len(group.parts)
+        executor.statistics.tally.committed += len(commit.parts)
         return min(began, default=None)
 
-    def _apply(self, group: Group) -> Application | None:
+    def _apply(self, commit: SinkCommit) -> Application | None:
         """All at once; after a failure nothing is placed any more, lest the order suffer: None."""
         executor = self._executor
         if executor.journals.all_refused is None:
             try:
                 reach("coordinator.place.before")
-                application = executor.participants.apply(group.messages())
+                application = executor.participants.apply(commit.messages())
                 reach("coordinator.place.after")
             except (StorageFailure, OSError) as failure:
                 executor.journals.refuse_all(failure)
             else:
                 return application
-        executor.unplaced.update(_written(group))
+        executor.unplaced.update(_written(commit))
         return None
 
     def _decided(
         self,
         entry: Entry,
-        group: Group,
+        commit: SinkCommit,
         application: Application | None,
         began_s: float | None,
         prepared_s: float | None,
     ) -> None:
-        """The fence moves, and somebody waits until the group is visible."""
+        """The fence moves, and a task waits until the batch is visible."""
         executor = self._executor
         placements: tuple[Placement, ...] = ()
         if application is not None:
             placements = joined_places(it for places in application.placements for it in places)
-        entry.sink.decide(group, placements)
-        if group.parts:
-            first = group.parts[0]
-            # After a restart the id may be unknown: it may have expired while its group was being copied.
-            id_entry = executor.table.entry_of(lane_id(group.sink, first.slot))
+        entry.sink.decide(commit, placements)
+        if commit.parts:
+            first = commit.parts[0]
+            # After a restart the id may be unknown: it may have expired while its batch was being copied.
+            id_entry = executor.table.entry_of(lane_id(commit.sink, first.slot))
             began_ms = None if began_s is None else id_entry.began_ms
-            logs = _written(group)
+            logs = _written(commit)
             executor.statistics.copying[first.decided.txid] = Copying(
-                id_entry, began_ms, began_s, prepared_s, trio.current_time(), logs, group.records
+                id_entry, began_ms, began_s, prepared_s, trio.current_time(), logs, commit.records
             )
         if application is not None:
             executor.finish_later(self._finish, (entry, entry.sink.under_way[-1], application))
@@ -355,7 +355,7 @@ class Committing:
     # ----------------------------------------------------------------------------------------- behind it
 
     async def _finish(self, of: tuple[Entry, DecidedGroup, Application]) -> None:
-        """Wait until a placed group is visible, and write GROUP_COMMITTED in its turn."""
+        """Wait until a placed batch is visible, and write GROUP_COMMITTED in its turn."""
         (entry, under_way, application), executor = of, self._executor
         try:
             applied = await application.visible()
@@ -363,14 +363,14 @@ class Committing:
             executor.journals.refuse_all(failure)
             entry.wake()
             return
-        parts = under_way.group.parts
+        parts = under_way.commit.parts
         places = {part.decided.txid: it.placements for part, it in zip(parts, applied, strict=True)}
         copied_s = trio.current_time()
         under_way.copied = places
         entry.wake()
         await self._record_visible(entry)
         entry.wake()
-        self._note(under_way.group, places, copied_s)
+        self._note(under_way.commit, places, copied_s)
 
     async def _record_visible(self, entry: Entry) -> None:
         """Write GROUP_COMMITTED of all that are visible, up to the first that is not."""
@@ -379,7 +379,7 @@ class Committing:
             oldest = sink.under_way[0]
             if oldest.copied is None:
                 return
-            record = oldest.group.committed_record(oldest.copied, executor.now_ms())
+            record = oldest.commit.committed_record(oldest.copied, executor.now_ms())
             journal = executor.journals[entry.journal]
             try:
                 if not journal.has_room(record):
@@ -396,19 +396,19 @@ class Committing:
             except (StorageFailure, OSError) as failure:
                 executor.journals.refuse(entry.journal, failure)
 
-    def _note(self, group: Group, places: Mapping[TxId, tuple[Placement, ...]], copied_s: float) -> None:
-        if not group.parts:
-            _log.info("transaction", sink=group.sink, batch=group.batch, lanes=0, outcome="committed", records=0)
+    def _note(self, commit: SinkCommit, places: Mapping[TxId, tuple[Placement, ...]], copied_s: float) -> None:
+        if not commit.parts:
+            _log.info("transaction", sink=commit.sink, batch=commit.batch, lanes=0, outcome="committed", records=0)
             return
-        txid = group.parts[0].decided.txid
+        txid = commit.parts[0].decided.txid
         self._executor.statistics.note_committed(
             txid,
             self._executor.statistics.copying.pop(txid),
             joined_places(it for placed in places.values() for it in placed),
             copied_s,
-            sink=group.sink,
-            batch=group.batch,
-            lanes=len(group.parts),
+            sink=commit.sink,
+            batch=commit.batch,
+            lanes=len(commit.parts),
         )
 
 
@@ -441,7 +441,7 @@ def _release(held: Sequence[IdEntry]) -> None:
         wake(id_entry)
 
 
-def _written(group: Group) -> tuple[LogId, ...]:
+def _written(commit: SinkCommit) -> tuple[LogId, ...]:
     """The logs to which anything was written."""
-    expected = (it for part in group.parts for it in part.decided.expected.items())
+    expected = (it for part in commit.parts for it in part.decided.expected.items())
     return tuple(dict.fromkeys(log for log, it in expected if it.records))

@@ -14,9 +14,6 @@ from enum import Enum
 from coordinator.answers import Effect
 from fairlog_types import Placement
 
-NO_BATCH = -1
-"""Before the first batch of a sink."""
-
 
 @dataclass(frozen=True, slots=True)
 class Lane:

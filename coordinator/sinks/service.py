@@ -31,13 +31,12 @@ from coordinator.answers import Answer, Granted, Refusal
 from coordinator.executor import Executor
 from coordinator.group_records import SinkForgottenRecord
 from coordinator.id_entry import ms_since
+from coordinator.lane_ids import journal_of_sink, slot_and_sink
 from coordinator.producer import Producer
+from coordinator.sink_commits import NO_BATCH, SinkCommit, SinkState
 from coordinator.sinks.committing import Committing, cannot_write, not_copied
 from coordinator.sinks.entry import Entry
-from coordinator.sinks.groups import Group, SinkState
-from coordinator.sinks.lane_ids import journal_of_sink, slot_and_sink
 from coordinator.sinks.messages import (
-    NO_BATCH,
     BatchCommitted,
     CommitBatch,
     Lane,
@@ -300,21 +299,21 @@ class Sinks:
         sink = Sink(state.sink, state.query, visible=state.fence, used_ms=state.used_ms)
         self._entries[state.sink] = Entry(sink, journal)
 
-    def place_again(self, group: Group) -> None:
+    def place_again(self, commit: SinkCommit) -> None:
         """See `Committing.place_again`."""
-        self._committing.place_again(self._entries[group.sink], group)
+        self._committing.place_again(self._entries[commit.sink], commit)
 
-    async def withdraw(self, group: Group) -> None:
+    async def withdraw(self, commit: SinkCommit) -> None:
         """See `Committing.withdraw`."""
-        await self._committing.withdraw(self._entries[group.sink], group)
+        await self._committing.withdraw(self._entries[commit.sink], commit)
 
     def entries(self) -> Sequence[Entry]:
         """All sinks, as what has records in journals."""
         return list(self._entries.values())
 
-    def entry_of(self, group: Group) -> Entry:
-        """The group's sink."""
-        return self._entries[group.sink]
+    def entry_of(self, commit: SinkCommit) -> Entry:
+        """The commit's sink."""
+        return self._entries[commit.sink]
 
 
 def _description(sink: Sink) -> SinkDescription:

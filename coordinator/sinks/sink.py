@@ -2,7 +2,7 @@
 
     join   another query? an older run? ─▶ refused      a new run ─▶ it takes over: the old run's lanes are dropped
            the fence's batch? ─▶ "committed"       one before it? ─▶ refused       else ─▶ a lane in a free slot
-    commit the same checks; then all lanes of the batch end: the winners in the group, the others are dropped
+    commit the same checks; then all lanes of the batch end: the winners in the commit, the others are dropped
 
 The *fence* is the last batch that is decided, with its places. It moves at the decision, and only forwards. What is
 decided is under way until it is visible; it is durable as GROUP_PREPARE_COMMIT then, and the fence that is written
@@ -30,9 +30,9 @@ from dataclasses import dataclass, field
 from coordinator import events as ev
 from coordinator.answers import Granted, Refusal
 from coordinator.ending import DECIDED_MAX
+from coordinator.lane_ids import lane_id
 from coordinator.producer import Producer
-from coordinator.sinks.groups import Fence, Group, SinkState
-from coordinator.sinks.lane_ids import lane_id
+from coordinator.sink_commits import Fence, SinkCommit, SinkState
 from coordinator.sinks.messages import (
     BatchCommitted,
     CommitBatch,
@@ -87,9 +87,9 @@ class OpenLane:
 
 @dataclass(slots=True)
 class DecidedGroup:
-    """A group that is decided, and not yet recorded as visible."""
+    """A commit that is decided, and not yet recorded as visible."""
 
-    group: Group
+    commit: SinkCommit
     placements: tuple[Placement, ...]
     """As in `Fence`."""
     copied: dict[TxId, tuple[Placement, ...]] | None = None
@@ -107,7 +107,7 @@ class Sink:
     """The last batch that is recorded as visible."""
     under_way: deque[DecidedGroup] = field(default_factory=deque[DecidedGroup])
     """What was decided after that, in the order of the decisions."""
-    preparing: Group | None = None
+    preparing: SinkCommit | None = None
     """GROUP_PREPARE_COMMIT is written, and not decided."""
     in_limbo: int | None = None
     """The batch of which the disk refused to say whether it is decided."""
@@ -125,7 +125,7 @@ class Sink:
         if not self.under_way:
             return self.visible
         last = self.under_way[-1]
-        return Fence(last.group.batch, last.placements, last.group.planned_ms)
+        return Fence(last.commit.batch, last.placements, last.commit.planned_ms)
 
     @property
     def lanes(self) -> Sequence[OpenLane]:
@@ -144,7 +144,7 @@ class Sink:
 
     def state(self) -> SinkState:
         """What of it is to be durable."""
-        prepared = [it.group for it in self.under_way]
+        prepared = [it.commit for it in self.under_way]
         if self.preparing is not None:
             prepared.append(self.preparing)
         return SinkState(self.name, self.query, self.visible, tuple(prepared), self.used_ms)
@@ -198,7 +198,7 @@ class Sink:
 
     def is_visible(self, batch: int) -> bool:
         """Whether all that is decided up to this batch can be read. From then on its places stay as they are."""
-        return all(it.copied is not None for it in self.under_way if it.group.batch <= batch)
+        return all(it.copied is not None for it in self.under_way if it.commit.batch <= batch)
 
     # -------------------------------------------------------------------------------------------- lanes
 
@@ -260,17 +260,17 @@ class Sink:
                 )
         return found
 
-    def decide(self, group: Group, placements: tuple[Placement, ...]) -> None:
-        """The group that was prepared is committed: the fence moves."""
-        assert self.preparing is group, "decided is what was prepared"
-        assert group.batch > self.fence.batch, f"batch {group.batch} is decided behind {self.fence.batch}"
+    def decide(self, commit: SinkCommit, placements: tuple[Placement, ...]) -> None:
+        """The batch that was prepared is committed: the fence moves."""
+        assert self.preparing is commit, "decided is what was prepared"
+        assert commit.batch > self.fence.batch, f"batch {commit.batch} is decided behind {self.fence.batch}"
         self.preparing = None
-        self.under_way.append(DecidedGroup(group, placements))
+        self.under_way.append(DecidedGroup(commit, placements))
 
     def record_visible(self, places: tuple[Placement, ...]) -> None:
-        """The oldest group under way is recorded as visible, there."""
-        group = self.under_way.popleft().group
-        self.visible = Fence(group.batch, places, group.planned_ms)
+        """The oldest commit under way is recorded as visible, there."""
+        commit = self.under_way.popleft().commit
+        self.visible = Fence(commit.batch, places, commit.planned_ms)
 
 
 def admit(lane: OpenLane | None, producer: Producer, event: ev.Event) -> Refusal | None:

@@ -37,7 +37,7 @@ from coordinator.group_records import (
     SinkRecords,
 )
 from coordinator.replay import replay
-from coordinator.sinks.messages import NO_BATCH
+from coordinator.sink_commits import NO_BATCH
 from fairlog_types import CorruptStorage, LogId, Offset, Placement, TxId
 
 

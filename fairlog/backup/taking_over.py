@@ -24,7 +24,7 @@ from pathlib import Path
 
 from coordinator.group_journal import begin_with_snapshot
 from coordinator.group_records import SinkRecord
-from coordinator.sinks.lane_ids import journal_of_sink
+from coordinator.lane_ids import journal_of_sink
 from datalog.environment import LmdbDataLogs
 from datalog.interface import Mark
 from fairlog.backup.making import FILES, checksum

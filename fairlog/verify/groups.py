@@ -24,7 +24,7 @@ from coordinator.group_records import (
     SinkRecord,
     SinkRecords,
 )
-from coordinator.sinks.messages import NO_BATCH
+from coordinator.sink_commits import NO_BATCH
 from fairlog.verify.findings import Kind, Summary, Violation
 from fairlog.verify.journals import AppliedPart
 from fairlog_types import LogId, Placement, ProducerId, TxId

@@ -37,7 +37,7 @@ from coordinator.group_records import (
     SinkRecord,
     SinkRecords,
 )
-from coordinator.sinks.lane_ids import group_of, lane_id
+from coordinator.lane_ids import group_of, lane_id
 from fairlog.verify.findings import Kind, Summary, Violation
 from fairlog.verify.groups import Fate, LogView, SinkHistory, check_groups
 from fairlog.verify.journals import AppliedPart

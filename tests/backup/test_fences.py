@@ -23,7 +23,7 @@ from coordinator.group_records import (
     SinkRecords,
 )
 from coordinator.replay import replay, snapshot_records
-from coordinator.sinks.groups import joined_places
+from coordinator.sink_commits import joined_places
 from fairlog.backup.fences import ToldOfSinks, fences_of
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
 from partition.producer_window import TRANSACTIONS_KEPT

@@ -27,13 +27,13 @@ from coordinator.answers import Granted, Refusal
 from coordinator.ending import DECIDED_MAX
 from coordinator.group_records import PrepareCommitRecord
 from coordinator.id_records import prepare_commit_record
+from coordinator.lane_ids import group_of
 from coordinator.machine import step
 from coordinator.messages import ApplyCommit, Expected
 from coordinator.order import CommitOrder
 from coordinator.producer import Producer
 from coordinator.replay import in_doubt, place_order, replay, snapshot_records
 from coordinator.settings import CoordinatorSettings
-from coordinator.sinks.lane_ids import group_of
 from coordinator.states import IdState
 from fairlog_types import (
     NO_PRODUCER_EPOCH,

@@ -21,10 +21,10 @@ from coordinator.group_records import (
     SinkForgottenRecord,
     SinkRecord,
 )
+from coordinator.lane_ids import lane_id
 from coordinator.producer import Decided
-from coordinator.replay import GroupInDoubt, InDoubt, Replay, in_doubt, place_order, replay, snapshot_records
-from coordinator.sinks.groups import Fence, Group, Part
-from coordinator.sinks.lane_ids import lane_id
+from coordinator.replay import InDoubt, Replay, SinkCommitInDoubt, in_doubt, place_order, replay, snapshot_records
+from coordinator.sink_commits import Fence, Part, SinkCommit
 from coordinator.states import IdState
 from fairlog_types import ApplyNumber, LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
 
@@ -75,7 +75,7 @@ def test_replay_of_a_prepared_group_leaves_it_in_doubt_and_its_lanes_empty():
     state = found.sinks["s"]
     assert (state.query, state.fence) == ("q", fence(0))
     (doubtful,) = in_doubt([found])
-    assert isinstance(doubtful, GroupInDoubt)
+    assert isinstance(doubtful, SinkCommitInDoubt)
     assert [part.txid for part in doubtful.parts] == [txid(0, 1), txid(1, 1)]
     assert all(it.state is IdState.OPEN for it in found.producers.values()), "the next batch's"
     found = replay([*lanes(0), prepared(0, 0)])
@@ -181,9 +181,9 @@ def test_snapshot_of_sinks_ahead_of_the_journal_is_the_state(ends):
     assert known(replay([*snapshot, *tail])) == known(found)
 
 
-def group_in_doubt(sequence: int, *slots: int, batch: int = 0) -> GroupInDoubt:
+def group_in_doubt(sequence: int, *slots: int, batch: int = 0) -> SinkCommitInDoubt:
     parts = tuple(Part(slot, Decided(txid(slot, sequence), {}, 0)) for slot in slots)
-    return GroupInDoubt(Group("s", "q", batch, parts, 0), 0, sequence)
+    return SinkCommitInDoubt(SinkCommit("s", "q", batch, parts, 0), 0, sequence)
 
 
 def test_place_order_of_a_group_is_that_of_whichever_part_survived():

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from coordinator.granting import TRANSACTIONAL_ID_BYTES_MAX
+from coordinator.lane_ids import LANE_PREFIX, group_of, is_lane, lane_id, slot_and_sink
+from coordinator.sink_commits import Fence, SinkCommit, joined_places
 from coordinator.sinks import sink as sink_module
-from coordinator.sinks.groups import Fence, Group, joined_places
-from coordinator.sinks.lane_ids import LANE_PREFIX, group_of, is_lane, lane_id, slot_and_sink
 from coordinator.sinks.messages import BatchCommitted, SinkRefusal, Winner
 from coordinator.sinks.sink import LANES_MAX, REPLACED_KEPT, SINK_BYTES_MAX, OpenLane, Sink, check_lane
 from fairlog_types import LogId, Offset, Placement
@@ -122,7 +122,7 @@ class SinkMachine(RuleBasedStateMachine):
         winners = tuple((it.lane.partition, it.lane.attempt, 1) for it in named)
         found = self.sink.winners(commit(*winners, batch=batch, run=self.sink.run))
         assert [(Winner(*winner), lane) for winner, lane in zip(winners, named, strict=True)] == list(found)
-        group = Group("s", "q", batch, (), 0)
+        group = SinkCommit("s", "q", batch, (), 0)
         self.sink.preparing = group
         places = (Placement(LogId("t", "ab" * 16, 0), Offset(batch), 1),)
         self.sink.decide(group, places)
@@ -137,7 +137,7 @@ class SinkMachine(RuleBasedStateMachine):
     def become_visible(self) -> None:
         oldest = self.sink.under_way[0]
         self.sink.record_visible(oldest.placements)
-        assert self.sink.visible == Fence(oldest.group.batch, oldest.placements)
+        assert self.sink.visible == Fence(oldest.commit.batch, oldest.placements)
 
     @invariant()
     def lanes_are_found(self) -> None:

@@ -7,10 +7,10 @@ from structlog.testing import capture_logs
 
 from coordinator.answers import Refusal
 from coordinator.group_records import BeginRecord, PrepareAbortRecord
+from coordinator.lane_ids import lane_id
 from coordinator.messages import Prepare
 from coordinator.replay import snapshot_records
 from coordinator.settings import CoordinatorSettings
-from coordinator.sinks.lane_ids import lane_id
 from coordinator.sinks.messages import Lane, LaneGranted
 from fairlog_types import StorageFailure
 from tests.coordinator.transactions import settle, txid

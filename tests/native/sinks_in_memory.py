@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import trio
 
-from coordinator.sinks.lane_ids import lane_id
+from coordinator.lane_ids import lane_id
 from coordinator.sinks.messages import (
     BatchCommitted,
     CommitBatch,

@@ -13,7 +13,7 @@ import cbor2
 import pytest
 import trio
 
-from coordinator.sinks.lane_ids import is_lane
+from coordinator.lane_ids import is_lane
 from pyspark_fairlog.native import (
     Committed,
     CutPartition,

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from coordinator.answers import Refusal
-from coordinator.sinks.lane_ids import is_lane
+from coordinator.lane_ids import is_lane
 from coordinator.sinks.messages import CommitBatch, Lane, SinkRefusal, SinkRefused, Winner
 from fairlog.groups.messages import Joining
 from fairlog.groups.offset_values import NewOffset, OffsetRefusal, Sender

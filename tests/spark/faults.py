@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coordinator.group_records import BeginRecord, CommittedRecord, GroupRecord, PrepareAbortRecord
-from coordinator.sinks.lane_ids import lane_id
+from coordinator.lane_ids import lane_id
 from fairlog_types import LeaderEpoch, Offset, Placement
 from tests.spark.audited import PLACES, RECORDS, WIDE, put_raw_window, put_window
 from tests.spark.planted_faults import (

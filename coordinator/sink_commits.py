@@ -1,9 +1,9 @@
-"""What is committed as a group: the transactions of a batch's winning lanes, as values, and as records of the journal.
+"""A sink commit: the transactions of a batch's winning lanes, committed as one. As values, and as records.
 
-    Group ──▶ GROUP_PREPARE_COMMIT ──▶ prepared, decided, placed together ──▶ visible ──▶ GROUP_COMMITTED
+    SinkCommit ──▶ GROUP_PREPARE_COMMIT ──▶ prepared, decided, placed together ──▶ visible ──▶ GROUP_COMMITTED
                                   └──▶ one cannot prepare ──▶ GROUP_ABORTED
 
-A group's parts have an order, which is that of the winners, and lie in it in every log that several of them have
+A commit's parts have an order, which is that of the winners, and lie in it in every log that several of them have
 written to. Until it is visible it stands beside the sink; then the sink's *fence* is its batch, with the places.
 
 Pure: no I/O, no clock.
@@ -22,11 +22,13 @@ from coordinator.group_records import (
     PreparedPart,
     SinkRecord,
 )
+from coordinator.lane_ids import group_of_sink, lane_id
 from coordinator.messages import ApplyCommit, Expected
 from coordinator.producer import Decided
-from coordinator.sinks.lane_ids import group_of_sink, lane_id
-from coordinator.sinks.messages import NO_BATCH
 from fairlog_types import Offset, Placement, TxId
+
+NO_BATCH = -1
+"""Before the first batch of a sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SinkCommit:
     """A batch that is to be committed."""
 
     sink: str
@@ -79,7 +81,7 @@ class Group:
         return GroupPrepareCommitRecord(self.sink, self.query, self.batch, parts, self.timestamp_ms, self.planned_ms)
 
     @classmethod
-    def of_record(cls, record: GroupPrepareCommitRecord) -> Group:
+    def of_record(cls, record: GroupPrepareCommitRecord) -> SinkCommit:
         """What `record` was made of."""
         parts: list[Part] = []
         for part in record.parts:
@@ -112,7 +114,7 @@ class SinkState:
     query: str
     fence: Fence = Fence()
     """Of what is visible."""
-    prepared: tuple[Group, ...] = ()
+    prepared: tuple[SinkCommit, ...] = ()
     """Not known to be visible, by their batches. All but the last are decided, and the last may be."""
     used_ms: int = 0
 
