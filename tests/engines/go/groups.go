@@ -81,7 +81,10 @@ func count(address, input, group, protocol string) error {
 	defer client.Close()
 	ctx := context.Background()
 	for {
-		fetches := client.PollRecords(ctx, 100)
+		// Bounded: a commit that the broker's end has caught is repeated also if there is nothing more to read.
+		polling, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+		fetches := client.PollRecords(polling, 100)
+		cancel()
 		var failed error
 		fetches.EachRecord(func(record *kgo.Record) {
 			line := map[string]any{"partition": record.Partition, "offset": record.Offset, "value": string(record.Value)}
