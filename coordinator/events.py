@@ -1,7 +1,7 @@
 """What goes into `machine.step` and what comes out of it: events and effects, frozen values.
 
-An event's `KIND` is its column in `states.TABLE`. Effects are run in the order in which they stand;
-each docstring says what running it means.
+`machine.kind_of` gives an event's row in `states.TABLE`. The executor runs the effects of a step in order. An effect
+that asks something is the last of its step: its answer is the next event.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Add:
     epoch: ProducerEpoch
     logs: tuple[LogId, ...]
     connection: int | None
-    """None for one that is known by its epoch: of transaction version 2, or on the way to a partition."""
+    """None if the epoch alone says which transaction is meant: in transaction version 2 (KIP-890)."""
     now_ms: int
 
 
@@ -206,10 +206,10 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Wait until all that was appended for this id is on disk, also where a commit does not wait for that.
+    """Wait until everything appended for this id is on disk, whatever `journal.fsync` says.
 
-    An epoch that a loss of power took back would be granted a second time, and the data logs, which kept what was
-    written in it, would take the new records for repetitions.
+    If a power failure undid the grant of an epoch, it would be granted a second time. The data logs, which still have
+    the records written in it, would take the new records for duplicates.
     """
 
 
@@ -220,7 +220,7 @@ class AskProducerId:
 
 @dataclass(frozen=True, slots=True)
 class AskBegin:
-    """Tell the leaders; `LogsBegun` is the next event. `requested` goes into it."""
+    """Send *begin* to the participants. `LogsBegun` is the next event, with `requested`."""
 
     message: Begin
     requested: tuple[LogId, ...]
@@ -228,57 +228,57 @@ class AskBegin:
 
 @dataclass(frozen=True, slots=True)
 class AskResume:
-    """Tell the leaders after a restart that the transaction is still open; `Resumed` is the next event."""
+    """After a restart: tell the participants that the transaction is still open. `Resumed` is the next event."""
 
     message: Begin
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Have the participants close the transaction for further batches, and wait for them; its end comes later."""
+    """Have the participants prepare, and wait for them. The transaction stays open, but takes no more batches."""
 
     message: Prepare
 
 
 @dataclass(frozen=True, slots=True)
 class AskPrepare:
-    """Have the participants prepare. `Sealed` is the next event, in the same step of the program."""
+    """Send *prepare* to the participants. `Sealed` is the next event, without a wait in between."""
 
     message: Prepare
 
 
 @dataclass(frozen=True, slots=True)
 class AskPrepared:
-    """Flush the group journal while the participants flush theirs: the one flush delay of a commit.
+    """Flush the group journal, and wait for the flushes that `AskPrepare` started: the one flush delay of a commit.
 
-    It ends the preparation that `AskPrepare` has begun. `Prepared` or `Refused` is the next event.
+    `Prepared` or `Refused` is the next event.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class EnterOrder:
-    """The transaction has its place in the group's commit order."""
+    """Append the transaction to its group's commit order."""
 
     txid: TxId
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """The transaction is committed: place it when its turn in the group's order has come, then copy."""
+    """The transaction is committed. Send *apply* once all before it in its group are applied or aborted."""
 
     message: ApplyCommit
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveOrder:
-    """The transaction is aborted: nobody waits for it in the group's order any more."""
+    """The transaction is aborted: remove it from its group's commit order."""
 
     txid: TxId
 
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Tell the leaders to discard an aborted transaction; once they are told, append `record` (ABORTED)."""
+    """Send *discard* to the participants, then append `record` (ABORTED)."""
 
     message: DiscardTransaction
     record: GroupRecord
@@ -286,24 +286,24 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class AwaitCopied:
-    """Wait until nothing of this id is being copied any more."""
+    """Wait until everything that this id has committed is visible."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerWith:
-    """The request's answer."""
+    """Answer the request."""
 
     answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForDecision:
-    """Step the same event again when the transaction is decided; after a while, answer CONCURRENT."""
+    """Step the same event again when the transaction is decided. If that takes too long, answer CONCURRENT."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForCopy:
-    """Step the same event again when one of the id's transactions has been copied."""
+    """Step the same event again when one more of the id's transactions is visible."""
 
 
 Effect = (
