@@ -18,7 +18,7 @@ from __future__ import annotations
 import resource
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -53,7 +53,7 @@ from fairlog.topics import LocalTopics
 from fairlog_types import CorruptStorage, LeaderEpoch
 from journal.journal import Fsync
 from shard.offsets import OffsetsLogs
-from shard.shard import Shard, ShardSettings, open_shard
+from shard.shard import Shard, ShardSettings, close_in_thread, open_shard
 
 log = structlog.get_logger()
 
@@ -273,7 +273,7 @@ async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedSt
             group_journal_count=settings.journal.group_journals,
         )
     )
-    stack.push_async_callback(_in_thread, cluster.close)
+    stack.push_async_callback(close_in_thread, cluster.close)
     return cluster
 
 
@@ -285,7 +285,7 @@ async def _open_persister(
     store, groups = await trio.to_thread.run_sync(
         PersistedGroupStore.open, settings.data_dir / "groups", LeaderEpoch(cluster.starts)
     )
-    stack.push_async_callback(_in_thread, store.close)
+    stack.push_async_callback(close_in_thread, store.close)
     return GroupPersister(store), groups
 
 
@@ -356,12 +356,6 @@ def _make_offsets(
         check_interval_ms=settings.offsets.retention_check_interval_ms,
         now_ms=_now_ms,
     )
-
-
-async def _in_thread(close: Callable[[], None]) -> None:
-    """Close something that blocks, even if the start was cancelled."""
-    with trio.CancelScope(shield=True):
-        await trio.to_thread.run_sync(close)
 
 
 def _bound_to(listeners: list[trio.SocketListener]) -> Address:

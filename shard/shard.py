@@ -126,7 +126,7 @@ async def open_shard(
         data_logs = await trio.to_thread.run_sync(
             partial(LmdbDataLogs.open, directory / "datalog", map_bytes=settings.map_bytes)
         )
-        stack.push_async_callback(_close_in_thread, data_logs.close)
+        stack.push_async_callback(close_in_thread, data_logs.close)
         journals = directory / "journals"
         for kind in ("local", "group"):
             await trio.to_thread.run_sync(partial(make_root, journals / kind, below=directory))
@@ -215,7 +215,7 @@ async def _begin(journals: Sequence[Journal]) -> None:
         raise failures[0]
 
 
-async def _close_in_thread(close: Callable[[], None]) -> None:
+async def close_in_thread(close: Callable[[], None]) -> None:
     """Close something that blocks, even if the start was cancelled."""
     with trio.CancelScope(shield=True):
         await trio.to_thread.run_sync(close)
