@@ -159,8 +159,8 @@ class Withdrawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
-    """The open transaction is committed as part of its lane's group, by the group's record."""
+class SinkDecided:
+    """The open transaction is part of a sink commit that is decided: the sink's records stand for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ Event = (
     | Restarted
     | Resumed
     | Withdrawn
-    | Grouped
+    | SinkDecided
     | Dropped
 )
 

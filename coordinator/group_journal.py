@@ -21,13 +21,13 @@ from coordinator.group_records import (
     AbortedRecord,
     BeginRecord,
     CommittedRecord,
-    GroupAbortedRecord,
-    GroupCommittedRecord,
-    GroupPrepareCommitRecord,
     GroupRecord,
     PrepareAbortRecord,
     PrepareCommitRecord,
     ProducerRecord,
+    SinkAbortedRecord,
+    SinkCommittedRecord,
+    SinkPrepareCommitRecord,
     encode_group,
     record_bytes_max,
 )
@@ -51,9 +51,9 @@ _FAILPOINTS: dict[type[GroupRecord], str] = {
     CommittedRecord: "group.committed.appended",
     PrepareAbortRecord: "group.prepare_abort.appended",
     AbortedRecord: "group.aborted.appended",
-    GroupPrepareCommitRecord: "group.group_prepare_commit.appended",
-    GroupCommittedRecord: "group.group_committed.appended",
-    GroupAbortedRecord: "group.group_aborted.appended",
+    SinkPrepareCommitRecord: "group.sink_prepare_commit.appended",
+    SinkCommittedRecord: "group.sink_committed.appended",
+    SinkAbortedRecord: "group.sink_aborted.appended",
 }
 
 

@@ -41,10 +41,10 @@ PREPARE_ABORT = 6
 ABORTED = 7
 SINK = 8
 SINK_FORGOTTEN = 9
-GROUP_PREPARE_COMMIT = 10
-GROUP_COMMITTED = 11
-GROUP_ABORTED = 12
-SINK_KINDS = frozenset((SINK, SINK_FORGOTTEN, GROUP_PREPARE_COMMIT, GROUP_COMMITTED, GROUP_ABORTED))
+SINK_PREPARE_COMMIT = 10
+SINK_COMMITTED = 11
+SINK_ABORTED = 12
+SINK_KINDS = frozenset((SINK, SINK_FORGOTTEN, SINK_PREPARE_COMMIT, SINK_COMMITTED, SINK_ABORTED))
 """Those of `SinkRecords`."""
 
 LISTED_IN_HEADER = 500
@@ -166,7 +166,7 @@ class SinkForgottenRecord:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPart:
-    """A lane's transaction in a group commit. The lane's slot and the sink make its transactional id."""
+    """A lane's transaction in a sink commit. The lane's slot and the sink make its transactional id."""
 
     slot: int
     txid: TxId
@@ -174,7 +174,7 @@ class PreparedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupPrepareCommitRecord:
+class SinkPrepareCommitRecord:
     """The transactions of a batch: all are committed if every participant of each holds what is expected."""
 
     sink: str
@@ -196,7 +196,7 @@ class CommittedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupCommittedRecord:
+class SinkCommittedRecord:
     """The batch is copied in all its logs. Those of a sink stand in the order of their batches."""
 
     sink: str
@@ -206,15 +206,15 @@ class GroupCommittedRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupAbortedRecord:
-    """The group commit that was prepared is not to be carried out; the batch may be prepared again, by other lanes."""
+class SinkAbortedRecord:
+    """The sink commit that was prepared is not to be carried out; the batch may be prepared again, by other lanes."""
 
     sink: str
     batch: int
     timestamp_ms: int
 
 
-SinkRecords = SinkRecord | SinkForgottenRecord | GroupPrepareCommitRecord | GroupCommittedRecord | GroupAbortedRecord
+SinkRecords = SinkRecord | SinkForgottenRecord | SinkPrepareCommitRecord | SinkCommittedRecord | SinkAbortedRecord
 """The records of sinks. All others are those of transactional ids, of lanes, too."""
 
 GroupRecord = (
@@ -271,28 +271,28 @@ def _encode_of_sink(record: SinkRecords) -> tuple[int, list[object], bytes]:
             return _listing(SINK, [sink, query, batch, timestamp_ms, *_known(planned_ms)], _of_places(placements))
         case SinkForgottenRecord(sink):
             return SINK_FORGOTTEN, [sink], b""
-        case GroupPrepareCommitRecord(sink, query, batch, prepared, timestamp_ms, planned_ms):
+        case SinkPrepareCommitRecord(sink, query, batch, prepared, timestamp_ms, planned_ms):
             parts = [
                 [it.slot, *it.txid, [[*_of_log(log), *expectation] for log, expectation in it.participants.items()]]
                 for it in prepared
             ]
             fields: list[object] = [sink, query, batch, timestamp_ms, *_known(planned_ms)]
-            return _listing(GROUP_PREPARE_COMMIT, fields, parts, _entries(record))
-        case GroupCommittedRecord(sink, batch, committed, timestamp_ms):
+            return _listing(SINK_PREPARE_COMMIT, fields, parts, _entries(record))
+        case SinkCommittedRecord(sink, batch, committed, timestamp_ms):
             parts = [[it.slot, *it.txid, _of_places(it.placements)] for it in committed]
-            return _listing(GROUP_COMMITTED, [sink, batch, timestamp_ms], parts, _entries(record))
-        case GroupAbortedRecord(sink, batch, timestamp_ms):
-            return GROUP_ABORTED, [sink, batch, timestamp_ms], b""
+            return _listing(SINK_COMMITTED, [sink, batch, timestamp_ms], parts, _entries(record))
+        case SinkAbortedRecord(sink, batch, timestamp_ms):
+            return SINK_ABORTED, [sink, batch, timestamp_ms], b""
         case _:
             assert_never(record)
 
 
-def _entries(record: GroupPrepareCommitRecord | GroupCommittedRecord) -> int:
+def _entries(record: SinkPrepareCommitRecord | SinkCommittedRecord) -> int:
     """Each part is one, and each of its logs."""
     match record:
-        case GroupPrepareCommitRecord(parts=prepared):
+        case SinkPrepareCommitRecord(parts=prepared):
             return sum(1 + len(part.participants) for part in prepared)
-        case GroupCommittedRecord(parts=committed):
+        case SinkCommittedRecord(parts=committed):
             return sum(1 + len(part.placements) for part in committed)
 
 
@@ -330,11 +330,11 @@ def _bytes_max_of_sink(record: SinkRecords) -> int:
     match record:
         case SinkRecord(query=query, placements=placements):
             texts, count = texts + len(query), len(placements)
-        case GroupPrepareCommitRecord(query=query):
+        case SinkPrepareCommitRecord(query=query):
             texts, count = texts + len(query), _entries(record)
-        case GroupCommittedRecord():
+        case SinkCommittedRecord():
             count = _entries(record)
-        case SinkForgottenRecord() | GroupAbortedRecord():
+        case SinkForgottenRecord() | SinkAbortedRecord():
             pass
         case _:
             assert_never(record)
@@ -442,21 +442,21 @@ def _decode_of_sink(kind: int, reader: _Fields, payload: bytes | bytearray) -> S
     if kind == SINK_FORGOTTEN:
         reader.done()
         return SinkForgottenRecord(sink)
-    query = reader.text() if kind in (SINK, GROUP_PREPARE_COMMIT) else ""
+    query = reader.text() if kind in (SINK, SINK_PREPARE_COMMIT) else ""
     batch, timestamp_ms = reader.number(), reader.number()
-    if kind == GROUP_ABORTED:
+    if kind == SINK_ABORTED:
         reader.done()
-        return GroupAbortedRecord(sink, batch, timestamp_ms)
-    planned_ms = reader.number() if kind in (SINK, GROUP_PREPARE_COMMIT) and reader.left > 1 else None
+        return SinkAbortedRecord(sink, batch, timestamp_ms)
+    planned_ms = reader.number() if kind in (SINK, SINK_PREPARE_COMMIT) and reader.left > 1 else None
     listed = reader.listed(payload)
     reader.done()
     if kind == SINK:
         return SinkRecord(sink, query, batch, _places(listed), timestamp_ms, planned_ms)
-    if kind == GROUP_PREPARE_COMMIT:
+    if kind == SINK_PREPARE_COMMIT:
         prepared = tuple(PreparedPart(entry.number(), entry.txid(), _participants(entry.last())) for entry in listed)
-        return GroupPrepareCommitRecord(sink, query, batch, prepared, timestamp_ms, planned_ms)
+        return SinkPrepareCommitRecord(sink, query, batch, prepared, timestamp_ms, planned_ms)
     committed = tuple(CommittedPart(entry.number(), entry.txid(), _places(entry.last())) for entry in listed)
-    return GroupCommittedRecord(sink, batch, committed, timestamp_ms)
+    return SinkCommittedRecord(sink, batch, committed, timestamp_ms)
 
 
 def _participants(listed: Sequence[_Fields]) -> dict[LogId, Expectation]:

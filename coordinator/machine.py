@@ -142,12 +142,12 @@ def _copied(producer: Producer, event: ev.Copied) -> Step:
     return after, (ev.Append(record),)
 
 
-def _grouped(producer: Producer, _event: ev.Grouped) -> Step:
+def _sink_decided(producer: Producer, _event: ev.SinkDecided) -> Step:
     """The group's records in the journal, and its placing, stand for those of each of its transactions."""
     return steps.committed(producer), ()
 
 
-def copied_in_group(producer: Producer, txid: TxId, placements: tuple[Placement, ...]) -> Producer:
+def copied_in_commit(producer: Producer, txid: TxId, placements: tuple[Placement, ...]) -> Producer:
     """The id's transaction, which was committed with its group, is visible."""
     return replace(producer, committed=steps.remember(producer.committed, CommittedTransaction(txid, placements)))
 
@@ -255,7 +255,7 @@ _KINDS: dict[type[ev.Event], EventKind] = {
     ev.Restarted: EventKind.RESTARTED,
     ev.Resumed: EventKind.RESUMED,
     ev.Withdrawn: EventKind.WITHDRAWN,
-    ev.Grouped: EventKind.GROUPED,
+    ev.SinkDecided: EventKind.SINK_DECIDED,
     ev.Dropped: EventKind.DROPPED,
 }
 
@@ -290,7 +290,7 @@ _RULES: dict[tuple[IdState, EventKind], _Rule] = {
     (_S.OPEN, _E.FORCED): _force,
     (_S.OPEN, _E.RESTARTED): _restarted,
     (_S.OPEN, _E.RESUMED): _resumed,
-    (_S.OPEN, _E.GROUPED): _grouped,
+    (_S.OPEN, _E.SINK_DECIDED): _sink_decided,
     (_S.OPEN, _E.DROPPED): _end_by_force,
     (_S.PREPARING, _E.INIT): _wait_for_decision,
     (_S.PREPARING, _E.ADD): _add_while_preparing,

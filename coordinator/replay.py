@@ -12,8 +12,8 @@ placed. `snapshot_records` is the inverse of `replay`: records from which the sa
 | PREPARE_COMMIT | prepares it again: all can → placed; one cannot → aborted (`Withdrawn`) |
 | COMMITTED, ABORTED | nothing |
 | PREPARE_ABORT | says DISCARD again, then ABORTED; the id must abort, since the client may have no answer |
-| GROUP_PREPARE_COMMIT | prepares all its parts again: all can → placed together; one cannot → none is |
-| GROUP_COMMITTED, GROUP_ABORTED | nothing; who writes to which lane is forgotten, and open lanes are aborted |
+| SINK_PREPARE_COMMIT | prepares all its parts again: all can → placed together; one cannot → none is |
+| SINK_COMMITTED, SINK_ABORTED | nothing; who writes to which lane is forgotten, and open lanes are aborted |
 
 A transaction whose PREPARE_COMMIT is durable was possibly answered, and then it *can* be prepared again: all
 its data were durable before the answer (invariant 5). One that cannot be prepared was never answered.
@@ -35,19 +35,19 @@ from coordinator.group_records import (
     BeginRecord,
     CommittedRecord,
     ExpiredRecord,
-    GroupAbortedRecord,
-    GroupCommittedRecord,
-    GroupPrepareCommitRecord,
     GroupRecord,
     PrepareAbortRecord,
     PrepareCommitRecord,
     ProducerRecord,
+    SinkAbortedRecord,
+    SinkCommittedRecord,
     SinkForgottenRecord,
+    SinkPrepareCommitRecord,
     SinkRecord,
 )
 from coordinator.id_records import prepare_commit_record, producer_record
 from coordinator.lane_ids import group_of, lane_id
-from coordinator.machine import copied_in_group
+from coordinator.machine import copied_in_commit
 from coordinator.messages import Expected
 from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
 from coordinator.sink_commits import NO_BATCH, Fence, SinkCommit, SinkState, joined_places
@@ -68,8 +68,8 @@ class Replay:
     """Of each PREPARE_COMMIT that is undecided: its place among those of the journal."""
     sinks: dict[str, SinkState] = field(default_factory=dict[str, SinkState])
     """By name."""
-    group_sequence: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
-    """As `sequence`, of each GROUP_PREPARE_COMMIT, by sink and batch."""
+    sink_commit_sequence: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
+    """As `sequence`, of each SINK_PREPARE_COMMIT, by sink and batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class InDoubt:
 
 @dataclass(frozen=True, slots=True)
 class SinkCommitInDoubt:
-    """A GROUP_PREPARE_COMMIT without GROUP_COMMITTED or GROUP_ABORTED. Otherwise as `InDoubt`."""
+    """A SINK_PREPARE_COMMIT without SINK_COMMITTED or SINK_ABORTED. Otherwise as `InDoubt`."""
 
     commit: SinkCommit
     journal: int
@@ -113,7 +113,7 @@ class SinkCommitInDoubt:
         return tuple(part.decided for part in self.commit.parts)
 
     def record(self) -> GroupRecord:
-        """GROUP_PREPARE_COMMIT."""
+        """SINK_PREPARE_COMMIT."""
         return self.commit.record()
 
 
@@ -140,12 +140,12 @@ def replay(records: Iterable[GroupRecord]) -> Replay:
                 _fold_sink(found, record)
             case SinkForgottenRecord(sink):
                 found.sinks.pop(sink, None)
-            case GroupPrepareCommitRecord():
-                _fold_group_prepare_commit(found, record, count)
-            case GroupCommittedRecord():
-                _fold_group_committed(found, record)
-            case GroupAbortedRecord():
-                _fold_group_aborted(found, record)
+            case SinkPrepareCommitRecord():
+                _fold_sink_prepare_commit(found, record, count)
+            case SinkCommittedRecord():
+                _fold_sink_committed(found, record)
+            case SinkAbortedRecord():
+                _fold_sink_aborted(found, record)
     for record in found.half_aborted.values():
         producer = found.producers.get(record.transactional_id)
         if producer is not None and _is_current(producer, record.txid) and producer.state is IdState.EMPTY:
@@ -163,7 +163,7 @@ def in_doubt(replays: Sequence[Replay]) -> list[InDoubt | SinkCommitInDoubt]:
             for decided in producer.decided
         ]
         found += [
-            SinkCommitInDoubt(commit, index, one.group_sequence[sink.sink, commit.batch])
+            SinkCommitInDoubt(commit, index, one.sink_commit_sequence[sink.sink, commit.batch])
             for sink in one.sinks.values()
             for commit in sink.prepared
         ]
@@ -408,7 +408,7 @@ def _fold_sink(found: Replay, record: SinkRecord) -> None:
         )
 
 
-def _fold_group_prepare_commit(found: Replay, record: GroupPrepareCommitRecord, sequence: int) -> None:
+def _fold_sink_prepare_commit(found: Replay, record: SinkPrepareCommitRecord, sequence: int) -> None:
     commit = SinkCommit.of_record(record)
     state = found.sinks.get(commit.sink)
     if state is None or state.query != commit.query:
@@ -418,7 +418,7 @@ def _fold_group_prepare_commit(found: Replay, record: GroupPrepareCommitRecord, 
     others = tuple(it for it in state.prepared if not _same(it, record))
     used_ms = max(state.used_ms, record.timestamp_ms)
     found.sinks[commit.sink] = replace(state, prepared=(*others, commit), used_ms=used_ms)
-    found.group_sequence[commit.sink, commit.batch] = sequence
+    found.sink_commit_sequence[commit.sink, commit.batch] = sequence
     for transactional_id, part in zip(commit.lane_ids(), commit.parts, strict=True):
         producer, txid = found.producers.get(transactional_id), part.decided.txid
         if producer is not None and _is_current(producer, txid) and txid.number >= producer.number:
@@ -432,11 +432,11 @@ def _fold_group_prepare_commit(found: Replay, record: GroupPrepareCommitRecord, 
             )
 
 
-def _same(commit: SinkCommit, record: GroupPrepareCommitRecord | GroupCommittedRecord | GroupAbortedRecord) -> bool:
+def _same(commit: SinkCommit, record: SinkPrepareCommitRecord | SinkCommittedRecord | SinkAbortedRecord) -> bool:
     return commit.batch == record.batch
 
 
-def _fold_group_committed(found: Replay, record: GroupCommittedRecord) -> None:
+def _fold_sink_committed(found: Replay, record: SinkCommittedRecord) -> None:
     state = found.sinks.get(record.sink)
     if state is None:
         return
@@ -444,7 +444,7 @@ def _fold_group_committed(found: Replay, record: GroupCommittedRecord) -> None:
         transactional_id = lane_id(record.sink, part.slot)
         producer = found.producers.get(transactional_id)
         if producer is not None and all(it.txid != part.txid for it in producer.committed):
-            found.producers[transactional_id] = copied_in_group(producer, part.txid, part.placements)
+            found.producers[transactional_id] = copied_in_commit(producer, part.txid, part.placements)
     if record.batch > state.fence.batch:
         places = joined_places(place for part in record.parts for place in part.placements)
         planned_ms = next((it.planned_ms for it in state.prepared if _same(it, record)), None)
@@ -454,7 +454,7 @@ def _fold_group_committed(found: Replay, record: GroupCommittedRecord) -> None:
         found.sinks[record.sink] = replace(state, fence=fence, prepared=others, used_ms=used_ms)
 
 
-def _fold_group_aborted(found: Replay, record: GroupAbortedRecord) -> None:
+def _fold_sink_aborted(found: Replay, record: SinkAbortedRecord) -> None:
     """A sink that has not had a batch is forgotten with it: whoever joins next makes it again."""
     state = found.sinks.get(record.sink)
     if state is None:

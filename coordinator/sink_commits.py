@@ -1,7 +1,7 @@
 """A sink commit: the transactions of a batch's winning lanes, committed as one. As values, and as records.
 
-    SinkCommit ──▶ GROUP_PREPARE_COMMIT ──▶ prepared, decided, placed together ──▶ visible ──▶ GROUP_COMMITTED
-                                  └──▶ one cannot prepare ──▶ GROUP_ABORTED
+    SinkCommit ──▶ SINK_PREPARE_COMMIT ──▶ prepared, decided, placed together ──▶ visible ──▶ SINK_COMMITTED
+                                  └──▶ one cannot prepare ──▶ SINK_ABORTED
 
 A commit's parts have an order, which is that of the winners, and lie in it in every log that several of them have
 written to. Until it is visible it stands beside the sink; then the sink's *fence* is its batch, with the places.
@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from coordinator.group_records import (
     CommittedPart,
     Expectation,
-    GroupCommittedRecord,
-    GroupPrepareCommitRecord,
     PreparedPart,
+    SinkCommittedRecord,
+    SinkPrepareCommitRecord,
     SinkRecord,
 )
 from coordinator.lane_ids import group_of_sink, lane_id
@@ -68,8 +68,8 @@ class SinkCommit:
         """What the participants are to place together."""
         return tuple(replace(part.decided.apply(), sink=self.sink) for part in self.parts)
 
-    def record(self) -> GroupPrepareCommitRecord:
-        """GROUP_PREPARE_COMMIT."""
+    def record(self) -> SinkPrepareCommitRecord:
+        """SINK_PREPARE_COMMIT."""
         parts = tuple(
             PreparedPart(
                 part.slot,
@@ -78,10 +78,10 @@ class SinkCommit:
             )
             for part in self.parts
         )
-        return GroupPrepareCommitRecord(self.sink, self.query, self.batch, parts, self.timestamp_ms, self.planned_ms)
+        return SinkPrepareCommitRecord(self.sink, self.query, self.batch, parts, self.timestamp_ms, self.planned_ms)
 
     @classmethod
-    def of_record(cls, record: GroupPrepareCommitRecord) -> SinkCommit:
+    def of_record(cls, record: SinkPrepareCommitRecord) -> SinkCommit:
         """What `record` was made of."""
         parts: list[Part] = []
         for part in record.parts:
@@ -89,10 +89,10 @@ class SinkCommit:
             parts.append(Part(part.slot, Decided(part.txid, expected, record.timestamp_ms)))
         return cls(record.sink, record.query, record.batch, tuple(parts), record.timestamp_ms, record.planned_ms)
 
-    def committed_record(self, places: Mapping[TxId, tuple[Placement, ...]], now_ms: int) -> GroupCommittedRecord:
-        """GROUP_COMMITTED."""
+    def committed_record(self, places: Mapping[TxId, tuple[Placement, ...]], now_ms: int) -> SinkCommittedRecord:
+        """SINK_COMMITTED."""
         parts = tuple(CommittedPart(it.slot, it.decided.txid, places[it.decided.txid]) for it in self.parts)
-        return GroupCommittedRecord(self.sink, self.batch, parts, now_ms)
+        return SinkCommittedRecord(self.sink, self.batch, parts, now_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class EventKind(Enum):
     RESTARTED = "the group journal was replayed after a restart"
     RESUMED = "the leaders were told that the transaction is still open"
     WITHDRAWN = "a transaction that the restart found undecided cannot be prepared again"
-    GROUPED = "the group of lanes to which the transaction belongs is committed"
+    SINK_DECIDED = "the sink commit to which the transaction belongs is decided"
     DROPPED = "the lane is not to be committed: others have won, or its run was replaced"
 
 
@@ -115,7 +115,7 @@ TABLE: tuple[Row, ...] = (
     Row(_S.OPEN, _E.RESTARTED, _S.MUST_ABORT, "aborted: its batches may be lost"),
     Row(_S.OPEN, _E.RESUMED, _S.OPEN, "it goes on"),
     Row(_S.OPEN, _E.RESUMED, _S.MUST_ABORT, "aborted: a leader has lost its part"),
-    Row(_S.OPEN, _E.GROUPED, _S.EMPTY, "GROUP_PREPARE_COMMIT names it"),
+    Row(_S.OPEN, _E.SINK_DECIDED, _S.EMPTY, "SINK_PREPARE_COMMIT names it"),
     Row(_S.OPEN, _E.DROPPED, _S.EMPTY, "aborted, and the epoch is bumped: the lane is fenced"),
     Row(_S.OPEN, _E.DROPPED, _S.MUST_ABORT, "aborted without a fence: it has the last epoch"),
     #

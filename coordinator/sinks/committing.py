@@ -1,8 +1,8 @@
 """A sink's commit: the winners' transactions become one decision, and all other lanes of the batch end.
 
-    hold the winners' ids ─▶ prepare all, count, GROUP_PREPARE_COMMIT     (one step)
+    hold the winners' ids ─▶ prepare all, count, SINK_PREPARE_COMMIT     (one step)
         ──┬─ group journal flush ─────┬─▶ decide, apply all   (one step) ─▶ drop the losers
-          └─ flush of all their logs ─┘      └▶ visible ─▶ GROUP_COMMITTED   (in `Executor.run`)
+          └─ flush of all their logs ─┘      └▶ visible ─▶ SINK_COMMITTED   (in `Executor.run`)
                                                   └▶ answer                  (without the sink's lock)
 
 How it works. A held id takes no turn (`IdEntry.busy`), so nothing is added to a winner and nothing ends it between the
@@ -15,12 +15,12 @@ The answer waits until the batch is visible, and all of the sink's before it (`u
 then, so its places are final, and whoever is told of them can read them. Meanwhile the sink is free: the next batch is
 joined and decided while the last one is copied.
 
-GROUP_COMMITTED is written in the order of the batches, not flushed; without it a restart prepares and places again,
+SINK_COMMITTED is written in the order of the batches, not flushed; without it a restart prepares and places again,
 which changes nothing. At most `DECIDED_MAX` batches of a sink are under way: the leaders' windows remember one more.
 
-Failures. What is found before GROUP_PREPARE_COMMIT (a lane's transaction is gone, another count) ends all lanes of the
-batch, and nothing is written of it. If a participant cannot prepare, GROUP_ABORTED is durable before the refusal: a
-restart might prepare with more luck. If the group journal fails after GROUP_PREPARE_COMMIT, a restart decides. If
+Failures. What is found before SINK_PREPARE_COMMIT (a lane's transaction is gone, another count) ends all lanes of the
+batch, and nothing is written of it. If a participant cannot prepare, SINK_ABORTED is durable before the refusal: a
+restart might prepare with more luck. If the group journal fails after SINK_PREPARE_COMMIT, a restart decides. If
 placing or copying fails, the batch is decided all the same, and a restart makes it visible; until then its driver hears
 EFFECT_UNKNOWN, since "committed" would have somebody look for records that are not there.
 """
@@ -37,20 +37,20 @@ from coordinator import events as ev
 from coordinator.executor import Executor, refusals, words
 from coordinator.group_records import (
     Expectation,
-    GroupAbortedRecord,
-    GroupPrepareCommitRecord,
     GroupRecord,
     PreparedPart,
+    SinkAbortedRecord,
+    SinkPrepareCommitRecord,
 )
 from coordinator.id_entry import IdEntry, park, wake
 from coordinator.lane_ids import lane_id
-from coordinator.machine import copied_in_group, step
+from coordinator.machine import copied_in_commit, step
 from coordinator.messages import Application, DiscardTransaction, Expected, Preparation, Prepare
 from coordinator.producer import Decided
 from coordinator.sink_commits import Part, SinkCommit, joined_places
 from coordinator.sinks.entry import Entry
 from coordinator.sinks.messages import BatchCommitted, CommitBatch, SinkRefusal, SinkRefused, Winner
-from coordinator.sinks.sink import DecidedGroup, OpenLane
+from coordinator.sinks.sink import DecidedCommit, OpenLane
 from coordinator.states import IdState
 from coordinator.statistics import Copying
 from fairlog_types import LeaderEpoch, LogId, Placement, StorageFailure, TxId
@@ -58,7 +58,7 @@ from journal.failpoints import reach
 from journal.journal import NoFiles
 
 _NO_FILES_PAUSE_S = 0.5
-"""Between two attempts to write GROUP_COMMITTED while no file can be opened."""
+"""Between two attempts to write SINK_COMMITTED while no file can be opened."""
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -160,7 +160,7 @@ class Committing:
     async def withdraw(self, entry: Entry, commit: SinkCommit) -> None:
         """After a restart: the batch cannot be prepared again, and is aborted as a whole. Raises StorageFailure."""
         executor = self._executor
-        await executor.journals.append(entry, GroupAbortedRecord(commit.sink, commit.batch, executor.now_ms()))
+        await executor.journals.append(entry, SinkAbortedRecord(commit.sink, commit.batch, executor.now_ms()))
         await executor.journals[entry.journal].to_disk(entry.appended)
         for part in commit.parts:
             executor.participants.discard(DiscardTransaction(part.decided.txid, tuple(part.decided.expected)))
@@ -223,7 +223,7 @@ class Committing:
         if refused:
             _log.warning("batch cannot be prepared", sink=sink.name, batch=commit.batch, refused=words(refused))
             sink.preparing = None
-            await executor.journals.append(entry, GroupAbortedRecord(sink.name, commit.batch, executor.now_ms()))
+            await executor.journals.append(entry, SinkAbortedRecord(sink.name, commit.batch, executor.now_ms()))
             await executor.journals[entry.journal].to_disk(entry.appended)
             first = next(iter(refused.items()))
             sentence = f"batch {commit.batch} of sink {sink.name!r} cannot be committed: {first[0]}: {first[1]}"
@@ -233,7 +233,7 @@ class Committing:
         return BatchCommitted(commit.batch, sink.fence.placements, already=False), sink.end(ending)
 
     async def _make_room(self, entry: Entry, message: CommitBatch, winners: _Winners) -> None:
-        """For GROUP_PREPARE_COMMIT, before anything is sealed. Raises StorageFailure."""
+        """For SINK_PREPARE_COMMIT, before anything is sealed. Raises StorageFailure."""
         parts: list[PreparedPart] = []
         for _, lane in winners:
             id_entry = self._executor.table.entries.get(lane.transactional_id)
@@ -241,7 +241,7 @@ class Committing:
             if id_entry is not None and transaction is not None:
                 logs = dict.fromkeys(transaction.logs, Expectation(LeaderEpoch(0), 0))
                 parts.append(PreparedPart(lane.slot, id_entry.producer.txid, logs))
-        record = GroupPrepareCommitRecord(message.sink, message.query, message.batch, tuple(parts), 0)
+        record = SinkPrepareCommitRecord(message.sink, message.query, message.batch, tuple(parts), 0)
         await self._room_for(entry, record)
 
     async def _room_for(self, entry: Entry, record: GroupRecord) -> None:
@@ -306,7 +306,7 @@ class Committing:
             id_entry = executor.table.entries[transactional_id]
             if id_entry.opened_s is not None:
                 began.append(id_entry.opened_s)
-            producer, _ = step(id_entry.producer, ev.Grouped())
+            producer, _ = step(id_entry.producer, ev.SinkDecided())
             executor.table.become(id_entry, producer)
         executor.statistics.tally.committed += len(commit.parts)
         return min(began, default=None)
@@ -354,8 +354,8 @@ class Committing:
 
     # ----------------------------------------------------------------------------------------- behind it
 
-    async def _finish(self, of: tuple[Entry, DecidedGroup, Application]) -> None:
-        """Wait until a placed batch is visible, and write GROUP_COMMITTED in its turn."""
+    async def _finish(self, of: tuple[Entry, DecidedCommit, Application]) -> None:
+        """Wait until a placed batch is visible, and write SINK_COMMITTED in its turn."""
         (entry, under_way, application), executor = of, self._executor
         try:
             applied = await application.visible()
@@ -373,7 +373,7 @@ class Committing:
         self._note(under_way.commit, places, copied_s)
 
     async def _record_visible(self, entry: Entry) -> None:
-        """Write GROUP_COMMITTED of all that are visible, up to the first that is not."""
+        """Write SINK_COMMITTED of all that are visible, up to the first that is not."""
         executor, sink = self._executor, entry.sink
         while sink.under_way and not executor.journals.is_refusing(entry):
             oldest = sink.under_way[0]
@@ -388,7 +388,7 @@ class Committing:
                 for part in record.parts:
                     id_entry = executor.table.entries.get(lane_id(sink.name, part.slot))
                     if id_entry is not None:
-                        executor.table.become(id_entry, copied_in_group(id_entry.producer, part.txid, part.placements))
+                        executor.table.become(id_entry, copied_in_commit(id_entry.producer, part.txid, part.placements))
                 sink.record_visible(joined_places(it for part in record.parts for it in part.placements))
                 entry.appended = journal.append(record)
             except NoFiles:

@@ -5,8 +5,8 @@
     commit the same checks; then all lanes of the batch end: the winners in the commit, the others are dropped
 
 The *fence* is the last batch that is decided, with its places. It moves at the decision, and only forwards. What is
-decided is under way until it is visible; it is durable as GROUP_PREPARE_COMMIT then, and the fence that is written
-down (SINK, GROUP_COMMITTED) is that of the batches which are visible, in their order. Who joins or commits a batch
+decided is under way until it is visible; it is durable as SINK_PREPARE_COMMIT then, and the fence that is written
+down (SINK, SINK_COMMITTED) is that of the batches which are visible, in their order. Who joins or commits a batch
 that is decided is answered when it is visible, and its places are told to nobody before: until its APPLYs are on disk,
 a loss of power may have it placed elsewhere.
 
@@ -86,7 +86,7 @@ class OpenLane:
 
 
 @dataclass(slots=True)
-class DecidedGroup:
+class DecidedCommit:
     """A commit that is decided, and not yet recorded as visible."""
 
     commit: SinkCommit
@@ -105,10 +105,10 @@ class Sink:
     run: str | None = None
     visible: Fence = field(default_factory=Fence)
     """The last batch that is recorded as visible."""
-    under_way: deque[DecidedGroup] = field(default_factory=deque[DecidedGroup])
+    under_way: deque[DecidedCommit] = field(default_factory=deque[DecidedCommit])
     """What was decided after that, in the order of the decisions."""
     preparing: SinkCommit | None = None
-    """GROUP_PREPARE_COMMIT is written, and not decided."""
+    """SINK_PREPARE_COMMIT is written, and not decided."""
     in_limbo: int | None = None
     """The batch of which the disk refused to say whether it is decided."""
     used_ms: int = 0
@@ -265,7 +265,7 @@ class Sink:
         assert self.preparing is commit, "decided is what was prepared"
         assert commit.batch > self.fence.batch, f"batch {commit.batch} is decided behind {self.fence.batch}"
         self.preparing = None
-        self.under_way.append(DecidedGroup(commit, placements))
+        self.under_way.append(DecidedCommit(commit, placements))
 
     def record_visible(self, places: tuple[Placement, ...]) -> None:
         """The oldest commit under way is recorded as visible, there."""

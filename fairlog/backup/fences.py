@@ -1,18 +1,18 @@
 """Which batches of sinks are in a backup: a sink's fence as of the cut. Pure.
 
 The rows of a batch are in the data logs, its fence is in a group journal, and the two are not read at one moment. But
-the group journals name every batch before its rows can be seen (GROUP_PREPARE_COMMIT) and once more afterwards
-(GROUP_COMMITTED). So they are read after the cut, and each batch that they name is looked for in the cut:
+the group journals name every batch before its rows can be seen (SINK_PREPARE_COMMIT) and once more afterwards
+(SINK_COMMITTED). So they are read after the cut, and each batch that they name is looked for in the cut:
 
     journals   ├── read: known ──┤        ├── read: all ──┤
     data logs                        cut                        ─▶ time
 
     the last record of the batch     the batch is in the cut …
     SINK, in a snapshot              yes: its snapshot was complete before the cut (`group_journals` makes sure)
-    GROUP_COMMITTED, known           yes: it was visible before the cut
-    GROUP_COMMITTED, after that      if its places are: before the log's end, and not open there (marker mode)
-    GROUP_PREPARE_COMMIT             if the producers' windows know its transactions; and they know the places
-    GROUP_ABORTED                    no
+    SINK_COMMITTED, known           yes: it was visible before the cut
+    SINK_COMMITTED, after that      if its places are: before the log's end, and not open there (marker mode)
+    SINK_PREPARE_COMMIT             if the producers' windows know its transactions; and they know the places
+    SINK_ABORTED                    no
 
 What is in the cut is folded as a restart folds it, with the same code; so the fence is there if and only if the rows
 of its batch are. A batch without rows leaves no trace in the cut: if it was not known before, its sink has the fence of
@@ -30,9 +30,9 @@ from typing import Protocol
 
 from coordinator.group_records import (
     CommittedPart,
-    GroupAbortedRecord,
-    GroupCommittedRecord,
-    GroupPrepareCommitRecord,
+    SinkAbortedRecord,
+    SinkCommittedRecord,
+    SinkPrepareCommitRecord,
     SinkRecord,
     SinkRecords,
 )
@@ -77,26 +77,26 @@ def fences_of(told: Iterable[ToldOfSinks], cut: Cut) -> tuple[SinkRecord, ...]:
 
 
 def _in_the_cut(told: ToldOfSinks, cut: Cut) -> Iterator[SinkRecords]:
-    """The records, without GROUP_COMMITTED of what is not in the cut, and with one for all that is."""
-    undecided: dict[tuple[str, int], GroupPrepareCommitRecord] = {}
+    """The records, without SINK_COMMITTED of what is not in the cut, and with one for all that is."""
+    undecided: dict[tuple[str, int], SinkPrepareCommitRecord] = {}
     for index, record in enumerate(told.records):
         match record:
-            case GroupPrepareCommitRecord(sink, batch=batch):
+            case SinkPrepareCommitRecord(sink, batch=batch):
                 undecided[sink, batch] = record
-            case GroupCommittedRecord(sink, batch) | GroupAbortedRecord(sink, batch):
+            case SinkCommittedRecord(sink, batch) | SinkAbortedRecord(sink, batch):
                 undecided.pop((sink, batch), None)
             case _:
                 pass
-        if not isinstance(record, GroupCommittedRecord) or index < told.known or _is_there(record, cut):
+        if not isinstance(record, SinkCommittedRecord) or index < told.known or _is_there(record, cut):
             yield record
     for record in undecided.values():
         places = _places_of(record, cut)
         if places:
             parts = tuple(CommittedPart(it.slot, it.txid, tuple(places.get(it.txid, ()))) for it in record.parts)
-            yield GroupCommittedRecord(record.sink, record.batch, parts, record.timestamp_ms)
+            yield SinkCommittedRecord(record.sink, record.batch, parts, record.timestamp_ms)
 
 
-def _is_there(record: GroupCommittedRecord, cut: Cut) -> bool:
+def _is_there(record: SinkCommittedRecord, cut: Cut) -> bool:
     """Whether all its places are in the cut."""
     found: list[bool] = []
     for part in record.parts:
@@ -107,7 +107,7 @@ def _is_there(record: GroupCommittedRecord, cut: Cut) -> bool:
     return _all_or_none(record, found)
 
 
-def _places_of(record: GroupPrepareCommitRecord, cut: Cut) -> Mapping[TxId, Sequence[Placement]]:
+def _places_of(record: SinkPrepareCommitRecord, cut: Cut) -> Mapping[TxId, Sequence[Placement]]:
     """Where its transactions are in the cut; nothing if it is not there."""
     places: dict[TxId, list[Placement]] = {}
     found: list[bool] = []
@@ -121,7 +121,7 @@ def _places_of(record: GroupPrepareCommitRecord, cut: Cut) -> Mapping[TxId, Sequ
     return places if _all_or_none(record, found) else {}
 
 
-def _all_or_none(record: GroupCommittedRecord | GroupPrepareCommitRecord, found: Sequence[bool]) -> bool:
+def _all_or_none(record: SinkCommittedRecord | SinkPrepareCommitRecord, found: Sequence[bool]) -> bool:
     if any(found) and not all(found):
         raise CorruptStorage(
             f"of batch {record.batch} of sink {record.sink!r} a part is in the data logs, and the rest is not"

@@ -32,9 +32,9 @@ _GROUP = {
     7: "aborted",
     8: "sink",
     9: "sink forgotten",
-    10: "group prepare commit",
-    11: "group committed",
-    12: "group aborted",
+    10: "sink prepare commit",
+    11: "sink committed",
+    12: "sink aborted",
     SNAPSHOT_BEGIN: "snapshot begins",
     SNAPSHOT_END: "snapshot ends",
 }

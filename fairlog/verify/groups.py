@@ -1,8 +1,8 @@
 """The batches of sinks: each once, in their order, and all of its lanes as one. Pure.
 
     a sink's records     its batches only grow, one query commits them, none is prepared again     invariant 5
-    one group commit     placed under one apply number; copied in all logs of all lanes, or none   invariant 7
-    in each log          the lanes' parts follow each other, in the order of GROUP_PREPARE_COMMIT  invariant 3
+    one sink commit      placed under one apply number; copied in all logs of all lanes, or none   invariant 7
+    in each log          the lanes' parts follow each other, in the order of SINK_PREPARE_COMMIT  invariant 3
 
 That each lane's transaction is whole, and placed nowhere if its group is aborted or has never named it, `transactions`
 checks, as it does of others. A log of marker mode has the lanes' records where they were written, so there only the
@@ -17,10 +17,10 @@ from enum import Enum
 from typing import assert_never
 
 from coordinator.group_records import (
-    GroupAbortedRecord,
-    GroupCommittedRecord,
-    GroupPrepareCommitRecord,
+    SinkAbortedRecord,
+    SinkCommittedRecord,
     SinkForgottenRecord,
+    SinkPrepareCommitRecord,
     SinkRecord,
     SinkRecords,
 )
@@ -60,8 +60,8 @@ class LogView:
 
 
 @dataclass(slots=True)
-class ToldGroup:
-    """What a group journal tells of one group commit."""
+class ToldCommit:
+    """What a group journal tells of one sink commit."""
 
     sink: str
     batch: int
@@ -69,7 +69,7 @@ class ToldGroup:
     expected: Mapping[TxId, Mapping[LogId, int]]
     """The lanes' transactions, in their order; records of each participant that has any."""
     placements: Mapping[TxId, Sequence[Placement]] = field(default_factory=dict[TxId, Sequence[Placement]])
-    """As GROUP_COMMITTED has them."""
+    """As SINK_COMMITTED has them."""
 
 
 @dataclass(slots=True)
@@ -83,13 +83,13 @@ class SinkHistory:
     """What one group journal tells of its sinks; fed with its records in their order."""
 
     def __init__(self, where: str) -> None:
-        self.groups: list[ToldGroup] = []
+        self.groups: list[ToldCommit] = []
         self.fences: list[SinkRecord] = []
         """As the snapshot has them."""
         self.violations: list[Violation] = []
         self._where = where
         self._sinks: dict[str, _Sink] = {}
-        self._open: dict[tuple[str, int], ToldGroup] = {}
+        self._open: dict[tuple[str, int], ToldCommit] = {}
         """Prepared, and neither committed nor aborted."""
 
     def take(self, record: SinkRecords) -> None:
@@ -100,18 +100,18 @@ class SinkHistory:
                 self._sinks[record.sink] = _Sink(record.query, record.batch)
             case SinkForgottenRecord(sink):
                 self._sinks.pop(sink, None)
-            case GroupPrepareCommitRecord():
+            case SinkPrepareCommitRecord():
                 self._prepare(record)
-            case GroupCommittedRecord():
+            case SinkCommittedRecord():
                 self._commit(record)
-            case GroupAbortedRecord(sink, batch):
+            case SinkAbortedRecord(sink, batch):
                 group = self._open.pop((sink, batch), None)
                 if group is not None:
                     group.fate = Fate.ABORTED
             case _:
                 assert_never(record)
 
-    def _prepare(self, record: GroupPrepareCommitRecord) -> None:
+    def _prepare(self, record: SinkPrepareCommitRecord) -> None:
         sink = self._sinks.setdefault(record.sink, _Sink(record.query))
         under_way = self._under_way(record.sink)
         if sink.query != record.query:
@@ -131,11 +131,11 @@ class SinkHistory:
             self._violate(record, f"is prepared, and the sink has had batch {sink.batch}")
         elif under_way and record.batch < under_way[-1]:
             self._violate(record, f"is prepared, and the sink had come to batch {under_way[-1]}")
-        group = ToldGroup(record.sink, record.batch, Fate.PREPARED, expected)
+        group = ToldCommit(record.sink, record.batch, Fate.PREPARED, expected)
         self.groups.append(group)
         self._open[record.sink, record.batch] = group
 
-    def _commit(self, record: GroupCommittedRecord) -> None:
+    def _commit(self, record: SinkCommittedRecord) -> None:
         sink = self._sinks.setdefault(record.sink, _Sink(""))
         placements = {part.txid: part.placements for part in record.parts}
         group = self._open.pop((record.sink, record.batch), None)
@@ -153,7 +153,7 @@ class SinkHistory:
     def _under_way(self, sink: str) -> list[int]:
         return sorted(batch for of, batch in self._open if of == sink)
 
-    def _violate(self, record: GroupPrepareCommitRecord | GroupCommittedRecord, what: str) -> None:
+    def _violate(self, record: SinkPrepareCommitRecord | SinkCommittedRecord, what: str) -> None:
         where = f"{self._where}, batch {record.batch} of sink {record.sink!r}"
         self.violations.append(Violation(where, what, 5, kind=Kind.DAMAGED_TRANSACTIONS))
 
@@ -186,7 +186,7 @@ def check_groups(
 
 def _check_group(
     where: str,
-    group: ToldGroup,
+    group: ToldCommit,
     logs: Mapping[LogId, LogView],
     parts: Mapping[TxId, Mapping[LogId, AppliedPart]],
 ) -> Iterator[Violation]:
@@ -219,7 +219,7 @@ def _check_group(
 
 def _check_neighbours(
     where: str,
-    group: ToldGroup,
+    group: ToldCommit,
     log: LogId,
     log_name: str,
     txids: Sequence[TxId],
@@ -235,7 +235,7 @@ def _check_neighbours(
 
 
 def _place_of(
-    group: ToldGroup, txid: TxId, log: LogId, parts: Mapping[TxId, Mapping[LogId, AppliedPart]]
+    group: ToldCommit, txid: TxId, log: LogId, parts: Mapping[TxId, Mapping[LogId, AppliedPart]]
 ) -> tuple[int, int] | None:
     """Where the transaction's records are in the log, and how many; None if nobody knows."""
     for place in group.placements.get(txid, ()):

@@ -26,14 +26,14 @@ from coordinator.group_records import (
     CommittedRecord,
     Expectation,
     ExpiredRecord,
-    GroupAbortedRecord,
-    GroupCommittedRecord,
-    GroupPrepareCommitRecord,
     GroupRecord,
     PrepareAbortRecord,
     PrepareCommitRecord,
     ProducerRecord,
+    SinkAbortedRecord,
+    SinkCommittedRecord,
     SinkForgottenRecord,
+    SinkPrepareCommitRecord,
     SinkRecord,
     SinkRecords,
 )
@@ -112,14 +112,14 @@ def read_history(where: str, records: Iterable[GroupRecord]) -> GroupHistory:
 def _read_of_sink(history: GroupHistory, record: SinkRecords) -> None:
     history.sinks.take(record)
     match record:
-        case GroupPrepareCommitRecord(sink, parts=prepared):
+        case SinkPrepareCommitRecord(sink, parts=prepared):
             for part in prepared:
                 history.note_prepared(part.txid, lane_id(sink, part.slot), part.participants)
                 history.grouped.add(part.txid)
-        case GroupCommittedRecord(sink, parts=committed):
+        case SinkCommittedRecord(sink, parts=committed):
             for part in committed:
                 history.note_committed(part.txid, lane_id(sink, part.slot), part.placements)
-        case GroupAbortedRecord():
+        case SinkAbortedRecord():
             for group in history.sinks.groups:
                 if group.fate is Fate.ABORTED and (group.sink, group.batch) == (record.sink, record.batch):
                     for txid in group.expected:

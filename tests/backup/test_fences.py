@@ -14,11 +14,11 @@ from coordinator.ending import DECIDED_MAX
 from coordinator.group_records import (
     CommittedPart,
     Expectation,
-    GroupAbortedRecord,
-    GroupCommittedRecord,
-    GroupPrepareCommitRecord,
     PreparedPart,
+    SinkAbortedRecord,
+    SinkCommittedRecord,
     SinkForgottenRecord,
+    SinkPrepareCommitRecord,
     SinkRecord,
     SinkRecords,
 )
@@ -67,7 +67,7 @@ class Batch:
     """One batch on its way."""
 
     query: str
-    record: GroupPrepareCommitRecord
+    record: SinkPrepareCommitRecord
     written: dict[TxId, dict[LogId, Placement]]
     """Where it stands already, in the logs of marker mode."""
     places: dict[TxId, tuple[Placement, ...]] | None = None
@@ -97,7 +97,7 @@ class Run:
     sinks: list[Sink] = field(default_factory=lambda: [Sink("one", "query 0"), Sink("two", "query 0")])
     visible: list[Batch] = field(default_factory=list)
     recorded: list[Batch] = field(default_factory=list)
-    """GROUP_COMMITTED is written."""
+    """SINK_COMMITTED is written."""
 
     def prepare(self, sink: Sink, counts: Sequence[int]) -> None:
         """Lanes with so many records for each log. The marked log has its at once, unless a marker is due there."""
@@ -117,14 +117,14 @@ class Run:
             if present.get(MARKED):
                 written[txid][MARKED] = self.logs.append(MARKED, present[MARKED])
                 self.logs.opened[MARKED, producer] = txid
-        record = GroupPrepareCommitRecord(sink.name, sink.query, sink.next_batch, tuple(parts), NOW_MS)
+        record = SinkPrepareCommitRecord(sink.name, sink.query, sink.next_batch, tuple(parts), NOW_MS)
         self.records.append(record)
         sink.preparing = Batch(sink.query, record, written)
 
     def abort(self, sink: Sink) -> None:
         batch = sink.preparing
         if batch is not None:
-            self.records.append(GroupAbortedRecord(sink.name, batch.number, NOW_MS))
+            self.records.append(SinkAbortedRecord(sink.name, batch.number, NOW_MS))
             for txid in batch.written:
                 self.logs.opened.pop((MARKED, txid.producer_id), None)
             sink.preparing = None
@@ -162,7 +162,7 @@ class Run:
             batch = sink.under_way.popleft()
             led = {txid: tuple(it for it in placed if it.log in self.logs.ends) for txid, placed in places.items()}
             parts = tuple(CommittedPart(it.slot, it.txid, led[it.txid]) for it in batch.record.parts)
-            self.records.append(GroupCommittedRecord(sink.name, batch.number, parts, NOW_MS))
+            self.records.append(SinkCommittedRecord(sink.name, batch.number, parts, NOW_MS))
             self.recorded.append(batch)
 
     def forget(self, sink: Sink) -> None:
@@ -251,8 +251,8 @@ def committed(batch: int, *places: Placement) -> list[SinkRecords]:
     """A batch of one lane, from its preparation on."""
     txid = TxId(ProducerId(7), ProducerEpoch(batch), 0)
     expected = {place.log: Expectation(LeaderEpoch(1), place.count) for place in places}
-    prepared = GroupPrepareCommitRecord("totals", "q", batch, (PreparedPart(0, txid, expected),), NOW_MS)
-    return [prepared, GroupCommittedRecord("totals", batch, (CommittedPart(0, txid, places),), NOW_MS)]
+    prepared = SinkPrepareCommitRecord("totals", "q", batch, (PreparedPart(0, txid, expected),), NOW_MS)
+    return [prepared, SinkCommittedRecord("totals", batch, (CommittedPart(0, txid, places),), NOW_MS)]
 
 
 FIRST = committed(0, Placement(A, Offset(0), 2))
@@ -266,7 +266,7 @@ def test_batch_that_was_committed_behind_the_cut_leaves_the_fence_of_the_one_bef
 
 
 def test_batch_that_is_visible_and_not_recorded_yet_is_found_by_the_windows() -> None:
-    """Between the copy and GROUP_COMMITTED: the places are those that the windows have."""
+    """Between the copy and SINK_COMMITTED: the places are those that the windows have."""
     logs = Logs({A: 5, B: 1})
     txid = SECOND[0].parts[0].txid  # type: ignore[union-attr]
     for place in (Placement(A, Offset(2), 3), Placement(B, Offset(0), 1)):

@@ -13,8 +13,8 @@ import pytest
 from coordinator.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
 from coordinator.group_records import (
     ExpiredRecord,
-    GroupAbortedRecord,
     GroupRecord,
+    SinkAbortedRecord,
     SinkForgottenRecord,
     SinkRecord,
     encode_group,
@@ -32,7 +32,7 @@ from journal.segment_file import begin_at
 FENCE = SinkRecord("totals", "q", 3, (Placement(LogId.of_offsets(0), Offset(0), 1),), 0)
 LATER = SinkRecord("totals", "q", 1_000_000, (Placement(LogId.of_offsets(0), Offset(70_000), 1),), 0)
 """A snapshot of it is longer, so it ends elsewhere."""
-ABORTED, FORGOTTEN, OF_AN_ID = GroupAbortedRecord("totals", 4, 0), SinkForgottenRecord("totals"), ExpiredRecord("id")
+ABORTED, FORGOTTEN, OF_AN_ID = SinkAbortedRecord("totals", 4, 0), SinkForgottenRecord("totals"), ExpiredRecord("id")
 
 
 def write(data_dir: Path, snapshot: Iterable[GroupRecord], *behind: GroupRecord, number: int = 0) -> None:

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from coordinator.group_records import GroupCommittedRecord, GroupPrepareCommitRecord, SinkRecord
+from coordinator.group_records import SinkCommittedRecord, SinkPrepareCommitRecord, SinkRecord
 from fairlog.backup import group_journals, making, taking_over
 from fairlog.backup.group_journals import GroupJournalsAround
 from fairlog.backup.manifest import decode_manifest_untrusted
@@ -155,7 +155,7 @@ def test_batch_that_is_committed_between_cut_and_reading_is_not_in_the_backup(
 def test_batch_that_is_visible_and_not_yet_recorded_is_in_the_backup(
     new_node: NewNode, fairlog: FairlogCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    """As between the copy and GROUP_COMMITTED: the producers' windows know its places."""
+    """As between the copy and SINK_COMMITTED: the producers' windows know its places."""
     node = new_node(FAIRLOG_TOPICS_TRANSACTIONS=mode)
     node.start()
     produce(node, b"plain")
@@ -163,7 +163,7 @@ def test_batch_that_is_visible_and_not_yet_recorded_is_in_the_backup(
 
     def without_the_last(directory: Path) -> object:
         reading = read(directory)
-        records = [it for it in reading.records if not isinstance(it, GroupCommittedRecord) or it.batch < 1]
+        records = [it for it in reading.records if not isinstance(it, SinkCommittedRecord) or it.batch < 1]
         return replace(reading, records=records)
 
     monkeypatch.setattr(group_journals, "_read", without_the_last)
@@ -195,7 +195,7 @@ def test_batch_of_a_topic_that_is_being_deleted_is_judged_by_the_others(
     read, copy = group_journals._read, making._copy
 
     def with_records_in_the_topic(record: object) -> object:
-        if not isinstance(record, GroupPrepareCommitRecord) or record.batch < 1:
+        if not isinstance(record, SinkPrepareCommitRecord) or record.batch < 1:
             return record
         part = record.parts[0]
         more = {**part.participants, doomed: next(iter(part.participants.values()))}
@@ -203,7 +203,7 @@ def test_batch_of_a_topic_that_is_being_deleted_is_judged_by_the_others(
 
     def before_it_is_recorded(directory: Path) -> object:
         reading = read(directory)
-        records = [it for it in reading.records if not isinstance(it, GroupCommittedRecord) or it.batch < 1]
+        records = [it for it in reading.records if not isinstance(it, SinkCommittedRecord) or it.batch < 1]
         return replace(reading, records=[*map(with_records_in_the_topic, records)])
 
     def delete_between_the_copies(source: Path, *rest: object) -> None:

@@ -106,8 +106,8 @@ def events(kind: EventKind, producer: Producer) -> list[ev.Event]:
             return [ev.Resumed({LOG: LeaderEpoch(1)}, {}, 0), ev.Resumed({}, {LOG: "no epoch is known"}, 0)]
         case EventKind.WITHDRAWN:
             return [ev.Withdrawn(TxId(PID, EPOCH, 0), 0)]
-        case EventKind.GROUPED:
-            return [ev.Grouped()]
+        case EventKind.SINK_DECIDED:
+            return [ev.SinkDecided()]
         case EventKind.DROPPED:
             return [ev.Dropped(0)]
 

@@ -151,7 +151,7 @@ steps = st.one_of(
 
 @st.composite
 def histories(draw: st.DrawFn) -> Journals:
-    """Any mix of plain batches, changes of state, transactions and group commits over three logs."""
+    """Any mix of plain batches, changes of state, transactions and sink commits over three logs."""
     journals = Journals()
     for what, logs in draw(st.lists(steps, max_size=20)):
         if what == "transaction":

@@ -98,8 +98,8 @@ _NOT_HERE = ("retention.", "groups.", "group.group_aborted", "copier.stage.")
 POINTS = tuple(name for name in FAILPOINTS if not name.startswith(_NOT_HERE))
 """All but those of deletion and compaction, which `tests/node/test_node_retention.py` has; here nothing may go; but
 for those of consumers' groups, which `tests/node/test_node_groups.py` has; but
-for GROUP_ABORTED, which a node writes only if a log refuses to prepare a lane that had been written whole:
-`tests/coordinator/test_group_commit_crashes.py` stops a coordinator there; and but for the stages of a large copy:
+for SINK_ABORTED, which a node writes only if a log refuses to prepare a lane that had been written whole:
+`tests/coordinator/test_sink_commit_crashes.py` stops a coordinator there; and but for the stages of a large copy:
 `tests/node/test_node_large.py` has these."""
 QUICK_POINTS = tuple(name for name in POINTS if not name.startswith(("journal.reclaim", "group.snapshot")))
 """All but those that only a node reaches which has lived for a while."""

@@ -134,10 +134,10 @@ def test_segment_of_a_group_journal_is_shown_frame_by_frame() -> None:
     assert shown[-4:] == [
         "snapshot part: producer", "snapshot part: committed", "snapshot part: sink", "snapshot ends",
     ]  # fmt: skip
-    assert {"prepare commit", "group prepare commit", "group committed", "group aborted", "sink forgotten"} < set(shown)
+    assert {"prepare commit", "sink prepare commit", "sink committed", "sink aborted", "sink forgotten"} < set(shown)
     documents = [json.loads(as_json(line)) for line in lines]
     (committed,) = [document for document in documents if document["what"] == "committed"]
-    (group,) = [document for document in documents if document["what"] == "group prepare commit"]
+    (group,) = [document for document in documents if document["what"] == "sink prepare commit"]
     assert (group["sink"], group["batch"], len(group["parts"])) == ("totals", 7, 2)
     assert committed["placements"][0] == {"log": "t-00112233445566778899aabbccddeeff-2", "base_offset": 2, "count": 3}
 

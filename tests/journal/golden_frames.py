@@ -18,15 +18,15 @@ from coordinator.group_records import (
     CommittedRecord,
     Expectation,
     ExpiredRecord,
-    GroupAbortedRecord,
-    GroupCommittedRecord,
-    GroupPrepareCommitRecord,
     GroupRecord,
     PrepareAbortRecord,
     PrepareCommitRecord,
     PreparedPart,
     ProducerRecord,
+    SinkAbortedRecord,
+    SinkCommittedRecord,
     SinkForgottenRecord,
+    SinkPrepareCommitRecord,
     SinkRecord,
     encode_group,
 )
@@ -101,7 +101,7 @@ GROUP_RECORDS: list[GroupRecord] = [
 SNAPSHOT_RECORDS: list[GroupRecord] = [PRODUCER, COMMITTED]
 
 SINK_ID, QUERY = "totals", "0c8f"
-GROUP_PREPARED = GroupPrepareCommitRecord(
+GROUP_PREPARED = SinkPrepareCommitRecord(
     SINK_ID,
     QUERY,
     7,
@@ -114,10 +114,10 @@ GROUP_PREPARED = GroupPrepareCommitRecord(
 PLACES, MORE_PLACES = (Placement(LOG, Offset(2), 3), Placement(OFFSETS, Offset(8), 1)), (Placement(LOG, Offset(5), 2),)
 GROUP_RECORDS_2: list[GroupRecord] = [
     GROUP_PREPARED,
-    GroupCommittedRecord(
+    SinkCommittedRecord(
         SINK_ID, 7, (CommittedPart(0, TXID, PLACES), CommittedPart(2, ABORTED_TXID, MORE_PLACES)), NOW_MS
     ),
-    GroupAbortedRecord(SINK_ID, 8, NOW_MS),
+    SinkAbortedRecord(SINK_ID, 8, NOW_MS),
     SinkForgottenRecord("a-forgotten-sink"),
 ]
 SNAPSHOT_RECORDS_2: list[GroupRecord] = [

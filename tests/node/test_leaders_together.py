@@ -1,4 +1,4 @@
-"""Several transactions placed as one, at the partition leaders: what a group commit asks of them.
+"""Several transactions placed as one, at the partition leaders: what a sink commit asks of them.
 
 Two lanes write to the same two logs. In each log the second lane's records follow the first one's; a reader of both
 logs finds all four parts or none.

@@ -65,7 +65,7 @@ class Transaction:
     doomed: bool = False
     """It was sent after a newer instance had been granted a newer epoch."""
     batch: int | None = None
-    """Of a group commit: which batch of its sink, whose name stands for the transactional id."""
+    """Of a sink commit: which batch of its sink, whose name stands for the transactional id."""
     began_after_s: float | None = None
     """When its first request came to a node, by the run's clock."""
     began_in: int | None = None

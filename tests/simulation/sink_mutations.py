@@ -22,12 +22,12 @@ from tests.simulation.planting import Mutation, does_not_wait, patched
 
 def _fence_is_forgotten(found: Any, record: Any) -> None:
     before = found.sinks.get(record.sink)
-    _REAL_FOLD_GROUP_COMMITTED(found, record)
+    _REAL_FOLD_SINK_COMMITTED(found, record)
     if before is not None:
         found.sinks[record.sink] = replace(found.sinks[record.sink], fence=before.fence)
 
 
-_REAL_FOLD_GROUP_COMMITTED = coordinator.replay._fold_group_committed
+_REAL_FOLD_SINK_COMMITTED = coordinator.replay._fold_sink_committed
 
 
 def _snapshot_without_sinks(producers: Any, _sinks: Any = ()) -> Any:
@@ -93,7 +93,7 @@ MUTATIONS = (
     Mutation(
         "fence-not-recovered",
         "a start forgets which batch a sink has had",
-        patched(coordinator.replay, "_fold_group_committed", _fence_is_forgotten),
+        patched(coordinator.replay, "_fold_sink_committed", _fence_is_forgotten),
     ),
     Mutation(
         "fence-not-in-snapshot",
@@ -127,7 +127,7 @@ MUTATIONS = (
     ),
     Mutation(
         "batch-not-flushed",
-        "a batch is answered before GROUP_PREPARE_COMMIT is on disk",
+        "a batch is answered before SINK_PREPARE_COMMIT is on disk",
         patched(Committing, "_prepared", _decides_the_batch_before_its_record_is_durable),
     ),
     Mutation(

@@ -269,7 +269,7 @@ def lanes_swapped(planted: Planted, at: int) -> Sequence[GroupRecord]:
 
 @fault("lanes of a prepared batch are apart", ("lanes apart", 4), ("torn transaction", 2), ("torn transaction", 4))
 def prepared_lanes_apart(planted: Planted, at: int) -> Sequence[GroupRecord]:
-    """As a kill leaves it: the windows have it, and GROUP_COMMITTED is not written."""
+    """As a kill leaves it: the windows have it, and SINK_COMMITTED is not written."""
     for slot, base in ((0, 2), (1, 4)):
         put_window(planted, at, lane(at, slot), base)
     return group(at, 0, {0: {planted.log(at): 1}, 1: {planted.log(at): 1}})

@@ -17,11 +17,11 @@ from coordinator.group_records import (
     CommittedPart,
     CommittedRecord,
     Expectation,
-    GroupCommittedRecord,
-    GroupPrepareCommitRecord,
     GroupRecord,
     PrepareCommitRecord,
     PreparedPart,
+    SinkCommittedRecord,
+    SinkPrepareCommitRecord,
 )
 from datalog import layout
 from datalog.batch import parse_batch_header_untrusted
@@ -166,7 +166,7 @@ def group(
     records: list[GroupRecord] = []
     if prepared:
         parts = tuple(PreparedPart(slot, lane(at, slot, batch), expected(of)) for slot, of in prepared.items())
-        records.append(GroupPrepareCommitRecord(name(at), "query", batch, parts, 0))
+        records.append(SinkPrepareCommitRecord(name(at), "query", batch, parts, 0))
     if committed is not None:
         done = tuple(
             CommittedPart(
@@ -174,7 +174,7 @@ def group(
             )
             for slot, of in committed.items()
         )
-        records.append(GroupCommittedRecord(name(at), batch, done, 0))
+        records.append(SinkCommittedRecord(name(at), batch, done, 0))
     return records
 
 

@@ -12,12 +12,12 @@ from coordinator.group_records import (
     CommittedPart,
     CommittedRecord,
     Expectation,
-    GroupAbortedRecord,
-    GroupCommittedRecord,
-    GroupPrepareCommitRecord,
     GroupRecord,
     PreparedPart,
+    SinkAbortedRecord,
+    SinkCommittedRecord,
     SinkForgottenRecord,
+    SinkPrepareCommitRecord,
     SinkRecord,
 )
 from fairlog.verify.findings import Kind, Summary, Violation
@@ -39,7 +39,7 @@ def begin(slot: int, number: int) -> BeginRecord:
     return BeginRecord(txid(slot, number), f"fairlog.lane.{slot}.s", {A: LeaderEpoch(1), B: LeaderEpoch(1)}, 0)
 
 
-def prepare(batch: int, *lanes: Counts, number: int | None = None, query: str = "q") -> GroupPrepareCommitRecord:
+def prepare(batch: int, *lanes: Counts, number: int | None = None, query: str = "q") -> SinkPrepareCommitRecord:
     """The batch, of which each lane has so many records in each log; the lanes' transactions have its number."""
     parts = tuple(
         PreparedPart(
@@ -49,15 +49,15 @@ def prepare(batch: int, *lanes: Counts, number: int | None = None, query: str = 
         )
         for slot, counts in enumerate(lanes)
     )
-    return GroupPrepareCommitRecord("s", query, batch, parts, 0)
+    return SinkPrepareCommitRecord("s", query, batch, parts, 0)
 
 
-def committed(batch: int, *lanes: Places, number: int | None = None) -> GroupCommittedRecord:
+def committed(batch: int, *lanes: Places, number: int | None = None) -> SinkCommittedRecord:
     parts = tuple(
         CommittedPart(slot, txid(slot, batch if number is None else number), placements(places))
         for slot, places in enumerate(lanes)
     )
-    return GroupCommittedRecord("s", batch, parts, 0)
+    return SinkCommittedRecord("s", batch, parts, 0)
 
 
 def placements(places: Places) -> tuple[Placement, ...]:
@@ -94,7 +94,7 @@ def test_sinks_that_agree_with_their_logs_have_no_violation() -> None:
     """One batch is committed, one copied and not yet known to be, and a lane has lost."""
     assert check(RECORDS) == []
     assert check(RECORDS, BEFORE) == []
-    assert check([*RECORDS, GroupAbortedRecord("s", 1, 0)], BEFORE) == []
+    assert check([*RECORDS, SinkAbortedRecord("s", 1, 0)], BEFORE) == []
     assert check([*RECORDS[:5], SinkForgottenRecord("s"), prepare(0, {"b": 1}, {"a": 1}, number=1, query="r")]) == []
 
 
@@ -105,7 +105,7 @@ def test_batch_aborted_may_be_prepared_again() -> None:
         A: view("a", 4, (txid(0, 0), 0, 2, 10), (txid(1, 0), 2, 1, 10), (txid(1, 2), 3, 1, 11)),
         B: view("b", 2, (txid(0, 0), 0, 1, 10), (txid(0, 2), 1, 1, 11)),
     }
-    assert check([*RECORDS, GroupAbortedRecord("s", 1, 0), again], logs) == []
+    assert check([*RECORDS, SinkAbortedRecord("s", 1, 0), again], logs) == []
 
 
 def test_snapshot_that_has_what_follows_it_has_no_violation() -> None:
@@ -119,7 +119,7 @@ def test_snapshot_that_has_what_follows_it_has_no_violation() -> None:
 
 
 def test_history_tells_where_records_of_lanes_are() -> None:
-    """The places that GROUP_COMMITTED has count like those of COMMITTED."""
+    """The places that SINK_COMMITTED has count like those of COMMITTED."""
     places = committed_places([read_history("journals/group/0", RECORDS)])
     assert sorted((place.base_offset, place.count, place.txid) for place in places[A]) == [
         (0, 2, txid(0, 0)),
@@ -156,7 +156,7 @@ WRONG: dict[str, tuple[Sequence[GroupRecord], Mapping[LogId, LogView], int, str]
     "something stands between two lanes": (RECORDS[:4], APART, 3, "lies at offset 3 of a, due is 2"),
     "two lanes have changed places": (RECORDS[:4], SWAPPED, 3, "lies at offset 0 of a, due is 3"),
     "a lane that was not named is placed": (RECORDS[:4], LOSER, 1, "has only begun, yet 1 records of it are placed"),
-    "an aborted batch is placed": ([*RECORDS[:4], GroupAbortedRecord("s", 0, 0)], BEFORE, 1, "is aborted, yet 2"),
+    "an aborted batch is placed": ([*RECORDS[:4], SinkAbortedRecord("s", 0, 0)], BEFORE, 1, "is aborted, yet 2"),
     "a lane has another count": (
         [*RECORDS[:3], prepare(0, {"a": 2, "b": 2}, {"a": 1})],
         BEFORE,

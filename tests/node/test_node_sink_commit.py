@@ -1,4 +1,4 @@
-"""A node that is killed at a failpoint of a group commit: after the restart the replay ends with the batch, once."""
+"""A node that is killed at a failpoint of a sink commit: after the restart the replay ends with the batch, once."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def batch_of(number: int) -> list[bytes]:
 @pytest.mark.parametrize(
     ("point", "nth"),
     [
-        ("group.group_prepare_commit.appended", 2),
+        ("group.sink_prepare_commit.appended", 2),
         ("coordinator.prepared", 1),
         ("coordinator.place.before", 2),
         ("coordinator.place.between_logs", 1),
         ("coordinator.place.between_logs", 7),
         ("coordinator.place.after", 1),
         ("copier.copy.before_commit", 3),
-        ("group.group_committed.appended", 1),
+        ("group.sink_committed.appended", 1),
     ],
 )
 def test_kill_at_any_point_of_a_group_commit_and_a_replay_give_the_batch_once(

@@ -1,4 +1,4 @@
-"""Group commits when the disk refuses, or files are wanting: what is answered, and what a restart makes of it."""
+"""Sink commits when the disk refuses, or files are wanting: what is answered, and what a restart makes of it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 from coordinator.answers import Refusal
 from coordinator.ending import DECIDED_MAX
 from coordinator.group_records import (
-    GroupCommittedRecord,
-    GroupPrepareCommitRecord,
+    SinkCommittedRecord,
+    SinkPrepareCommitRecord,
 )
 from coordinator.settings import CoordinatorSettings
 from coordinator.sinks.messages import BatchCommitted, LaneGranted, SinkRefusal
@@ -25,7 +25,7 @@ from .sinks import ask, commit, decide_as_many_as_may_be, join, kinds, lane, rec
 async def test_commit_whose_group_journal_fails_is_of_unknown_effect_until_a_restart(
     running, logs, nursery, autojump_clock
 ):
-    """GROUP_PREPARE_COMMIT may be on the disk. Everything else about the sink is refused, and changes nothing."""
+    """SINK_PREPARE_COMMIT may be on the disk. Everything else about the sink is refused, and changes nothing."""
     winners = await write_batch(running, logs)
     running.journal.flush_fails = True
     for _ in range(2):
@@ -65,7 +65,7 @@ async def test_commit_without_room_for_its_record_changes_nothing(running, logs,
     winners = await write_batch(running, logs)
     running.journal.room, running.journal.disk_is_full = 0, True
     refused(await running.coordinator.commit_batch(commit(*winners)), SinkRefusal.STORAGE)
-    assert (running.participants.sealed, kinds(running, GroupPrepareCommitRecord)) == (set(), [])
+    assert (running.participants.sealed, kinds(running, SinkPrepareCommitRecord)) == (set(), [])
 
 
 async def test_commit_for_want_of_files_may_be_asked_again(running, logs, autojump_clock):
@@ -125,18 +125,18 @@ async def test_lane_that_could_not_be_dropped_for_want_of_files_is_dropped_later
 
 
 async def test_commit_recorded_late_for_want_of_files_is_recorded(running, logs, nursery, autojump_clock):
-    """GROUP_COMMITTED waits for a file; nothing else waits for it."""
+    """SINK_COMMITTED waits for a file; nothing else waits for it."""
     running.participants.copying = trio.Event()
     answers = ask(nursery, running.coordinator.commit_batch(commit(*await write_batch(running, logs))))
     await settle()
     running.journal.room, running.journal.files_are_out = 0, True
     running.participants.copying.set()
     await trio.sleep(3)
-    assert kinds(running, GroupCommittedRecord) == []
+    assert kinds(running, SinkCommittedRecord) == []
     assert isinstance(answers[0], BatchCommitted)
     running.journal.files_are_out = False
     await trio.sleep(3)
-    assert kinds(running, GroupCommittedRecord) == ["GroupCommittedRecord"]
+    assert kinds(running, SinkCommittedRecord) == ["SinkCommittedRecord"]
 
 
 @pytest.mark.parametrize("fails", ["placing", "copying"])
@@ -167,7 +167,7 @@ async def test_commit_whose_disk_fails_behind_the_decision_is_visible_after_a_re
 async def test_batch_that_is_copied_though_its_group_journal_has_failed_is_committed(
     running, logs, nursery, autojump_clock
 ):
-    """The decision was on disk before, and the records can be read: that GROUP_COMMITTED is missing changes nothing."""
+    """The decision was on disk before, and the records can be read: that SINK_COMMITTED is missing changes nothing."""
     running.participants.copying = trio.Event()
     answers = ask(nursery, running.coordinator.commit_batch(commit(*await write_batch(running, logs))))
     await settle()
@@ -179,7 +179,7 @@ async def test_batch_that_is_copied_though_its_group_journal_has_failed_is_commi
     (answer,) = answers
     assert sum(it.count for it in answer.placements) == 5
     assert await running.coordinator.commit_batch(commit()) == replace(answer, already=True)
-    assert kinds(running, GroupCommittedRecord) == []
+    assert kinds(running, SinkCommittedRecord) == []
 
 
 @pytest.mark.parametrize("whose", ["its own", "somebody else's"])

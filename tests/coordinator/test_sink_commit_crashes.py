@@ -1,4 +1,4 @@
-"""Group commits under crashes at any point: of a batch all winners are published once, or nobody is, and it is known.
+"""Sink commits under crashes at any point: of a batch all winners are published once, or nobody is, and it is known.
 
 `Camera` takes an image of the world behind each thing that can be seen from outside: a record appended, a flush done, a
 participant prepared, told to place or to discard. Each image is then what a crash at that moment leaves: of a process
@@ -214,7 +214,7 @@ async def test_crash_in_the_recovery_changes_nothing(running, logs, nursery, tai
 
 
 async def test_restart_places_nothing_again_whose_prepare_is_not_on_the_disk(running, logs, nursery, autojump_clock):
-    """A process that was killed leaves GROUP_PREPARE_COMMIT in the page cache: the next loss of power would take it."""
+    """A process that was killed leaves SINK_PREPARE_COMMIT in the page cache: the next loss of power would take it."""
     first, second = await join(running, lane(0)), await join(running, lane(1))
     await first.write(logs[0], 2)
     await second.write(logs[1], 1)
@@ -237,7 +237,7 @@ async def test_restart_places_nothing_again_whose_prepare_is_not_on_the_disk(run
     assert lost.coordinator.sinks()[0].batch == 0
 
 
-async def test_group_of_which_one_part_is_lost_is_withdrawn_as_a_whole(running, logs, nursery, autojump_clock):
+async def test_sink_commit_of_which_one_part_is_lost_is_withdrawn_as_a_whole(running, logs, nursery, autojump_clock):
     """Power was lost before all had prepared, so nobody was answered: the fence stays, the batch is written again."""
     assert isinstance(await running.coordinator.commit_batch(commit(*await write_batch(running, logs))), BatchCommitted)
     await trio.testing.wait_all_tasks_blocked()

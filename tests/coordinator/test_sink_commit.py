@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from coordinator.answers import Refusal
 from coordinator.ending import DECIDED_MAX
 from coordinator.group_records import (
-    GroupAbortedRecord,
-    GroupCommittedRecord,
-    GroupPrepareCommitRecord,
     ProducerRecord,
+    SinkAbortedRecord,
+    SinkCommittedRecord,
+    SinkPrepareCommitRecord,
     SinkRecord,
 )
 from coordinator.sinks.messages import BatchCommitted, LaneGranted, SinkRefusal
@@ -41,9 +41,9 @@ async def test_commit_publishes_the_winners_as_one_and_discards_the_others(runni
     assert (sink.sink, sink.query, sink.run) == ("s", "q", "r1")
     assert (sink.batch, sink.placements, sink.open_lanes) == (0, places, ())
     await settle()
-    assert kinds(running, GroupPrepareCommitRecord, GroupCommittedRecord) == [
-        "GroupPrepareCommitRecord",
-        "GroupCommittedRecord",
+    assert kinds(running, SinkPrepareCommitRecord, SinkCommittedRecord) == [
+        "SinkPrepareCommitRecord",
+        "SinkCommittedRecord",
     ]
 
 
@@ -68,7 +68,7 @@ async def test_commit_is_answered_when_its_records_are_visible_and_is_recorded(r
     assert answers == []
     (sink,) = running.coordinator.sinks()
     assert (sink.batch, sink.placements) == (0, ()), "decided, and not to be said where"
-    assert kinds(running, GroupCommittedRecord) == []
+    assert kinds(running, SinkCommittedRecord) == []
     (shown,) = running.coordinator.under_way(10)
     assert (shown.records, set(shown.logs)) == (5, {logs[0], logs[1]})
     assert running.coordinator.statistics().copying == 1
@@ -80,7 +80,7 @@ async def test_commit_is_answered_when_its_records_are_visible_and_is_recorded(r
     assert not answer.already
     (line,) = [entry for entry in told if entry["event"] == "transaction"]
     assert (line["sink"], line["batch"], line["lanes"], line["records"]) == ("s", 0, 2, 5)
-    assert kinds(running, GroupCommittedRecord) == ["GroupCommittedRecord"]
+    assert kinds(running, SinkCommittedRecord) == ["SinkCommittedRecord"]
     assert running.coordinator.under_way(10) == []
     ended = running.coordinator.ended()[0]
     assert (ended.cause, ended.records, ended.placements) == (None, 5, answer.placements)
@@ -303,7 +303,7 @@ async def test_too_many_batches_on_their_way_are_waited_for(running, logs, nurse
     running.participants.copying.set()
     await trio.sleep(1)
     assert all(isinstance(it, BatchCommitted) for (it,) in [*answers, one_more])
-    batches = [it.batch for it in running.journal.records if isinstance(it, GroupCommittedRecord)]
+    batches = [it.batch for it in running.journal.records if isinstance(it, SinkCommittedRecord)]
     assert batches == list(range(DECIDED_MAX + 1))
 
 
@@ -319,7 +319,7 @@ async def test_commit_with_another_count_is_refused_and_the_batch_can_be_written
     why = refused(await running.coordinator.commit_batch(commit(told, (1, 1, 3))), SinkRefusal.WRONG_COUNT)
     assert "partition 0, attempt 0, of batch 0 of sink 's' holds 2 records" in why
     assert (running.participants.placings, len(running.participants.discarded)) == ([], 3)
-    assert kinds(running, GroupPrepareCommitRecord) == []
+    assert kinds(running, SinkPrepareCommitRecord) == []
     (sink,) = running.coordinator.sinks() or [None]
     assert sink is None or sink.open_lanes == ()
     assert isinstance(await running.coordinator.commit_batch(commit(*await write_batch(running, logs))), BatchCommitted)
@@ -333,7 +333,7 @@ async def test_commit_that_a_participant_refuses_is_aborted_durably_as_a_whole(r
     assert "lost its tail" in why
     assert (running.participants.placings, len(running.participants.discarded)) == ([], 3)
     records = running.journal.records[: running.journal.durable]
-    assert any(isinstance(record, GroupAbortedRecord) for record in records), "on disk before the refusal"
+    assert any(isinstance(record, SinkAbortedRecord) for record in records), "on disk before the refusal"
     running.participants.refusing = {}
     for power_lost in (False, True):
         after = await recovered(running.restarted(power_lost=power_lost), nursery, tail_kept=not power_lost)
@@ -541,7 +541,7 @@ async def test_forget_is_refused_while_the_sink_is_written_to(running, logs, nur
 
 
 async def test_sink_and_its_lanes_are_in_one_journal(logs, nursery, autojump_clock):
-    """So a replay finds the lanes of a group commit before it, whatever the sink is called."""
+    """So a replay finds the lanes of a sink commit before it, whatever the sink is called."""
     world = World([MemoryGroupJournal() for _ in range(7)], MemoryParticipants(set(logs)), CountingIds())
     await world.coordinator.recover(tail_kept=True)
     await nursery.start(world.run)
@@ -555,7 +555,7 @@ async def test_sink_and_its_lanes_are_in_one_journal(logs, nursery, autojump_clo
     assert sum(bool(journal.records) for journal in world.journals) > 3
     for journal in world.journals:
         owners = {it.transactional_id for it in journal.records if isinstance(it, ProducerRecord)}
-        sinks = {it.sink for it in journal.records if isinstance(it, GroupPrepareCommitRecord)}
+        sinks = {it.sink for it in journal.records if isinstance(it, SinkPrepareCommitRecord)}
         assert {name.split(".", 3)[3] for name in owners} == sinks
     after = world.restarted(power_lost=True)
     await after.coordinator.recover(tail_kept=False)
@@ -595,8 +595,8 @@ async def test_snapshot_in_the_middle_of_a_commit_keeps_it_in_doubt(running, log
             await settle()
         image = running.imaged()
         records = await snapshot_of(image, running)
-        assert [type(it) for it in records if isinstance(it, SinkRecord | GroupPrepareCommitRecord)] == [
-            SinkRecord if stage == "visible" else GroupPrepareCommitRecord
+        assert [type(it) for it in records if isinstance(it, SinkRecord | SinkPrepareCommitRecord)] == [
+            SinkRecord if stage == "visible" else SinkPrepareCommitRecord
         ]
         image.journal.records = records
         await image.coordinator.recover(tail_kept=True)

@@ -150,7 +150,7 @@ async def test_winner_that_is_still_adding_partitions_is_waited_for(running, log
     assert await winner.add(logs[2]) is Refusal.FENCED
 
 
-async def test_winner_is_left_alone_while_its_group_is_decided(running, logs, nursery, autojump_clock):
+async def test_winner_is_left_alone_while_its_sink_commit_is_decided(running, logs, nursery, autojump_clock):
     """Neither its client nor an operator nor time ends what is being committed; they are answered behind it."""
     writer = await join(running, lane(), timeout_ms=1_000)
     await writer.write(logs[0], 1)

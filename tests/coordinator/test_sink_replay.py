@@ -12,13 +12,13 @@ from coordinator.group_records import (
     CommittedPart,
     Expectation,
     ExpiredRecord,
-    GroupAbortedRecord,
-    GroupCommittedRecord,
-    GroupPrepareCommitRecord,
     GroupRecord,
     PreparedPart,
     ProducerRecord,
+    SinkAbortedRecord,
+    SinkCommittedRecord,
     SinkForgottenRecord,
+    SinkPrepareCommitRecord,
     SinkRecord,
 )
 from coordinator.lane_ids import lane_id
@@ -43,17 +43,17 @@ def granted(slot: int, epoch: int) -> ProducerRecord:
     )
 
 
-def prepared(batch: int, epoch: int, slots: int = SLOTS, query: str = "q") -> GroupPrepareCommitRecord:
+def prepared(batch: int, epoch: int, slots: int = SLOTS, query: str = "q") -> SinkPrepareCommitRecord:
     parts = tuple(PreparedPart(slot, txid(slot, epoch), {LOG: Expectation(LeaderEpoch(1), 2)}) for slot in range(slots))
-    return GroupPrepareCommitRecord("s", query, batch, parts, 7)
+    return SinkPrepareCommitRecord("s", query, batch, parts, 7)
 
 
-def visible(batch: int, epoch: int, slots: int = SLOTS) -> GroupCommittedRecord:
+def visible(batch: int, epoch: int, slots: int = SLOTS) -> SinkCommittedRecord:
     parts = tuple(
         CommittedPart(slot, txid(slot, epoch), (Placement(LOG, Offset(10 * batch + 2 * slot), 2),))
         for slot in range(slots)
     )
-    return GroupCommittedRecord("s", batch, parts, 8)
+    return SinkCommittedRecord("s", batch, parts, 8)
 
 
 def fence(batch: int) -> Fence:
@@ -69,7 +69,7 @@ def lanes(epoch: int, slots: int = SLOTS) -> list[GroupRecord]:
     return found
 
 
-def test_replay_of_a_prepared_group_leaves_it_in_doubt_and_its_lanes_empty():
+def test_replay_of_a_prepared_sink_commit_leaves_it_in_doubt_and_its_lanes_empty():
     """The fence is where it was; what the slots do next is no part of it."""
     found = replay([*lanes(0), prepared(0, 0), visible(0, 0), *lanes(1), prepared(1, 1), *lanes(2)])
     state = found.sinks["s"]
@@ -82,7 +82,7 @@ def test_replay_of_a_prepared_group_leaves_it_in_doubt_and_its_lanes_empty():
     assert {(it.state, it.number) for it in found.producers.values()} == {(IdState.EMPTY, 1)}
 
 
-def test_replay_of_a_visible_group_moves_the_fence_and_tells_each_lane_its_places():
+def test_replay_of_a_visible_sink_commit_moves_the_fence_and_tells_each_lane_its_places():
     """What lies in one log without a hole is one place of the fence; each lane has its own."""
     found = replay([*lanes(0), prepared(0, 0), visible(0, 0)])
     assert in_doubt([found]) == []
@@ -91,9 +91,9 @@ def test_replay_of_a_visible_group_moves_the_fence_and_tells_each_lane_its_place
     assert [it.placements for it in lane.committed] == [(Placement(LOG, Offset(2), 2),)]
 
 
-def test_replay_of_an_aborted_group_leaves_the_fence_and_lets_the_batch_come_again():
+def test_replay_of_an_aborted_sink_commit_leaves_the_fence_and_lets_the_batch_come_again():
     """Of other lanes; and a sink that has had nothing else is forgotten."""
-    aborted = GroupAbortedRecord("s", 0, 9)
+    aborted = SinkAbortedRecord("s", 0, 9)
     found = replay([*lanes(0), prepared(0, 0), aborted])
     assert (found.sinks, in_doubt([found])) == ({}, [])
     found = replay([*lanes(0), prepared(0, 0), aborted, *lanes(1), prepared(0, 1)])
@@ -112,7 +112,7 @@ any_records = st.lists(
         st.builds(granted, st.integers(0, 1), st.integers(0, 2)),
         st.builds(prepared, st.integers(0, 3), st.integers(0, 2), query=st.sampled_from("qr")),
         st.builds(visible, st.integers(0, 3), st.integers(0, 2)),
-        st.builds(GroupAbortedRecord, st.just("s"), st.integers(0, 3), st.just(9)),
+        st.builds(SinkAbortedRecord, st.just("s"), st.integers(0, 3), st.just(9)),
         st.builds(SinkRecord, st.just("s"), st.sampled_from("qr"), st.integers(0, 3), st.just(()), st.just(9)),
         st.just(SinkForgottenRecord("s")),
         st.just(ExpiredRecord(lane_id("s", 0))),
@@ -134,7 +134,7 @@ ends = st.lists(st.sampled_from(["visible", "decided", "aborted", "forgotten"]),
 
 
 def written(ends: list[str]) -> list[GroupRecord]:
-    """What a sink writes: batches that end one way or another; GROUP_COMMITTED in the order of the batches."""
+    """What a sink writes: batches that end one way or another; SINK_COMMITTED in the order of the batches."""
     history: list[GroupRecord] = []
     batch, waiting = 0, []
     for epoch, end in enumerate(ends):
@@ -144,7 +144,7 @@ def written(ends: list[str]) -> list[GroupRecord]:
             continue
         history += [*lanes(epoch), prepared(batch, epoch)]
         if end == "aborted":
-            history.append(GroupAbortedRecord("s", batch, 9))
+            history.append(SinkAbortedRecord("s", batch, 9))
             continue
         waiting.append((batch, epoch))
         batch += 1
@@ -181,15 +181,15 @@ def test_snapshot_of_sinks_ahead_of_the_journal_is_the_state(ends):
     assert known(replay([*snapshot, *tail])) == known(found)
 
 
-def group_in_doubt(sequence: int, *slots: int, batch: int = 0) -> SinkCommitInDoubt:
+def sink_commit_in_doubt(sequence: int, *slots: int, batch: int = 0) -> SinkCommitInDoubt:
     parts = tuple(Part(slot, Decided(txid(slot, sequence), {}, 0)) for slot in slots)
     return SinkCommitInDoubt(SinkCommit("s", "q", batch, parts, 0), 0, sequence)
 
 
-def test_place_order_of_a_group_is_that_of_whichever_part_survived():
+def test_place_order_of_a_sink_commit_is_that_of_whichever_part_survived():
     """Its parts have one number, and some log has it there; groups of a sink keep their order."""
-    first, second = group_in_doubt(0, 0, 1), group_in_doubt(1, 0, 1, batch=1)
+    first, second = sink_commit_in_doubt(0, 0, 1), sink_commit_in_doubt(1, 0, 1, batch=1)
     single = InDoubt("t", Decided(TxId(ProducerId(1), ProducerEpoch(0), 0), {}, 0), 1, 0)
-    empty = group_in_doubt(2, batch=2)
+    empty = sink_commit_in_doubt(2, batch=2)
     surviving = {second.parts[1].txid: ApplyNumber(3), single.decided.txid: ApplyNumber(5)}
     assert place_order([single, empty, second, first], surviving) == [first, second, single, empty]
