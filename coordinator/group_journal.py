@@ -60,8 +60,10 @@ _FAILPOINTS: dict[type[GroupRecord], str] = {
 class GroupJournal:
     """One group journal, over an opened `Journal`, which the caller closes."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, now_ms: Callable[[], int]) -> None:
+        """`now_ms` is the wall clock, which every frame carries."""
         self._journal = journal
+        self._now_ms = now_ms
         self._snapshot_end = journal.start
         self._snapshot_running = False
 
@@ -100,7 +102,7 @@ class GroupJournal:
         Raises StorageFailure if the journal is closed for writing; NoRoom (one of them) if room is missing.
         """
         kind, header, payload = encode_group(record)
-        self._journal.append(kind, header, (payload,) if payload else ())
+        self._journal.append(kind, header, (payload,) if payload else (), timestamp_ms=self._now_ms())
         end = self._journal.end
         failpoint = _FAILPOINTS.get(type(record))
         if failpoint is not None:
@@ -139,7 +141,7 @@ class GroupJournal:
 
     async def _write_snapshot(self, as_of: JournalPosition, records: list[GroupRecord]) -> None:
         await self._room_for(_BRACKET_BYTES_MAX)
-        self._journal.append(SNAPSHOT_BEGIN, (as_of,))
+        self._journal.append(SNAPSHOT_BEGIN, (as_of,), timestamp_ms=self._now_ms())
         for number, record in enumerate(records):
             if number == len(records) // 2:
                 reach("group.snapshot.middle")
@@ -147,9 +149,9 @@ class GroupJournal:
                 await trio.lowlevel.checkpoint()
             kind, header, payload = encode_group(record)
             await self._room_for(record_bytes_max(record))
-            self._journal.append(PART | kind, header, (payload,) if payload else ())
+            self._journal.append(PART | kind, header, (payload,) if payload else (), timestamp_ms=self._now_ms())
         await self._room_for(_BRACKET_BYTES_MAX)
-        self._journal.append(SNAPSHOT_END, (len(records),))
+        self._journal.append(SNAPSHOT_END, (len(records),), timestamp_ms=self._now_ms())
         end = self._journal.end
         await self._journal.sync()
         self._snapshot_end = end
@@ -162,7 +164,7 @@ class GroupJournal:
 
 
 def begin_with_snapshot(
-    directory: Path, fsync: Fsync, leader_epoch: LeaderEpoch, records: Iterable[GroupRecord]
+    directory: Path, fsync: Fsync, leader_epoch: LeaderEpoch, records: Iterable[GroupRecord], *, timestamp_ms: int
 ) -> None:
     """Make a group journal that begins with a snapshot of these records, on disk when this returns. Blocking.
 
@@ -184,6 +186,7 @@ def begin_with_snapshot(
                 position=position,
                 durable=start,
                 leader_epoch=leader_epoch,
+                timestamp_ms=timestamp_ms,
                 kind=kind,
                 header=header,
                 payload=(payload,) if payload else (),

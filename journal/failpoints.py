@@ -30,7 +30,7 @@ FAILPOINTS: Mapping[str, str] = {
     "journal.roll.after_publish": "the next segment has its name",
     "journal.reclaim.before_delete": "before each deletion of a segment",
     "journal.reclaim.after_delete": "after each deletion of a segment",
-    "journal.close.before": "before the CLOSE frame",
+    "journal.close.before": "before the close mark",
     "group.begin.appended": "BEGIN is in the group journal, not on disk",
     "group.prepare_commit.appended": "PREPARE_COMMIT is in the group journal, not on disk",
     "group.committed.appended": "COMMITTED is in the group journal, not on disk",

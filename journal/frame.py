@@ -1,18 +1,23 @@
 """One frame of a journal: its bytes, and when bytes are a frame.
 
-A frame is a 32-byte header, a CBOR array (the record's fields), a payload (a batch, opaque) and zeros up
-to the next multiple of 8 (docs/formats/journal-segment.md):
+A frame is a local envelope and a replicated part, then zeros up to the next multiple of 8
+(docs/formats/journal-segment.md):
 
-    crc32c u32 | frame_bytes u32 | position u64 | durable u64 | leader_epoch u32 | kind u8 | 0 u8 | cbor_bytes u16
+    check u32 | durable u64                                                                  local envelope, 12 bytes
+    crc32c u32 | position u64 | timestamp_ms i64 | length u32 | leader_epoch u32 | kind u8 | 0 u8 | cbor_bytes u16
+    | CBOR, the record's fields | payload, opaque                                            replicated part
 
-Two of the fields are there for the reader who comes after a crash. `position` is the frame's own place, so
-a frame that lies where it was not written is not a frame, and later frames can be found behind a hole by
-looking for words that equal their own position. `durable` is the position through which the journal was
-known to be on disk when the frame was written: a *witness* that everything before it must be there
-(`recovery` decides by it). The checksum starts from the segment's salt, so neither a batch that a client
-made to look like a frame nor a frame left over from another segment can pass for one of ours.
+The *replicated part* is the same, byte for byte, in every copy of a journal. `position` is the frame's own place, so
+a frame that lies where it was not written is not a frame, and later frames can be found after a hole by looking for
+words that equal their own position. `timestamp_ms` is the writer's clock: no reader needs a clock of its own.
 
-Kinds are opaque here, but for 0, which no frame has (zeros must never be a frame), and `CLOSE`.
+The *local envelope* is this file's. `durable` is the position through which this node's journal was known to be on disk
+when the frame was written: a *witness* that everything before it must be there (`recovery` decides by it). `check`
+starts from the segment's salt, so neither a batch that a client made to look like a frame nor a frame left over from
+another segment can pass for one of ours. It covers the witness and the replicated part's checksum, so a payload is
+summed once.
+
+Kinds are opaque here, but for 0, which no frame has: zeros must never be a frame.
 Pure: no I/O. A payload is never copied when encoding, and is a view of the buffer when decoding.
 """
 
@@ -31,26 +36,33 @@ from fairlog_types import JournalPosition, LeaderEpoch
 
 Buffer = bytes | bytearray | memoryview
 
-HEADER = struct.Struct("<IIQQIBBH")
-HEADER_BYTES = 32
+HEADER = struct.Struct("<IQIQqIIBBH")
+"""Both parts of a frame, up to its CBOR."""
+HEADER_BYTES = 44
 assert HEADER.size == HEADER_BYTES
-_AFTER_CRC = struct.Struct("<IQQIBBH")
-_CRC = struct.Struct("<I")
-_CRC_BYTES = 4
+ENVELOPE_BYTES = 12
+"""The local envelope; the replicated part follows."""
+REPLICATED_HEADER_BYTES = HEADER_BYTES - ENVELOPE_BYTES
+POSITION_OFFSET = 16
+"""Where in a frame its position stands."""
+
+_AFTER_CHECKSUM = struct.Struct("<QqIIBxH")
+_CHECKED = struct.Struct("<QIQ")
+_BEFORE_POSITION = struct.Struct("<IQI")
+_CHECK_BYTES = 4
+_CHECKED_END = _CHECK_BYTES + _CHECKED.size
+assert _BEFORE_POSITION.size == POSITION_OFFSET
 
 ALIGNMENT = 8
 """Frames begin at multiples of it, so that a search for frames looks at one word in eight."""
 
 CBOR_BYTES_MAX = 0xFFFF
-FRAME_BYTES_MAX = 0xFFFF_FFFF - ALIGNMENT
+REPLICATED_BYTES_MAX = 0xFFFF_FFFF
 
 LARGE_FRAME_BYTES = 512 * 1024
 """From this size on room for a frame is allocated rather than filled with zeros, and its memory in the page cache is
 given back when it has been copied: what either costs by the frame is less than what it saves by the byte
 (docs/decisions/0034-large-frames.md)."""
-
-CLOSE = 0xFF
-"""The kind of the frame that a clean close leaves behind: the witness that all before it is on disk."""
 
 _PADDING = tuple(bytes(n) for n in range(ALIGNMENT))
 
@@ -65,31 +77,34 @@ def encode_frame(
     position: JournalPosition,
     durable: JournalPosition,
     leader_epoch: LeaderEpoch,
+    timestamp_ms: int,
     kind: int,
     header: Sequence[object],
     payload: Sequence[Buffer] = (),
     salt: int,
 ) -> list[Buffer]:
-    """Encode one frame as buffers to be written one behind the other; their total is a multiple of 8.
+    """Encode one frame as buffers to be written one after the other; their total is a multiple of 8.
 
     `kind` is 1…255, `header` the record's fields (anything that CBOR carries, at most 65,535 bytes encoded),
-    `payload` the buffers that follow, of which no copy is made. `salt` is the u32 of the segment.
+    `payload` the buffers that follow, of which no copy is made. `durable` and `salt`, the u32 of the segment, go into
+    the local envelope; all else makes up the replicated part.
     """
     assert 0 < kind <= 0xFF, kind
     assert durable <= position, (durable, position)
     cbor = cbor2.dumps(header)
-    assert len(cbor) <= CBOR_BYTES_MAX, f"a frame's header of {len(cbor)} bytes; at most {CBOR_BYTES_MAX}"
-    payload_bytes = sum(map(len, payload))
-    frame_bytes = HEADER_BYTES + len(cbor) + payload_bytes
-    assert frame_bytes <= FRAME_BYTES_MAX, frame_bytes
-    head = _AFTER_CRC.pack(frame_bytes, position, durable, leader_epoch, kind, 0, len(cbor)) + cbor
-    crc = crc32c(head, salt)
+    cbor_bytes = len(cbor)
+    assert cbor_bytes <= CBOR_BYTES_MAX, f"a frame's header of {cbor_bytes} bytes; at most {CBOR_BYTES_MAX}"
+    payload_bytes = sum(map(len, payload)) if payload else 0
+    length = REPLICATED_HEADER_BYTES + cbor_bytes + payload_bytes
+    assert length <= REPLICATED_BYTES_MAX, length
+    summed = _AFTER_CHECKSUM.pack(position, timestamp_ms, length, leader_epoch, kind, cbor_bytes) + cbor
+    crc = crc32c(summed)
     for part in payload:
         crc = crc32c(part, crc)
-    padding = _PADDING[-frame_bytes % ALIGNMENT]
-    if not payload_bytes:
-        return [_CRC.pack(crc) + head + padding]
-    return [_CRC.pack(crc) + head, *payload, padding]
+    check = crc32c(_CHECKED.pack(durable, crc, position), salt)
+    head = _BEFORE_POSITION.pack(check, durable, crc) + summed
+    padding = _PADDING[-(ENVELOPE_BYTES + length) % ALIGNMENT]
+    return [head, *payload, padding] if payload_bytes else [head + padding]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +113,17 @@ class Frame:
 
     position: JournalPosition
     frame_bytes: int
-    """Unpadded: header, CBOR and payload."""
+    """Unpadded: both parts."""
     durable: JournalPosition
     leader_epoch: LeaderEpoch
+    timestamp_ms: int
     kind: int
     cbor: memoryview
     payload: memoryview
 
     @property
     def end(self) -> JournalPosition:
-        """The position behind the frame and its padding: where the next frame begins."""
+        """The position after the frame and its padding: where the next frame begins."""
         return JournalPosition(self.position + padded(self.frame_bytes))
 
     @property
@@ -132,6 +148,7 @@ class BadFrame(Enum):
     SHORT = "the buffer ends inside it"
     SIZE = "its length is impossible"
     POSITION = "it names another position"
+    CHECK = "its local check is wrong"
     CHECKSUM = "its checksum is wrong"
     FIELDS = "a field has an impossible value"
     PADDING = "its padding is not zero"
@@ -141,9 +158,10 @@ class FrameHead(NamedTuple):
     """What the header of a valid frame says."""
 
     frame_bytes: int
-    """Unpadded: header, CBOR and payload."""
+    """Unpadded: both parts."""
     durable: int
     leader_epoch: int
+    timestamp_ms: int
     kind: int
     cbor_bytes: int
 
@@ -165,6 +183,7 @@ def decode_frame_untrusted(
         frame_bytes=head.frame_bytes,
         durable=JournalPosition(head.durable),
         leader_epoch=LeaderEpoch(head.leader_epoch),
+        timestamp_ms=head.timestamp_ms,
         kind=head.kind,
         cbor=view[cbor_start : cbor_start + head.cbor_bytes],
         payload=view[cbor_start + head.cbor_bytes : offset + head.frame_bytes],
@@ -177,28 +196,34 @@ def check_frame_untrusted(
     """Whether a frame begins at `view[offset]`, which is `position` of the journal; what its header says.
 
     It is valid if and only if: (1) it lies whole in the buffer, padding included; (2) its length holds at least
-    the header and the CBOR; (3) it names `position`; (4) its checksum, begun with `salt`, is right; (5) its kind is
-    not 0, the reserved byte is 0 and `durable` is not beyond `position`; (6) its padding is zeros. Never raises.
+    the header and the CBOR; (3) it names `position`; (4) its check, begun with `salt`, is right; (5) its checksum is
+    right; (6) its kind is not 0, the reserved byte is 0 and `durable` is not beyond `position`; (7) its padding is
+    zeros. Never raises.
     A third of the work of decoding it: a start reads a journal's last segment frame by frame.
     """
     room = len(view) - offset
     if room < HEADER_BYTES:
         return BadFrame.SHORT
-    crc, frame_bytes, own_position, durable, leader_epoch, kind, reserved, cbor_bytes = HEADER.unpack_from(view, offset)
+    check, durable, crc, own_position, timestamp_ms, length, leader_epoch, kind, reserved, cbor_bytes = (
+        HEADER.unpack_from(view, offset)
+    )
     if own_position != position:
         return BadFrame.POSITION
-    if not HEADER_BYTES + cbor_bytes <= frame_bytes <= FRAME_BYTES_MAX:
+    if length < REPLICATED_HEADER_BYTES + cbor_bytes:
         return BadFrame.SIZE
+    frame_bytes = ENVELOPE_BYTES + length
     if padded(frame_bytes) > room:
         return BadFrame.SHORT
-    end = offset + frame_bytes
-    if crc32c(view[offset + _CRC_BYTES : end], salt) != crc:
+    end, after_checksum = offset + frame_bytes, offset + POSITION_OFFSET
+    if crc32c(view[offset + _CHECK_BYTES : offset + _CHECKED_END], salt) != check:
+        return BadFrame.CHECK
+    if crc32c(view[after_checksum:end]) != crc:
         return BadFrame.CHECKSUM
     if kind == 0 or reserved != 0 or durable > position:
         return BadFrame.FIELDS
     if frame_bytes % ALIGNMENT and any(view[end : offset + padded(frame_bytes)]):
         return BadFrame.PADDING
-    return FrameHead(frame_bytes, durable, leader_epoch, kind, cbor_bytes)
+    return FrameHead(frame_bytes, durable, leader_epoch, timestamp_ms, kind, cbor_bytes)
 
 
 def claimed_frame_bytes(buffer: Buffer, position: JournalPosition, *, offset: int = 0) -> int | None:
@@ -208,5 +233,7 @@ def claimed_frame_bytes(buffer: Buffer, position: JournalPosition, *, offset: in
     """
     if len(buffer) - offset < HEADER_BYTES:
         return None
-    _, frame_bytes, own_position, *_ = HEADER.unpack_from(buffer, offset)
-    return padded(frame_bytes) if own_position == position and frame_bytes >= HEADER_BYTES else None
+    _, _, _, own_position, _, length, *_ = HEADER.unpack_from(buffer, offset)
+    if own_position != position or length < REPLICATED_HEADER_BYTES:
+        return None
+    return padded(ENVELOPE_BYTES + length)

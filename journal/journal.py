@@ -22,6 +22,10 @@ has a successor is whole.
 *Durability.* `_synced` is what fdatasync has confirmed. Every frame carries it, as the witness that recovery needs
 (`recovery`). With fsync=commit it is also what `durable` says; with interval and never `durable` is simply `end`.
 
+*Positions* count what is appended and nothing else: neither a close nor a new setting nor a new segment takes one. So a
+node that appends the same frames has them at the same positions, with the same bytes but for their local envelopes
+(`frame`). Only `advance` skips some, after a loss that no other node has had.
+
 Keeps invariant 11 (`reclaim` deletes whole segments that the caller has done with, never the last one) and 12:
 the first failed write or sync sets `failed` for good; waiters and appends get StorageFailure, reads go on.
 It does not know what the frames mean. Formats: docs/formats/journal-segment.md.
@@ -45,7 +49,7 @@ import trio
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, StorageFailure
 from journal.failpoints import reach
 from journal.flush import Flusher
-from journal.frame import ALIGNMENT, CLOSE, HEADER_BYTES, LARGE_FRAME_BYTES, Buffer, encode_frame, padded
+from journal.frame import HEADER_BYTES, LARGE_FRAME_BYTES, Buffer, encode_frame, padded
 from journal.preallocation import NoFiles, NoRoom, Preallocation, refused_to_open
 from journal.reading import FrameAt, ReadableSegment, read_frames, read_payload
 from journal.reopen import Reopened, reopen
@@ -193,17 +197,49 @@ class Journal:
 
     # Writing
 
-    def append(self, kind: int, header: Sequence[object], payload: Sequence[Buffer] = ()) -> JournalPosition:
+    def append(
+        self, kind: int, header: Sequence[object], payload: Sequence[Buffer] = (), *, timestamp_ms: int
+    ) -> JournalPosition:
         """Append one frame and answer its position; `end - position` is then its `frame_bytes` (for `read_payload`).
 
-        `kind` is 1…254, the caller's; `header` a row of what CBOR carries. The payload is not copied, and is not needed
-        any more afterwards. Raises NoRoom, with nothing written, if there is no room for it and it is larger than 1 KiB
-        (smaller ones wait for room on the spot), or if the file cannot be opened just now (NoFiles); StorageFailure if
-        the journal has failed or is closed.
+        `kind` is 1…255, the caller's; `header` a row of what CBOR carries; `timestamp_ms` the caller's clock, by which
+        whoever reads the frame goes. The payload is not copied, and is not needed any more afterwards. Raises NoRoom,
+        with nothing written, if there is no room for it and it is larger than 1 KiB (smaller ones wait for room on the
+        spot), or if the file cannot be opened just now (NoFiles); StorageFailure if the journal has failed or is
+        closed.
         """
-        assert kind != CLOSE, "CLOSE is the journal's own"
         self._check_writable()
-        return self._append(kind, header, payload)
+        position, segment = self._end, self._room.active
+        if segment is None:
+            segment = self._segment_with_room(padded(HEADER_BYTES + _HEADER_ALLOWANCE + sum(map(len, payload))))
+        buffers = encode_frame(
+            position=position,
+            durable=self._synced,
+            leader_epoch=self.leader_epoch,
+            timestamp_ms=timestamp_ms,
+            kind=kind,
+            header=header,
+            payload=payload,
+            salt=segment.salt,
+        )
+        size = sum(map(len, buffers))
+        if size > segment.room_end - position:
+            self._segment_with_room(size)
+            return self.append(kind, header, payload, timestamp_ms=timestamp_ms)  # with the salt of that segment
+        opened = segment.open_file or self._opened(segment)
+        try:
+            written = os.pwritev(opened.fd, buffers, file_offset(position, segment.base))
+            reach("journal.append.after")
+        except OSError as error:
+            raise self._fail("writing a frame", error) from error
+        if written != size:
+            raise self._fail("writing a frame", OSError(f"only {written} of {size} bytes were taken"))
+        self._end = segment.end = JournalPosition(position + size)
+        if self._end >= self._room.refill_at:
+            self._room.refill(size)
+        if self._settings.fsync is Fsync.INTERVAL:
+            self._flusher.start_within(self, self._settings.fsync_interval_ms / 1000)
+        return position
 
     def has_room(self, payload_bytes: int) -> bool:
         """Whether a frame with so many bytes of payload (and up to 256 of header) can be appended without waiting.
@@ -281,14 +317,23 @@ class Journal:
     async def begin_under_present_setting(self) -> None:
         """Begin a new segment if the last one was begun under another fsync, which holds for all frames of a segment.
 
-        For a restart, before anything is appended, and behind whoever asks for `begun_with`. Returns with the new
-        segment on disk. Raises as `roll`.
+        If the last one has no frames, its header is changed instead: a setting takes no position. For a restart, before
+        anything is appended, and after whoever asks for `begun_with`. All of it is on disk when this returns. Raises as
+        `roll`.
         """
-        if self.begun and self.begun_with is not self._settings.fsync:
-            # A segment without frames keeps its name, so the next one has to begin behind it.
-            is_empty = self._end == self._segments[-1].base
-            await self._roll(lambda: JournalPosition(self._end + ALIGNMENT * is_empty))
-            await self.sync()
+        if not self.begun or self.begun_with is self._settings.fsync:
+            return
+        last = self._writing[-1]
+        if last.end > last.base:
+            await self._roll(lambda: self._end)
+            await self._nothing_to_flush()
+            return
+        try:
+            await trio.to_thread.run_sync(last.begin_again, self._settings.fsync, self._flusher.sync)
+        except OSError as error:
+            no_files = refused_to_open(self._directory, error)
+            raise no_files or self._fail("beginning a segment again", error) from error
+        self._closed_at = None
 
     async def reclaim(self, before: JournalPosition) -> None:
         """Delete the segments that end at or before `before`, oldest first; never the last one.
@@ -323,7 +368,7 @@ class Journal:
             raise StorageFailure(f"{self._directory}: old segments cannot be deleted: {error}") from error
 
     async def close(self) -> None:
-        """Put everything on disk, leave a CLOSE frame as witness, and let go of the files. Idempotent.
+        """Put everything on disk, leave a close mark as witness, and let go of the files. Idempotent.
 
         Raises StorageFailure if that does not succeed; the files are let go of all the same; nothing durable is lost.
         """
@@ -336,13 +381,9 @@ class Journal:
             if self.failed is not None:
                 raise self._refusal()
             if self._writing and self._closed_at != self._end:
-                await self.sync()
-                try:
-                    reach("journal.close.before")
-                    self._append(CLOSE, [])
-                except NoRoom as error:
-                    _log.warning("journal.closed_without_witness", directory=str(self._directory), error=str(error))
-                await self.sync()
+                await self._nothing_to_flush()
+                reach("journal.close.before")
+                await self._mark_closed()
         except OSError as error:
             raise self._fail("closing", error) from error
         finally:
@@ -455,44 +496,6 @@ class Journal:
 
     # Within
 
-    def _append(self, kind: int, header: Sequence[object], payload: Sequence[Buffer] = ()) -> JournalPosition:
-        position = self._end
-        segment = self._room.active
-        buffers = [] if segment is None else self._encode(segment, kind, header, payload)
-        size = sum(map(len, buffers))
-        if segment is None or size > segment.room_end - position:
-            size = size or padded(HEADER_BYTES + _HEADER_ALLOWANCE + sum(map(len, payload)))
-            segment = self._segment_with_room(size)
-            buffers = self._encode(segment, kind, header, payload)
-            size = sum(map(len, buffers))
-        opened = self._opened(segment)
-        try:
-            written = os.pwritev(opened.fd, buffers, file_offset(position, segment.base))
-            reach("journal.append.after")
-        except OSError as error:
-            raise self._fail("writing a frame", error) from error
-        if written != size:
-            raise self._fail("writing a frame", OSError(f"only {written} of {size} bytes were taken"))
-        self._end = segment.end = JournalPosition(position + size)
-        if self._end >= self._room.refill_at:
-            self._room.refill(size)
-        if self._settings.fsync is Fsync.INTERVAL:
-            self._flusher.start_within(self, self._settings.fsync_interval_ms / 1000)
-        return position
-
-    def _encode(
-        self, segment: SegmentFile, kind: int, header: Sequence[object], payload: Sequence[Buffer]
-    ) -> list[Buffer]:
-        return encode_frame(
-            position=self._end,
-            durable=self._synced,
-            leader_epoch=self.leader_epoch,
-            kind=kind,
-            header=header,
-            payload=payload,
-            salt=segment.salt,
-        )
-
     def _opened(self, segment: SegmentFile) -> OpenFile:
         try:
             return segment.writable()
@@ -559,6 +562,27 @@ class Journal:
         synced = trio.Event()
         heapq.heappush(self._waiters, (through, next(self._waiter_numbers), synced))
         await synced.wait()
+
+    async def _nothing_to_flush(self) -> None:
+        """Return once all frames are on disk, and every full segment is sealed and its successor named."""
+        while self.wants_flush():
+            await self._flushed(self._end)
+        if self.failed is not None:
+            raise self._refusal()
+
+    async def _mark_closed(self) -> None:
+        """Return once the close mark is on disk. Everything else is, so no flush is under way."""
+        try:
+            self._writing[-1].mark_closed()
+        except OSError as error:
+            no_files = refused_to_open(self._directory, error)
+            if no_files is None:
+                raise
+            _log.warning("journal.closed_without_witness", directory=str(self._directory), error=str(no_files))
+            return
+        await self._flushed(self._end)
+        if self.failed is not None:
+            raise self._refusal()
 
     def _wake_waiters(self) -> None:
         while self._waiters and (self.failed is not None or self._waiters[0][0] <= self._synced):

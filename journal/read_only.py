@@ -45,7 +45,7 @@ class ReadOnlyJournal:
     directory: Path
     segments: Sequence[ReadableSegment]
     closed: bool
-    """Whether its last frame is CLOSE: it was closed in good order."""
+    """Whether it was closed in good order, and not appended to since."""
     torn: TornTail | None
     begun_with: Fsync | None
     """The setting under which the last segment was begun; None if there is none, or it had no header."""

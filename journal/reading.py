@@ -12,7 +12,6 @@ from pathlib import Path
 
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch
 from journal.frame import (
-    CLOSE,
     BadFrame,
     Frame,
     claimed_frame_bytes,
@@ -30,9 +29,11 @@ class FrameAt:
 
     position: JournalPosition
     end: JournalPosition
-    """Behind the frame and its padding; `end - position` is the `frame_bytes` that `read_payload` takes."""
+    """After the frame and its padding; `end - position` is the `frame_bytes` that `read_payload` takes."""
     kind: int
     leader_epoch: LeaderEpoch
+    timestamp_ms: int
+    """The writer's clock."""
     header: list[object]
     payload_position: JournalPosition
     payload_bytes: int
@@ -51,7 +52,7 @@ class ReadableSegment:
 
 
 def read_frames(segment: ReadableSegment, start: JournalPosition) -> Iterator[FrameAt]:
-    """Yield the segment's frames from `start`, which must be where one begins, but for CLOSE frames.
+    """Yield the segment's frames from `start`, which must be where one begins.
 
     Raises CorruptStorage at what is not a frame; OSError if the disk refuses.
     """
@@ -67,20 +68,20 @@ def read_frames(segment: ReadableSegment, start: JournalPosition) -> Iterator[Fr
             frame = _decode(segment, window, window_start, position)
         if isinstance(frame, BadFrame):
             raise _corrupt(segment, position, frame.value)
-        if frame.kind != CLOSE:
-            try:
-                header = frame.header()
-            except ValueError as error:
-                raise _corrupt(segment, position, str(error)) from error
-            yield FrameAt(
-                frame.position,
-                frame.end,
-                frame.kind,
-                frame.leader_epoch,
-                header,
-                frame.payload_position,
-                len(frame.payload),
-            )
+        try:
+            header = frame.header()
+        except ValueError as error:
+            raise _corrupt(segment, position, str(error)) from error
+        yield FrameAt(
+            frame.position,
+            frame.end,
+            frame.kind,
+            frame.leader_epoch,
+            frame.timestamp_ms,
+            header,
+            frame.payload_position,
+            len(frame.payload),
+        )
         position = frame.end
 
 

@@ -10,7 +10,7 @@ bytes at the hole to be on disk is a witness, and the journal is refused; withou
 missing, and the tail is cut. A segment that follows without a name yet (`reopen`) can hold such a witness, too.
 
 The other way round: a damaged tail that nothing valid follows is taken for torn. That is why a clean close leaves a
-CLOSE frame: from then on, damage to any other frame has a witness.
+close mark beside the header: from then on, damage to any frame before it has a witness.
 
 `TAIL_TABLE` and `SEALED_TABLE` hold every case, labelled; a test walks all of them.
 Pure: no I/O. Keeps invariant 5 on the journal's side (nothing that was durable is cut).
@@ -27,6 +27,7 @@ from fairlog_types import JournalPosition
 from journal.frame import (
     ALIGNMENT,
     HEADER_BYTES,
+    POSITION_OFFSET,
     BadFrame,
     Buffer,
     Frame,
@@ -35,7 +36,7 @@ from journal.frame import (
     decode_frame_untrusted,
     padded,
 )
-from journal.segment import SEGMENT_HEADER_BYTES, file_offset
+from journal.segment import SEGMENT_HEADER_BYTES, decode_close_mark_untrusted, file_offset
 
 _ZEROS = bytes(64 * 1024)
 
@@ -57,7 +58,7 @@ class Rest(Enum):
     ZEROS = "zeros"
     GARBAGE = "something, but no frame"
     UNWITNESSED = "later frames, none of which knew the hole to be durable"
-    WITNESSED = "a later frame that knew the hole to be durable"
+    WITNESSED = "a later frame, or a close mark, that knew the hole to be durable"
 
 
 class Joint(Enum):
@@ -148,7 +149,7 @@ class Tail:
     hole: JournalPosition
     """Behind the last frame of the unbroken row: where the journal ends, unless it is refused."""
     witnessed: JournalPosition
-    """The unbroken row's own witness: through here it was on disk before the crash."""
+    """What the unbroken row and the close mark vouch for: through here it was on disk before the crash."""
     rest: Rest
     bad: BadFrame | None
     """Why there is no frame at the hole; None if only zeros follow."""
@@ -157,9 +158,9 @@ class Tail:
     later_frames: int
     """Valid frames behind the hole."""
     later_witness: JournalPosition
-    """The furthest position that one of them knew to be durable; 0 without any."""
+    """The furthest position that one of them, or the close mark, knew to be durable; 0 without any."""
     closed: bool
-    """Whether the unbroken row ends with a CLOSE frame."""
+    """Whether the journal was closed where the unbroken row ends, and nothing follows it."""
     interrupted: bool = False
     """Whether all that follows the row is the beginning of one frame, up to a page's end. A write during which the
     process was killed looks so; nothing that was appended before it is missing then."""
@@ -178,15 +179,15 @@ def content_bytes(buffer: Buffer) -> int:
     return 0
 
 
-def scan_tail(buffer: Buffer, *, base: JournalPosition, salt: int, close_kind: int) -> Tail:
-    """Read the last segment's frames from its whole file content `buffer` (with the 64 header bytes).
+def scan_tail(buffer: Buffer, *, base: JournalPosition, salt: int) -> Tail:
+    """Read the last segment's frames from its whole file content `buffer` (with header and close mark).
 
-    Behind a hole only multiples of 8 whose second word equals their own position are tried as frames, so that a tail
-    full of data is searched in one pass. The search goes on behind each frame found, so what a payload
-    contains is not counted.
+    After a hole only multiples of 8 at whose place a frame would have its own position are tried as frames, so that a
+    tail full of data is searched in one pass. The search goes on after each frame found, so what a payload contains is
+    not counted.
     """
     content = max(SEGMENT_HEADER_BYTES, content_bytes(buffer))
-    position, witnessed, kind = base, base, 0
+    position, witnessed = base, base
     bad: BadFrame | None = None
     # A frame's padding is part of it, and zeros: so frames are decoded against the whole buffer, not the content.
     view = memoryview(buffer)
@@ -195,18 +196,33 @@ def scan_tail(buffer: Buffer, *, base: JournalPosition, salt: int, close_kind: i
         if isinstance(head, BadFrame):
             bad = head
             break
-        position, kind = JournalPosition(position + padded(head.frame_bytes)), head.kind
+        position = JournalPosition(position + padded(head.frame_bytes))
         witnessed = JournalPosition(max(witnessed, head.durable))
-    if bad is None:
-        return Tail(position, witnessed, Rest.ZEROS, None, position, 0, JournalPosition(0), kind == close_kind)
-    later, witness = 0, JournalPosition(0)
-    for frame in later_frames(buffer, position, base=base, salt=salt):
-        later += 1
-        witness = max(witness, frame.durable)
-    rest = Rest.GARBAGE if not later else Rest.WITNESSED if witness > position else Rest.UNWITNESSED
-    content_end = JournalPosition(base + content - SEGMENT_HEADER_BYTES)
-    interrupted = rest is Rest.GARBAGE and _is_interrupted_write(view, position, content, base=base)
-    return Tail(position, witnessed, rest, bad, content_end, later, witness, kind == close_kind, interrupted)
+    mark = decode_close_mark_untrusted(view, base=base, salt=salt)
+    later, witness = 0, mark or JournalPosition(0)
+    witnessed = max(witnessed, witness)
+    if bad is not None:
+        for frame in later_frames(buffer, position, base=base, salt=salt):
+            later += 1
+            witness = max(witness, frame.durable)
+    if witness > position:
+        rest = Rest.WITNESSED
+    elif later:
+        rest = Rest.UNWITNESSED
+    else:
+        rest = Rest.ZEROS if bad is None else Rest.GARBAGE
+    content_end = position if bad is None else JournalPosition(base + content - SEGMENT_HEADER_BYTES)
+    return Tail(
+        position,
+        witnessed,
+        rest,
+        bad,
+        content_end,
+        later,
+        witness,
+        closed=rest is Rest.ZEROS and mark == position,
+        interrupted=rest is Rest.GARBAGE and _is_interrupted_write(view, position, content, base=base),
+    )
 
 
 def _is_interrupted_write(
@@ -245,7 +261,7 @@ def later_frames(buffer: Buffer, hole: JournalPosition, *, base: JournalPosition
     """The valid frames at and behind `hole`, found as `scan_tail` says."""
     view = memoryview(buffer)
     content = max(SEGMENT_HEADER_BYTES, content_bytes(buffer))
-    first_word = file_offset(hole, base) + ALIGNMENT
+    first_word = file_offset(hole, base) + POSITION_OFFSET
     words_end = min(content + ALIGNMENT, len(view))
     words = view[first_word : max(first_word, words_end - (words_end - first_word) % ALIGNMENT)]
     frames: list[Frame] = []

@@ -74,7 +74,7 @@ class Reopened:
     last: SegmentFile | None
     """None for a journal that has no segment yet."""
     closed: bool
-    """Whether its last frame is CLOSE."""
+    """Whether its close mark says that all of it was on disk."""
     recovered: Recovered | None
     begun_with: Fsync | None = None
     """The setting under which the last segment was begun; None if there is none, or it had no header."""
@@ -168,7 +168,7 @@ def _reopen_last(
         write_all(fd, memoryview(content)[unwitnessed : file_offset(tail.hole, segment.base)], unwitnessed)
         sync(fd)
     if tail.witnessed <= segment.base:
-        # No frame in it knows of a flush, and the first flush puts the name on disk: a kill may have come before that.
+        # Nothing in it knows of a flush, and the first flush puts the name on disk: a kill may have come before that.
         sync_directory(segment.path.parent)
     last = SegmentFile.reopened(
         segment.path.parent,

@@ -23,19 +23,22 @@ import os
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
 from fairlog_types import JournalPosition, StorageFailure
 from journal.failpoints import reach
 from journal.segment import (
+    CLOSE_MARK_OFFSET,
     NEW_SUFFIX,
     SEGMENT_HEADER_BYTES,
     Fsync,
     JournalKind,
     SegmentHeader,
     base_of,
+    decode_segment_header_untrusted,
+    encode_close_mark,
     encode_segment_header,
     segment_name,
 )
@@ -160,6 +163,22 @@ class SegmentFile:
         header = SegmentHeader(kind, fsync, self.salt, base, previous_end)
         write_all(self.writable().fd, encode_segment_header(header), 0)
         self.base = self.end = base
+
+    def begin_again(self, fsync: Fsync, sync: Sync) -> None:
+        """Let the header of a segment without frames say another setting; its close mark goes. Raises OSError.
+
+        A crash leaves the old header, the new one, or an unreadable one before zeros, which a start writes anew.
+        """
+        assert self.end == self.base, "what was promised of a frame stays as it was promised"
+        opened = OpenFile(self.path, os.O_RDWR)
+        header = decode_segment_header_untrusted(read_range(opened.fd, 0, SEGMENT_HEADER_BYTES))
+        assert isinstance(header, SegmentHeader), "the journal was opened with it"
+        write_all(opened.fd, encode_segment_header(replace(header, fsync=fsync)), 0)
+        sync(opened.fd)
+
+    def mark_closed(self) -> None:
+        """Write the close mark: all of the journal is on disk. Still to be synced. Raises OSError."""
+        write_all(self.writable().fd, encode_close_mark(self.end, salt=self.salt), CLOSE_MARK_OFFSET)
 
     def extend(self, more_bytes: int, sync: Sync, *, allocated: bool) -> None:
         """Make `more_bytes` of room behind what there is, of the kind that `create` says, and sync. Raises OSError."""

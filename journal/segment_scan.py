@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlog_types import CorruptStorage, JournalPosition
-from journal.frame import CLOSE, HEADER_BYTES
+from journal.frame import HEADER_BYTES
 from journal.recovery import (
     SEALED_TABLE,
     TAIL_TABLE,
@@ -41,6 +41,7 @@ from journal.segment import (
     base_of,
     decode_segment_header_untrusted,
     file_offset,
+    segment_name,
 )
 from journal.segment_file import OpenFile, SealedSegment, read_range
 
@@ -63,6 +64,14 @@ def list_files(directory: Path) -> JournalFiles:
         names = []
     bases = sorted(base for name in names if (base := base_of(name)) is not None)
     return JournalFiles(bases, {directory / name for name in names if name.endswith(NEW_SUFFIX)})
+
+
+def is_of_an_earlier_format(directory: Path) -> bool:
+    """Whether the journal's oldest segment was written by a version whose frames are not read any more. OSError."""
+    for base in list_files(directory).bases[:1]:
+        opened = OpenFile(directory / segment_name(base), os.O_RDONLY)
+        return decode_segment_header_untrusted(read_range(opened.fd, 0, SEGMENT_HEADER_BYTES)) is BadHeader.EARLIER
+    return False
 
 
 def require_segments(directory: Path, witness: Witness) -> None:
@@ -161,15 +170,15 @@ def judge_last(segment: FoundSegment, witness: Witness) -> JudgedTail:
     """The journal's last segment, with what nameless ones know of it. Raises CorruptStorage by TAIL_TABLE; OSError."""
     content = read_range(segment.open_file.fd, 0, segment.file_bytes)
     if isinstance(segment.header, SegmentHeader) and segment.head is Head.WHOLE:
-        tail = scan_tail(content, base=segment.base, salt=segment.header.salt, close_kind=CLOSE)
+        tail = scan_tail(content, base=segment.base, salt=segment.header.salt)
     else:
         tail = _headless_tail(content, segment.base)
     tail = heard(tail, witness)
     row = TAIL_TABLE[segment.head, tail.rest]
     if row.verdict is Verdict.REFUSE and segment.head is Head.WHOLE:
         detail = (
-            f"the bytes there are no frame ({tail.bad.value if tail.bad else 'zeros'}), yet {tail.later_frames} "
-            f"frames follow and say that all up to position {tail.later_witness} was on disk"
+            f"the bytes there are no frame ({tail.bad.value if tail.bad else 'zeros'}), yet the close mark or one of "
+            f"{tail.later_frames} later frames says that all up to position {tail.later_witness} was on disk"
         )
         raise segment.refuse(row, offset=file_offset(tail.hole, segment.base), detail=detail)
     if row.verdict is Verdict.REFUSE:

@@ -170,14 +170,14 @@ class Partition:
         # After a failure the copier must get nothing more: it might pass a decision that was not handed to it.
         self._raise_if_failed()
         kind, header = encode_local(record)
-        journal = self.journal
+        journal, shard = self.journal, self._shard
+        now_ms = shard.now_ms()
         try:
-            position = journal.append(kind, header, (payload,) if payload else ())
+            position = journal.append(kind, header, (payload,) if payload else (), timestamp_ms=now_ms)
         except StorageFailure as failure:
-            self._shard.fail(failure)
+            shard.fail(failure)
             raise
-        shard = self._shard
-        return self.state.fold(record, position, journal.end, leader_epoch=shard.leader_epoch, now_ms=shard.now_ms())
+        return self.state.fold(record, position, journal.end, leader_epoch=shard.leader_epoch, timestamp_ms=now_ms)
 
     def _raise_if_failed(self) -> None:
         failure = self._shard.failure

@@ -116,20 +116,20 @@ class ProducerWindow:
     applied: tuple[AppliedTransaction, ...]
     """The last ones of any epoch, oldest first, at most TRANSACTIONS_KEPT."""
     last_use_ms: int
-    """When the producer last did something here, by the node's clock, ms since 1970."""
+    """When the producer last did something here, by the clock of whoever wrote the frame, ms since 1970."""
     as_of: JournalPosition
     """The end of the last frame that is folded in."""
     coordinator_epoch: int = NO_COORDINATOR_EPOCH
     """Of the last marker."""
 
-    def fenced(self, epoch: ProducerEpoch, *, as_of: JournalPosition, now_ms: int) -> ProducerWindow:
+    def fenced(self, epoch: ProducerEpoch, *, as_of: JournalPosition, timestamp_ms: int) -> ProducerWindow:
         """After a frame that names `epoch` and holds no batch; a larger epoch begins with sequence 0.
 
         A smaller one changes nothing: a transaction of an older epoch may still be decided.
         """
         if epoch > self.epoch:
-            return ProducerWindow(epoch, (), self.applied, now_ms, as_of, self.coordinator_epoch)
-        return ProducerWindow(self.epoch, self.batches, self.applied, now_ms, as_of, self.coordinator_epoch)
+            return ProducerWindow(epoch, (), self.applied, timestamp_ms, as_of, self.coordinator_epoch)
+        return ProducerWindow(self.epoch, self.batches, self.applied, timestamp_ms, as_of, self.coordinator_epoch)
 
     def with_batch(
         self,
@@ -139,24 +139,24 @@ class ProducerWindow:
         base_offset: Offset | None,
         *,
         as_of: JournalPosition,
-        now_ms: int,
+        timestamp_ms: int,
     ) -> ProducerWindow:
         """After a batch that `check_sequence` has accepted. A larger epoch fences the present one.
 
         A batch without a sequence (NO_SEQUENCE: committed offsets) is not remembered, only its epoch.
         """
         if first_sequence == NO_SEQUENCE:
-            return self.fenced(epoch, as_of=as_of, now_ms=now_ms)
+            return self.fenced(epoch, as_of=as_of, timestamp_ms=timestamp_ms)
         batch = WindowBatch(first_sequence, last_sequence(first_sequence, record_count), base_offset)
         batches = (batch,) if epoch > self.epoch else (*self.batches[1 - BATCHES_KEPT :], batch)
-        return ProducerWindow(epoch, batches, self.applied, now_ms, as_of, self.coordinator_epoch)
+        return ProducerWindow(epoch, batches, self.applied, timestamp_ms, as_of, self.coordinator_epoch)
 
-    def with_applied(self, entry: AppliedTransaction, *, as_of: JournalPosition, now_ms: int) -> ProducerWindow:
+    def with_applied(self, entry: AppliedTransaction, *, as_of: JournalPosition, timestamp_ms: int) -> ProducerWindow:
         """After an APPLY of one of the producer's transactions, of this epoch or of another one."""
         applied = (*self.applied[1 - TRANSACTIONS_KEPT :], entry)
         batches = self.batches if entry.epoch <= self.epoch else ()
         epoch = max(self.epoch, entry.epoch)
-        return ProducerWindow(epoch, batches, applied, now_ms, as_of, self.coordinator_epoch)
+        return ProducerWindow(epoch, batches, applied, timestamp_ms, as_of, self.coordinator_epoch)
 
     def with_marker(
         self,
@@ -165,12 +165,12 @@ class ProducerWindow:
         coordinator_epoch: int,
         *,
         as_of: JournalPosition,
-        now_ms: int,
+        timestamp_ms: int,
     ) -> ProducerWindow:
         """After the marker of a transaction of `epoch`; `entry` says where it stands, if it has committed."""
-        ended = self.fenced(epoch, as_of=as_of, now_ms=now_ms)
+        ended = self.fenced(epoch, as_of=as_of, timestamp_ms=timestamp_ms)
         applied = ended.applied if entry is None else (*ended.applied[1 - TRANSACTIONS_KEPT :], entry)
-        return ProducerWindow(ended.epoch, ended.batches, applied, now_ms, as_of, coordinator_epoch)
+        return ProducerWindow(ended.epoch, ended.batches, applied, timestamp_ms, as_of, coordinator_epoch)
 
     def accepts(self, epoch: ProducerEpoch, first_sequence: int) -> bool:
         """Would a batch of this epoch that begins so be appended? (NO_SEQUENCE asks of the epoch alone.)"""
@@ -227,9 +227,9 @@ class ProducerWindow:
         return window
 
 
-def first_window(epoch: ProducerEpoch, *, as_of: JournalPosition, now_ms: int) -> ProducerWindow:
+def first_window(epoch: ProducerEpoch, *, as_of: JournalPosition, timestamp_ms: int) -> ProducerWindow:
     """The window of a producer that has just become known, before its first batch."""
-    return ProducerWindow(epoch, (), (), now_ms, as_of)
+    return ProducerWindow(epoch, (), (), timestamp_ms, as_of)
 
 
 def last_sequence(first_sequence: int, record_count: int) -> int:

@@ -70,6 +70,8 @@ class LocalFrame(Protocol):
     @property
     def leader_epoch(self) -> LeaderEpoch: ...
     @property
+    def timestamp_ms(self) -> int: ...
+    @property
     def header(self) -> Sequence[object]: ...
 
 
@@ -149,7 +151,7 @@ def decode_local(kind: int, header: Sequence[object]) -> LocalRecord:
     return Discard(txid)
 
 
-def replay_local(frames: Iterable[LocalFrame], state: PartitionState, *, now_ms: int) -> Iterator[Placed]:
+def replay_local(frames: Iterable[LocalFrame], state: PartitionState) -> Iterator[Placed]:
     """Fold a journal's frames into a restored `state`; yield what is decided and not copied yet, in order.
 
     `frames` are the journal's from the state's replay_from. The state is complete when the iterator is
@@ -160,7 +162,9 @@ def replay_local(frames: Iterable[LocalFrame], state: PartitionState, *, now_ms:
             record = decode_local(frame.kind, frame.header)
         except CorruptStorage as error:
             raise CorruptStorage(f"the journal of {state.log}, position {frame.position}: {error}") from error
-        placed = state.fold(record, frame.position, frame.end, leader_epoch=frame.leader_epoch, now_ms=now_ms)
+        placed = state.fold(
+            record, frame.position, frame.end, leader_epoch=frame.leader_epoch, timestamp_ms=frame.timestamp_ms
+        )
         if placed is not None:
             yield placed
 

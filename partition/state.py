@@ -341,32 +341,32 @@ class PartitionState:
         end: JournalPosition,
         *,
         leader_epoch: LeaderEpoch,
-        now_ms: int,
+        timestamp_ms: int,
     ) -> Placed | None:
         """Take in the next frame of the journal; answer what it decided, if that is not in the data log yet.
 
-        The frame lies at `position … end` (padding included) and was written in `leader_epoch`. `now_ms` is the
-        node's clock, for the expiry of producers; a replay counts as use. Raises CorruptStorage, before anything
-        has changed, if the frame contradicts what stands before it.
+        The frame lies at `position … end` (padding included) and was written in `leader_epoch`, at `timestamp_ms` by
+        its writer's clock: the only time that counts, so a replay gives the windows that were live. Raises
+        CorruptStorage, before anything has changed, if the frame contradicts what stands before it.
         """
         assert self.folded_through <= position < end, (self.log, self.folded_through, position, end)
         placed: Placed | None
         match record:
             case PlainBatch():
-                placed = self._fold_plain(record, position, end, leader_epoch, now_ms)
+                placed = self._fold_plain(record, position, end, leader_epoch, timestamp_ms)
             case TransactionalBatch():
-                placed = self._fold_transactional(record, position, end, leader_epoch, now_ms)
+                placed = self._fold_transactional(record, position, end, leader_epoch, timestamp_ms)
             case OpenBatch():
-                placed = self._fold_open(record, position, end, leader_epoch, now_ms)
+                placed = self._fold_open(record, position, end, leader_epoch, timestamp_ms)
             case Apply():
-                placed = self._fold_apply(record, position, end, leader_epoch, now_ms)
+                placed = self._fold_apply(record, position, end, leader_epoch, timestamp_ms)
             case Discard(txid):
                 self._close(txid)
-                placed = self._fold_epoch(txid.producer_id, txid.epoch, position, end, now_ms)
+                placed = self._fold_epoch(txid.producer_id, txid.epoch, position, end, timestamp_ms)
             case Fence(producer_id, epoch):
-                placed = self._fold_epoch(producer_id, epoch, position, end, now_ms)
+                placed = self._fold_epoch(producer_id, epoch, position, end, timestamp_ms)
             case Marker():
-                placed = self._fold_marker(record, position, end, leader_epoch, now_ms)
+                placed = self._fold_marker(record, position, end, leader_epoch, timestamp_ms)
             case Forget(producer_id):
                 placed = self._fold_forget(producer_id, position, end)
             case _:
@@ -380,7 +380,7 @@ class PartitionState:
         position: JournalPosition,
         end: JournalPosition,
         leader_epoch: LeaderEpoch,
-        now_ms: int,
+        timestamp_ms: int,
     ) -> PlacedBatch | None:
         if position < self._copied_through:
             return None
@@ -389,7 +389,7 @@ class PartitionState:
         window = None
         if producer_id != NO_PRODUCER_ID:
             window = self._window_with_batch(
-                producer_id, record.producer_epoch, record, record.base_offset, position, end, now_ms
+                producer_id, record.producer_epoch, record, record.base_offset, position, end, timestamp_ms
             )
             self.windows[producer_id] = window
         self.next_offset = Offset(record.base_offset + record.record_count)
@@ -411,14 +411,14 @@ class PartitionState:
         position: JournalPosition,
         end: JournalPosition,
         leader_epoch: LeaderEpoch,
-        now_ms: int,
+        timestamp_ms: int,
     ) -> None:
         txid = record.txid
         producer_id = txid.producer_id
         window = self.windows.get(producer_id)
         if position >= self._copied_through or (window is not None and position >= window.as_of):
             self.windows[producer_id] = self._window_with_batch(
-                producer_id, txid.epoch, record, None, position, end, now_ms
+                producer_id, txid.epoch, record, None, position, end, timestamp_ms
             )
         transaction = self.open_transactions.get(txid)
         if transaction is None:
@@ -431,13 +431,18 @@ class PartitionState:
         transaction.written_through = end
 
     def _fold_open(
-        self, record: OpenBatch, position: JournalPosition, end: JournalPosition, leader_epoch: LeaderEpoch, now_ms: int
+        self,
+        record: OpenBatch,
+        position: JournalPosition,
+        end: JournalPosition,
+        leader_epoch: LeaderEpoch,
+        timestamp_ms: int,
     ) -> PlacedBatch | None:
         if position < self._copied_through:
             return None
         txid, base_offset, record_count = record.txid, record.base_offset, record.record_count
         self._require_next_offset(base_offset, record_count, f"a batch of {txid}", position)
-        window = self._window_with_batch(txid.producer_id, txid.epoch, record, base_offset, position, end, now_ms)
+        window = self._window_with_batch(txid.producer_id, txid.epoch, record, base_offset, position, end, timestamp_ms)
         transaction = self.open_transactions.get(txid)
         if transaction is None:
             transaction = self.open_transactions[txid] = OpenTransaction(leader_epoch)
@@ -463,7 +468,12 @@ class PartitionState:
         )
 
     def _fold_apply(
-        self, record: Apply, position: JournalPosition, end: JournalPosition, leader_epoch: LeaderEpoch, now_ms: int
+        self,
+        record: Apply,
+        position: JournalPosition,
+        end: JournalPosition,
+        leader_epoch: LeaderEpoch,
+        timestamp_ms: int,
     ) -> PlacedTransaction | None:
         txid = record.txid
         if position < self._copied_through:
@@ -480,8 +490,8 @@ class PartitionState:
         entry = AppliedTransaction(txid.epoch, txid.number, record.apply_number, record.base_offset, held)
         window = self.windows.get(txid.producer_id)
         if window is None:
-            window = first_window(txid.epoch, as_of=end, now_ms=now_ms)
-        window = window.with_applied(entry, as_of=end, now_ms=now_ms)
+            window = first_window(txid.epoch, as_of=end, timestamp_ms=timestamp_ms)
+        window = window.with_applied(entry, as_of=end, timestamp_ms=timestamp_ms)
         self.windows[txid.producer_id] = window
         self.next_offset = Offset(record.base_offset + held)
         return PlacedTransaction(
@@ -499,7 +509,12 @@ class PartitionState:
         )
 
     def _fold_marker(
-        self, record: Marker, position: JournalPosition, end: JournalPosition, leader_epoch: LeaderEpoch, now_ms: int
+        self,
+        record: Marker,
+        position: JournalPosition,
+        end: JournalPosition,
+        leader_epoch: LeaderEpoch,
+        timestamp_ms: int,
     ) -> PlacedMarker | None:
         txid, offset = record.txid, record.offset
         if position < self._copied_through:
@@ -517,8 +532,8 @@ class PartitionState:
         self._close(txid)
         window = self.windows.get(txid.producer_id)
         if window is None:
-            window = first_window(txid.epoch, as_of=end, now_ms=now_ms)
-        window = window.with_marker(txid.epoch, entry, record.coordinator_epoch, as_of=end, now_ms=now_ms)
+            window = first_window(txid.epoch, as_of=end, timestamp_ms=timestamp_ms)
+        window = window.with_marker(txid.epoch, entry, record.coordinator_epoch, as_of=end, timestamp_ms=timestamp_ms)
         self.windows[txid.producer_id] = window
         self.next_offset = Offset(offset + 1)
         return PlacedMarker(
@@ -541,16 +556,16 @@ class PartitionState:
         epoch: ProducerEpoch,
         position: JournalPosition,
         end: JournalPosition,
-        now_ms: int,
+        timestamp_ms: int,
     ) -> PlacedState | None:
         """A Fence or a Discard: no records; the producer is known by this epoch from here on."""
         if position < self._copied_through:
             return None
         window = self.windows.get(producer_id)
         if window is None:
-            window = first_window(epoch, as_of=end, now_ms=now_ms)
+            window = first_window(epoch, as_of=end, timestamp_ms=timestamp_ms)
         else:
-            window = window.fenced(epoch, as_of=end, now_ms=now_ms)
+            window = window.fenced(epoch, as_of=end, timestamp_ms=timestamp_ms)
         self.windows[producer_id] = window
         return PlacedState(self.log, producer_id, window, end, self.pinned_from(end))
 
@@ -570,18 +585,20 @@ class PartitionState:
         base_offset: Offset | None,
         position: JournalPosition,
         end: JournalPosition,
-        now_ms: int,
+        timestamp_ms: int,
     ) -> ProducerWindow:
         window = self.windows.get(producer_id)
         if window is None:
-            window = first_window(epoch, as_of=end, now_ms=now_ms)
+            window = first_window(epoch, as_of=end, timestamp_ms=timestamp_ms)
         if not window.accepts(epoch, batch.first_sequence):
             raise self._contradiction(
                 position,
                 f"producer {producer_id} goes on in epoch {epoch} with sequence {batch.first_sequence}, but it was in "
                 f"epoch {window.epoch} and before sequence {window.next_sequence}",
             )
-        return window.with_batch(epoch, batch.first_sequence, batch.record_count, base_offset, as_of=end, now_ms=now_ms)
+        return window.with_batch(
+            epoch, batch.first_sequence, batch.record_count, base_offset, as_of=end, timestamp_ms=timestamp_ms
+        )
 
     def _close(self, txid: TxId) -> None:
         self.open_transactions.pop(txid, None)

@@ -196,7 +196,7 @@ class PartitionStore:
 
     def _replay(self, journal: Journal, state: PartitionState, start: JournalPosition) -> list[Placed]:
         """Fold the journal's frames from `start` on. In a worker thread."""
-        return list(replay_local(journal.frames(start), state, now_ms=self._shard.now_ms()))
+        return list(replay_local(journal.frames(start), state))
 
     async def remove(self, logs: Sequence[LogId]) -> None:
         """Remove what there is of `logs`, whose journals are closed. Raises StorageFailure; it may be called again."""

@@ -156,7 +156,7 @@ async def open_shard(
             await note_begun()
         coordinator = Coordinator(
             table=ids,
-            journals=[GroupJournal(journal) for journal in group_journals],
+            journals=[GroupJournal(journal, now_ms) for journal in group_journals],
             participants=participant,
             producer_ids=producer_ids,
             settings=settings.coordinator,

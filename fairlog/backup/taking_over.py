@@ -70,7 +70,8 @@ def _take_over(directory: Path, map_bytes: int, fsync: Fsync, now_ms: int) -> Ma
     for log, base in _settle_data_logs(directory / "datalog", map_bytes, served, leaving).items():
         begin_at(directory / LOCAL_JOURNALS / str(log), JournalKind.LOCAL, fsync, base)
     for number, fences in _by_journal(manifest.sinks or (), content.node.group_journal_count).items():
-        begin_with_snapshot(directory / GROUP_JOURNALS / str(number), fsync, LeaderEpoch(content.starts), fences)
+        group_journal = directory / GROUP_JOURNALS / str(number)
+        begin_with_snapshot(group_journal, fsync, LeaderEpoch(content.starts), fences, timestamp_ms=now_ms)
     (directory / RESTORING).rename(directory / RESTORED)
     sync_directory(directory)
     return manifest

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from coordinator.group_history import PART, SNAPSHOT_BEGIN, SNAPSHOT_END
 from coordinator.group_records import decode_group
 from fairlog_types import CorruptStorage
-from journal.frame import CLOSE
 from journal.segment import JournalKind
 from partition.record_codec import decode_local
 
@@ -42,8 +41,6 @@ _GROUP = {
 
 def kind_in_words(journal: JournalKind, kind: int) -> str:
     """What a frame of that kind is."""
-    if kind == CLOSE:
-        return "close"
     if journal is JournalKind.LOCAL:
         return _LOCAL.get(kind, f"unknown kind {kind}")
     if kind & PART and kind ^ PART in _GROUP:
@@ -55,8 +52,6 @@ def record_fields(
     journal: JournalKind, kind: int, header: Sequence[object], payload: Callable[[], bytes]
 ) -> Mapping[str, object]:
     """The fields by their names. Raises CorruptStorage if the header is not what the kind has."""
-    if kind == CLOSE:
-        return {}
     if journal is JournalKind.GROUP and kind in (SNAPSHOT_BEGIN, SNAPSHOT_END):
         match header:
             case [int(number)]:

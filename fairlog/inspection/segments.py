@@ -16,12 +16,13 @@ from fairlog.inspection.batches import show_batch
 from fairlog.inspection.lines import Line
 from fairlog.inspection.records import kind_in_words, record_fields
 from fairlog_types import CorruptStorage, JournalPosition
-from journal.frame import CLOSE, Buffer, Frame, decode_frame_untrusted
+from journal.frame import Buffer, Frame, decode_frame_untrusted
 from journal.recovery import TAIL_TABLE, Head, Rest, Tail, Verdict, later_frames, scan_tail
 from journal.segment import (
     BadHeader,
     JournalKind,
     SegmentHeader,
+    decode_close_mark_untrusted,
     decode_segment_header_untrusted,
     file_offset,
 )
@@ -55,8 +56,8 @@ def show_segment(content: Buffer, *, sealed: bool, offsets_log: bool, selection:
         else:
             yield Line("segment", {"bytes": len(content)}, f"byte 0: {header.value}")
         return
-    tail = scan_tail(content, base=header.base, salt=header.salt, close_kind=CLOSE)
-    yield _header_line(header, len(content), sealed)
+    tail = scan_tail(content, base=header.base, salt=header.salt)
+    yield _header_line(header, content, sealed)
     left = _Left(selection)
     for frame in _row(content, header, tail):
         if left.takes(frame):
@@ -89,7 +90,7 @@ class _Left:
         return True
 
 
-def _header_line(header: SegmentHeader, size_bytes: int, sealed: bool) -> Line:
+def _header_line(header: SegmentHeader, content: Buffer, sealed: bool) -> Line:
     return Line(
         f"segment of a {header.kind.name.lower()} journal",
         {
@@ -97,8 +98,9 @@ def _header_line(header: SegmentHeader, size_bytes: int, sealed: bool) -> Line:
             "previous_end": header.previous_end,
             "fsync": header.fsync,
             "salt": f"{header.salt:08x}",
-            "bytes": size_bytes,
+            "bytes": len(content),
             "sealed": sealed,
+            "closed_at": decode_close_mark_untrusted(content, base=header.base, salt=header.salt),
         },
     )
 
@@ -123,7 +125,14 @@ def _show_frame(header: SegmentHeader, frame: Frame, offsets_log: bool, selectio
         fields.update(record_fields(header.kind, frame.kind, frame.header(), lambda: bytes(frame.payload)))
     except (CorruptStorage, ValueError) as error:
         damage = f"byte {byte}: {error}"
-    fields.update({"leader_epoch": frame.leader_epoch, "durable": frame.durable, "payload_bytes": len(frame.payload)})
+    fields.update(
+        {
+            "leader_epoch": frame.leader_epoch,
+            "written_ms": frame.timestamp_ms,
+            "durable": frame.durable,
+            "payload_bytes": len(frame.payload),
+        }
+    )
     yield Line(what, fields, damage)
     is_batch = header.kind is JournalKind.LOCAL and frame.kind in _BATCHES
     if not is_batch:
@@ -154,7 +163,9 @@ def _hole_line(header: SegmentHeader, tail: Tail, sealed: bool) -> Line:
     if sealed:
         return Line("no frame", fields, f"byte {byte}: {why}, in a segment that has a successor")
     if row.verdict is Verdict.REFUSE:
-        return Line("no frame", fields, f"byte {byte}: {why}, yet a later frame knew it to be on disk")
+        return Line(
+            "no frame", fields, f"byte {byte}: {why}, yet a later frame or the close mark knew it to be on disk"
+        )
     return Line("torn tail", {**fields, "why": f"{why}: {row.why}"})
 
 

@@ -16,7 +16,7 @@ from journal.segment import Fsync, JournalKind
 class ReadGroupJournal:
     """A group journal as it was found."""
 
-    survey: ReadOnlyJournal
+    journal: ReadOnlyJournal
     history: GroupHistory
     has_snapshot: bool
 

@@ -37,6 +37,7 @@ class ReadFrame:
     position: JournalPosition
     end: JournalPosition
     leader_epoch: LeaderEpoch
+    timestamp_ms: int
     record: LocalRecord
     payload_position: JournalPosition
 
@@ -83,7 +84,11 @@ def decode_frames(log_name: str, frames: Iterable[PayloadFrame], found: list[Rea
         for frame in frames:
             position = frame.position
             record = decode_local(frame.kind, frame.header)
-            found.append(ReadFrame(frame.position, frame.end, frame.leader_epoch, record, frame.payload_position))
+            found.append(
+                ReadFrame(
+                    frame.position, frame.end, frame.leader_epoch, frame.timestamp_ms, record, frame.payload_position
+                )
+            )
     except CorruptStorage as error:
         yield Violation(f"the journal of {log_name}, behind position {position}", str(error))
 
@@ -227,7 +232,13 @@ def _fold_behind_mark(
         if frame.position < mark.replay_from:
             continue
         try:
-            placed = state.fold(frame.record, frame.position, frame.end, leader_epoch=frame.leader_epoch, now_ms=0)
+            placed = state.fold(
+                frame.record,
+                frame.position,
+                frame.end,
+                leader_epoch=frame.leader_epoch,
+                timestamp_ms=frame.timestamp_ms,
+            )
         except CorruptStorage as error:
             yield Violation(f"the journal of {log_name}, position {frame.position}", str(error))
             return

@@ -413,12 +413,12 @@ class Verification:
         for number in range(store.node.group_journal_count):
             try:
                 read = read_group_journal(self._directory, number)
-                frames = sum(1 for _ in read.survey.frames(read.survey.start))
+                frames = sum(1 for _ in read.journal.frames(read.journal.start))
             except _DAMAGE as error:
                 yield Violation(group_journal_name(number), str(error))
                 continue
-            self._told(read.survey.size_bytes)
-            self._count_journal(read.survey, frames)
+            self._told(read.journal.size_bytes)
+            self._count_journal(read.journal, frames)
             if read.has_snapshot:
                 self.summary.counts["group journals that begin with a snapshot"] += 1
             histories.append(read.history)

@@ -52,8 +52,8 @@ def write(data_dir: Path, snapshot: Iterable[GroupRecord], *behind: GroupRecord,
         for kind, header, payload in framed:
             at, start = JournalPosition(len(written)), JournalPosition(0)
             frame = encode_frame(
-                position=at, durable=start, leader_epoch=LeaderEpoch(1), kind=kind, header=header, payload=(payload,),
-                salt=salt,
+                position=at, durable=start, leader_epoch=LeaderEpoch(1), timestamp_ms=0, kind=kind, header=header,
+                payload=(payload,), salt=salt,
             )  # fmt: skip
             written += b"".join(frame)
         return written

@@ -302,9 +302,9 @@ def test_start_that_dies_at_the_group_journals_is_gone_on_with(
     class Died(BaseException):
         pass
 
-    def dying(*arguments: object) -> None:
+    def dying(*arguments: object, **named: object) -> None:
         if at == "behind":
-            real(*arguments)  # type: ignore[arg-type]
+            real(*arguments, **named)  # type: ignore[arg-type]
         raise Died
 
     monkeypatch.setattr(taking_over, "begin_with_snapshot", dying)

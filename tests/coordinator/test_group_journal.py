@@ -71,10 +71,14 @@ class MemoryJournal:
         if self.calls > self.crash_at:
             raise Crash
 
-    def append(self, kind: int, header: Sequence[object], payload: Sequence[bytes] = ()) -> JournalPosition:
+    def append(
+        self, kind: int, header: Sequence[object], payload: Sequence[bytes] = (), *, timestamp_ms: int = 0
+    ) -> JournalPosition:
         self.step()
         position, self.end = self.end, JournalPosition(self.end + 64)
-        self.segments[-1].append(FrameAt(position, self.end, kind, LeaderEpoch(1), list(header), position, 0))
+        self.segments[-1].append(
+            FrameAt(position, self.end, kind, LeaderEpoch(1), timestamp_ms, list(header), position, 0)
+        )
         return position
 
     def has_room(self, payload_bytes: int) -> bool:
@@ -120,7 +124,7 @@ class MemoryJournal:
 
 
 def group_journal(journal: MemoryJournal) -> GroupJournal:
-    return GroupJournal(cast("Journal", journal))
+    return GroupJournal(cast("Journal", journal), lambda: 0)
 
 
 def producer(name: str, number: int) -> ProducerRecord:
@@ -304,7 +308,7 @@ def test_replay_frame_that_is_no_record_names_its_position(kind: int, header: li
 async def test_journal_on_files_snapshots_and_reopens(open_journal: OpenJournal) -> None:
     """On real segments: records, also such as need a payload, come back after a snapshot and a reopening."""
     journal = await open_journal(kind=JournalKind.GROUP, segment_bytes_max=2**16)
-    group = GroupJournal(journal)
+    group = GroupJournal(journal, lambda: 5)
     large = BeginRecord(
         TxId(ProducerId(1), EPOCH, 0), "a", {LogId.of_offsets(n): LeaderEpoch(n) for n in range(2000)}, 5
     )
@@ -324,7 +328,7 @@ async def test_journal_on_files_snapshots_and_reopens(open_journal: OpenJournal)
     await journal.close()
 
     journal = await open_journal(kind=JournalKind.GROUP, segment_bytes_max=2**16)
-    group = GroupJournal(journal)
+    group = GroupJournal(journal, lambda: 5)
     assert journal.start == start
     assert list(group.replay()) == [large, *small[::2], after]
     assert 0 < group.bytes_since_snapshot < 1000
@@ -334,7 +338,7 @@ async def test_journal_on_files_snapshots_and_reopens(open_journal: OpenJournal)
 async def test_snapshot_cancelled_reads_as_if_not_begun(open_journal: OpenJournal) -> None:
     """A cancelled snapshot changes nothing, and another one may follow."""
     journal = await open_journal(kind=JournalKind.GROUP)
-    group = GroupJournal(journal)
+    group = GroupJournal(journal, lambda: 5)
     record = producer("a", 1)
     await group.make_room(record)
     group.append(record)
@@ -354,11 +358,12 @@ async def test_journal_that_begins_with_a_snapshot_is_replayed_and_goes_on(
     places = tuple(Placement(LogId.of_offsets(shard), Offset(2 * shard), 1) for shard in range(501))
     sinks = [SinkRecord("many", "q", 7, places, 0), SinkRecord("few", "q", 2**40, places[:1], 0)]
     for _ in range(2):
-        begin_with_snapshot(tmp_path / "g", Fsync.COMMIT, LeaderEpoch(3), sinks)
+        begin_with_snapshot(tmp_path / "g", Fsync.COMMIT, LeaderEpoch(3), sinks, timestamp_ms=5)
     for expected in ([*sinks], [*sinks, ExpiredRecord("later")]):
         journal = await open_journal("g", kind=JournalKind.GROUP)
-        group = GroupJournal(journal)
+        group = GroupJournal(journal, lambda: 5)
         assert list(group.replay()) == expected
+        assert {frame.timestamp_ms for frame in journal.frames(journal.start)} == {5}
         record = ExpiredRecord("later")
         await group.make_room(record)
         await group.flush(group.append(record))

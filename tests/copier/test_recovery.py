@@ -180,7 +180,7 @@ class Node:
                 windows=windows,
                 open_parts=[OpenPart(*dataclasses.astuple(it)) for it in self.data_logs.open_transactions(log)],
             )
-            self.recovered[log] = list(replay_local(self.journals[log].frames(mark.replay_from), state, now_ms=NOW_MS))
+            self.recovered[log] = list(replay_local(self.journals[log].frames(mark.replay_from), state))
             marks[log] = mark
         await self.decide_again()
         self.is_recovering = False
@@ -223,8 +223,8 @@ class Node:
     def _append(self, log: LogId, record: LocalRecord, payload: bytes, *, submit: bool) -> Placed | None:
         journal = self.journals[log]
         kind, header = encode_local(record)
-        position = journal.append(kind, header, [payload] if payload else [])
-        placed = self.states[log].fold(record, position, journal.end, leader_epoch=self.epoch, now_ms=NOW_MS)
+        position = journal.append(kind, header, [payload] if payload else [], timestamp_ms=NOW_MS)
+        placed = self.states[log].fold(record, position, journal.end, leader_epoch=self.epoch, timestamp_ms=NOW_MS)
         if placed is not None and self.is_recovering:
             self.recovered[log].append(placed)
         elif placed is not None and submit:

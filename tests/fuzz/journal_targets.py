@@ -16,7 +16,7 @@ from coordinator.group_records import decode_group, encode_group
 from fairlog.inspection.segments import Selection, show_segment
 from fairlog_types import CorruptStorage, JournalPosition
 from journal.frame import (
-    CLOSE,
+    ENVELOPE_BYTES,
     HEADER_BYTES,
     BadFrame,
     claimed_frame_bytes,
@@ -27,12 +27,14 @@ from journal.frame import (
 from journal.read_only import open_read_only
 from journal.reopen import reopen
 from journal.segment import (
+    CLOSE_MARK_OFFSET,
     NEW_SUFFIX,
     SEGMENT_HEADER_BYTES,
     Fsync,
     JournalKind,
     SegmentHeader,
     decode_segment_header_untrusted,
+    encode_close_mark,
     encode_segment_header,
     segment_name,
 )
@@ -42,10 +44,10 @@ from tests.fuzz.odd_cbor import with_odd_items
 from tests.fuzz.target import Target
 from tests.journal.golden_frames import EPOCH, GOLDEN, SALT, golden_bytes
 
-_LOCAL_FRAMES = ("local-journal-frames-1.txt", "local-journal-frames-2.txt")
-_GROUP_FRAMES = tuple(f"group-journal-frames-{version}.txt" for version in (1, 2, 3, 4))
+_LOCAL_FRAMES = ("local-journal-frames-3.txt",)
+_GROUP_FRAMES = ("group-journal-frames-5.txt",)
 _WINDOWS = ("producer-window-1.txt", "producer-window-2.txt")
-_SEGMENTS = ("journal-segment.bin", "journal-segment-2.bin")
+_SEGMENTS = ("journal-segment-3.bin",)
 _EVERYTHING = Selection(records=True)
 _U16 = struct.Struct("<H")
 _SCRATCH = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
@@ -77,22 +79,28 @@ def read_mended_segment(data: bytes) -> None:
 
 
 def mend_segment(data: bytes) -> bytes:
-    """A segment whose header and frames, as far as their lengths lead, have right checksums and positions."""
+    """A segment whose header and frames, as far as their lengths lead, have right sums and positions."""
     segment = bytearray(data)
     if len(segment) < SEGMENT_HEADER_BYTES:
         return data
-    segment[60:64] = crc32c(bytes(segment[:60])).to_bytes(4, "little")
+    segment[60:64] = _u32(crc32c(bytes(segment[:60])))
     salt, base = int.from_bytes(segment[12:16], "little"), int.from_bytes(segment[16:24], "little")
+    segment[76:80] = _u32(crc32c(bytes(segment[64:76]), salt))
     at = SEGMENT_HEADER_BYTES
     while at + HEADER_BYTES <= len(segment):
-        frame_bytes = int.from_bytes(segment[at + 4 : at + 8], "little")
+        frame_bytes = ENVELOPE_BYTES + int.from_bytes(segment[at + 32 : at + 36], "little")
         if not HEADER_BYTES <= frame_bytes <= len(segment) - at:
             break
         position = base + at - SEGMENT_HEADER_BYTES
-        segment[at + 8 : at + 16] = (position & (1 << 64) - 1).to_bytes(8, "little")
-        segment[at : at + 4] = crc32c(bytes(segment[at + 4 : at + frame_bytes]), salt).to_bytes(4, "little")
+        segment[at + 16 : at + 24] = (position & (1 << 64) - 1).to_bytes(8, "little")
+        segment[at + 12 : at + 16] = _u32(crc32c(bytes(segment[at + 16 : at + frame_bytes])))
+        segment[at : at + 4] = _u32(crc32c(bytes(segment[at + 4 : at + 24]), salt))
         at += padded(frame_bytes)
     return bytes(segment)
+
+
+def _u32(number: int) -> bytes:
+    return number.to_bytes(4, "little")
 
 
 def read_local_record(data: bytes) -> None:
@@ -129,7 +137,13 @@ def _named(read: Callable[[], object]) -> None:
 def _header(cbor: bytes) -> list[object]:
     """As the frame's reader gives it. Raises ValueError, as that does."""
     parts = encode_frame(
-        position=JournalPosition(0), durable=JournalPosition(0), leader_epoch=EPOCH, kind=1, header=(), salt=SALT
+        position=JournalPosition(0),
+        durable=JournalPosition(0),
+        leader_epoch=EPOCH,
+        timestamp_ms=0,
+        kind=1,
+        header=(),
+        salt=SALT,
     )
     frame = decode_frame_untrusted(b"".join(parts), JournalPosition(0), salt=SALT)
     assert not isinstance(frame, BadFrame)
@@ -216,17 +230,9 @@ def _segment(frames: bytes, kind: JournalKind, *, base: int = 0, previous_end: i
     return mend_segment(encode_segment_header(SegmentHeader(kind, Fsync.COMMIT, SALT, position, before)) + frames)
 
 
-def _closing(position: int, durable: int) -> bytes:
-    return b"".join(
-        encode_frame(
-            position=JournalPosition(position),
-            durable=JournalPosition(durable),
-            leader_epoch=EPOCH,
-            kind=CLOSE,
-            header=(),
-            salt=SALT,
-        )
-    )
+def _closed(segment: bytes, durable: int) -> bytes:
+    mark = encode_close_mark(JournalPosition(durable), salt=SALT)
+    return segment[:CLOSE_MARK_OFFSET] + mark + segment[SEGMENT_HEADER_BYTES:]
 
 
 def _segments() -> list[bytes]:
@@ -242,7 +248,7 @@ def _directories(names: Iterable[str], kind: JournalKind) -> Iterator[bytes]:
         frames = golden_bytes(name)
         end = len(frames)
         first = _segment(frames, kind)
-        closed = first + _closing(end, end)
+        closed = _closed(first, end)
         later = _segment(frames, kind, base=end, previous_end=end) + bytes(32)
         yield joined_files((2, first + bytes(64)))
         yield joined_files((0, closed))

@@ -69,27 +69,22 @@ LOG = LogId.of_topic(UUID("00112233445566778899aabbccddeeff"), 2)
 OFFSETS = LogId.of_offsets(5)
 NOW_MS = 1_763_632_800_000
 
-LOCAL_RECORDS_1: list[tuple[LocalRecord, bytes]] = [
+LOCAL_RECORDS: list[tuple[LocalRecord, bytes]] = [
     (Fence(ProducerId(4001), ProducerEpoch(3)), b""),
     (PlainBatch(Offset(0), 2, NOW_MS, ProducerId(-1), ProducerEpoch(-1), -1), b"a plain batch"),
     (TransactionalBatch(TXID, 3, NOW_MS, 0), b"a transaction's batch"),
     (Apply(TXID, ApplyNumber(900), Offset(2), 3, NOW_MS), b""),
     (Discard(ABORTED_TXID), b""),
     (Forget(ProducerId(4001)), b""),
-]
-
-LOCAL_RECORDS_2: list[tuple[LocalRecord, bytes]] = [
     (OpenBatch(TXID, Offset(0), 3, NOW_MS, 0), b"an open batch"),
     (Marker(TXID, ApplyNumber(901), Offset(3), True, 7, NOW_MS), b""),
     (Marker(ABORTED_TXID, NO_APPLY_NUMBER, Offset(4), False, 7, NOW_MS), b""),
 ]
 
-LOCAL_RECORDS = LOCAL_RECORDS_1 + LOCAL_RECORDS_2
-
 ID = "orders-sink"
 PRODUCER = ProducerRecord(ID, ID, ProducerId(4001), ProducerEpoch(3), ProducerEpoch(2), 60_000, 12, False, NOW_MS)
 COMMITTED = CommittedRecord(TXID, ID, (Placement(LOG, Offset(2), 3), Placement(OFFSETS, Offset(8), 1)), NOW_MS)
-GROUP_RECORDS: list[GroupRecord] = [
+RECORDS_OF_IDS: list[GroupRecord] = [
     PRODUCER,
     BeginRecord(TXID, ID, {LOG: EPOCH, OFFSETS: EPOCH}, NOW_MS),
     PrepareCommitRecord(TXID, ID, {LOG: Expectation(EPOCH, 3), OFFSETS: Expectation(EPOCH, 1)}, NOW_MS),
@@ -98,7 +93,6 @@ GROUP_RECORDS: list[GroupRecord] = [
     AbortedRecord(ABORTED_TXID, ID, NOW_MS),
     ExpiredRecord("a-forgotten-id"),
 ]
-SNAPSHOT_RECORDS: list[GroupRecord] = [PRODUCER, COMMITTED]
 
 SINK_ID, QUERY = "totals", "0c8f"
 GROUP_PREPARED = SinkPrepareCommitRecord(
@@ -112,7 +106,7 @@ GROUP_PREPARED = SinkPrepareCommitRecord(
     NOW_MS,
 )
 PLACES, MORE_PLACES = (Placement(LOG, Offset(2), 3), Placement(OFFSETS, Offset(8), 1)), (Placement(LOG, Offset(5), 2),)
-GROUP_RECORDS_2: list[GroupRecord] = [
+RECORDS_OF_SINKS: list[GroupRecord] = [
     GROUP_PREPARED,
     SinkCommittedRecord(
         SINK_ID, 7, (CommittedPart(0, TXID, PLACES), CommittedPart(2, ABORTED_TXID, MORE_PLACES)), NOW_MS
@@ -120,21 +114,17 @@ GROUP_RECORDS_2: list[GroupRecord] = [
     SinkAbortedRecord(SINK_ID, 8, NOW_MS),
     SinkForgottenRecord("a-forgotten-sink"),
 ]
-SNAPSHOT_RECORDS_2: list[GroupRecord] = [
-    SinkRecord(SINK_ID, QUERY, 7, (Placement(LOG, Offset(2), 5), Placement(OFFSETS, Offset(8), 1)), NOW_MS)
-]
+SINK = SinkRecord(SINK_ID, QUERY, 7, (Placement(LOG, Offset(2), 5), Placement(OFFSETS, Offset(8), 1)), NOW_MS)
 PLANNED_MS = NOW_MS - 1_234
-GROUP_RECORDS_3: list[GroupRecord] = [replace(GROUP_PREPARED, planned_ms=PLANNED_MS)]
-SNAPSHOT_RECORDS_3: list[GroupRecord] = [
-    SinkRecord(SINK_ID, QUERY, 7, (Placement(LOG, Offset(2), 5), Placement(OFFSETS, Offset(8), 1)), NOW_MS, PLANNED_MS)
-]
 
 ENDED = EndedEpoch(ProducerId(4001), ProducerEpoch(3), True)
 GRANTED_BY_AN_END = replace(PRODUCER, epoch=ProducerEpoch(4), last_epoch=ProducerEpoch(-1), next_number=0, ended=ENDED)
 GRANTED_TO_END = replace(PRODUCER, next_number=0, kept=ABORTED_TXID)
 GRANTED_BY_THAT_END = replace(GRANTED_BY_AN_END, ended=ENDED._replace(kept=ABORTED_TXID))
-GROUP_RECORDS_4: list[GroupRecord] = [GRANTED_BY_AN_END, GRANTED_TO_END, GRANTED_BY_THAT_END]
-SNAPSHOT_RECORDS_4: list[GroupRecord] = [GRANTED_BY_AN_END, GRANTED_TO_END, GRANTED_BY_THAT_END]
+GRANTS: list[GroupRecord] = [GRANTED_BY_AN_END, GRANTED_TO_END, GRANTED_BY_THAT_END]
+
+GROUP_RECORDS = [*RECORDS_OF_IDS, *RECORDS_OF_SINKS, replace(GROUP_PREPARED, planned_ms=PLANNED_MS), *GRANTS]
+SNAPSHOT_RECORDS: list[GroupRecord] = [PRODUCER, COMMITTED, SINK, replace(SINK, planned_ms=PLANNED_MS), *GRANTS]
 
 WINDOW = ProducerWindow(
     epoch=ProducerEpoch(3),
@@ -157,6 +147,7 @@ def _dump(frames: list[tuple[str, int, list[object], bytes]]) -> str:
                 position=position,
                 durable=JournalPosition(0),
                 leader_epoch=EPOCH,
+                timestamp_ms=NOW_MS,
                 kind=kind,
                 header=header,
                 payload=(payload,) if payload else (),
@@ -199,12 +190,8 @@ def window_dump(window: ProducerWindow) -> str:
 
 
 DUMPS = {
-    "local-journal-frames-1.txt": partial(local_dump, LOCAL_RECORDS_1),
-    "local-journal-frames-2.txt": partial(local_dump, LOCAL_RECORDS_2),
-    "group-journal-frames-1.txt": partial(group_dump, GROUP_RECORDS, SNAPSHOT_RECORDS),
-    "group-journal-frames-2.txt": partial(group_dump, GROUP_RECORDS_2, SNAPSHOT_RECORDS_2),
-    "group-journal-frames-3.txt": partial(group_dump, GROUP_RECORDS_3, SNAPSHOT_RECORDS_3),
-    "group-journal-frames-4.txt": partial(group_dump, GROUP_RECORDS_4, SNAPSHOT_RECORDS_4),
+    "local-journal-frames-3.txt": partial(local_dump, LOCAL_RECORDS),
+    "group-journal-frames-5.txt": partial(group_dump, GROUP_RECORDS, SNAPSHOT_RECORDS),
     "producer-window-1.txt": partial(window_dump, WINDOW),
     "producer-window-2.txt": partial(window_dump, WINDOW_2),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ import trio.testing
 
 from fairlog_types import CorruptStorage, JournalPosition, StorageFailure
 from journal import failpoints
+from journal.frame import ENVELOPE_BYTES
 from journal.journal import Fsync, Journal, NoFiles, NoRoom
+from journal.segment import SEGMENT_HEADER_BYTES, decode_close_mark_untrusted
+from journal.segment_file import SegmentFile
 
 PAYLOAD = b"p" * 1000
 
@@ -22,7 +26,7 @@ async def append(journal: Journal, number: int, payload: bytes = PAYLOAD) -> tup
     """Position and frame_bytes of one more frame, with room made as the leaders make it."""
     if not journal.has_room(len(payload)):
         await journal.make_room(len(payload))
-    position = journal.append(5, [number], [payload])
+    position = journal.append(5, [number], [payload], timestamp_ms=0)
     return position, journal.end - position
 
 
@@ -66,28 +70,172 @@ async def test_journal_appended_frames_are_read_back(open_journal) -> None:
 
 
 async def test_journal_closed_and_opened_goes_on(open_journal, tmp_path) -> None:
-    """After a clean close nothing is cut, all is durable, CLOSE frames stay hidden and positions go on."""
+    """After a clean close nothing is cut, all is durable, and positions go on where they were."""
+    end = JournalPosition(0)
     for life in range(3):
         journal = await open_journal()
-        assert journal.durable == journal.end
+        assert journal.durable == journal.end == end
         assert numbers(journal) == list(range(life))
         await append(journal, life)
+        end = journal.end
         await journal.close()
         assert open_files(tmp_path) == 0
 
 
-async def test_journal_closed_without_news_does_not_grow(open_journal) -> None:
-    """Opening and closing leaves one CLOSE frame, not one each time."""
+async def test_journal_closed_without_news_does_not_grow(open_journal, disk) -> None:
+    """Opening and closing again writes nothing, not even the close mark."""
     journal = await open_journal()
     await append(journal, 1)
+    end = journal.end
     await journal.close()
-    ends = []
+    del disk.synced[:]
     for _ in range(2):
         journal = await open_journal()
-        ends.append(journal.end)
+        assert journal.end == end
+        disk.synced.clear()
         await journal.close()
         await journal.close()
-    assert ends[0] == ends[1]
+        assert disk.synced == []
+
+
+async def test_journal_closed_while_a_segment_is_being_sealed_is_marked_in_the_last_one(
+    open_journal, disk, tmp_path, monkeypatch
+) -> None:
+    """The mark is written when all else is on disk and has its name, and its sync is one that began after it."""
+    journal = await open_journal()
+    await append(journal, 1)
+    await journal.sync()
+    base = await disk.hold_at_roll(journal)
+    await append(journal, 2)
+    synced_before: list[str] = []
+    real = SegmentFile.mark_closed
+
+    def mark_closed(segment: SegmentFile) -> None:
+        assert (segment.base, segment.end, segment.published) == (base, journal.end, True)
+        synced_before.extend(disk.synced)
+        real(segment)
+
+    monkeypatch.setattr(SegmentFile, "mark_closed", mark_closed)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(journal.close)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        disk.let_go()
+    last = tmp_path / "j" / f"{base:020}.journal"
+    assert [Path(name).suffix for name in synced_before[-2:]] == [".journal", ".new"], "the full one, then the last one"
+    assert disk.synced[len(synced_before) :] == [str(last)]
+    salt = int.from_bytes(last.read_bytes()[12:16], "little")
+    assert decode_close_mark_untrusted(last.read_bytes(), base=base, salt=salt) == journal.end
+
+
+async def test_journal_whose_close_mark_is_not_synced_is_not_closed_well(open_journal, disk) -> None:
+    """Whoever is told that it was closed can rely on the mark."""
+    journal = await open_journal()
+    await append(journal, 1)
+    await journal.sync()
+    disk.fail()
+    with pytest.raises(StorageFailure):
+        await journal.close()
+
+
+REPLICATED = [(kind, number) for number, kind in enumerate([1, 2, 3, 255, 1, 2])]
+
+
+async def replicated(journal: Journal, frames: Sequence[tuple[int, int]]) -> None:
+    for kind, number in frames:
+        await journal.make_room(1000)
+        journal.append(kind, [number], [PAYLOAD[:number]], timestamp_ms=number)
+
+
+def bytes_of(journal: Journal, directory: Path) -> list[tuple[int, bytes]]:
+    """The replicated part of every frame, at its position."""
+    found: list[tuple[int, bytes]] = []
+    for frame in journal.frames(journal.start):
+        path = max(path for path in directory.glob("*.journal") if int(path.name[:20]) <= frame.position)
+        at = SEGMENT_HEADER_BYTES + frame.position - int(path.name[:20])
+        found.append((frame.position, path.read_bytes()[at : at + frame.end - frame.position][ENVELOPE_BYTES:]))
+    return found
+
+
+async def test_journal_positions_and_bytes_depend_on_what_is_appended_alone(open_journal, tmp_path) -> None:
+    """Two nodes write the same frames; one of them syncs, rolls, closes and changes its setting in between."""
+    calm = await open_journal("calm")
+    await replicated(calm, REPLICATED)
+    await calm.flush(calm.end)
+    journal = await open_journal("busy")
+    for number, (frame, fsync) in enumerate(zip(REPLICATED, [*Fsync, *Fsync], strict=True)):
+        await replicated(journal, [frame])
+        await journal.sync()
+        if number % 2:
+            await journal.roll()
+        await journal.close()
+        journal = await open_journal("busy", fsync=fsync)
+        await journal.begin_under_present_setting()
+    assert len(list((tmp_path / "busy").glob("*.journal"))) > 3
+    assert bytes_of(journal, tmp_path / "busy") == bytes_of(calm, tmp_path / "calm")
+    assert journal.end == calm.end
+
+
+@pytest.mark.parametrize("advanced", [False, True])
+async def test_journal_without_frames_in_its_last_segment_changes_its_setting_in_place(
+    open_journal, tmp_path, advanced: bool
+) -> None:
+    """The header says the new setting; position, name and joint are as they were, also after a restart."""
+    journal = await open_journal()
+    await append(journal, 1)
+    if advanced:
+        await journal.advance(JournalPosition(journal.end + 800))
+    else:
+        await journal.roll()
+        await journal.flush(journal.end)
+    end = journal.end
+    await journal.close()
+    names = sorted((tmp_path / "j").iterdir())
+    for fsync in (Fsync.NEVER, Fsync.COMMIT):
+        journal = await open_journal(fsync=fsync)
+        assert journal.begun_with is not fsync
+        await journal.begin_under_present_setting()
+        await journal.close()
+        journal = await open_journal(fsync=fsync)
+        assert (journal.begun_with, journal.end, numbers(journal)) == (fsync, end, [1])
+        assert sorted((tmp_path / "j").iterdir()) == names
+    await append(journal, 2)
+    assert numbers(journal) == [1, 2]
+
+
+@pytest.mark.parametrize("torn", range(0, SEGMENT_HEADER_BYTES, 3))
+async def test_journal_whose_empty_segment_lost_its_header_while_it_changed_goes_on(
+    open_journal, tmp_path, torn: int
+) -> None:
+    """A crash in the rewriting leaves any mixture of the two headers: whole, or before zeros."""
+    journal = await open_journal()
+    await append(journal, 1)
+    await journal.roll()
+    await journal.flush(journal.end)
+    end = journal.end
+    await journal.close()
+    last = max((tmp_path / "j").glob("*.journal"))
+    before = last.read_bytes()
+    journal = await open_journal(fsync=Fsync.NEVER)
+    await journal.begin_under_present_setting()
+    after = last.read_bytes()
+    last.write_bytes(before[:torn] + after[torn:])
+    journal = await open_journal(fsync=Fsync.NEVER)
+    assert (journal.end, numbers(journal)) == (end, [1])
+    await append(journal, 2)
+    assert numbers(journal) == [1, 2]
+
+
+async def test_journal_that_cannot_change_its_setting_has_failed(open_journal, disk) -> None:
+    """The frames that would follow were promised something else."""
+    journal = await open_journal()
+    await append(journal, 1)
+    await journal.roll()
+    await journal.close()
+    journal = await open_journal(fsync=Fsync.NEVER)
+    disk.fail()
+    with pytest.raises(StorageFailure, match="beginning a segment again"):
+        await journal.begin_under_present_setting()
+    assert journal.failed is not None
 
 
 async def test_journal_flush_returns_when_the_disk_has_it(open_journal, disk) -> None:
@@ -158,8 +306,8 @@ async def test_journal_frames_carry_what_was_durable_when_they_were_written(open
         position, frame_bytes = await append(journal, 3)
         segment = next((tmp_path / fsync.value).glob("*.journal"))
         with segment.open("rb") as file:
-            file.seek(64 + position)
-            assert int.from_bytes(file.read(frame_bytes)[16:24], "little") == synced
+            file.seek(SEGMENT_HEADER_BYTES + position)
+            assert int.from_bytes(file.read(frame_bytes)[4:12], "little") == synced
         await journal.close()
 
 
@@ -200,11 +348,11 @@ async def test_journal_append_without_room_is_refused_untouched(open_journal) ->
     """A frame that does not fit raises NoRoom and leaves the end where it was; a small decision is given room."""
     journal = await open_journal()
     with pytest.raises(NoRoom):
-        journal.append(1, [], [bytes(2000)])
+        journal.append(1, [], [bytes(2000)], timestamp_ms=0)
     assert journal.end == 0
-    journal.append(1, ["decision"])
+    journal.append(1, ["decision"], timestamp_ms=0)
     with pytest.raises(NoRoom):
-        journal.append(1, [], [bytes(100_000)])
+        journal.append(1, [], [bytes(100_000)], timestamp_ms=0)
     assert [frame.header for frame in journal.frames(JournalPosition(0))] == [["decision"]]
 
 
@@ -213,7 +361,7 @@ async def test_journal_in_a_burst_of_decisions_never_refuses_one(open_journal) -
     journal = await open_journal(segment_bytes_max=128 * 1024)
     await append(journal, 0)
     for number in range(1, 5000):
-        journal.append(1, [number])
+        journal.append(1, [number], timestamp_ms=0)
     assert numbers(journal) == list(range(5000))
     await journal.flush(journal.end)
     await journal.close()
@@ -237,7 +385,7 @@ async def test_journal_on_a_full_disk_still_takes_decisions(open_journal, disk) 
     decisions = [["decision", number] for number in range(200)]
     first = journal.end
     for decision in decisions:
-        journal.append(1, decision)
+        journal.append(1, decision, timestamp_ms=0)
     with pytest.raises(NoRoom):
         await append_until_refused(journal, b"")
     assert journal.failed is None
@@ -256,7 +404,7 @@ async def test_journal_on_a_full_disk_refuses_room_and_goes_on_when_there_is_spa
         await journal.make_room(1_000_000)
     assert journal.failed is None
     disk.error = None
-    journal.append(1, [2])
+    journal.append(1, [2], timestamp_ms=0)
     await append(journal, 3, bytes(1_000_000))
     await journal.flush(journal.end)
     assert numbers(journal) == [1, 2, 3]
@@ -294,12 +442,12 @@ async def test_journal_without_file_descriptors_refuses_and_goes_on_when_there_a
         with pytest.raises(NoFiles, match="Raise the limit of open files"):
             await journal.make_room(1_000_000)
     with pytest.raises(NoFiles):
-        new.append(1, ["decision"])
+        new.append(1, ["decision"], timestamp_ms=0)
     with pytest.raises(NoFiles):
-        full.append(1, ["decision"])
+        full.append(1, ["decision"], timestamp_ms=0)
     with pytest.raises(NoFiles):
         await open_journal("full")
-    small.append(1, [2])
+    small.append(1, [2], timestamp_ms=0)
     await small.flush(small.end)
     some_again()
     for journal in (small, full, new):
@@ -323,7 +471,7 @@ async def test_journal_reopened_without_file_descriptors_is_short_of_room(open_j
     await journal.make_room(0)
     no_files_left()
     assert journal.has_room(0)
-    journal.append(1, [2])
+    journal.append(1, [2], timestamp_ms=0)
     some_again()
     assert numbers(journal) == [1, 2]
 
@@ -356,10 +504,10 @@ async def test_journal_without_file_descriptors_rolls_into_the_spare_it_has(
     await journal.close()
     journal = await open_journal()
     await journal._room.make_spare()
-    journal.append(1, [2])
+    journal.append(1, [2], timestamp_ms=0)
     some_again = no_files_left()
     await journal.roll()
-    journal.append(1, [3])
+    journal.append(1, [3], timestamp_ms=0)
     await journal.flush(journal.end)
     some_again()
     assert len(list((tmp_path / "j").glob("*.journal"))) == 2
@@ -489,7 +637,7 @@ async def test_journal_after_a_failed_fsync_is_closed_for_writing(open_journal, 
     disk.error = None
     assert journal.failed is not None
     with pytest.raises(StorageFailure):
-        journal.append(1, [3])
+        journal.append(1, [3], timestamp_ms=0)
     with pytest.raises(StorageFailure):
         await journal.make_room(10)
     with pytest.raises(StorageFailure):
@@ -544,7 +692,7 @@ async def test_journal_failing_wakes_those_who_wait_for_room(open_journal, disk)
         failpoints.arm({"FAIRLOG_FAILPOINT": "journal.append.after:fail:1"})
         try:
             with pytest.raises(StorageFailure, match="writing a frame failed"):
-                journal.append(1, [])
+                journal.append(1, [], timestamp_ms=0)
         finally:
             failpoints.arm({})
 
@@ -608,7 +756,7 @@ async def test_journal_closed_refuses_and_lets_go_of_its_files(open_journal, tmp
     await journal.close()
     assert open_files(tmp_path) == 0
     with pytest.raises(StorageFailure, match="closed"):
-        journal.append(1, [])
+        journal.append(1, [], timestamp_ms=0)
     with pytest.raises(StorageFailure, match="closed"):
         await journal.make_room(1)
 
@@ -655,9 +803,9 @@ async def test_journal_payload_damaged_on_disk_names_file_and_byte(open_journal,
     await journal.flush(journal.end)
     segment = tmp_path / "j" / f"{0:020}.journal"
     with segment.open("r+b") as file:
-        file.seek(64 + position + 100)
+        file.seek(SEGMENT_HEADER_BYTES + position + 100)
         file.write(b"damage")
-    where = rf"{segment.name}: byte {64 + position} \(journal position {position}\)"
+    where = rf"{segment.name}: byte {SEGMENT_HEADER_BYTES + position} \(journal position {position}\)"
     with pytest.raises(CorruptStorage, match=where):
         journal.read_payload(position, frame_bytes)
     with pytest.raises(CorruptStorage, match=where):

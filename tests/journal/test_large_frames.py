@@ -54,7 +54,7 @@ def file_system(monkeypatch) -> FakeFileSystem:
 async def append(journal: Journal, number: int, payload: bytes) -> tuple[JournalPosition, int]:
     if not journal.has_room(len(payload)):
         await journal.make_room(len(payload))
-    position = journal.append(5, [number], [payload])
+    position = journal.append(5, [number], [payload], timestamp_ms=0)
     return position, journal.end - position
 
 
@@ -95,7 +95,7 @@ async def test_room_is_made_for_the_frames_that_are_being_appended(open_journal,
     await append(journal, 0, LARGE)
     assert file_system.allocated
     while journal.has_room(len(SMALL)):
-        journal.append(5, [1], [SMALL])
+        journal.append(5, [1], [SMALL], timestamp_ms=0)
     await journal.make_room(len(SMALL))  # the growth that a small frame has begun
     del file_system.allocated[:]
     for _ in range(1000):
@@ -155,7 +155,7 @@ async def test_room_that_a_full_disk_cannot_allocate_is_refused(open_journal, fi
     with pytest.raises(NoRoom, match="Free some space"):
         await journal.make_room(10 * len(LARGE))
     assert journal.failed is None
-    journal.append(5, [2])
+    journal.append(5, [2], timestamp_ms=0)
     file_system.error = None
     await append(journal, 3, LARGE * 10)
     await journal.flush(journal.end)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from journal.frame import LARGE_FRAME_BYTES
 from journal.preallocation import STEP_BYTES_MAX, STEP_BYTES_MIN, Growth, Space, Target, plan_growth
+from journal.segment import SEGMENT_HEADER_BYTES
 
 LIMIT = 32 * 2**20
 
@@ -73,5 +74,5 @@ def test_growth_as_planned_makes_the_frame_fit_and_keeps_the_limit(active, spare
         case Target.SPARE:
             assert needed <= spare.free_bytes + growth.more_bytes
         case Target.NEW_SPARE:
-            assert needed <= growth.more_bytes - 64
-            assert growth.more_bytes <= max(limit, needed + 64 + 4096)
+            assert needed <= growth.more_bytes - SEGMENT_HEADER_BYTES
+            assert growth.more_bytes <= max(limit, needed + SEGMENT_HEADER_BYTES + 4096)

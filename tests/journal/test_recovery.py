@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlog_types import JournalPosition, LeaderEpoch
-from journal.frame import CLOSE, Frame, decode_frame_untrusted, encode_frame
+from journal.frame import Frame, decode_frame_untrusted, encode_frame
 from journal.recovery import (
     PAGE_BYTES,
     SEALED_TABLE,
@@ -23,7 +23,7 @@ from journal.recovery import (
     content_bytes,
     scan_tail,
 )
-from journal.segment import SEGMENT_HEADER_BYTES, file_offset
+from journal.segment import CLOSE_MARK_OFFSET, SEGMENT_HEADER_BYTES, encode_close_mark, file_offset
 
 BASE = JournalPosition(8000)
 SALT = 77
@@ -35,19 +35,20 @@ class Image:
 
     def __init__(self, size: int = 16 * 1024) -> None:
         self.data = bytearray(size)
-        self.data[:SEGMENT_HEADER_BYTES] = b"h" * SEGMENT_HEADER_BYTES
+        self.data[:CLOSE_MARK_OFFSET] = b"h" * CLOSE_MARK_OFFSET
         self.on_disk = bytearray(self.data)
         self.end = BASE
         self.durable = BASE
         self.frames: list[tuple[JournalPosition, bytes]] = []
 
-    def append(self, payload: bytes = b"payload", *, kind: int = 1) -> JournalPosition:
+    def append(self, payload: bytes = b"payload") -> JournalPosition:
         encoded = b"".join(
             encode_frame(
                 position=self.end,
                 durable=self.durable,
                 leader_epoch=LeaderEpoch(1),
-                kind=kind,
+                timestamp_ms=0,
+                kind=1,
                 header=[],
                 payload=[payload],
                 salt=SALT,
@@ -65,6 +66,11 @@ class Image:
         self.on_disk[:] = self.data
         self.durable = self.end
 
+    def close(self) -> None:
+        """Flush, then mark; the mark reaches the disk, or a crash takes it."""
+        self.flush()
+        self.data[CLOSE_MARK_OFFSET:SEGMENT_HEADER_BYTES] = encode_close_mark(self.end, salt=SALT)
+
     def damage(self, position: int, count: int = 1) -> None:
         offset = file_offset(JournalPosition(position), BASE)
         for index in range(offset, offset + count):
@@ -75,7 +81,7 @@ class Image:
         self.data[first:last] = bytes(last - first)
 
     def scan(self) -> Tail:
-        return scan_tail(self.data, base=BASE, salt=SALT, close_kind=CLOSE)
+        return scan_tail(self.data, base=BASE, salt=SALT)
 
     def crash(self, lost: random.Random, survival: float) -> None:
         """Lose any subset of the sectors that were written and not synced."""
@@ -144,13 +150,39 @@ def test_scan_of_whole_frames_finds_their_end_and_their_witness() -> None:
 
 
 def test_scan_of_a_closed_segment_says_so() -> None:
-    """A CLOSE frame at the end is a clean close; one with frames behind it is history."""
+    """A close mark of the end is a clean close; with frames after it, it is history, and still a witness."""
     image = Image()
     image.append()
-    image.append(kind=CLOSE)
+    image.close()
+    closed_at = image.end
     assert image.scan().closed
+    assert image.scan().witnessed == closed_at
+    image.durable = BASE
     image.append()
-    assert not image.scan().closed
+    tail = image.scan()
+    assert (tail.closed, tail.rest, tail.witnessed) == (False, Rest.ZEROS, closed_at)
+
+
+def test_scan_of_a_closed_segment_that_lost_its_end_finds_the_witness() -> None:
+    """The mark lies apart from the frames, so zeros at the end of a closed journal are no clean end."""
+    image = Image()
+    image.append()
+    lost = image.append()
+    image.close()
+    image.zero(lost, image.end)
+    tail = image.scan()
+    assert (tail.hole, tail.rest, tail.later_witness) == (lost, Rest.WITNESSED, image.end)
+
+
+@pytest.mark.parametrize("index", range(CLOSE_MARK_OFFSET, SEGMENT_HEADER_BYTES))
+def test_scan_with_a_torn_close_mark_goes_by_the_frames(index: int) -> None:
+    """A mark that is not valid says nothing: it was being written, when all else was on disk."""
+    image = Image()
+    image.append()
+    image.close()
+    image.data[index] ^= 1
+    tail = image.scan()
+    assert (tail.hole, tail.rest, tail.closed, tail.witnessed) == (image.end, Rest.ZEROS, False, BASE)
 
 
 def test_scan_of_a_torn_last_frame_finds_garbage() -> None:
@@ -225,13 +257,12 @@ def test_scan_of_a_damaged_durable_frame_finds_the_witness() -> None:
 
 
 def test_scan_of_any_damage_in_a_cleanly_closed_segment_finds_the_witness() -> None:
-    """After a clean close no byte before the CLOSE frame can change unnoticed."""
+    """After a clean close no byte of a frame can change unnoticed."""
     image = Image()
     for number in range(4):
         image.append(bytes([number]) * 20)
-    image.flush()
-    close = image.append(b"", kind=CLOSE)
-    for position in range(BASE, close):
+    image.close()
+    for position in range(BASE, image.end):
         image.damage(position)
         tail = image.scan()
         assert tail.rest is Rest.WITNESSED, position
@@ -247,19 +278,20 @@ def test_scan_of_frames_within_a_payload_does_not_count_them() -> None:
     outer = JournalPosition(image.end)
     inner = b"".join(
         encode_frame(
-            position=JournalPosition(outer + 40),
+            position=JournalPosition(outer + 48),
             durable=JournalPosition(outer),
             leader_epoch=LeaderEpoch(1),
+            timestamp_ms=0,
             kind=1,
             header=[],
             payload=[],
             salt=SALT,
         )
     )
-    image.append(b"1234567" + inner)
+    image.append(b"123" + inner)
     assert (
         decode_frame_untrusted(
-            image.data, JournalPosition(outer + 40), salt=SALT, offset=file_offset(JournalPosition(outer + 40), BASE)
+            image.data, JournalPosition(outer + 48), salt=SALT, offset=file_offset(JournalPosition(outer + 48), BASE)
         ).__class__
         is Frame
     )
@@ -272,13 +304,20 @@ def test_scan_of_a_forged_frame_without_the_salt_finds_garbage() -> None:
     """A client who puts a well-made frame into a batch cannot make a torn tail look like damage."""
     image = Image()
     hole = image.append(b"x" * 40)
-    forged_at = JournalPosition(image.end + 40)
+    forged_at = JournalPosition(image.end + 48)
     forged = b"".join(
         encode_frame(
-            position=forged_at, durable=image.end, leader_epoch=LeaderEpoch(1), kind=1, header=[], payload=[], salt=0
+            position=forged_at,
+            durable=image.end,
+            leader_epoch=LeaderEpoch(1),
+            timestamp_ms=0,
+            kind=1,
+            header=[],
+            payload=[],
+            salt=0,
         )
     )
-    outer = image.append(b"1234567" + forged)
+    outer = image.append(b"123" + forged)
     image.damage(hole + 35)
     image.damage(outer)
     assert image.scan().rest is Rest.GARBAGE
@@ -289,7 +328,7 @@ def test_scan_of_a_forged_frame_without_the_salt_finds_garbage() -> None:
 )
 def test_scan_of_a_short_file_of_garbage_ends(size: int) -> None:
     """A file that ends in the middle of a word is scanned to its end and no further."""
-    tail = scan_tail(b"\xff" * size, base=BASE, salt=SALT, close_kind=CLOSE)
+    tail = scan_tail(b"\xff" * size, base=BASE, salt=SALT)
     assert tail.hole == BASE
     assert tail.rest is (Rest.ZEROS if size == SEGMENT_HEADER_BYTES else Rest.GARBAGE)
 
@@ -325,7 +364,8 @@ def test_scan_after_any_damage_of_the_tail_never_yields_a_changed_frame(seed: in
 @settings(max_examples=300)
 @given(st.integers(0, 2**32))
 def test_scan_after_crashes_loses_nothing_durable_and_yields_nothing_unwritten(seed: int) -> None:
-    """Three lives, each with appends and flushes, each ending in a crash that loses any subset of unsynced sectors:
+    """Three lives, each with appends and flushes, some closed, each ending in a crash that loses any subset of unsynced
+    sectors:
 
     what is kept is a prefix of what was written in this history and holds all that was durable; no crash alone is
     ever taken for damage; and what a cut removed never comes back.
@@ -337,6 +377,8 @@ def test_scan_after_crashes_loses_nothing_durable_and_yields_nothing_unwritten(s
             image.append(chance.randbytes(chance.choice([0, 5, 60, 600])))
             if chance.random() < 0.3:
                 image.flush()
+        if chance.random() < 0.3:
+            image.close()
         written, durable = list(image.frames), image.durable
         image.crash(chance, survival=chance.choice([0.0, 0.5, 0.9, 1.0]))
         tail = image.recover()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -22,7 +23,7 @@ async def fill(journal: Journal, numbers: range, *, sync: bool = True) -> list[J
     for number in numbers:
         if not journal.has_room(len(PAYLOAD)):
             await journal.make_room(len(PAYLOAD))
-        positions.append(journal.append(5, [number], [PAYLOAD]))
+        positions.append(journal.append(5, [number], [PAYLOAD], timestamp_ms=0))
     if sync:
         await journal.sync()
     return positions
@@ -131,11 +132,42 @@ async def test_reopen_with_damage_before_witnessed_frames_is_refused(open_journa
 
 
 async def test_reopen_after_a_clean_close_refuses_damage_to_the_last_frame(open_journal, three_segments) -> None:
-    """The CLOSE frame is the witness of the last record."""
+    """The close mark is the witness of the last record."""
     last = bytearray(three_segments[2].read_bytes())
     at = last.rindex(PAYLOAD)
     last[at] ^= 1
     three_segments[2].write_bytes(last)
+    with pytest.raises(CorruptStorage, match="hole with a witness"):
+        await open_journal()
+
+
+@pytest.mark.parametrize("left", [0, 3, 9])
+async def test_reopen_after_a_clean_close_refuses_a_journal_that_lost_its_end(
+    open_journal, three_segments, left: int
+) -> None:
+    """Zeros, or nothing at all, where frames were: the close mark tells it from preallocated room."""
+    whole = three_segments[2].read_bytes()
+    cut = whole.index(PAYLOAD) if left == 0 else [at.start() for at in re.finditer(PAYLOAD, whole)][left]
+    for content in (whole[:cut], whole[:cut].ljust(len(whole), b"\0")):
+        three_segments[2].write_bytes(content)
+        with pytest.raises(CorruptStorage, match=f"{three_segments[2].name}: byte .*hole with a witness.*close mark"):
+            await open_journal()
+        assert three_segments[2].read_bytes() == content
+
+
+async def test_reopen_after_a_close_and_a_torn_frame_keeps_what_the_mark_vouches_for(
+    open_journal, three_segments
+) -> None:
+    """The next life's first frame tears, and damage to what was closed is found all the same."""
+    journal = await open_journal()
+    position = (await fill(journal, range(30, 31), sync=False))[0]
+    base = int(three_segments[2].name[:20])
+    overwrite(three_segments[2], position + 50, b"torn", base=base)
+    again = await open_journal()
+    assert found(again) == list(range(30))
+    await fill(again, range(30, 31), sync=False)
+    overwrite(three_segments[2], position + 50, b"torn", base=base)
+    overwrite(three_segments[2], base + 60, b"damage", base=base)
     with pytest.raises(CorruptStorage, match="hole with a witness"):
         await open_journal()
 
@@ -228,7 +260,7 @@ async def test_reopen_deletes_a_nameless_segment_that_does_not_continue_the_jour
     await fill(journal, range(5))
     torn = await fill(journal, range(5, 7), sync=False)
     roll_base = await disk.hold_at_roll(journal)
-    journal.append(5, [7])
+    journal.append(5, [7], timestamp_ms=0)
     files = crash()
     disk.let_go()
     overwrite(files / segment_name(JournalPosition(0)), torn[1] + 40, b"torn")
@@ -246,7 +278,7 @@ async def test_reopen_with_a_nameless_segment_that_knew_the_hole_to_be_durable_i
     journal = await open_journal()
     positions = await fill(journal, range(7))
     await disk.hold_at_roll(journal)
-    journal.append(5, [7])
+    journal.append(5, [7], timestamp_ms=0)
     files = crash()
     disk.let_go()
     segment = files / segment_name(JournalPosition(0))
@@ -303,7 +335,7 @@ async def test_reopen_says_whether_the_tail_looks_like_an_interrupted_write(
     journal = await open_journal()
     await fill(journal, range(5))
     await journal.make_room(10_000)
-    position = journal.append(5, [5], [b"y" * 10_000])
+    position = journal.append(5, [5], [b"y" * 10_000], timestamp_ms=0)
     segment = crash() / segment_name(JournalPosition(0))
     page = -(-(SEGMENT_HEADER_BYTES + position + 1) // 4096) * 4096
     if interrupted:

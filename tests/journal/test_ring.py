@@ -174,7 +174,7 @@ async def test_journals_flushed_through_the_ring_are_durable(
         synced.clear()
         for _ in range(10):
             for journal in journals:
-                journal.append(1, [7], (b"batch",))
+                journal.append(1, [7], (b"batch",), timestamp_ms=0)
                 journal.start_flush()
             for journal in journals:
                 await journal.flush(journal.end)
@@ -197,7 +197,7 @@ async def test_journal_whose_fdatasync_fails_in_the_ring_fails(
         journal = await open_journal(tmp_path / "j", flusher)
         await journal.begin()
         monkeypatch.setattr(Ring, "finished", broken)
-        journal.append(1, [7])
+        journal.append(1, [7], timestamp_ms=0)
         with pytest.raises(Exception, match="broken"):
             await journal.flush(journal.end)
         assert journal.failed is not None
@@ -215,7 +215,7 @@ async def test_journal_closed_under_a_shield_is_flushed_though_all_is_cancelled(
             everything.cancel()
             with trio.CancelScope(shield=True), trio.fail_after(30):
                 await trio.testing.wait_all_tasks_blocked(0.01)
-                journal.append(1, [7])
+                journal.append(1, [7], timestamp_ms=0)
                 await journal.flush(journal.end)
                 await journal.close()
                 closed = True
@@ -238,7 +238,7 @@ async def test_flusher_without_io_uring_flushes_in_threads(
     async with open_flusher() as flusher:
         journal = await open_journal(tmp_path / "j", flusher)
         await journal.begin()
-        journal.append(1, [7])
+        journal.append(1, [7], timestamp_ms=0)
         await journal.flush(journal.end)
         assert journal.durable == journal.end
         await journal.close()
@@ -251,7 +251,7 @@ async def test_flusher_with_another_sync_does_not_pass_it_by(tmp_path: Path) -> 
         journal = await open_journal(tmp_path / "j", flusher)
         await journal.begin()
         before = len(synced)
-        journal.append(1, [7])
+        journal.append(1, [7], timestamp_ms=0)
         await journal.flush(journal.end)
         assert len(synced) > before
         await journal.close()

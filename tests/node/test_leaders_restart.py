@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-import trio
 from structlog.testing import capture_logs
 
 from coordinator.messages import Expected
 from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, LeaderEpoch, LogId, Offset, Placement
 from journal.journal import Fsync, JournalKind
+from journal.segment import SEGMENT_HEADER_BYTES
 from journal.segment_file import begin_at
 from partition.answers import Appended, DuplicateOf, RefusedAppend
 from tests.node.runs import DATA_LOGS, JOURNALS, A, B, Run, transaction
@@ -53,6 +53,25 @@ async def test_restart_keeps_plain_batches_and_what_their_producers_did(open_run
             repeated = await again.plain(A, b"again", producer_id=3, epoch=0, sequence=sequence)
             assert repeated == DuplicateOf(Offset(sequence), Offset(sequence + 1))
         assert isinstance(await again.plain(A, b"next", producer_id=3, epoch=0, sequence=2), Appended)
+
+
+async def test_restart_gives_the_producers_windows_that_were_live(open_run, tmp_path: Path) -> None:
+    """To the last use of each: a replay goes by the frames' times, and asks no clock."""
+    async with open_run() as run:
+        await run.start(A)
+        await run.plain(A, b"copied", producer_id=3, epoch=0, sequence=0)
+        await run.partitions.drain()
+        run.disk.hold()
+        for sequence in (1, 2):
+            run.clock.ms += 700
+            await run.plain(A, b"not copied", producer_id=sequence, epoch=0, sequence=0)
+        windows = dict(run[A].state.windows)
+        crashed = run.crash(tmp_path / "crashed")
+    assert {producer: window.last_use_ms - 1_000_000 for producer, window in windows.items()} == {3: 0, 1: 700, 2: 1400}
+    async with open_run(crashed) as again:
+        again.clock.ms += 1_000_000
+        await again.start(A)
+        assert again[A].state.windows == windows
 
 
 async def test_restart_keeps_fences(open_run, tmp_path: Path) -> None:
@@ -280,7 +299,10 @@ async def test_restart_without_the_journals_undurable_tail_goes_on_at_the_mark(
 async def test_restart_after_a_change_of_fsync_asks_for_no_more_than_the_present_one_promised(
     open_run, tmp_path: Path, empty: bool
 ) -> None:
-    """What a segment was begun under holds for all its frames: under another setting the journal begins a new one."""
+    """What a segment was begun under holds for all its frames: under another setting the journal begins a new one.
+
+    One without frames says the new setting from then on, and keeps its name.
+    """
     async with open_run() as run:
         await run.start(A)
         await run.plain(A, b"v")
@@ -291,13 +313,12 @@ async def test_restart_after_a_change_of_fsync_asks_for_no_more_than_the_present
         begin_at(crashed / JOURNALS / str(A), JournalKind.LOCAL, Fsync.COMMIT, JournalPosition(0))
     async with open_run(crashed, fsync=Fsync.NEVER) as run:
         await run.start(A)
+        assert len(list((run.directory / JOURNALS / str(A)).glob("*.journal"))) == (1 if empty else 2)
         await run.plain(A, b"w")
         await run.partitions.drain()
-        while len(list((run.directory / JOURNALS / str(A)).glob("*.journal"))) < 2:  # noqa: ASYNC110 (a thread's doing)
-            await trio.sleep(0.01)  # it is named once the one before is sealed; what has no name is not the last one
         crashed = run.crash(tmp_path / "crashed again")
     last = max((crashed / JOURNALS / str(A)).glob("*.journal"))
-    last.write_bytes(last.read_bytes()[:64].ljust(last.stat().st_size, b"\0"))
+    last.write_bytes(last.read_bytes()[:SEGMENT_HEADER_BYTES].ljust(last.stat().st_size, b"\0"))
     async with open_run(crashed, fsync=Fsync.NEVER) as again:
         await again.start(A)
         assert await again.values(A) == ([b"w"] if empty else [b"v", b"w"])

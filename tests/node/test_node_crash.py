@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fairlog_types import JournalPosition
-from journal.frame import CLOSE
 from journal.recovery import Tail, scan_tail
 from journal.segment import SEGMENT_HEADER_BYTES, SegmentHeader, decode_segment_header_untrusted, file_offset
 from scripts.node_process import NodeDidNotStart, NodeProcess
@@ -37,7 +36,7 @@ def tail(path: Path) -> Tail:
     content = path.read_bytes()
     header = decode_segment_header_untrusted(content)
     assert isinstance(header, SegmentHeader)
-    return scan_tail(content, base=header.base, salt=header.salt, close_kind=CLOSE)
+    return scan_tail(content, base=header.base, salt=header.salt)
 
 
 def overwrite(path: Path, offset: int, data: bytes) -> None:

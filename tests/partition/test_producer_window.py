@@ -29,9 +29,9 @@ AT = JournalPosition(64)
 
 
 def window_after(firsts_and_counts: list[tuple[int, int]], epoch: ProducerEpoch = EPOCH) -> ProducerWindow:
-    window = first_window(epoch, as_of=AT, now_ms=0)
+    window = first_window(epoch, as_of=AT, timestamp_ms=0)
     for number, (first, count) in enumerate(firsts_and_counts):
-        window = window.with_batch(epoch, first, count, Offset(1000 + number), as_of=AT, now_ms=0)
+        window = window.with_batch(epoch, first, count, Offset(1000 + number), as_of=AT, timestamp_ms=0)
     return window
 
 
@@ -114,7 +114,7 @@ def test_last_sequence_behind_the_largest_int32_goes_on_with_zero() -> None:
 
 def test_with_batch_new_epoch_forgets_the_old_ones_batches() -> None:
     """Repetitions are recognised within an epoch only."""
-    window = window_after([(0, 3), (3, 3)]).with_batch(ProducerEpoch(4), 0, 2, None, as_of=AT, now_ms=0)
+    window = window_after([(0, 3), (3, 3)]).with_batch(ProducerEpoch(4), 0, 2, None, as_of=AT, timestamp_ms=0)
     assert window.epoch == 4
     assert window.batches == (WindowBatch(0, 1, None),)
 
@@ -122,9 +122,9 @@ def test_with_batch_new_epoch_forgets_the_old_ones_batches() -> None:
 def test_fenced_only_a_larger_epoch_resets_the_batches() -> None:
     """A fence of a new epoch resets the batches; the present or an older epoch changes nothing but the mark."""
     window = window_after([(0, 3)])
-    assert window.fenced(ProducerEpoch(4), as_of=AT, now_ms=0).batches == ()
+    assert window.fenced(ProducerEpoch(4), as_of=AT, timestamp_ms=0).batches == ()
     for epoch in (EPOCH, ProducerEpoch(2)):
-        later = window.fenced(epoch, as_of=JournalPosition(128), now_ms=9)
+        later = window.fenced(epoch, as_of=JournalPosition(128), timestamp_ms=9)
         assert (later.epoch, later.batches, later.as_of, later.last_use_ms) == (EPOCH, window.batches, 128, 9)
 
 
@@ -136,7 +136,7 @@ def test_with_applied_keeps_the_last_ones_of_any_epoch() -> None:
         for number in range(TRANSACTIONS_KEPT + 1)
     ]
     for entry in entries:
-        window = window.with_applied(entry, as_of=AT, now_ms=0)
+        window = window.with_applied(entry, as_of=AT, timestamp_ms=0)
     assert (window.epoch, window.batches) == (9, (WindowBatch(0, 2, Offset(1000)),))
     txids = [TxId(ProducerId(1), ProducerEpoch(8), number) for number in range(TRANSACTIONS_KEPT + 1)]
     assert [window.find_applied(txid) for txid in txids] == [None, *entries[1:]]

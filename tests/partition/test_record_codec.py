@@ -42,8 +42,8 @@ from tests.journal.golden_frames import (
     EPOCH,
     FORMATS,
     GOLDEN,
-    LOCAL_RECORDS_1,
-    LOCAL_RECORDS_2,
+    LOCAL_RECORDS,
+    NOW_MS,
     SALT,
     WINDOW,
     WINDOW_2,
@@ -118,17 +118,16 @@ def test_golden_dump_is_what_is_written_and_what_the_page_shows(name: str) -> No
     assert golden in (FORMATS / page).read_text()
 
 
-@pytest.mark.parametrize(("version", "records"), [(1, LOCAL_RECORDS_1), (2, LOCAL_RECORDS_2)])
-def test_golden_local_frames_read_back(version: int, records: list[tuple[LocalRecord, bytes]]) -> None:
-    """The golden bytes are frames, one behind the other, and hold the records with their payloads."""
-    data = golden_bytes(f"local-journal-frames-{version}.txt")
+def test_golden_local_frames_read_back() -> None:
+    """The golden bytes are frames, one after the other, and hold the records with their payloads."""
+    data = golden_bytes("local-journal-frames-3.txt")
     position = JournalPosition(0)
-    for record, payload in records:
+    for record, payload in LOCAL_RECORDS:
         frame = decode_frame_untrusted(data, position, salt=SALT, offset=position)
         assert isinstance(frame, Frame)
         assert decode_local(frame.kind, frame.header()) == record
         assert bytes(frame.payload) == payload
-        assert frame.leader_epoch == EPOCH
+        assert (frame.leader_epoch, frame.timestamp_ms) == (EPOCH, NOW_MS)
         position = frame.end
     assert position == len(data)
 
@@ -153,11 +152,11 @@ async def test_replay_journal_on_files_gives_the_live_state(open_journal: OpenJo
         (Apply(first, ApplyNumber(1), Offset(0), 3, 0), b""),
         (PlainBatch(Offset(3), 1, 0, ProducerId(-1), ProducerEpoch(-1), -1), b"four"),
     ]
-    for record, payload in written:
+    for now_ms, (record, payload) in enumerate(written):
         await journal.make_room(len(payload))
         kind, header = encode_local(record)
-        position = journal.append(kind, header, [payload])
-        item = live.fold(record, position, journal.end, leader_epoch=journal.leader_epoch, now_ms=5)
+        position = journal.append(kind, header, [payload], timestamp_ms=now_ms)
+        item = live.fold(record, position, journal.end, leader_epoch=journal.leader_epoch, timestamp_ms=now_ms)
         if item is not None:
             placed.append(item)
     end = journal.end
@@ -165,7 +164,7 @@ async def test_replay_journal_on_files_gives_the_live_state(open_journal: OpenJo
 
     journal = await open_journal()
     state = PartitionState(LOG, LeaderEpoch(8))
-    again = list(replay_local(journal.frames(journal.start), state, now_ms=5))
+    again = list(replay_local(journal.frames(journal.start), state))
     assert again == placed
     assert state.windows == live.windows
     assert state.open_transactions == live.open_transactions
@@ -182,8 +181,8 @@ async def test_replay_frame_of_unknown_kind_names_log_and_position(open_journal:
     """A journal that a newer version wrote is refused by log and position."""
     journal = await open_journal()
     await journal.make_room(0)
-    journal.append(FENCE, (1, 0))
-    position = journal.append(99, cast("list[object]", [1]))
+    journal.append(FENCE, (1, 0), timestamp_ms=0)
+    position = journal.append(99, cast("list[object]", [1]), timestamp_ms=0)
     with pytest.raises(CorruptStorage, match=f"{LOG}, position {position}: a local journal has no frames of kind 99"):
-        list(replay_local(journal.frames(journal.start), PartitionState(LOG, LeaderEpoch(1)), now_ms=0))
+        list(replay_local(journal.frames(journal.start), PartitionState(LOG, LeaderEpoch(1))))
     await journal.close()

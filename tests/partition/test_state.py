@@ -64,7 +64,7 @@ class Leader:
 
     def write(self, record: LocalRecord) -> Placed | None:
         position, self.end = self.end, JournalPosition(self.end + 100)
-        return self.state.fold(record, position, self.end, leader_epoch=LEADER_EPOCH, now_ms=self.end)
+        return self.state.fold(record, position, self.end, leader_epoch=LEADER_EPOCH, timestamp_ms=self.end)
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ def test_fold_frame_twice_is_our_bug(leader: Leader) -> None:
     """A frame is folded once."""
     with pytest.raises(AssertionError):
         leader.state.fold(
-            Discard(TXID), JournalPosition(200), JournalPosition(300), leader_epoch=LEADER_EPOCH, now_ms=0
+            Discard(TXID), JournalPosition(200), JournalPosition(300), leader_epoch=LEADER_EPOCH, timestamp_ms=0
         )
 
 

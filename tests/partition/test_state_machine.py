@@ -68,6 +68,7 @@ class Frame:
     end: JournalPosition
     kind: int
     leader_epoch: LeaderEpoch
+    timestamp_ms: int
     header: tuple[int, ...]
 
 
@@ -144,11 +145,10 @@ class LocalStateMachine(RuleBasedStateMachine):
         assert decode_local(kind, header) == record
         position = self.end
         self.end = JournalPosition(position + 64 + payload_bytes)
-        frame = Frame(position, self.end, kind, self.state.leader_epoch, header)
+        frame = Frame(position, self.end, kind, self.state.leader_epoch, self.now_ms, header)
         self.frames.append(frame)
-        self.now_ms += 1
         placed = self.state.fold(
-            record, position, self.end, leader_epoch=self.state.leader_epoch, now_ms=clock_of(self.end)
+            record, position, self.end, leader_epoch=self.state.leader_epoch, timestamp_ms=self.now_ms
         )
         if placed is None:
             assert isinstance(record, TransactionalBatch)
@@ -178,7 +178,7 @@ class LocalStateMachine(RuleBasedStateMachine):
         producer = self.producers.get(producer_id)
         if producer is None or producer.epoch < epoch:
             producer = self.producers[producer_id] = Producer(epoch)
-        producer.last_use_ms = clock_of(self.end)
+        producer.last_use_ms = self.now_ms
         return producer
 
     def attempt(self, producer_id: ProducerId, how: str, count: int, pick: int) -> tuple[ProducerEpoch, int, int]:
@@ -390,10 +390,15 @@ class LocalStateMachine(RuleBasedStateMachine):
         assert self.state.check_plain(producer_id, older, 0, 1) == Refused(BatchRefusal.FENCED), "invariant 9"
         assert self.state.check_begin(TxId(producer_id, older, 0)) == Refused(BatchRefusal.FENCED)
 
+    @rule(ms=st.integers(-2000, 2000))
+    def time_passes(self, ms: int) -> None:
+        """The wall clock goes on, or is set back."""
+        self.now_ms += ms
+
     @rule(idle_ms=st.integers(0, 2000))
     def forget_idle_producers(self, idle_ms: int) -> None:
         """Producers are forgotten by their last use, but none that has an open transaction."""
-        since = clock_of(self.end) - idle_ms
+        since = self.now_ms - idle_ms
         busy = {txid.producer_id for txid in self.transactions}
         idle = {pid for pid, known in self.producers.items() if known.last_use_ms < since} - busy
         expired = self.state.expired(unused_since_ms=since)
@@ -442,7 +447,7 @@ class LocalStateMachine(RuleBasedStateMachine):
         placed: list[Placed] = []
         for frame in self.frames:
             if frame.position >= mark[1]:
-                placed += replay_local([frame], state, now_ms=clock_of(frame.end))
+                placed += replay_local([frame], state)
         return state, placed
 
     def first_sequences(self) -> dict[TxId, int]:
@@ -458,7 +463,7 @@ class LocalStateMachine(RuleBasedStateMachine):
         state, placed = self.restored(copied)
         assert placed == self.placed[copied:], "invariant 4"
         assert state.next_offset == self.state.next_offset
-        assert state.windows == self.state.windows
+        assert state.windows == self.state.windows, "the frames' times are all that a window goes by"
         assert without_memory(state) == without_memory(self.state)
         assert state.pinned_from(self.end) == self.state.pinned_from(self.end)
         return state
@@ -502,11 +507,6 @@ def without_memory(state: PartitionState) -> dict[TxId, OpenTransaction]:
         for txid, transaction in state.open_transactions.items()
         if transaction.records
     }
-
-
-def clock_of(position: JournalPosition) -> int:
-    """The node's clock, tied to the journal so that a replay sees the same times."""
-    return position // 8
 
 
 TestPartitionState = pytest.mark.slow(LocalStateMachine.TestCase)

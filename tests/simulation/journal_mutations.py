@@ -9,6 +9,7 @@ from unittest import mock
 
 import trio
 
+import journal.journal
 import journal.segment_file
 import partition.state
 from coordinator.group_journal import GroupJournal
@@ -41,15 +42,11 @@ def _failed_flush_passes(self: Journal, outcome: JournalPosition | OSError) -> N
 _REAL_FLUSH_DONE = Journal.flush_done
 
 
-def _frame_claims_too_much(self: Journal, *args: Any) -> Any:
-    real, self._synced = self._synced, self.end
-    try:
-        return _REAL_ENCODE(self, *args)
-    finally:
-        self._synced = real
+def _frame_claims_too_much(**fields: Any) -> Any:
+    return _REAL_ENCODE(**{**fields, "durable": fields["position"]})
 
 
-_REAL_ENCODE = Journal._encode
+_REAL_ENCODE = journal.journal.encode_frame
 
 
 def _publish_without_its_directory(self: SegmentFile) -> None:
@@ -113,7 +110,7 @@ MUTATIONS = (
     Mutation(
         "frame-claims-too-much",
         "a frame says that all before it was durable",
-        patched(Journal, "_encode", _frame_claims_too_much),
+        patched(journal.journal, "encode_frame", _frame_claims_too_much),
     ),
     Mutation(
         "segment-name-not-synced",

@@ -478,7 +478,7 @@ class Machine:
                 durable.group_journals_begun = True
             coordinator = Coordinator(
                 table=ids,
-                journals=[GroupJournal(journal) for journal in opened],
+                journals=[GroupJournal(journal, self.now_ms) for journal in opened],
                 participants=participant,
                 producer_ids=ProducerIds(durable),
                 settings=self._settings,

@@ -161,7 +161,7 @@ def append_to_journal(planted: Planted, transactional_id: bytes, records: Sequen
                 flusher=flusher,
                 leader_epoch=LeaderEpoch(9),
             )
-            group_journal = GroupJournal(journal)
+            group_journal = GroupJournal(journal, lambda: 0)
             for record in records:
                 await group_journal.make_room(record)
                 end = group_journal.append(record)

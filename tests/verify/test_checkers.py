@@ -76,7 +76,7 @@ class MadeUp:
                 self._append(producer, sequence, count, timestamp_ms, attributes=TRANSACTIONAL)
         if commit:
             placed = AppliedTransaction(ProducerEpoch(0), number, ApplyNumber(number), base_offset, sum(counts))
-            window = self._window(producer).with_applied(placed, as_of=JournalPosition(0), now_ms=0)
+            window = self._window(producer).with_applied(placed, as_of=JournalPosition(0), timestamp_ms=0)
             self.windows[ProducerId(producer)] = window
             txid = TxId(ProducerId(producer), ProducerEpoch(0), number)
             self.places = [place for place in self.places if place.txid.producer_id != producer] + [
@@ -85,13 +85,13 @@ class MadeUp:
             ]
 
     def _window(self, producer: int) -> ProducerWindow:
-        default = first_window(ProducerEpoch(0), as_of=JournalPosition(0), now_ms=0)
+        default = first_window(ProducerEpoch(0), as_of=JournalPosition(0), timestamp_ms=0)
         return self.windows.get(ProducerId(producer), default)
 
     def _write(self, producer: int, count: int, base_offset: Offset | None) -> None:
         window = self._window(producer)
         self.windows[ProducerId(producer)] = window.with_batch(
-            ProducerEpoch(0), window.next_sequence, count, base_offset, as_of=JournalPosition(0), now_ms=0
+            ProducerEpoch(0), window.next_sequence, count, base_offset, as_of=JournalPosition(0), timestamp_ms=0
         )
 
     def _append(self, producer: int, sequence: int, count: int, timestamp_ms: int, *, attributes: int) -> None:
@@ -351,7 +351,7 @@ T1, T2 = (TxId(ProducerId(3), ProducerEpoch(0), number) for number in range(2))
 def frames(*records: object) -> list[ReadFrame]:
     """Each at a multiple of 8."""
     return [
-        ReadFrame(JournalPosition(at * 8), JournalPosition(at * 8 + 8), LeaderEpoch(1), record, JournalPosition(0))  # type: ignore[arg-type]
+        ReadFrame(JournalPosition(at * 8), JournalPosition(at * 8 + 8), LeaderEpoch(1), 0, record, JournalPosition(0))  # type: ignore[arg-type]
         for at, record in enumerate(records)
     ]
 
@@ -383,8 +383,13 @@ def test_journal_with_its_mark_at_any_decision_is_right(
     """What is open at the mark is where the replay begins; what is decided behind it is found as pending."""
     view = JournalView()
     windows = {
-        ProducerId(3): first_window(ProducerEpoch(0), as_of=JournalPosition(copied_through), now_ms=0).with_batch(
-            ProducerEpoch(0), 0, 2 if copied_through > 24 else 1, None, as_of=JournalPosition(copied_through), now_ms=0
+        ProducerId(3): first_window(ProducerEpoch(0), as_of=JournalPosition(copied_through), timestamp_ms=0).with_batch(
+            ProducerEpoch(0),
+            0,
+            2 if copied_through > 24 else 1,
+            None,
+            as_of=JournalPosition(copied_through),
+            timestamp_ms=0,
         )
     }
     mark = Mark(JournalPosition(copied_through), JournalPosition(replay_from), Offset(next_offset))
