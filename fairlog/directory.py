@@ -7,6 +7,9 @@ fcntl's record locks: those are lost as soon as any code in the process closes t
 A directory that has files, but none that only a node or a backup makes, belongs to something else: the path is
 mistyped. It is refused before anything is created in it. Missing parts of a node's own data are not checked here: the
 node knows what it needs, and says so.
+
+A directory whose journals are of an earlier format is refused here, too: for the node and for every tool that reads
+journals, before either has looked at anything else.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fairlog.data_directory import MANIFEST, RESTORING, UNFINISHED
+from fairlog.data_directory import GROUP_JOURNALS, MANIFEST, RESTORING, UNFINISHED
 from journal.segment_file import make_directory, sync_directory
+from journal.segment_scan import is_of_an_earlier_format
 
 _SIGNS = frozenset({"cluster", "datalog", "journals", MANIFEST, RESTORING, UNFINISHED})
 """One of these is there as soon as there is anything to lose."""
@@ -44,6 +48,7 @@ def locked_directory(directory: Path) -> Generator[None]:
         with suppress(PermissionError):  # who may not look into it has not made anything there
             sync_directory(directory.parent)  # a start that was killed may have made the directory, and not come here
         _refuse_foreign(directory)
+        _refuse_earlier(directory)
         descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except FileExistsError as error:
         raise DirectoryUnusable(f"cannot use the data directory {directory}: Not a directory") from error
@@ -67,6 +72,10 @@ def unused_directory(directory: Path) -> Generator[None]:
 
     Raises DirectoryInUse, DirectoryUnusable. A directory that never had a node has no lock, and needs none.
     """
+    try:
+        _refuse_earlier(directory)
+    except OSError as error:
+        raise DirectoryUnusable(f"cannot read the journals in {directory}: {error.strerror}") from error
     try:
         descriptor = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -97,6 +106,15 @@ def _refuse_foreign(directory: Path) -> None:
         raise DirectoryUnusable(
             f"{directory} is not a data directory, and not empty (it has {foreign[0]!r}): choose an empty "
             "directory, or a new one, with data_dir (--data-dir)"
+        )
+
+
+def _refuse_earlier(directory: Path) -> None:
+    """By the group journals: a node's first start makes them all, before any local one."""
+    if any(map(is_of_an_earlier_format, (directory / GROUP_JOURNALS).glob("*/"))):
+        raise DirectoryUnusable(
+            f"{directory} was written by an earlier Fairlog, whose journals this one does not read: go on with that "
+            "version, or make a backup with it (fairlog backup) and start this one in a copy of the backup"
         )
 
 

@@ -20,7 +20,7 @@ from fairlog.inspection.lines import Line
 from fairlog.inspection.persisted_groups import show_persisted_groups
 from fairlog.inspection.segments import Selection, durable_elsewhere, show_segment
 from fairlog_types import CorruptStorage, JournalPosition, LogKind
-from journal.segment import NEW_SUFFIX, SUFFIX, JournalKind, base_of
+from journal.segment import NEW_SUFFIX, SUFFIX, BadHeader, JournalKind, base_of, decode_segment_header_untrusted
 from journal.segment_scan import hear_spares, list_files
 
 _HEAD_BYTES = 64
@@ -58,7 +58,10 @@ def _inspect_segment(path: Path, selection: Selection) -> Iterator[Line]:
             witness = max(hear_spares(files.spares, kind).through for kind in JournalKind)
     offsets_log = path.resolve().parent.name.startswith(f"{LogKind.OFFSETS.value}-")
     # Read at once: a node may write into the zeros meanwhile, and that shows as a torn tail at most.
-    for line in show_segment(path.read_bytes(), sealed=sealed, offsets_log=offsets_log, selection=selection):
+    content = path.read_bytes()
+    if decode_segment_header_untrusted(content) is BadHeader.EARLIER:
+        raise NotInspectable(f"{path}: {BadHeader.EARLIER.value}")
+    for line in show_segment(content, sealed=sealed, offsets_log=offsets_log, selection=selection):
         yield durable_elsewhere(line, witness)
 
 
