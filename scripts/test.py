@@ -3,7 +3,8 @@
 The first run makes .venv and installs what requirements-test.lock says; later runs start at once. Tests of real nodes
 and clients wait more than they compute, so several processes run them, a file at a time: `-n 0` has one do it all, as
 a debugger wants. Spark's tests run after the others, in fewer processes, since each has a JVM. Failures of both parts
-are repeated at the end. Files are in memory, if there is room (scratch.py).
+are repeated at the end, with the stacks of tests that hung (tests/hung.py). Files are in memory, if there is room
+(scratch.py).
 
 The console is tested in Chromium, the wire also with kcat, two-phase commit with PostgreSQL, and the data source with
 Spark and its Java 17, beside the Kafka connector's jars from Maven, from which come Kafka's own clients and engines as
@@ -57,7 +58,7 @@ def _all(python: Path, files: Path, workers: int) -> int:
         _pytest(python, files, workers, ["--ignore", SPARK, f"--junitxml={reports[0]}"]),
         _pytest(python, files, SPARK_WORKERS, [SPARK, f"--junitxml={reports[1]}"]),
     ]
-    print(failures.tell(reports), end="", flush=True)
+    print(failures.tell(reports), *(path.read_text("utf-8") for path in files.glob("hung-*.txt")), flush=True)
     return codes[0] or codes[1]
 
 

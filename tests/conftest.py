@@ -1,4 +1,5 @@
-"""What all tests share: their order, what properties promise, and what CI may skip (`lacking.py`).
+"""What all tests share: their order, what properties promise, what CI may skip (`lacking.py`), and how one that hangs
+ends (`hung.py`).
 
 What takes longest comes first, lest one process be left with it when the others are done. No property promises that an
 example takes some time at the most: a shared machine stalls now and then.
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import lacking
+from tests import hung, lacking
 
 LONGEST_FIRST = ("crash", "engines", "spark", "history", "simulation", "console", "limits", "node")
 """Folders with files that take a minute or more. The others follow as they were collected."""
@@ -30,6 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _rank(item: pytest.Item) -> int:
     folder = item.path.relative_to(_HERE).parts[0]
     return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with hung.watch(item.nodeid):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
