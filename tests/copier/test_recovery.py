@@ -129,6 +129,7 @@ class Node:
         self.unanswered: dict[LogId, list[tuple[Offset, int]]] = {log: [] for log in LOGS}
         self.high_watermarks: dict[LogId, Offset] = {}
         self.moved = trio.Event()
+        """Set, and replaced, when something is copied, and when copying stops."""
         self.earlier_data_logs: Path | None = None
         """A copy of the data logs as they were some chunks ago, not older than the last sync."""
         self.failures: list[StorageFailure] = []
@@ -158,9 +159,7 @@ class Node:
                 leader_epoch=self.epoch,
             )
             stack.push_async_callback(self.journals[log].close)
-        self.copier = Copier(
-            self.data_logs, self.journals.__getitem__, self._on_copied, on_failure=self.failures.append
-        )
+        self.copier = Copier(self.data_logs, self.journals.__getitem__, self._on_copied, on_failure=self._on_failure)
         stack.callback(self.disk_works.set)
         self.reclaimer = Reclaimer(self.copier, self.data_logs, self.journals.__getitem__)
 
@@ -351,6 +350,8 @@ class Node:
                 await self.produce_plain(other)
         while self.high_watermarks.get(log, 0) < offset:
             await self.moved.wait()
+            if self.failures:
+                raise self.failures[0]
 
     def _sync(self, fd: int) -> None:
         """In place of fdatasync, in a flusher's thread."""
@@ -361,8 +362,7 @@ class Node:
     def _on_copied(self, high_watermarks: Mapping[LogId, Offset], _last_stable: Mapping[LogId, Offset]) -> None:
         """Answer producers; now and then remember the data logs, which nobody writes at this moment."""
         self.high_watermarks.update(high_watermarks)
-        self.moved.set()
-        self.moved = trio.Event()
+        self._tell_moved()
         for log, high_watermark in high_watermarks.items():
             answered = [number for offset, number in self.unanswered[log] if offset <= high_watermark]
             self.model.answered[log].update(answered)
@@ -371,6 +371,14 @@ class Node:
             self.earlier_data_logs = self.directory.with_name(self.directory.name + "-earlier")
             shutil.rmtree(self.earlier_data_logs, ignore_errors=True)
             shutil.copytree(self.directory / "data", self.earlier_data_logs)
+
+    def _on_failure(self, failure: StorageFailure) -> None:
+        self.failures.append(failure)
+        self._tell_moved()
+
+    def _tell_moved(self) -> None:
+        self.moved.set()
+        self.moved = trio.Event()
 
     def contents(self) -> dict[LogId, list[int]]:
         """The numbers of all committed batches in the data logs, in one consistent cut; offsets are dense."""
