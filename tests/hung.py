@@ -1,10 +1,10 @@
-"""Ends a test that hangs, and tells where it stood: `watch(item)`.
+"""Ends a test that hangs, and tells where it stood: `watch(name)`.
 
 A test that waits for ever would hold up the whole run until somebody ends it from outside, and nobody would know which
-test it was. After LIMIT_S the stacks of all threads and of all trio tasks are written to a file, and the test's process
-ends itself: pytest-xdist counts the test as failed and gives the rest of its file to another process. scripts/test.py
-prints the file behind the failures. The limit is far above what the slowest test takes beside other load, so it finds
-tests that hang, and never one that is slow.
+test it was. After LIMIT_S the stacks of all threads and of all trio tasks are written to a file, and a signal raises
+`Hung` in the main thread: the test fails, and the others go on. scripts/test.py prints the file after the failures. The
+limit is far above what the slowest test takes beside other load, so it finds tests that hang, and never one that is
+slow.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -19,6 +20,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import trio
 
@@ -26,16 +28,31 @@ LIMIT_S = 900.0
 """Seconds, of preparation, test and end."""
 
 
+class Hung(BaseException):
+    """The test hangs. Nothing that a test does on errors catches it."""
+
+
 @contextmanager
 def watch(name: str, limit_s: float = LIMIT_S) -> Iterator[None]:
-    """Ends this process if the block, the test of this name, is not left within `limit_s` seconds."""
-    timer = threading.Timer(limit_s, _end, (name,))
+    """Raises Hung if the block, the test of this name, is not left within `limit_s` seconds. For the main thread."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise Hung(f"{name} hangs: it has not ended in {limit_s:g} s")
+
+    def tell() -> None:
+        path = Path(tempfile.gettempdir()) / f"hung-{os.getpid()}.txt"
+        path.write_text(f"{name} hangs\n{stacks()}", encoding="utf-8")
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    timer = threading.Timer(limit_s, tell)
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+        signal.signal(signal.SIGALRM, before)
 
 
 def stacks() -> str:
@@ -49,9 +66,3 @@ def stacks() -> str:
         told.write(f"task {task.name}\n")
         told.writelines(traceback.StackSummary.extract(task.iter_await_frames()).format())
     return told.getvalue()
-
-
-def _end(name: str) -> None:
-    path = Path(tempfile.gettempdir()) / f"hung-{os.getpid()}.txt"
-    path.write_text(f"{name} hangs\n{stacks()}", encoding="utf-8")
-    os._exit(1)

@@ -27,14 +27,14 @@ with hung.watch("tests/test_x.py::test_y", {limit_s}):
 
 def run(tmp_path: Path, program: str) -> subprocess.CompletedProcess[bytes]:
     """Its temporary files are in `tmp_path`."""
-    return subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)}, check=False, timeout=60
-    )
+    command, environ = [sys.executable, "-c", program], os.environ | {"TMPDIR": str(tmp_path)}
+    return subprocess.run(command, cwd=ROOT, env=environ, stderr=subprocess.PIPE, check=False, timeout=60)
 
 
 def test_test_that_hangs_ends_and_tells_where_its_tasks_stood(tmp_path: Path) -> None:
     done = run(tmp_path, HANGS.format(limit_s=0.5, run="trio.run(main)"))
     assert done.returncode == 1
+    assert b"Hung: tests/test_x.py::test_y hangs: it has not ended in 0.5 s" in done.stderr
     (told,) = tmp_path.glob("hung-*.txt")
     text = told.read_text(encoding="utf-8")
     assert text.startswith("tests/test_x.py::test_y hangs\n")
