@@ -90,11 +90,11 @@ _PASSES_MAX = {
     "group.producer_state": 4,
     "group.prepare_abort": 8,
     "group.aborted": 8,
-    "group.group_": 4,
+    "group.sink_": 4,
 }
 _PASSES_MAX_USUALLY = 40
 
-_NOT_HERE = ("retention.", "groups.", "group.group_aborted", "copier.stage.")
+_NOT_HERE = ("retention.", "groups.", "group.sink_aborted", "copier.stage.")
 POINTS = tuple(name for name in FAILPOINTS if not name.startswith(_NOT_HERE))
 """All but those of deletion and compaction, which `tests/node/test_node_retention.py` has; here nothing may go; but
 for those of consumers' groups, which `tests/node/test_node_groups.py` has; but
