@@ -83,8 +83,10 @@ def _commits_to_remember(producer: Producer) -> int:
 def sealed(producer: Producer, event: ev.Sealed) -> Step:
     """Logs that hold no records take part, too: what a commit means to them is their leaders' business."""
     assert producer.transaction is not None
-    after = replace(producer, transaction=replace(producer.transaction, expected=event.expected))
-    record = prepare_commit_record(producer.transactional_id, Decided(producer.txid, event.expected, event.now_ms))
+    number = event.commit_number
+    after = replace(producer, transaction=replace(producer.transaction, expected=event.expected, commit_number=number))
+    decided = Decided(producer.txid, event.expected, event.now_ms, number)
+    record = prepare_commit_record(producer.transactional_id, decided)
     said: list[ev.Effect] = [ev.Append(record)]
     if (granted := once_committed(after)) is not None:
         said.append(ev.Append(producer_record(granted, event.now_ms)))
@@ -95,11 +97,11 @@ def prepared(producer: Producer, event: ev.Prepared) -> Step:
     transaction = producer.transaction
     assert transaction is not None
     assert transaction.expected is not None
-    decided = Decided(producer.txid, transaction.expected, event.now_ms)
+    decided = Decided(producer.txid, transaction.expected, event.now_ms, transaction.commit_number)
     after = replace(producer, decided=(*producer.decided, decided))
     if (granted := once_committed(after)) is not None:
-        return granted, (ev.Apply(decided.apply()), ev.AnswerWith(producer.next_grant))
-    return steps.committed(after), (ev.Apply(decided.apply()), ev.AnswerWith(None))
+        return granted, (ev.Apply(decided.apply(producer.group)), ev.AnswerWith(producer.next_grant))
+    return steps.committed(after), (ev.Apply(decided.apply(producer.group)), ev.AnswerWith(None))
 
 
 def refused(producer: Producer, event: ev.Refused) -> Step:

@@ -81,6 +81,8 @@ class Sealed:
 
     expected: Mapping[LogId, Expected]
     now_ms: int
+    commit_number: int
+    """For its PREPARE_COMMIT (`producer.Decided`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,16 +37,15 @@ import trio
 from coordinator import events as ev
 from coordinator.answers import Answer, Refusal
 from coordinator.ending import answer_unwritten
-from coordinator.group_records import PrepareAbortRecord
+from coordinator.group_records import PrepareAbortRecord, PrepareCommitRecord
 from coordinator.id_entry import IdEntry, open_ms_of, park, wake
 from coordinator.id_table import IdTable
 from coordinator.ids import ProducerIdBlocks, ProducerIds
 from coordinator.journals import GroupJournals, shielded
-from coordinator.lane_ids import group_of
 from coordinator.machine import kind_of, step
 from coordinator.messages import Application, ApplyCommit, DiscardTransaction, Participants, Preparation
 from coordinator.order import CommitOrder
-from coordinator.producer import Decided
+from coordinator.producer import Decided, Producer
 from coordinator.settings import CoordinatorSettings
 from coordinator.states import IdState
 from coordinator.statistics import Statistics
@@ -157,6 +156,8 @@ class Executor:
             self.table.become(entry, producer)
             for effect in effects:
                 match effect:
+                    case ev.Append(PrepareCommitRecord() as record):
+                        self.journals.append_now(entry, record)
                     case ev.Append(record):
                         await self.journals.append(entry, record)
                     case ev.Flush():
@@ -174,16 +175,19 @@ class Executor:
                             return Refusal.STORAGE
                     case ev.AskPrepare(message):
                         preparation = self.participants.prepare((message,))
-                        following = ev.Sealed(preparation.expected[message.txid], self.now_ms())
+                        await self.journals.room(entry, _listing(producer, _logs_of(producer)))
+                        # From here to PREPARE_COMMIT in one step: the numbers have the order of the journal.
+                        number = self.journals[entry.journal].next_commit_number
+                        following = ev.Sealed(preparation.expected[message.txid], self.now_ms(), number)
                     case ev.EnterOrder(txid):
-                        self._order.enter(group_of(producer.transactional_id), txid)
+                        self._order.enter(producer.group, txid)
                     case ev.AskPrepared():
                         assert preparation is not None, "it is asked for in the step before"
                         following = await shielded(self._prepared(entry, preparation))
                     case ev.Apply(message):
                         self._decide(entry, message)
                     case ev.LeaveOrder(txid):
-                        self._place(self._order.leave(group_of(producer.transactional_id), txid))
+                        self._place(self._order.leave(producer.group, txid))
                     case ev.Discard(message, record):
                         if not self._discard(message):
                             return Refusal.STORAGE
@@ -210,12 +214,12 @@ class Executor:
         Before the step, because behind it there is no way back.
         """
         producer, journal = entry.producer, self.journals[entry.journal]
-        logs = () if producer.transaction is None else tuple(producer.transaction.logs)
+        logs = _logs_of(producer)
         if isinstance(event, ev.Add):
             logs += event.logs
         elif isinstance(event, ev.Copied):
             logs = tuple(placement.log for placement in event.placements)
-        longest = PrepareAbortRecord(producer.txid, producer.transactional_id, logs, 0)
+        longest = _listing(producer, logs)
         while not journal.has_room(longest):
             await journal.make_room(longest)
 
@@ -293,11 +297,11 @@ class Executor:
         self.statistics.note_decided(
             entry, entry.producer.decided[-1], entry.began_ms, entry.opened_s, entry.prepared_s
         )
-        self._place(self._order.decide(group_of(entry.producer.transactional_id), message))
+        self._place(self._order.decide(message))
 
     def place_again(self, entry: IdEntry, decided: Decided) -> None:
         """After a restart, in the order that recovery found. Raises StorageFailure."""
-        message = decided.apply()
+        message = decided.apply(entry.producer.group)
         self.statistics.note_decided(entry, decided, None, None, None)
         self.finish_later(self._finish, (message.txid, self.participants.apply((message,))))
 
@@ -355,6 +359,15 @@ class Executor:
         self.journals.refuse(journal, fault)
         self._fault = fault
         self._faulty.set()
+
+
+def _logs_of(producer: Producer) -> tuple[LogId, ...]:
+    return () if producer.transaction is None else tuple(producer.transaction.logs)
+
+
+def _listing(producer: Producer, logs: tuple[LogId, ...]) -> PrepareAbortRecord:
+    """A record of the id that lists these logs: none that does so takes more room."""
+    return PrepareAbortRecord(producer.txid, producer.transactional_id, logs, 0)
 
 
 async def refusals(preparation: Preparation) -> Mapping[LogId, str]:

@@ -2,10 +2,11 @@
 
 A snapshot is written while other records are appended beside it::
 
-    … r1 r2 r3 │ r4 BEGIN(as_of │) part part r5 part END(3) r6 …
+    … r1 r2 r3 │ r4 BEGIN(as_of │, n) part part r5 part END(3) r6 …
                └─ a new segment began, and the state was taken, here
 
-The state is taken in one step with the position `as_of`, and its records are frames of kinds of their own (*parts*). A
+The state is taken in one step with the position `as_of` and the number `n` of the last PREPARE_COMMIT (0 if there was
+none), and its records are frames of kinds of their own (*parts*). A
 replay therefore gives: the parts of the last snapshot that has its END, then every other record from its
 `as_of` on (r4 r5 r6). A snapshot without END, cut short by a crash or a cancellation, is as if it had never
 begun.
@@ -48,6 +49,8 @@ class History:
     """The last complete snapshot's parts, then what was appended since its state was taken."""
     snapshot_end: JournalPosition | None
     """Behind the last complete snapshot; None if there is none."""
+    snapshot_commit_number: int
+    """That of the last PREPARE_COMMIT before that snapshot's state; 0 if there is none."""
 
 
 def read_history(journal: ReadableJournal) -> History:
@@ -57,22 +60,23 @@ def read_history(journal: ReadableJournal) -> History:
     snapshot: list[FrameAt] = []
     snapshot_end: JournalPosition | None = None
     as_of: JournalPosition | None = None
+    commit_number = snapshot_commit_number = 0
     complete = journal.start == 0
     for frame in journal.frames(journal.start):
         if frame.kind == SNAPSHOT_BEGIN:
             parts = []
-            as_of = JournalPosition(_only_number(frame))
+            begun_as_of, commit_number = _numbers(frame, 2)
+            as_of = JournalPosition(begun_as_of)
         elif frame.kind == SNAPSHOT_END:
             if as_of is None:
                 continue  # An older snapshot, whose beginning has been deleted already.
-            if _only_number(frame) != len(parts):
-                raise _unreadable(
-                    frame, f"it ends a snapshot of {_only_number(frame)} parts, but {len(parts)} stand before it"
-                )
+            (count,) = _numbers(frame, 1)
+            if count != len(parts):
+                raise _unreadable(frame, f"it ends a snapshot of {count} parts, but {len(parts)} stand before it")
             complete = journal.start <= as_of
             beside = [other for other in beside if other.position >= as_of]
             snapshot, parts, as_of = parts, [], None
-            snapshot_end = frame.end
+            snapshot_end, snapshot_commit_number = frame.end, commit_number
         elif frame.kind & PART:
             if as_of is not None:
                 parts.append(frame)
@@ -84,7 +88,9 @@ def read_history(journal: ReadableJournal) -> History:
             "restore its directory from a copy"
         )
     return History(
-        [*((frame, frame.kind ^ PART) for frame in snapshot), *((frame, frame.kind) for frame in beside)], snapshot_end
+        [*((frame, frame.kind ^ PART) for frame in snapshot), *((frame, frame.kind) for frame in beside)],
+        snapshot_end,
+        snapshot_commit_number,
     )
 
 
@@ -99,12 +105,11 @@ def decode_frame(journal: ReadableJournal, frame: FrameAt, kind: int) -> GroupRe
         raise _unreadable(frame, str(error)) from error
 
 
-def _only_number(frame: FrameAt) -> int:
-    match frame.header:
-        case [int(number)]:
-            return number
-        case _:
-            raise _unreadable(frame, f"its header must be one number, and has {len(frame.header)} fields")
+def _numbers(frame: FrameAt, count: int) -> list[int]:
+    numbers = [field for field in frame.header if isinstance(field, int)]
+    if not len(numbers) == len(frame.header) == count:
+        raise _unreadable(frame, f"its header must have {count} numbers, and is {list(frame.header)}")
+    return numbers
 
 
 def _unreadable(frame: FrameAt, what: str) -> CorruptStorage:

@@ -1,7 +1,8 @@
 """The journal of the groups that hash to it: append, replay, snapshot.
 
 A thin shell over a `Journal` of kind GROUP. It keeps no state of the groups; the coordinator does, and hands its
-state over when a snapshot is taken.
+state over when a snapshot is taken. It counts the PREPARE_COMMITs, of transactions and of sinks: their numbers are the
+commit order of all groups of the journal, and a snapshot keeps the count.
 
 A snapshot lets older segments go. It is written while the node serves, so other records are appended beside it; what
 then counts is sorted out by `group_history`. Segments before the snapshot's state are deleted only when its END
@@ -38,7 +39,7 @@ from journal.journal import Journal
 from journal.segment import Fsync, JournalKind
 from journal.segment_file import begin_at
 
-_BRACKET_BYTES_MAX = 16
+_BRACKET_BYTES_MAX = 24
 """Of the header of SNAPSHOT_BEGIN or SNAPSHOT_END."""
 
 _PARTS_PER_STEP = 200
@@ -66,6 +67,7 @@ class GroupJournal:
         self._now_ms = now_ms
         self._snapshot_end = journal.start
         self._snapshot_running = False
+        self._last_commit_number = 0
 
     @property
     def failed(self) -> StorageFailure | None:
@@ -77,6 +79,11 @@ class GroupJournal:
         """How much stands behind the last complete snapshot, in bytes; meaningful once `replay` has run."""
         return self._journal.end - self._snapshot_end
 
+    @property
+    def next_commit_number(self) -> int:
+        """Of the PREPARE_COMMIT, or SINK_PREPARE_COMMIT, that is appended next; meaningful once `replay` has run."""
+        return self._last_commit_number + 1
+
     def replay(self) -> Iterator[GroupRecord]:
         """The last complete snapshot's records, then all that was appended since its state was taken.
 
@@ -85,8 +92,11 @@ class GroupJournal:
         history = read_history(self._journal)
         if history.snapshot_end is not None:
             self._snapshot_end = history.snapshot_end
+        self._last_commit_number = history.snapshot_commit_number
         for frame, kind in history.frames:
-            yield decode_frame(self._journal, frame, kind)
+            record = decode_frame(self._journal, frame, kind)
+            self._note_commit_number(record)
+            yield record
 
     def has_room(self, record: GroupRecord) -> bool:
         """Will `append` find room for the record?"""
@@ -103,11 +113,17 @@ class GroupJournal:
         """
         kind, header, payload = encode_group(record)
         self._journal.append(kind, header, (payload,) if payload else (), timestamp_ms=self._now_ms())
+        self._note_commit_number(record)
         end = self._journal.end
         failpoint = _FAILPOINTS.get(type(record))
         if failpoint is not None:
             reach(failpoint)
         return end
+
+    def _note_commit_number(self, record: GroupRecord) -> None:
+        """One that is written again has the number that it had."""
+        if isinstance(record, PrepareCommitRecord | SinkPrepareCommitRecord):
+            self._last_commit_number = max(self._last_commit_number, record.commit_number)
 
     def start_flush(self) -> None:
         """Begin to flush what is appended so far, without waiting."""
@@ -134,14 +150,14 @@ class GroupJournal:
             reach("group.snapshot.before")
             # In a segment of its own, and the state is that of its beginning: so all before it can be deleted.
             as_of = await self._journal.roll()
-            await self._write_snapshot(as_of, list(state()))
+            await self._write_snapshot(as_of, self._last_commit_number, list(state()))
             await self._journal.reclaim(as_of)
         finally:
             self._snapshot_running = False
 
-    async def _write_snapshot(self, as_of: JournalPosition, records: list[GroupRecord]) -> None:
+    async def _write_snapshot(self, as_of: JournalPosition, commit_number: int, records: list[GroupRecord]) -> None:
         await self._room_for(_BRACKET_BYTES_MAX)
-        self._journal.append(SNAPSHOT_BEGIN, (as_of,), timestamp_ms=self._now_ms())
+        self._journal.append(SNAPSHOT_BEGIN, (as_of, commit_number), timestamp_ms=self._now_ms())
         for number, record in enumerate(records):
             if number == len(records) // 2:
                 reach("group.snapshot.middle")
@@ -173,7 +189,7 @@ def begin_with_snapshot(
     start = JournalPosition(0)
     parts = [encode_group(record) for record in records]
     framed = [
-        (SNAPSHOT_BEGIN, [start], b""),
+        (SNAPSHOT_BEGIN, [start, 0], b""),
         *((PART | kind, header, payload) for kind, header, payload in parts),
         (SNAPSHOT_END, [len(parts)], b""),
     ]

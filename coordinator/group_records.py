@@ -110,6 +110,9 @@ class PrepareCommitRecord:
     transactional_id: str
     participants: Mapping[LogId, Expectation]
     timestamp_ms: int
+    commit_number: int
+    """The record's place among PREPARE_COMMIT and SINK_PREPARE_COMMIT of the journal: 1, 2, 3, … without gaps. Written
+    again, it has the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +183,8 @@ class SinkPrepareCommitRecord:
     sink: str
     query: str
     batch: int
+    commit_number: int
+    """As in `PrepareCommitRecord`."""
     parts: tuple[PreparedPart, ...]
     timestamp_ms: int
     planned_ms: int | None = None
@@ -253,9 +258,9 @@ def encode_group(record: GroupRecord) -> tuple[int, list[object], bytes]:
         case BeginRecord(txid, transactional_id, logs, timestamp_ms):
             listed = [[*_of_log(log), epoch] for log, epoch in logs.items()]
             return _listing(BEGIN, _fields(txid, transactional_id, timestamp_ms), listed)
-        case PrepareCommitRecord(txid, transactional_id, participants, timestamp_ms):
+        case PrepareCommitRecord(txid, transactional_id, participants, timestamp_ms, commit_number):
             listed = [[*_of_log(log), *expectation] for log, expectation in participants.items()]
-            return _listing(PREPARE_COMMIT, _fields(txid, transactional_id, timestamp_ms), listed)
+            return _listing(PREPARE_COMMIT, [*_fields(txid, transactional_id, timestamp_ms), commit_number], listed)
         case CommittedRecord(txid, transactional_id, placements, timestamp_ms):
             return _listing(COMMITTED, _fields(txid, transactional_id, timestamp_ms), _of_places(placements))
         case PrepareAbortRecord(txid, transactional_id, discarded, timestamp_ms):
@@ -271,12 +276,12 @@ def _encode_of_sink(record: SinkRecords) -> tuple[int, list[object], bytes]:
             return _listing(SINK, [sink, query, batch, timestamp_ms, *_known(planned_ms)], _of_places(placements))
         case SinkForgottenRecord(sink):
             return SINK_FORGOTTEN, [sink], b""
-        case SinkPrepareCommitRecord(sink, query, batch, prepared, timestamp_ms, planned_ms):
+        case SinkPrepareCommitRecord(sink, query, batch, commit_number, prepared, timestamp_ms, planned_ms):
             parts = [
                 [it.slot, *it.txid, [[*_of_log(log), *expectation] for log, expectation in it.participants.items()]]
                 for it in prepared
             ]
-            fields: list[object] = [sink, query, batch, timestamp_ms, *_known(planned_ms)]
+            fields: list[object] = [sink, query, batch, commit_number, timestamp_ms, *_known(planned_ms)]
             return _listing(SINK_PREPARE_COMMIT, fields, parts, _entries(record))
         case SinkCommittedRecord(sink, batch, committed, timestamp_ms):
             parts = [[it.slot, *it.txid, _of_places(it.placements)] for it in committed]
@@ -415,6 +420,7 @@ def _decode(kind: int, header: Sequence[object], payload: bytes | bytearray) -> 
     if kind == ABORTED:
         reader.done()
         return AbortedRecord(txid, transactional_id, timestamp_ms)
+    commit_number = reader.number() if kind == PREPARE_COMMIT else 0
     listed = reader.listed(payload)
     reader.done()
     if kind == BEGIN:
@@ -425,7 +431,7 @@ def _decode(kind: int, header: Sequence[object], payload: bytes | bytearray) -> 
             entry.done()
         return BeginRecord(txid, transactional_id, epochs, timestamp_ms)
     if kind == PREPARE_COMMIT:
-        return PrepareCommitRecord(txid, transactional_id, _participants(listed), timestamp_ms)
+        return PrepareCommitRecord(txid, transactional_id, _participants(listed), timestamp_ms, commit_number)
     if kind == COMMITTED:
         return CommittedRecord(txid, transactional_id, _places(listed), timestamp_ms)
     logs: list[LogId] = []
@@ -443,7 +449,9 @@ def _decode_of_sink(kind: int, reader: _Fields, payload: bytes | bytearray) -> S
         reader.done()
         return SinkForgottenRecord(sink)
     query = reader.text() if kind in (SINK, SINK_PREPARE_COMMIT) else ""
-    batch, timestamp_ms = reader.number(), reader.number()
+    batch = reader.number()
+    commit_number = reader.number() if kind == SINK_PREPARE_COMMIT else 0
+    timestamp_ms = reader.number()
     if kind == SINK_ABORTED:
         reader.done()
         return SinkAbortedRecord(sink, batch, timestamp_ms)
@@ -454,7 +462,7 @@ def _decode_of_sink(kind: int, reader: _Fields, payload: bytes | bytearray) -> S
         return SinkRecord(sink, query, batch, _places(listed), timestamp_ms, planned_ms)
     if kind == SINK_PREPARE_COMMIT:
         prepared = tuple(PreparedPart(entry.number(), entry.txid(), _participants(entry.last())) for entry in listed)
-        return SinkPrepareCommitRecord(sink, query, batch, prepared, timestamp_ms, planned_ms)
+        return SinkPrepareCommitRecord(sink, query, batch, commit_number, prepared, timestamp_ms, planned_ms)
     committed = tuple(CommittedPart(entry.number(), entry.txid(), _places(entry.last())) for entry in listed)
     return SinkCommittedRecord(sink, batch, committed, timestamp_ms)
 

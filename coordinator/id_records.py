@@ -7,7 +7,6 @@ gives the same record in both. What only an event tells of, such as COMMITTED, i
 from __future__ import annotations
 
 from coordinator.group_records import Expectation, PrepareAbortRecord, PrepareCommitRecord, ProducerRecord
-from coordinator.lane_ids import group_of
 from coordinator.producer import Decided, Producer
 from coordinator.states import IdState
 from fairlog_types import LogId, TxId
@@ -17,7 +16,7 @@ def producer_record(producer: Producer, now_ms: int) -> ProducerRecord:
     """What the group journal is to know of the id, apart from its transactions."""
     return ProducerRecord(
         producer.transactional_id,
-        group_of(producer.transactional_id),
+        producer.group,
         producer.producer_id,
         producer.epoch,
         producer.last_epoch,
@@ -33,7 +32,9 @@ def producer_record(producer: Producer, now_ms: int) -> ProducerRecord:
 def prepare_commit_record(transactional_id: str, decided: Decided) -> PrepareCommitRecord:
     """PREPARE_COMMIT of a transaction that is being prepared, or has been."""
     participants = {log: Expectation(it.leader_epoch, it.records) for log, it in decided.expected.items()}
-    return PrepareCommitRecord(decided.txid, transactional_id, participants, decided.timestamp_ms)
+    return PrepareCommitRecord(
+        decided.txid, transactional_id, participants, decided.timestamp_ms, decided.commit_number
+    )
 
 
 def prepare_abort_record(producer: Producer, txid: TxId, logs: tuple[LogId, ...], now_ms: int) -> PrepareAbortRecord:

@@ -6,20 +6,19 @@ Used on the event loop. What an id does is decided by the machine (machine.py); 
 from __future__ import annotations
 
 import trio
-from crc32c import crc32c
 
 from coordinator.id_entry import IdEntry
-from coordinator.lane_ids import group_of
 from coordinator.producer import Producer
 from coordinator.states import IdState
 from coordinator.steps import EPOCH_MAX
+from coordinator.transaction_groups import group_of, journal_of
 from fairlog_types import NO_PRODUCER_ID, ProducerEpoch, ProducerId
 
 
 class IdTable:
     """The transactional ids, hashed over so many group journals."""
 
-    def __init__(self, journal_count: int) -> None:
+    def __init__(self, journal_count: int, group_separator: str) -> None:
         self.entries: dict[str, IdEntry] = {}
         """By transactional id."""
         self.open: dict[str, IdEntry] = {}
@@ -27,14 +26,16 @@ class IdTable:
         self.begun = 0
         """So many transactions have begun in this run."""
         self._journal_count = journal_count
+        self._group_separator = group_separator
         self._owners: dict[ProducerId, str] = {}
 
     def entry_of(self, transactional_id: str) -> IdEntry:
         """The id's entry; a new one, not yet kept, if the id is unknown."""
         entry = self.entries.get(transactional_id)
         if entry is None:
-            journal = crc32c(group_of(transactional_id).encode()) % self._journal_count
-            entry = IdEntry(Producer(transactional_id), journal)
+            group = group_of(transactional_id, self._group_separator)
+            producer = Producer(transactional_id, member_of="" if group == transactional_id else group)
+            entry = IdEntry(producer, journal_of(group, self._journal_count))
         return entry
 
     def known(self, transactional_id: str) -> Producer | None:

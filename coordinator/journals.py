@@ -66,13 +66,21 @@ class GroupJournals:
 
     async def append(self, recorded: Recorded, record: GroupRecord) -> None:
         """Append for this id, or sink, as soon as there is room. Raises StorageFailure."""
+        await self.room(recorded, record)
+        self.append_now(recorded, record)
+
+    async def room(self, recorded: Recorded, record: GroupRecord) -> None:
+        """Return in a step in which there is room for the record. Raises StorageFailure."""
         journal = self._journals[recorded.journal]
         while not journal.has_room(record):
             try:
                 await shielded(journal.make_room(record))
             except NoFiles:
                 break  # what is kept for decisions may take it
-        recorded.appended = journal.append(record)
+
+    def append_now(self, recorded: Recorded, record: GroupRecord) -> None:
+        """Append in this step, after `room`. Raises StorageFailure."""
+        recorded.appended = self._journals[recorded.journal].append(record)
 
     def refuse(self, number: int, failure: Exception) -> None:
         """The journal is closed for writing: its groups are refused until a restart."""

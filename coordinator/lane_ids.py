@@ -7,8 +7,6 @@ their records and the sink's stand in one group journal; no other transactional 
 
 from __future__ import annotations
 
-from crc32c import crc32c
-
 LANE_PREFIX = "fairlog.lane."
 """Of the transactional ids of lanes: nobody may use one who has not joined."""
 
@@ -33,19 +31,3 @@ def slot_and_sink(transactional_id: str) -> tuple[int, str] | None:
 def group_of_sink(sink: str) -> str:
     """The group of all slots of a sink."""
     return LANE_PREFIX + sink
-
-
-def journal_of_sink(sink: str, journals: int) -> int:
-    """The number of the group journal that has the sink's records, of so many."""
-    return crc32c(group_of_sink(sink).encode()) % journals
-
-
-def group_of_lane(transactional_id: str) -> str:
-    """The group of an id with the prefix; an id that none of ours is a group of its own."""
-    found = slot_and_sink(transactional_id)
-    return transactional_id if found is None else group_of_sink(found[1])
-
-
-def group_of(transactional_id: str) -> str:
-    """The group whose commit order the id's transactions share. An id is a group of its own, a sink's lanes are one."""
-    return group_of_lane(transactional_id) if is_lane(transactional_id) else transactional_id

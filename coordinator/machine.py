@@ -183,7 +183,7 @@ _FORCED_ANSWERS = {
 
 def _expire(producer: Producer, _event: ev.Idle) -> Step:
     record = ExpiredRecord(producer.transactional_id)
-    return Producer(producer.transactional_id), (ev.Append(record),)
+    return Producer(producer.transactional_id, member_of=producer.member_of), (ev.Append(record),)
 
 
 def _restarted(producer: Producer, event: ev.Restarted) -> Step:

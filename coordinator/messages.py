@@ -100,9 +100,8 @@ class ApplyCommit:
     txid: TxId
     logs: tuple[LogId, ...]
     timestamp_ms: int
-    sink: str | None = None
-    """Of whose batch it is a part, if it is one of a sink's lanes: what is placed of one sink becomes visible in order,
-    as what is placed of one producer does (invariant 6)."""
+    group: str
+    """What is placed of one group becomes visible in the order of the calls (invariant 6)."""
 
 
 @dataclass(frozen=True, slots=True)

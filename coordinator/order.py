@@ -29,12 +29,12 @@ class CommitOrder:
         assert txid not in queue, f"{txid} prepares twice"
         queue[txid] = None
 
-    def decide(self, group: str, message: ApplyCommit) -> list[ApplyCommit]:
+    def decide(self, message: ApplyCommit) -> list[ApplyCommit]:
         """The transaction is committed; answers all that are to be placed now, in order."""
-        queue = self._queues[group]
+        queue = self._queues[message.group]
         assert queue[message.txid] is None, f"{message.txid} is decided twice"
         queue[message.txid] = message
-        return self._heads(group)
+        return self._heads(message.group)
 
     def leave(self, group: str, txid: TxId) -> list[ApplyCommit]:
         """The transaction is aborted; answers all that are to be placed now, in order."""

@@ -47,6 +47,8 @@ class OpenTransaction:
     """With the leader epoch in which each began it."""
     expected: Mapping[LogId, Expected] | None = None
     """The logs that take part in its commit, also those that hold no records of it; set when it is sealed."""
+    commit_number: int = 0
+    """Of its PREPARE_COMMIT, see `Decided`; set when it is sealed."""
     kept: TxId | None = None
     """Its id, if it is of an epoch before the producer's: that was granted to end it (KIP-939)."""
     lasts: bool = False
@@ -60,9 +62,12 @@ class Decided:
     txid: TxId
     expected: Mapping[LogId, Expected]
     timestamp_ms: int
+    commit_number: int
+    """The place of its PREPARE_COMMIT among those of the group journal: 1, 2, 3, … without gaps."""
 
-    def apply(self) -> ApplyCommit:
-        return ApplyCommit(self.txid, tuple(self.expected), self.timestamp_ms)
+    def apply(self, group: str) -> ApplyCommit:
+        """The message to the participants, of a transaction of this group."""
+        return ApplyCommit(self.txid, tuple(self.expected), self.timestamp_ms, group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,13 @@ class Producer:
     """Partitions were asked for since the last commit, or in this epoch: the client is in its next transaction."""
     used_ms: int = 0
     """The last request."""
+    member_of: str = ""
+    """The group that it shares with others (transaction_groups.py); empty: it is a group of its own."""
+
+    @property
+    def group(self) -> str:
+        """Whose transactions have one commit order (invariant 6)."""
+        return self.member_of or self.transactional_id
 
     @property
     def is_kept(self) -> bool:

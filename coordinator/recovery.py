@@ -32,6 +32,7 @@ from coordinator.messages import DiscardTransaction, Prepare, Prepared
 from coordinator.producer import Producer
 from coordinator.replay import InDoubt, Replay, SinkCommitInDoubt, in_doubt, place_order, replay
 from coordinator.sinks.service import Sinks
+from coordinator.transaction_groups import group_of
 from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, StorageFailure, TxId
 
 _PREPARED_AT_ONCE = 64
@@ -49,6 +50,7 @@ async def recover(executor: Executor, sinks: Sinks, *, tail_kept: bool) -> None:
             executor.table.adopt(producer, index, idle_ms=idle_ms, open_ms=open_before(producer, now_ms))
         for state in one.sinks.values():
             sinks.adopt(state, index)
+    _tell_of_other_groups(executor)
     for transactional_id, entry in list(executor.table.entries.items()):
         await executor.carry_out(entry, ev.Restarted(tail_kept, not is_lane(transactional_id), executor.now_ms()))
     # Behind that: with ABORTED alone, a crash in between would let the next start forget that the id must abort.
@@ -66,6 +68,23 @@ async def recover(executor: Executor, sinks: Sinks, *, tail_kept: bool) -> None:
         recorded: list[Recorded] = [*executor.table.entries.values(), *sinks.entries()]
         appended = max((it.appended for it in recorded if it.journal == index), default=0)
         await journal.to_disk(JournalPosition(appended))  # else the next loss of power has the same numbers used again
+
+
+def _tell_of_other_groups(executor: Executor) -> None:
+    """Those made when another separator was set share no commit order with new ids of the same name."""
+    separator = executor.settings.group_separator
+    others = [
+        transactional_id
+        for transactional_id, entry in executor.table.entries.items()
+        if entry.producer.group != group_of(transactional_id, separator)
+    ]
+    if others:
+        _log.warning(
+            "transactional ids stay in the groups that they were made in until they expire; use new ids to have "
+            "transactions.group_separator count at once",
+            transactional_ids=len(others),
+            first=others[0],
+        )
 
 
 async def _prepare_again(

@@ -46,7 +46,7 @@ from coordinator.group_records import (
     SinkRecord,
 )
 from coordinator.id_records import prepare_commit_record, producer_record
-from coordinator.lane_ids import group_of, lane_id
+from coordinator.lane_ids import lane_id
 from coordinator.machine import copied_in_commit
 from coordinator.messages import Expected
 from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
@@ -64,12 +64,8 @@ class Replay:
     """By transactional id, in states EMPTY, OPEN and MUST_ABORT; PREPARE_COMMIT without a decision is in `decided`."""
     half_aborted: dict[TxId, PrepareAbortRecord] = field(default_factory=dict[TxId, PrepareAbortRecord])
     """PREPARE_ABORT without ABORTED."""
-    sequence: dict[TxId, int] = field(default_factory=dict[TxId, int])
-    """Of each PREPARE_COMMIT that is undecided: its place among those of the journal."""
     sinks: dict[str, SinkState] = field(default_factory=dict[str, SinkState])
     """By name."""
-    sink_commit_sequence: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
-    """As `sequence`, of each SINK_PREPARE_COMMIT, by sink and batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +73,15 @@ class InDoubt:
     """A PREPARE_COMMIT without COMMITTED or PREPARE_ABORT."""
 
     transactional_id: str
+    group: str
+    """Whose commits have one order (invariant 6)."""
     decided: Decided
     journal: int
-    sequence: int
 
     @property
-    def order_group(self) -> str:
-        """Whose commits have one order (invariant 6)."""
-        return group_of(self.transactional_id)
+    def commit_number(self) -> int:
+        """Its place in the order of its group journal."""
+        return self.decided.commit_number
 
     @property
     def parts(self) -> tuple[Decided, ...]:
@@ -102,11 +99,14 @@ class SinkCommitInDoubt:
 
     commit: SinkCommit
     journal: int
-    sequence: int
 
     @property
-    def order_group(self) -> str:
+    def group(self) -> str:
         return self.commit.order_group
+
+    @property
+    def commit_number(self) -> int:
+        return self.commit.commit_number
 
     @property
     def parts(self) -> tuple[Decided, ...]:
@@ -120,7 +120,7 @@ class SinkCommitInDoubt:
 def replay(records: Iterable[GroupRecord]) -> Replay:
     """Fold the records of one group journal, in their order."""
     found = Replay()
-    for count, record in enumerate(records):
+    for record in records:
         match record:
             case ProducerRecord():
                 _fold_producer(found, record)
@@ -129,7 +129,7 @@ def replay(records: Iterable[GroupRecord]) -> Replay:
             case BeginRecord():
                 _fold_begin(found, record)
             case PrepareCommitRecord():
-                _fold_prepare_commit(found, record, count)
+                _fold_prepare_commit(found, record)
             case CommittedRecord():
                 _fold_committed(found, record)
             case PrepareAbortRecord():
@@ -141,7 +141,7 @@ def replay(records: Iterable[GroupRecord]) -> Replay:
             case SinkForgottenRecord(sink):
                 found.sinks.pop(sink, None)
             case SinkPrepareCommitRecord():
-                _fold_sink_prepare_commit(found, record, count)
+                _fold_sink_prepare_commit(found, record)
             case SinkCommittedRecord():
                 _fold_sink_committed(found, record)
             case SinkAbortedRecord():
@@ -158,16 +158,12 @@ def in_doubt(replays: Sequence[Replay]) -> list[InDoubt | SinkCommitInDoubt]:
     found: list[InDoubt | SinkCommitInDoubt] = []
     for index, one in enumerate(replays):
         found += [
-            InDoubt(producer.transactional_id, decided, index, one.sequence[decided.txid])
+            InDoubt(producer.transactional_id, producer.group, decided, index)
             for producer in one.producers.values()
             for decided in producer.decided
         ]
-        found += [
-            SinkCommitInDoubt(commit, index, one.sink_commit_sequence[sink.sink, commit.batch])
-            for sink in one.sinks.values()
-            for commit in sink.prepared
-        ]
-    return sorted(found, key=lambda it: (it.journal, it.sequence))
+        found += [SinkCommitInDoubt(commit, index) for sink in one.sinks.values() for commit in sink.prepared]
+    return sorted(found, key=lambda it: (it.journal, it.commit_number))
 
 
 def place_order(
@@ -183,11 +179,11 @@ def place_order(
     infinity = float("inf")
     least_behind: dict[str, float] = {}
     keyed: list[tuple[float, int, int, InDoubt | SinkCommitInDoubt]] = []
-    for one in sorted(prepared, key=lambda it: (it.journal, it.sequence), reverse=True):
+    for one in sorted(prepared, key=lambda it: (it.journal, it.commit_number), reverse=True):
         number = min((surviving[part.txid] for part in one.parts if part.txid in surviving), default=infinity)
-        least = min(least_behind.get(one.order_group, infinity), number)
-        least_behind[one.order_group] = least
-        keyed.append((least, one.journal, one.sequence, one))
+        least = min(least_behind.get(one.group, infinity), number)
+        least_behind[one.group] = least
+        keyed.append((least, one.journal, one.commit_number, one))
     return [one for *_, one in sorted(keyed, key=lambda key: key[:3])]
 
 
@@ -223,7 +219,9 @@ def _records_of_id(producer: Producer) -> Iterator[GroupRecord]:
         if transaction.kept is None:
             yield BeginRecord(producer.txid, transactional_id, transaction.logs, transaction.started_ms)
         if transaction.expected is not None:
-            yield prepare_commit_record(transactional_id, Decided(producer.txid, transaction.expected, now_ms))
+            yield prepare_commit_record(
+                transactional_id, Decided(producer.txid, transaction.expected, now_ms, transaction.commit_number)
+            )
             if (granted := once_committed(producer)) is not None:
                 yield producer_record(granted, now_ms)
     elif producer.moved_on and producer.state is IdState.EMPTY and producer.last is not Outcome.ABORTED:
@@ -240,6 +238,7 @@ def _records_before_it_was_kept(producer: Producer) -> Iterator[GroupRecord]:
         epoch=txid.epoch,
         timeout_ms=producer.open_timeout_ms,
         number=txid.number,
+        member_of=producer.member_of,
     )
     yield producer_record(before, transaction.started_ms)
     yield BeginRecord(txid, producer.transactional_id, transaction.logs, transaction.started_ms)
@@ -274,6 +273,7 @@ def _fold_producer(found: Replay, record: ProducerRecord) -> None:
         moved_on=same and before.moved_on,
         transaction=transaction,
         used_ms=record.timestamp_ms,
+        member_of="" if record.group == record.transactional_id else record.group,
     )
 
 
@@ -300,14 +300,14 @@ def _with_logs(producer: Producer, record: BeginRecord) -> Producer:
     return replace(producer, transaction=transaction, used_ms=max(producer.used_ms, record.timestamp_ms))
 
 
-def _fold_prepare_commit(found: Replay, record: PrepareCommitRecord, sequence: int) -> None:
+def _fold_prepare_commit(found: Replay, record: PrepareCommitRecord) -> None:
     producer = found.producers.get(record.transactional_id)
     if producer is None or any(it.txid == record.txid for it in (*producer.decided, *producer.committed)):
         return
     expected = {log: Expected(it.leader_epoch, it.records) for log, it in record.participants.items()}
     after = replace(
         producer,
-        decided=(*producer.decided, Decided(record.txid, expected, record.timestamp_ms)),
+        decided=(*producer.decided, Decided(record.txid, expected, record.timestamp_ms, record.commit_number)),
         used_ms=max(producer.used_ms, record.timestamp_ms),
     )
     if _is_current(producer, record.txid):
@@ -317,7 +317,6 @@ def _fold_prepare_commit(found: Replay, record: PrepareCommitRecord, sequence: i
             after = replace(after, state=IdState.EMPTY, number=number, moved_on=False, transaction=None)
     elif _is_kept(producer, record.txid):
         after = _with_the_grant_of_its_commit(after)
-    found.sequence[record.txid] = sequence
     found.producers[record.transactional_id] = after
 
 
@@ -325,7 +324,7 @@ def _fold_committed(found: Replay, record: CommittedRecord) -> None:
     producer = found.producers.get(record.transactional_id)
     if producer is None or any(it.txid == record.txid for it in producer.committed):
         return
-    was_decided = found.sequence.pop(record.txid, None) is not None
+    was_decided = any(it.txid == record.txid for it in producer.decided)
     after = replace(
         producer,
         decided=tuple(it for it in producer.decided if it.txid != record.txid),
@@ -339,7 +338,6 @@ def _fold_committed(found: Replay, record: CommittedRecord) -> None:
 
 def _fold_prepare_abort(found: Replay, record: PrepareAbortRecord) -> None:
     found.half_aborted[record.txid] = record
-    found.sequence.pop(record.txid, None)
     producer = found.producers.get(record.transactional_id)
     if producer is None:
         return
@@ -408,7 +406,7 @@ def _fold_sink(found: Replay, record: SinkRecord) -> None:
         )
 
 
-def _fold_sink_prepare_commit(found: Replay, record: SinkPrepareCommitRecord, sequence: int) -> None:
+def _fold_sink_prepare_commit(found: Replay, record: SinkPrepareCommitRecord) -> None:
     commit = SinkCommit.of_record(record)
     state = found.sinks.get(commit.sink)
     if state is None or state.query != commit.query:
@@ -418,7 +416,6 @@ def _fold_sink_prepare_commit(found: Replay, record: SinkPrepareCommitRecord, se
     others = tuple(it for it in state.prepared if not _same(it, record))
     used_ms = max(state.used_ms, record.timestamp_ms)
     found.sinks[commit.sink] = replace(state, prepared=(*others, commit), used_ms=used_ms)
-    found.sink_commit_sequence[commit.sink, commit.batch] = sequence
     for transactional_id, part in zip(commit.lane_ids(), commit.parts, strict=True):
         producer, txid = found.producers.get(transactional_id), part.decided.txid
         if producer is not None and _is_current(producer, txid) and txid.number >= producer.number:

@@ -20,6 +20,8 @@ class CoordinatorSettings:
     """Whether clients may ask for transactions without a time-out (KIP-939)."""
     transactional_id_expiration_ms: int = 604_800_000
     """A transactional id without a request for so long is forgotten, in memory and on disk."""
+    group_separator: str = ""
+    """What stands between group and member in a transactional id (transaction_groups.py); empty: there are none."""
 
     def __post_init__(self) -> None:
         if self.check_interval_ms <= 0:

@@ -12,7 +12,7 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from coordinator.group_records import (
     CommittedPart,
@@ -48,6 +48,8 @@ class SinkCommit:
     batch: int
     parts: tuple[Part, ...]
     timestamp_ms: int
+    commit_number: int
+    """As of `Decided`: that of all its parts."""
     planned_ms: int | None = None
     """As in `CommitBatch`."""
 
@@ -66,7 +68,7 @@ class SinkCommit:
 
     def messages(self) -> tuple[ApplyCommit, ...]:
         """What the participants are to place together."""
-        return tuple(replace(part.decided.apply(), sink=self.sink) for part in self.parts)
+        return tuple(part.decided.apply(self.order_group) for part in self.parts)
 
     def record(self) -> SinkPrepareCommitRecord:
         """SINK_PREPARE_COMMIT."""
@@ -78,7 +80,9 @@ class SinkCommit:
             )
             for part in self.parts
         )
-        return SinkPrepareCommitRecord(self.sink, self.query, self.batch, parts, self.timestamp_ms, self.planned_ms)
+        return SinkPrepareCommitRecord(
+            self.sink, self.query, self.batch, self.commit_number, parts, self.timestamp_ms, self.planned_ms
+        )
 
     @classmethod
     def of_record(cls, record: SinkPrepareCommitRecord) -> SinkCommit:
@@ -86,8 +90,16 @@ class SinkCommit:
         parts: list[Part] = []
         for part in record.parts:
             expected = {log: Expected(it.leader_epoch, it.records) for log, it in part.participants.items()}
-            parts.append(Part(part.slot, Decided(part.txid, expected, record.timestamp_ms)))
-        return cls(record.sink, record.query, record.batch, tuple(parts), record.timestamp_ms, record.planned_ms)
+            parts.append(Part(part.slot, Decided(part.txid, expected, record.timestamp_ms, record.commit_number)))
+        return cls(
+            record.sink,
+            record.query,
+            record.batch,
+            tuple(parts),
+            record.timestamp_ms,
+            record.commit_number,
+            record.planned_ms,
+        )
 
     def committed_record(self, places: Mapping[TxId, tuple[Placement, ...]], now_ms: int) -> SinkCommittedRecord:
         """SINK_COMMITTED."""

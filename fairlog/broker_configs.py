@@ -82,6 +82,8 @@ def _listeners(settings: Settings) -> str:
     return f"PLAINTEXT://{settings.listen}"
 
 
+GROUP_SEPARATOR = "fairlog.transaction.group.separator"
+
 _ROWS = (
     _of_setting("auto.create.topics.enable", ConfigType.BOOLEAN, "topics.auto_create"),
     _of_setting(TRANSACTIONS, ConfigType.STRING, "topics.transactions"),
@@ -94,6 +96,7 @@ _ROWS = (
     _of_setting("producer.id.expiration.ms", ConfigType.INT, "transactions.producer_id_expiration_ms"),
     _of_setting("transaction.max.timeout.ms", ConfigType.INT, "transactions.max_timeout_ms"),
     _of_setting("transaction.two.phase.commit.enable", ConfigType.BOOLEAN, "transactions.two_phase_commit_enable"),
+    _of_setting(GROUP_SEPARATOR, ConfigType.STRING, "transactions.group_separator"),
     _of_setting("transactional.id.expiration.ms", ConfigType.INT, "transactions.transactional_id_expiration_ms"),
     _of_setting(
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",

@@ -39,6 +39,7 @@ from fairlog.config_values import (
     read_names,
     read_secret,
     read_switch,
+    read_text_or_empty,
     whole,
 )
 from partition.modes import TransactionModeName
@@ -254,6 +255,14 @@ class TransactionSettings:
         read_switch,
         "Accept transactions without a time-out, whose outcome another system decides (KIP-939). If such a "
         "transaction is never ended, it keeps journal segments for ever. Kafka's transaction.two.phase.commit.enable.",
+    )
+    group_separator: str = key(
+        "",
+        read_text_or_empty,
+        "What stands between group and member in a transactional id, such as `::`. All ids of one group then share one "
+        "commit order in every partition. Empty: each id is a group of its own. An id that is known stays in the group "
+        "that it was made in until it expires.",
+        default_text="empty",
     )
     transactional_id_expiration_ms: int = key(
         604_800_000,

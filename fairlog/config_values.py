@@ -63,6 +63,12 @@ def read_text(value: object) -> str:
     return value
 
 
+def read_text_or_empty(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a text is needed")  # noqa: TRY004 (what readers raise)
+    return value
+
+
 def read_directory(value: object) -> Path:
     return Path(value if isinstance(value, Path) else read_text(value))
 

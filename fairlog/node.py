@@ -311,6 +311,7 @@ async def _open_shard(
                     max_timeout_ms=transactions.max_timeout_ms,
                     two_phase_commit=transactions.two_phase_commit_enable,
                     transactional_id_expiration_ms=transactions.transactional_id_expiration_ms,
+                    group_separator=transactions.group_separator,
                 ),
             ),
             leader_epoch=LeaderEpoch(cluster.starts),

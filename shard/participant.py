@@ -261,7 +261,7 @@ class Participant:
             partitions.fail(StorageFailure(str(failure)))
             raise
         if group:
-            partitions.place(tuple(group), order=messages[0].sink)
+            partitions.place(tuple(group), order=messages[0].group)
         for partition, txid in offsets:
             self._offsets_decided(partition.log, txid, partition.state.next_offset)
         for partition, txid in unwritten:

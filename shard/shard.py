@@ -131,7 +131,7 @@ async def open_shard(
         for kind in ("local", "group"):
             await trio.to_thread.run_sync(partial(make_root, journals / kind, below=directory))
         flusher = await stack.enter_async_context(open_flusher(watcher=watcher))
-        ids = IdTable(settings.group_journals)
+        ids = IdTable(settings.group_journals, settings.coordinator.group_separator)
         partitions = Partitions(
             journals / "local",
             data_logs=data_logs,

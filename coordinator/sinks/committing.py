@@ -212,12 +212,21 @@ class Committing:
         if isinstance(transactions, SinkRefused):
             return transactions, sink.end(ending)
         preparation = executor.participants.prepare([it.message for it in transactions])
-        parts = self._counted(transactions, preparation.expected)
+        number = executor.journals[entry.journal].next_commit_number
+        parts = self._counted(transactions, preparation.expected, number)
         if isinstance(parts, SinkRefused):
             return parts, sink.end(ending)
-        commit = SinkCommit(sink.name, sink.query, message.batch, parts, executor.now_ms(), message.planned_ms)
+        commit = SinkCommit(
+            sink.name,
+            sink.query,
+            message.batch,
+            parts,
+            executor.now_ms(),
+            number,
+            message.planned_ms,
+        )
         sink.preparing = commit
-        await executor.journals.append(entry, commit.record())
+        executor.journals.append_now(entry, commit.record())
         prepared_s = trio.current_time()
         refused = await self._prepared(entry, commit, preparation)
         if refused:
@@ -241,7 +250,7 @@ class Committing:
             if id_entry is not None and transaction is not None:
                 logs = dict.fromkeys(transaction.logs, Expectation(LeaderEpoch(0), 0))
                 parts.append(PreparedPart(lane.slot, id_entry.producer.txid, logs))
-        record = SinkPrepareCommitRecord(message.sink, message.query, message.batch, tuple(parts), 0)
+        record = SinkPrepareCommitRecord(message.sink, message.query, message.batch, 0, tuple(parts), 0)
         await self._room_for(entry, record)
 
     async def _room_for(self, entry: Entry, record: GroupRecord) -> None:
@@ -265,7 +274,7 @@ class Committing:
         return found
 
     def _counted(
-        self, transactions: Sequence[_Transaction], counts: Mapping[TxId, Mapping[LogId, Expected]]
+        self, transactions: Sequence[_Transaction], counts: Mapping[TxId, Mapping[LogId, Expected]], number: int
     ) -> tuple[Part, ...] | SinkRefused:
         """The parts of the commit, if each lane holds what its winner has counted."""
         parts: list[Part] = []
@@ -279,7 +288,7 @@ class Committing:
                     SinkRefusal.WRONG_COUNT,
                     f"{lane} holds {records} records, and {winner.records} are to be committed; write the batch again",
                 )
-            parts.append(Part(lane.slot, Decided(message.txid, expected, self._executor.now_ms())))
+            parts.append(Part(lane.slot, Decided(message.txid, expected, self._executor.now_ms(), number)))
         return tuple(parts)
 
     async def _prepared(self, entry: Entry, commit: SinkCommit, preparation: Preparation) -> Mapping[LogId, str]:

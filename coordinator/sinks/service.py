@@ -31,7 +31,7 @@ from coordinator.answers import Answer, Granted, Refusal
 from coordinator.executor import Executor
 from coordinator.group_records import SinkForgottenRecord
 from coordinator.id_entry import ms_since
-from coordinator.lane_ids import journal_of_sink, slot_and_sink
+from coordinator.lane_ids import group_of_sink, slot_and_sink
 from coordinator.producer import Producer
 from coordinator.sink_commits import NO_BATCH, SinkCommit, SinkState
 from coordinator.sinks.committing import Committing, cannot_write, not_copied
@@ -48,6 +48,7 @@ from coordinator.sinks.messages import (
 )
 from coordinator.sinks.sink import OpenLane, Sink, admit, check_abort, check_commit, check_lane, note_grant
 from coordinator.states import IdState
+from coordinator.transaction_groups import journal_of
 from fairlog_types import StorageFailure
 
 
@@ -186,7 +187,7 @@ class Sinks:
         while True:
             entry = self._entries.get(name)
             if entry is None:
-                journal = journal_of_sink(name, len(self._executor.journals))
+                journal = journal_of(group_of_sink(name), len(self._executor.journals))
                 entry = self._entries[name] = Entry(Sink(name, query), journal)
             await entry.lock.acquire()
             if self._entries.get(name) is entry:

@@ -24,7 +24,8 @@ from pathlib import Path
 
 from coordinator.group_journal import begin_with_snapshot
 from coordinator.group_records import SinkRecord
-from coordinator.lane_ids import journal_of_sink
+from coordinator.lane_ids import group_of_sink
+from coordinator.transaction_groups import journal_of
 from datalog.environment import LmdbDataLogs
 from datalog.interface import Mark
 from fairlog.backup.making import FILES, checksum
@@ -130,7 +131,7 @@ def _by_journal(fences: Iterable[SinkRecord], journals: int) -> dict[int, list[S
     """The fences, by the number of the group journal that they belong to."""
     found: dict[int, list[SinkRecord]] = {}
     for fence in fences:
-        found.setdefault(journal_of_sink(fence.sink, journals), []).append(fence)
+        found.setdefault(journal_of(group_of_sink(fence.sink), journals), []).append(fence)
     return found
 
 

@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from kio.schema.describe_cluster.v0.request import DescribeClusterRequest
+from kio.schema.describe_cluster.v0.response import DescribeClusterResponse
+from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+from kio.schema.describe_configs.v4.response import DescribeConfigsResponse
 from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
@@ -17,8 +21,10 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.schema.types import TransactionalId
 from kio.serial import entity_reader
 from kio.serial.errors import SerialError
-from kio.static.primitive import i32Timedelta
+from kio.static.primitive import i8, i32Timedelta
 
+from coordinator.transaction_groups import group_of
+from fairlog.broker_configs import GROUP_SEPARATOR
 from fairlog.cli.client import TIMEOUT_S, Connection, check
 from fairlog.cli.describe_transactions import TransactionState, decode_answer_untrusted
 from fairlog.cli.errors import ClientError
@@ -26,6 +32,7 @@ from fairlog.edge.malformed import Malformed
 from fairlog.kafka.transaction_states import KAFKA_STATES
 
 _OPEN = "Ongoing"
+_BROKER = i8(4)
 NO_TIMEOUT_MS = 2**31 - 1
 """Kafka's word for a transaction that never times out."""
 _ASK_AGAIN_S = 0.1
@@ -38,6 +45,8 @@ class Listed:
     transactional_id: str
     producer_id: int
     state: str
+    group: str
+    """Whose transactions share one commit order; the id itself, if it is of no group."""
 
 
 def list_transactions(connection: Connection, states: Sequence[str]) -> Sequence[Listed]:
@@ -55,11 +64,34 @@ def list_transactions(connection: Connection, states: Sequence[str]) -> Sequence
             f"unknown transaction state {', '.join(answer.unknown_state_filters)}; Kafka's are "
             f"{', '.join(sorted(KAFKA_STATES))}"
         )
+    separator = group_separator(connection) if answer.transaction_states else ""
     listed = [
-        Listed(str(each.transactional_id), int(each.producer_id), each.transaction_state)
+        Listed(
+            str(each.transactional_id),
+            int(each.producer_id),
+            each.transaction_state,
+            group_of(str(each.transactional_id), separator),
+        )
         for each in answer.transaction_states
     ]
     return sorted(listed, key=lambda each: each.transactional_id)
+
+
+def group_separator(connection: Connection) -> str:
+    """What stands between group and member in a transactional id; empty if the broker has no such groups."""
+    brokers = connection.request(
+        DescribeClusterRequest(include_cluster_authorized_operations=False), DescribeClusterResponse
+    )
+    check("asking for the brokers", brokers.error_code, brokers.error_message)
+    resource = DescribeConfigsResource(
+        resource_type=_BROKER,
+        resource_name=str(int(brokers.brokers[0].broker_id)),
+        configuration_keys=(GROUP_SEPARATOR,),
+    )
+    request = DescribeConfigsRequest(resources=(resource,), include_synonyms=False, include_documentation=False)
+    (answer,) = connection.request(request, DescribeConfigsResponse).results
+    check("asking for the broker's configs", answer.error_code, answer.error_message)
+    return next((each.value or "" for each in answer.configs if each.name == GROUP_SEPARATOR), "")
 
 
 def list_prepared(connection: Connection) -> Sequence[TransactionState]:

@@ -47,7 +47,7 @@ def list_all(
     ] = False,
     json: Json = False,
 ) -> None:
-    """List the broker's transactional ids, and their states.
+    """List the broker's transactional ids, their states, and their groups if there are any.
 
     With --prepared, list the open transactions of two-phase commits with another system. The note in that system names
     the same producer id and epoch.
@@ -69,8 +69,12 @@ def list_all(
     if json:
         show_json([asdict(each) for each in found])
     else:
-        rows = [(each.transactional_id, each.producer_id, each.state) for each in found]
-        show_table(("transactional id", "producer id", "state"), rows, empty="there are no transactional ids")
+        columns = ["transactional id", "producer id", "state"]
+        rows = [[each.transactional_id, each.producer_id, each.state] for each in found]
+        if any(each.group != each.transactional_id for each in found):
+            columns.append("group")
+            rows = [[*row, each.group] for row, each in zip(rows, found, strict=True)]
+        show_table(columns, rows, empty="there are no transactional ids")
 
 
 def _show_prepared(found: Sequence[TransactionState], *, json: bool) -> None:

@@ -53,11 +53,10 @@ def record_fields(
 ) -> Mapping[str, object]:
     """The fields by their names. Raises CorruptStorage if the header is not what the kind has."""
     if journal is JournalKind.GROUP and kind in (SNAPSHOT_BEGIN, SNAPSHOT_END):
-        match header:
-            case [int(number)]:
-                return {"as_of" if kind == SNAPSHOT_BEGIN else "parts": number}
-            case _:
-                raise CorruptStorage(f"its header must be one number, not {header!r}")
+        names = ("as_of", "commit_number") if kind == SNAPSHOT_BEGIN else ("parts",)
+        if len(header) != len(names) or not all(isinstance(field, int) for field in header):
+            raise CorruptStorage(f"its header must be {len(names)} numbers ({', '.join(names)}), not {header!r}")
+        return dict(zip(names, header, strict=True))
     if journal is JournalKind.LOCAL:
         record = decode_local(kind, header)
     else:

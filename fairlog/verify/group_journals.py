@@ -31,6 +31,7 @@ def read_group_journal(directory: Path, number: int) -> ReadGroupJournal:
     where = group_journal_name(number)
     journal = open_read_only(directory / where, kind=JournalKind.GROUP)
     found = group_history.read_history(journal)
-    history = read_history(where, (group_history.decode_frame(journal, frame, kind) for frame, kind in found.frames))
+    records = (group_history.decode_frame(journal, frame, kind) for frame, kind in found.frames)
+    history = read_history(where, records, commit_number=found.snapshot_commit_number)
     history.loses_nothing = journal.begun_with in (None, Fsync.COMMIT)
     return ReadGroupJournal(journal, history, found.snapshot_end is not None)

@@ -4,6 +4,7 @@
     PREPARE_COMMIT      copied in all logs or in none; what is not copied can still be decided         invariant 7
     PREPARE_ABORT, BEGIN     placed nowhere                                                            invariant 1
     one group           its transactions lie in every log in the order of their PREPARE_COMMITs        invariant 6
+    commit numbers      those of the PREPARE_COMMITs are 1, 2, 3, …                                   invariant 6
     a sink's batch      see `groups`
     one transaction     has one apply number in all its logs
 
@@ -37,12 +38,12 @@ from coordinator.group_records import (
     SinkRecord,
     SinkRecords,
 )
-from coordinator.lane_ids import group_of, lane_id
+from coordinator.lane_ids import group_of_sink, lane_id
 from fairlog.verify.findings import Kind, Summary, Violation
 from fairlog.verify.groups import Fate, LogView, SinkHistory, check_groups
 from fairlog.verify.journals import AppliedPart
 from fairlog.verify.placements import KnownPlace
-from fairlog_types import LogId, Placement, ProducerId, TxId
+from fairlog_types import LogId, Offset, Placement, ProducerId, TxId
 
 
 @dataclass(slots=True)
@@ -52,6 +53,10 @@ class Told:
     txid: TxId
     transactional_id: str
     fate: Fate
+    group: str
+    """Whose transactions have one commit order."""
+    commit_number: int | None = None
+    """None if the PREPARE_COMMIT is not there any more."""
     expected: Mapping[LogId, int] | None = None
     """Records of each participant that has any; None if the PREPARE_COMMIT is not there any more."""
     placements: Sequence[Placement] = ()
@@ -65,8 +70,12 @@ class GroupHistory:
     told: dict[TxId, Told] = field(default_factory=dict[TxId, Told])
     commits: dict[TxId, None] = field(default_factory=dict[TxId, None])
     """In the order of their first PREPARE_COMMITs; in a snapshot, that of its records."""
-    grouped: set[TxId] = field(default_factory=set[TxId])
-    """Those of `commits` that stand in the order of their sink's batches."""
+    groups: dict[str, str] = field(default_factory=dict[str, str])
+    """By transactional id, as its last record tells."""
+    last_commit_number: int = 0
+    """That of the last PREPARE_COMMIT so far, or of the last before the snapshot."""
+    missing: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Commit numbers that follow each other, with a gap between."""
     loses_nothing: bool = True
     """It was written with fsync=commit: whatever was placed is told."""
     sinks: SinkHistory = field(init=False)
@@ -74,35 +83,53 @@ class GroupHistory:
     def __post_init__(self) -> None:
         self.sinks = SinkHistory(self.where)
 
-    def note_prepared(self, txid: TxId, transactional_id: str, participants: Mapping[LogId, Expectation]) -> None:
+    def tell(self, txid: TxId, transactional_id: str, fate: Fate) -> Told:
+        """What is told of the transaction so far; of one that is new, this fate."""
+        group = self.groups.get(transactional_id, transactional_id)
+        return self.told.setdefault(txid, Told(txid, transactional_id, fate, group))
+
+    def note_commit_number(self, number: int) -> None:
+        """Of a PREPARE_COMMIT. One that is written again, or is a snapshot's, has a number that is past."""
+        if number > self.last_commit_number:
+            if number > self.last_commit_number + 1:
+                self.missing.append((self.last_commit_number, number))
+            self.last_commit_number = number
+
+    def note_prepared(
+        self, txid: TxId, transactional_id: str, participants: Mapping[LogId, Expectation], commit_number: int
+    ) -> None:
         """The transaction is to be committed, if all participants hold what is expected."""
-        told = self.told.setdefault(txid, Told(txid, transactional_id, Fate.PREPARED))
+        told = self.tell(txid, transactional_id, Fate.PREPARED)
+        told.commit_number = commit_number
         told.fate = Fate.PREPARED if told.fate is Fate.BEGUN else told.fate
         told.expected = {log: it.records for log, it in participants.items() if it.records}
         self.commits.setdefault(txid)
 
     def note_committed(self, txid: TxId, transactional_id: str, placements: Sequence[Placement]) -> None:
         """The transaction is copied."""
-        told = self.told.setdefault(txid, Told(txid, transactional_id, Fate.COMMITTED))
+        told = self.tell(txid, transactional_id, Fate.COMMITTED)
         told.fate, told.placements = Fate.COMMITTED, placements
         self.commits.setdefault(txid)
 
 
-def read_history(where: str, records: Iterable[GroupRecord]) -> GroupHistory:
-    """Sort a group journal's records by transaction."""
-    history = GroupHistory(where)
+def read_history(where: str, records: Iterable[GroupRecord], *, commit_number: int = 0) -> GroupHistory:
+    """Sort a group journal's records by transaction. `commit_number` is the last one before its snapshot."""
+    history = GroupHistory(where, last_commit_number=commit_number)
     for record in records:
         match record:
-            case ProducerRecord() | ExpiredRecord():
+            case ProducerRecord(transactional_id, group):
+                history.groups[transactional_id] = group
+            case ExpiredRecord():
                 pass
             case BeginRecord(txid, transactional_id):
-                history.told.setdefault(txid, Told(txid, transactional_id, Fate.BEGUN))
-            case PrepareCommitRecord(txid, transactional_id, participants):
-                history.note_prepared(txid, transactional_id, participants)
+                history.tell(txid, transactional_id, Fate.BEGUN)
+            case PrepareCommitRecord(txid, transactional_id, participants, commit_number=number):
+                history.note_commit_number(number)
+                history.note_prepared(txid, transactional_id, participants, number)
             case CommittedRecord(txid, transactional_id, placements):
                 history.note_committed(txid, transactional_id, placements)
             case PrepareAbortRecord(txid, transactional_id) | AbortedRecord(txid, transactional_id):
-                told = history.told.setdefault(txid, Told(txid, transactional_id, Fate.ABORTED))
+                told = history.tell(txid, transactional_id, Fate.ABORTED)
                 told.fate = Fate.ABORTED
             case _:
                 _read_of_sink(history, record)
@@ -112,10 +139,11 @@ def read_history(where: str, records: Iterable[GroupRecord]) -> GroupHistory:
 def _read_of_sink(history: GroupHistory, record: SinkRecords) -> None:
     history.sinks.take(record)
     match record:
-        case SinkPrepareCommitRecord(sink, parts=prepared):
+        case SinkPrepareCommitRecord(sink, commit_number=number, parts=prepared):
+            history.note_commit_number(number)
             for part in prepared:
-                history.note_prepared(part.txid, lane_id(sink, part.slot), part.participants)
-                history.grouped.add(part.txid)
+                history.groups[lane_id(sink, part.slot)] = group_of_sink(sink)
+                history.note_prepared(part.txid, lane_id(sink, part.slot), part.participants, number)
         case SinkCommittedRecord(sink, parts=committed):
             for part in committed:
                 history.note_committed(part.txid, lane_id(sink, part.slot), part.placements)
@@ -153,6 +181,9 @@ def check_transactions(
             yield from _check_one(history, told, logs, parts.get(told.txid, {}))
             summary.counts[f"transactions of which {told.fate.name} is the last word"] += 1
         yield from check_groups(history.where, history.sinks, logs, parts, summary)
+        for before, number in history.missing:
+            what = f"PREPARE_COMMIT {before} is followed by {number}: {number - before - 1} are missing"
+            yield Violation(history.where, what, 6)
         yield from _check_order(history, logs, parts)
         yield from _check_told(history, logs, parts)
     for txid, placed in parts.items():
@@ -228,33 +259,53 @@ def _check_committed(
 def _check_order(
     history: GroupHistory, logs: Mapping[LogId, LogView], parts: Mapping[TxId, Mapping[LogId, AppliedPart]]
 ) -> Iterator[Violation]:
-    """Each group's transactions, in the order of their PREPARE_COMMITs, lie behind one another in every log."""
-    group_of_lane = {txid: group for group in history.sinks.groups for txid in group.expected}
+    """Each group's transactions, in the order of their PREPARE_COMMITs, lie one after the other in every log.
 
-    def are_lanes_of_one(one: TxId, other: TxId) -> bool:
-        return one in group_of_lane and group_of_lane[one] is group_of_lane.get(other)
+    A snapshot has the commits of one id in their order, and has no numbers of those that are copied: so these are
+    compared within their id only. With markers, the records of several ids lie where they were written.
+    """
+    committed = [it for it in map(history.told.__getitem__, history.commits) if it.fate is not Fate.ABORTED]
+    places = {
+        it.txid: {log: part.base_offset for log, part in parts.get(it.txid, {}).items() if part.count}
+        | {place.log: place.base_offset for place in it.placements if place.log in logs}
+        for it in committed
+    }
+    last: dict[tuple[str, LogId], tuple[Told, int]] = {}
+    for told in committed:
+        for log, base_offset in places[told.txid].items():
+            before, last[key] = last.get(key := (told.transactional_id, log)), (told, base_offset)
+            if before is not None and base_offset <= before[1]:
+                yield _not_in_order(history, told, base_offset, *before, log, logs)
+    shared = {it.group for it in committed if it.group != it.transactional_id}
+    numbered = [(it.commit_number, at) for at, it in enumerate(committed) if it.commit_number and it.group in shared]
+    last.clear()
+    for told in (committed[at] for _, at in sorted(numbered)):
+        for log, base_offset in places[told.txid].items():
+            if logs[log].markers:
+                continue
+            before, last[key] = last.get(key := (told.group, log)), (told, base_offset)
+            # Those of one id are told above, and the lanes of one batch have one number.
+            if before is None or told.transactional_id == before[0].transactional_id:
+                continue
+            if base_offset <= before[1] and told.commit_number != before[0].commit_number:
+                yield _not_in_order(history, told, base_offset, *before, log, logs)
 
-    last: dict[tuple[str, LogId], tuple[TxId, int]] = {}
-    for txid in history.commits:
-        told = history.told[txid]
-        if told.fate is Fate.ABORTED:
-            continue
-        places = {log: part.base_offset for log, part in parts.get(txid, {}).items() if part.count}
-        places.update({place.log: place.base_offset for place in told.placements if place.log in logs})
-        for log, base_offset in places.items():
-            # A snapshot has the commits of one id in their order, and not those of a sink's lanes. With markers the
-            # lanes' records lie where they were written.
-            in_order = txid in history.grouped and not logs[log].markers
-            key = (group_of(told.transactional_id) if in_order else told.transactional_id, log)
-            before = last.get(key)
-            if before is not None and base_offset <= before[1] and not are_lanes_of_one(txid, before[0]):
-                what = (
-                    f"lies at offset {base_offset} of {logs[log].name}, and {before[0]}, which its group has committed "
-                    f"before it, at {before[1]}"
-                )
-                where = f"{history.where}, transaction {txid} of {told.transactional_id!r}"
-                yield Violation(where, what, 6, kind=Kind.WRONG_ORDER, log=log, offset=base_offset)
-            last[key] = (txid, base_offset)
+
+def _not_in_order(
+    history: GroupHistory,
+    told: Told,
+    base_offset: int,
+    before: Told,
+    before_offset: int,
+    log: LogId,
+    logs: Mapping[LogId, LogView],
+) -> Violation:
+    what = (
+        f"lies at offset {base_offset} of {logs[log].name}, and {before.txid}, which its group has committed before "
+        f"it, at {before_offset}"
+    )
+    where = f"{history.where}, transaction {told.txid} of {told.transactional_id!r}"
+    return Violation(where, what, 6, kind=Kind.WRONG_ORDER, log=log, offset=Offset(base_offset))
 
 
 def _check_told(

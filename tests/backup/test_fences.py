@@ -117,7 +117,9 @@ class Run:
             if present.get(MARKED):
                 written[txid][MARKED] = self.logs.append(MARKED, present[MARKED])
                 self.logs.opened[MARKED, producer] = txid
-        record = SinkPrepareCommitRecord(sink.name, sink.query, sink.next_batch, tuple(parts), NOW_MS)
+        record = SinkPrepareCommitRecord(
+            sink.name, sink.query, sink.next_batch, len(self.records) + 1, tuple(parts), NOW_MS
+        )
         self.records.append(record)
         sink.preparing = Batch(sink.query, record, written)
 
@@ -251,7 +253,7 @@ def committed(batch: int, *places: Placement) -> list[SinkRecords]:
     """A batch of one lane, from its preparation on."""
     txid = TxId(ProducerId(7), ProducerEpoch(batch), 0)
     expected = {place.log: Expectation(LeaderEpoch(1), place.count) for place in places}
-    prepared = SinkPrepareCommitRecord("totals", "q", batch, (PreparedPart(0, txid, expected),), NOW_MS)
+    prepared = SinkPrepareCommitRecord("totals", "q", batch, batch + 1, (PreparedPart(0, txid, expected),), NOW_MS)
     return [prepared, SinkCommittedRecord("totals", batch, (CommittedPart(0, txid, places),), NOW_MS)]
 
 

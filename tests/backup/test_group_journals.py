@@ -41,7 +41,7 @@ def write(data_dir: Path, snapshot: Iterable[GroupRecord], *behind: GroupRecord,
     shutil.rmtree(directory, ignore_errors=True)
     parts = [encode_group(record) for record in snapshot]
     framed = [
-        (SNAPSHOT_BEGIN, [0], b""),
+        (SNAPSHOT_BEGIN, [0, 0], b""),
         *((PART | kind, header, payload) for kind, header, payload in parts),
         (SNAPSHOT_END, [len(parts)], b""),
         *(encode_group(record) for record in behind),

@@ -102,3 +102,33 @@ def test_topic_is_changed_from_the_command_line(node: NodeProcess, fairlog: Fair
     assert fairlog("topic", "trim", "orders", "0", "1")[0] == 0
     assert fairlog("topic", "trim", "orders", "1", "end")[0] == 0
     assert ends_of(fairlog, "orders") == [(1, 2), (1, 1)]
+
+
+def test_members_of_a_group_are_listed_with_it_and_committed_in_its_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fairlog: Fairlog
+) -> None:
+    """Two producers of one group in turns: the group stands in the list, and the files keep what it promises."""
+    node = NodeProcess(tmp_path / "data", environment={"FAIRLOG_TRANSACTIONS_GROUP_SEPARATOR": "::"})
+    node.start()
+    monkeypatch.setenv("FAIRLOG_BOOTSTRAP", node.address)
+    assert fairlog("topic", "create", "orders", "--partitions", "2")[0] == 0
+    ids = ("orders::1", "orders::2", "alone")
+    producers = [Producer({"bootstrap.servers": node.address, "transactional.id": each}) for each in ids]
+    for producer in producers:
+        producer.init_transactions()
+    for number in range(20):
+        producer = producers[number % 3]
+        producer.begin_transaction()
+        for partition in range(2):
+            producer.produce("orders", str(number).encode(), partition=partition)
+        producer.commit_transaction()
+    listed = json.loads(fairlog("txn", "list", "--json")[1])
+    assert {each["transactional_id"]: each["group"] for each in listed} == {
+        "orders::1": "orders",
+        "orders::2": "orders",
+        "alone": "alone",
+    }
+    assert "group" in fairlog("txn", "list")[1].splitlines()[0]
+    assert node.stop() == 0, node.log_tail()
+    code, out, err = fairlog("verify", str(tmp_path / "data"))
+    assert code == 0, out + err

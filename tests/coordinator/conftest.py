@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import trio
 
-from coordinator.group_records import GroupRecord
+from coordinator.group_records import GroupRecord, PrepareCommitRecord, SinkPrepareCommitRecord
 from coordinator.id_table import IdTable
 from coordinator.messages import (
     Applied,
@@ -65,8 +65,14 @@ class MemoryGroupJournal:
         self.disk_is_full = False
         self.files_are_out = False
         self.snapshots = 0
+        self.snapshot_commit_number = 0
         self.bytes_since_snapshot = 0
         self._flushes: list[tuple[int, float]] = []
+
+    @property
+    def next_commit_number(self) -> int:
+        commits = (it for it in self.records if isinstance(it, PrepareCommitRecord | SinkPrepareCommitRecord))
+        return max((self.snapshot_commit_number, *(it.commit_number for it in commits))) + 1
 
     def replay(self) -> Iterator[GroupRecord]:
         yield from list(self.records)
@@ -115,6 +121,7 @@ class MemoryGroupJournal:
 
     async def snapshot(self, state: Callable[[], Iterable[GroupRecord]]) -> None:
         await trio.lowlevel.checkpoint()
+        self.snapshot_commit_number = self.next_commit_number - 1
         self.records = list(state())
         await trio.lowlevel.checkpoint()
         self.durable = len(self.records)
@@ -125,6 +132,7 @@ class MemoryGroupJournal:
     def reopened(self, *, power_lost: bool) -> MemoryGroupJournal:
         """The journal as a restart finds it."""
         after = MemoryGroupJournal()
+        after.snapshot_commit_number = self.snapshot_commit_number
         after.records = self.records[: self.durable] if power_lost else list(self.records)
         after.durable = min(self.durable, len(after.records))
         after.waits_for_disk = self.waits_for_disk
@@ -307,7 +315,7 @@ class World:
 
     def start(self) -> None:
         self.coordinator = Coordinator(
-            table=IdTable(len(self.journals)),
+            table=IdTable(len(self.journals), self.settings.group_separator),
             journals=self.journals,  # type: ignore[arg-type]
             participants=self.participants,
             producer_ids=self.ids,

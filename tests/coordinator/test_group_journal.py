@@ -22,6 +22,7 @@ from coordinator.group_records import (
     BeginRecord,
     ExpiredRecord,
     GroupRecord,
+    PrepareCommitRecord,
     ProducerRecord,
     SinkRecord,
     encode_group,
@@ -150,17 +151,24 @@ class Writer:
         self.number = 0
         self.state: dict[str, int] = {}
         self.states: dict[JournalPosition, dict[str, int]] = {JournalPosition(0): {}}
+        self.commits = 0
+        self.next_commit_numbers: dict[JournalPosition, int] = {JournalPosition(0): 1}
 
     def write(self) -> None:
         self.number += 1
         name = "abc"[self.number % 3]
-        if self.number % 7 == 0:
+        if self.number % 4 == 0:
+            txid = TxId(ProducerId(1), EPOCH, self.number)
+            end = self.journal.append(PrepareCommitRecord(txid, name, {}, 0, self.journal.next_commit_number))
+            self.commits += 1
+        elif self.number % 7 == 0:
             end = self.journal.append(ExpiredRecord(name))
             self.state.pop(name, None)
         else:
             end = self.journal.append(producer(name, self.number))
             self.state[name] = self.number
         self.states[end] = dict(self.state)
+        self.next_commit_numbers[end] = self.commits + 1
 
     async def run(self) -> None:
         """Two snapshots, with records before, beside and behind them."""
@@ -173,7 +181,9 @@ class Writer:
 
 
 async def test_snapshot_crash_at_any_point_replays_what_survived() -> None:
-    """Crashed anywhere, and whatever survived: the state is the one that the surviving records had led to."""
+    """Crashed anywhere, and whatever survived: the state, and the number of the next commit, are those that the
+    surviving records had led to.
+    """
     walked = 0
     while True:
         journal = MemoryJournal(crash_at=walked)
@@ -186,8 +196,10 @@ async def test_snapshot_crash_at_any_point_replays_what_survived() -> None:
         else:
             crashed = False
         for after in journal.survivors():
-            expected = writer.states[max(end for end in writer.states if end <= after.end)]
-            assert state_of(group_journal(after).replay()) == expected, (walked, after.end)
+            last = max(end for end in writer.states if end <= after.end)
+            again = group_journal(after)
+            assert state_of(again.replay()) == writer.states[last], (walked, after.end)
+            assert again.next_commit_number == writer.next_commit_numbers[last], (walked, after.end)
         if not crashed:
             break
         walked += 1
@@ -263,10 +275,10 @@ def test_replay_snapshot_without_end_is_passed_over() -> None:
     """The parts of a snapshot that a crash cut short are neither records nor parts of the next snapshot."""
     journal = MemoryJournal()
     kind, half, _ = encode_group(producer("a", 1))
-    journal.append(SNAPSHOT_BEGIN, [0])
+    journal.append(SNAPSHOT_BEGIN, [0, 0])
     journal.append(PART | kind, half)
     assert list(group_journal(journal).replay()) == []
-    journal.append(SNAPSHOT_BEGIN, [128])
+    journal.append(SNAPSHOT_BEGIN, [128, 0])
     journal.append(PART | kind, encode_group(producer("b", 2))[1])
     journal.append(SNAPSHOT_END, [1])
     assert list(group_journal(journal).replay()) == [producer("b", 2)]
@@ -279,7 +291,7 @@ def test_replay_older_snapshot_that_lost_its_beginning_is_passed_over() -> None:
     kind, old, _ = encode_group(producer("a", 1))
     journal.append(PART | kind, old)
     journal.append(SNAPSHOT_END, [2])
-    as_of = journal.append(SNAPSHOT_BEGIN, [768])
+    as_of = journal.append(SNAPSHOT_BEGIN, [768, 0])
     journal.append(PART | kind, encode_group(producer("a", 2))[1])
     journal.append(SNAPSHOT_END, [1])
     assert as_of == 768
@@ -289,7 +301,7 @@ def test_replay_older_snapshot_that_lost_its_beginning_is_passed_over() -> None:
 def test_replay_snapshot_with_a_missing_part_is_corrupt() -> None:
     """END counts the parts."""
     journal = MemoryJournal()
-    journal.append(SNAPSHOT_BEGIN, [0])
+    journal.append(SNAPSHOT_BEGIN, [0, 0])
     journal.append(SNAPSHOT_END, [1])
     with pytest.raises(CorruptStorage, match="at position 64: it ends a snapshot of 1 parts, but 0 stand"):
         list(group_journal(journal).replay())

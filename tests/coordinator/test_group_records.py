@@ -90,7 +90,7 @@ records: st.SearchStrategy[GroupRecord] = st.one_of(
     ),
     st.builds(ExpiredRecord, texts),
     st.builds(BeginRecord, txids, texts, st.dictionaries(logs, int32.map(LeaderEpoch)), int64),
-    st.builds(PrepareCommitRecord, txids, texts, expectations, int64),
+    st.builds(PrepareCommitRecord, txids, texts, expectations, int64, int64),
     st.builds(CommittedRecord, txids, texts, st.lists(placements).map(tuple), int64),
     st.builds(PrepareAbortRecord, txids, texts, st.lists(logs).map(tuple), int64),
     st.builds(AbortedRecord, txids, texts, int64),
@@ -100,6 +100,7 @@ records: st.SearchStrategy[GroupRecord] = st.one_of(
         SinkPrepareCommitRecord,
         texts,
         texts,
+        int64,
         int64,
         st.lists(st.builds(PreparedPart, slots, txids, expectations), max_size=5).map(tuple),
         int64,
@@ -137,13 +138,14 @@ def largest(count: int) -> list[GroupRecord]:
             LONGEST_SINK,
             LONGEST_QUERY,
             2**63,
+            2**63,
             tuple(PreparedPart(10_000, TXID, it) for it in one_log_each),
             2**63,
             2**63,
         ),
         SinkCommittedRecord(LONGEST_SINK, 2**63, (CommittedPart(10_000, TXID, places[1:]),), 2**63),
         BeginRecord(TXID, LONGEST_ID, dict.fromkeys(listed, epoch), 2**63),
-        PrepareCommitRecord(TXID, LONGEST_ID, dict.fromkeys(listed, Expectation(epoch, 2**63)), 2**63),
+        PrepareCommitRecord(TXID, LONGEST_ID, dict.fromkeys(listed, Expectation(epoch, 2**63)), 2**63, 2**63),
         CommittedRecord(TXID, LONGEST_ID, places, 2**63),
         PrepareAbortRecord(TXID, LONGEST_ID, tuple(listed), 2**63),
     ]
@@ -221,6 +223,6 @@ def test_golden_group_frames_read_back() -> None:
     count = len(records)
     assert [decode_group(frame.kind, frame.header(), b"") for frame in frames[:count]] == records
     begin, *parts, end = frames[count:]
-    assert (begin.kind, begin.header()) == (SNAPSHOT_BEGIN, [0])
+    assert (begin.kind, begin.header()) == (SNAPSHOT_BEGIN, [0, 0])
     assert [decode_group(frame.kind ^ PART, frame.header(), b"") for frame in parts] == snapshot
     assert (end.kind, end.header()) == (SNAPSHOT_END, [len(snapshot)])

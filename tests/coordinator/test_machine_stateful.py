@@ -27,7 +27,6 @@ from coordinator.answers import Granted, Refusal
 from coordinator.ending import DECIDED_MAX
 from coordinator.group_records import PrepareCommitRecord
 from coordinator.id_records import prepare_commit_record
-from coordinator.lane_ids import group_of
 from coordinator.machine import step
 from coordinator.messages import ApplyCommit, Expected
 from coordinator.order import CommitOrder
@@ -35,6 +34,7 @@ from coordinator.producer import Producer
 from coordinator.replay import in_doubt, place_order, replay, snapshot_records
 from coordinator.settings import CoordinatorSettings
 from coordinator.states import IdState
+from coordinator.transaction_groups import group_of
 from fairlog_types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -46,7 +46,9 @@ from fairlog_types import (
     TxId,
 )
 
-NAMES = ("t", "u")
+NAMES = ("t", "g::u", "g::v")
+"""Two of them are members of one group."""
+
 LOGS = tuple(LogId("t", "ab" * 16, partition) for partition in range(3))
 DELETED = LogId("t", "cd" * 16, 0)
 EPOCH = LeaderEpoch(1)
@@ -95,6 +97,11 @@ class Client:
         return None if self.by_epoch else self.connection
 
 
+def _unknown(name: str) -> Producer:
+    group = group_of(name, "::")
+    return Producer(name, member_of="" if group == name else group)
+
+
 class Transactions(RuleBasedStateMachine):
     @initialize()
     def start(self):
@@ -104,7 +111,8 @@ class Transactions(RuleBasedStateMachine):
         self.ledger: list[Attempt] = []
         self.records = []
         self.durable = 0
-        self.producers = {name: Producer(name) for name in NAMES}
+        self.commit_number = self.snapshot_number = 0
+        self.producers = {name: _unknown(name) for name in NAMES}
         self.order = CommitOrder()
         self.held: dict[TxId, dict[LogId, list[int]]] = {}
         self.durably_held: set[TxId] = set()
@@ -117,6 +125,7 @@ class Transactions(RuleBasedStateMachine):
         self.visible: dict[LogId, list[int]] = {log: [] for log in LOGS}
         self.visible_transactions: dict[LogId, list[TxId]] = {log: [] for log in LOGS}
         self.commit_order: list[TxId] = []
+        self.groups: dict[TxId, str] = {}
         self.pending: dict[str, Client] = {}
         self.clients: dict[str, Client] = {}
         self.zombies: list[Client] = []
@@ -152,6 +161,7 @@ class Transactions(RuleBasedStateMachine):
                         self.records.append(record)
                         if isinstance(record, PrepareCommitRecord):
                             self.commit_order.append(record.txid)
+                            self.groups[record.txid] = self.producers[name].group
                     case ev.Flush():
                         self.durable = len(self.records)
                     case ev.AnswerWith(answer):
@@ -172,24 +182,24 @@ class Transactions(RuleBasedStateMachine):
                     case ev.AskPrepare(message):
                         self.sealed.add(message.txid)
                         counts = {log: Expected(EPOCH, len(self.held[message.txid][log])) for log in message.logs}
-                        following = ev.Sealed(counts, 0)
+                        self.commit_number += 1
+                        following = ev.Sealed(counts, 0, self.commit_number)
                     case ev.EnterOrder(txid):
-                        self.order.enter(group_of(name), txid)
+                        self.order.enter(self.producers[name].group, txid)
                     case ev.AskPrepared():
                         self.pending[name] = self.clients[name]
                         return PENDING
                     case ev.Apply(message):
-                        for ready in self.order.decide(group_of(name), message):
+                        for ready in self.order.decide(message):
                             self.place(ready)
                     case ev.LeaveOrder(txid):
-                        for ready in self.order.leave(group_of(name), txid):
+                        for ready in self.order.leave(self.producers[name].group, txid):
                             self.place(ready)
                     case ev.Discard(message, record):
                         self.discard(message)
                         self.records.append(record)
                     case ev.AwaitCopied():
-                        while self.producers[name].decided:
-                            self.copy(name, 0)
+                        self.copy_all(name)
                     case ev.AskProducerId():
                         self.next_producer_id += 1
                         following = replace(event, fresh_id=ProducerId(self.next_producer_id))
@@ -214,19 +224,30 @@ class Transactions(RuleBasedStateMachine):
             if pieces is not None:
                 self.discarded.append((message.txid, log, pieces))
 
+    def copy_all(self, name):
+        """What the id has committed becomes visible; what its group has committed before it is decided for that."""
+        for other in sorted(self.pending):
+            if self.producers[other].group == self.producers[name].group:
+                del self.pending[other]  # its client does not hear of it, and may ask again
+                self.durable = len(self.records)
+                self.durably_held.add(self.producers[other].txid)
+                self.run(other, ev.Prepared(0))
+        while self.producers[name].decided:
+            self.copy(name, 0)
+
     def copy(self, name, last):
         """The id's copies up to this one are there, in order; of the last one its coordinator hears first.
 
-        All placed before them in their logs is durable and copied as well, as far as this world needs it.
+        All placed before them in their logs is durable and copied as well.
         """
         for decided in self.producers[name].decided[: last + 1]:
-            assert all(any(txid == decided.txid for txid, _ in self.placed[log]) for log in decided.expected)
             for log in decided.expected:
                 index = next(i for i, (txid, _) in enumerate(self.placed[log]) if txid == decided.txid)
                 self.placed_durably[log] = max(self.placed_durably[log], index + 1)
-                if decided.txid not in self.visible_transactions[log]:
-                    self.visible_transactions[log].append(decided.txid)
-                    self.visible[log] += self.held[decided.txid][log]
+                for txid, _ in self.placed[log][: index + 1]:
+                    if txid not in self.visible_transactions[log]:
+                        self.visible_transactions[log].append(txid)
+                        self.visible[log] += self.held[txid][log]
         self.run(name, ev.Copied(self.producers[name].decided[last].txid, (), 0))
 
     # ------------------------------------------------------------------------------------------ clients
@@ -454,15 +475,21 @@ class Transactions(RuleBasedStateMachine):
         able = [name for name in NAMES if self.producers[name].state is IdState.OPEN]
         self.send(data, data.draw(st.sampled_from(able)), ev.TimedOut(fence, 0))
 
-    @precondition(lambda self: any(it.decided for it in self.producers.values()))
+    def placed_of(self, name) -> int:
+        """So many of the id's decided transactions are placed; others wait for those before them in their group."""
+        decided = self.producers[name].decided
+        return sum(all(any(it.txid == txid for txid, _ in self.placed[log]) for log in it.expected) for it in decided)
+
+    @precondition(lambda self: any(self.placed_of(name) for name in NAMES))
     @rule(data=st.data())
     def copies_end(self, data):
-        name = data.draw(st.sampled_from([name for name in NAMES if self.producers[name].decided]))
-        self.copy(name, data.draw(st.integers(0, len(self.producers[name].decided) - 1)))
+        name = data.draw(st.sampled_from([name for name in NAMES if self.placed_of(name)]))
+        self.copy(name, data.draw(st.integers(0, self.placed_of(name) - 1)))
 
     @rule()
     def snapshot(self):
         self.records = list(snapshot_records(self.producers.values()))
+        self.snapshot_number = self.commit_number
         self.durable = len(self.records)
 
     @precondition(lambda self: self.ended_since_crash >= 2)
@@ -498,7 +525,9 @@ class Transactions(RuleBasedStateMachine):
 
     def recover(self, *, tail_kept):
         found = replay(self.records)
-        self.producers = {name: found.producers.get(name, Producer(name)) for name in NAMES}
+        numbers = (it.commit_number for it in self.records if isinstance(it, PrepareCommitRecord))
+        self.commit_number = max((self.snapshot_number, *numbers))
+        self.producers = {name: found.producers.get(name, _unknown(name)) for name in NAMES}
         for record in found.half_aborted.values():
             self.discard(record)
         doubtful = in_doubt([found])
@@ -523,7 +552,7 @@ class Transactions(RuleBasedStateMachine):
         self.sealed = set(self.held) - going_on
         self.discarded.clear()
         for one in place_order(survivors, numbers):
-            self.place(one.decided.apply())
+            self.place(one.decided.apply(one.group))
         self.durable = len(self.records)
 
     # ------------------------------------------------------------------------------------------ invariants
@@ -559,8 +588,8 @@ class Transactions(RuleBasedStateMachine):
         rank = {txid: index for index, txid in reversed(list(enumerate(self.commit_order)))}
         for log in LOGS:
             for transactions in (self.visible_transactions[log], [txid for txid, _ in self.placed[log]]):
-                for producer_id in {txid.producer_id for txid in transactions}:
-                    ranks = [rank[txid] for txid in transactions if txid.producer_id == producer_id]
+                for group in {self.groups[txid] for txid in transactions}:
+                    ranks = [rank[txid] for txid in transactions if self.groups[txid] == group]
                     assert ranks == sorted(set(ranks))
 
     def teardown(self):
@@ -568,8 +597,7 @@ class Transactions(RuleBasedStateMachine):
         if not hasattr(self, "producers"):
             return
         for name in NAMES:
-            while self.producers[name].decided:
-                self.copy(name, 0)
+            self.copy_all(name)
         shown = [(log, piece) for log, pieces in self.visible.items() for piece in pieces]
         assert len(set(shown)) == len(shown)
         for attempt in self.ledger:

@@ -29,7 +29,7 @@ def test_order_of_placing_is_the_order_of_entering_whatever_the_order_of_decisio
         undecided.discard(number)
         group = groups[number]
         if commits[number]:
-            heads = order.decide(group, ApplyCommit(txid(number), (), 0))
+            heads = order.decide(ApplyCommit(txid(number), (), 0, group))
         else:
             heads = order.leave(group, txid(number))
         placed[group] += [message.txid.number for message in heads]
@@ -47,6 +47,6 @@ def test_order_refuses_a_transaction_that_enters_or_is_decided_twice():
     order.enter("g", txid(1))
     with pytest.raises(AssertionError):
         order.enter("g", txid(1))
-    order.decide("g", ApplyCommit(txid(1), (), 0))
+    order.decide(ApplyCommit(txid(1), (), 0, "g"))
     with pytest.raises(AssertionError):
-        order.decide("g", ApplyCommit(txid(1), (), 0))
+        order.decide(ApplyCommit(txid(1), (), 0, "g"))

@@ -38,7 +38,7 @@ def begin(number: int, *logs: LogId) -> BeginRecord:
 
 
 def prepare_commit(number: int, epoch: int = 0) -> PrepareCommitRecord:
-    return PrepareCommitRecord(txid(number, epoch), "t", {LOG: Expectation(LeaderEpoch(1), 2)}, 7)
+    return PrepareCommitRecord(txid(number, epoch), "t", {LOG: Expectation(LeaderEpoch(1), 2)}, 7, number + 1)
 
 
 def committed(number: int) -> CommittedRecord:
@@ -159,7 +159,7 @@ def written(ends: list[str]) -> list:
             break
         number += 1
         if end in ("commit", "copied", "refused"):
-            log.append(PrepareCommitRecord(it, "t", {LOG: Expectation(LeaderEpoch(1), 2)}, 7))
+            log.append(PrepareCommitRecord(it, "t", {LOG: Expectation(LeaderEpoch(1), 2)}, 7, len(log)))
         if end == "copied":
             log.append(CommittedRecord(it, "t", (), 7))
         if end == "refused":
@@ -212,8 +212,9 @@ def test_snapshot_keeps_commit_order_whichever_copy_ended_first():
         assert commits == [txid(0), txid(1)]
 
 
-def doubt(group: str, journal: int, sequence: int) -> InDoubt:
-    return InDoubt(group, Decided(txid(sequence, producer_id=journal), {}, 0), journal, sequence)
+def doubt(group: str, journal: int, number: int) -> InDoubt:
+    decided = Decided(txid(number, producer_id=journal), {}, 0, number)
+    return InDoubt(f"{group}::{number}", group, decided, journal)
 
 
 def test_place_order_follows_surviving_apply_numbers_before_all_else():

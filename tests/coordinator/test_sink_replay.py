@@ -45,7 +45,7 @@ def granted(slot: int, epoch: int) -> ProducerRecord:
 
 def prepared(batch: int, epoch: int, slots: int = SLOTS, query: str = "q") -> SinkPrepareCommitRecord:
     parts = tuple(PreparedPart(slot, txid(slot, epoch), {LOG: Expectation(LeaderEpoch(1), 2)}) for slot in range(slots))
-    return SinkPrepareCommitRecord("s", query, batch, parts, 7)
+    return SinkPrepareCommitRecord("s", query, batch, epoch + 1, parts, 7)
 
 
 def visible(batch: int, epoch: int, slots: int = SLOTS) -> SinkCommittedRecord:
@@ -181,15 +181,15 @@ def test_snapshot_of_sinks_ahead_of_the_journal_is_the_state(ends):
     assert known(replay([*snapshot, *tail])) == known(found)
 
 
-def sink_commit_in_doubt(sequence: int, *slots: int, batch: int = 0) -> SinkCommitInDoubt:
-    parts = tuple(Part(slot, Decided(txid(slot, sequence), {}, 0)) for slot in slots)
-    return SinkCommitInDoubt(SinkCommit("s", "q", batch, parts, 0), 0, sequence)
+def sink_commit_in_doubt(number: int, *slots: int, batch: int = 0) -> SinkCommitInDoubt:
+    parts = tuple(Part(slot, Decided(txid(slot, number), {}, 0, number)) for slot in slots)
+    return SinkCommitInDoubt(SinkCommit("s", "q", batch, parts, 0, number), 0)
 
 
 def test_place_order_of_a_sink_commit_is_that_of_whichever_part_survived():
     """Its parts have one number, and some log has it there; groups of a sink keep their order."""
     first, second = sink_commit_in_doubt(0, 0, 1), sink_commit_in_doubt(1, 0, 1, batch=1)
-    single = InDoubt("t", Decided(TxId(ProducerId(1), ProducerEpoch(0), 0), {}, 0), 1, 0)
+    single = InDoubt("t", "t", Decided(TxId(ProducerId(1), ProducerEpoch(0), 0), {}, 0, 0), 1)
     empty = sink_commit_in_doubt(2, batch=2)
     surviving = {second.parts[1].txid: ApplyNumber(3), single.decided.txid: ApplyNumber(5)}
     assert place_order([single, empty, second, first], surviving) == [first, second, single, empty]

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from coordinator.granting import TRANSACTIONAL_ID_BYTES_MAX
-from coordinator.lane_ids import LANE_PREFIX, group_of, is_lane, lane_id, slot_and_sink
+from coordinator.lane_ids import LANE_PREFIX, is_lane, lane_id, slot_and_sink
 from coordinator.sink_commits import Fence, SinkCommit, joined_places
 from coordinator.sinks import sink as sink_module
 from coordinator.sinks.messages import BatchCommitted, SinkRefusal, Winner
 from coordinator.sinks.sink import LANES_MAX, REPLACED_KEPT, SINK_BYTES_MAX, OpenLane, Sink, check_lane
+from coordinator.transaction_groups import group_of
 from fairlog_types import LogId, Offset, Placement
 
 from .sinks import commit, lane, refused
@@ -25,7 +26,7 @@ def test_lane_id_reads_back(name, slot):
     made = lane_id(name, slot)
     assert is_lane(made)
     assert slot_and_sink(made) == (slot, name)
-    assert group_of(made) == group_of(lane_id(name, 0)) != group_of(name)
+    assert group_of(made, "::") == group_of(lane_id(name, 0), "") != group_of(name, "::")
 
 
 @given(st.text())
@@ -34,7 +35,7 @@ def test_id_that_is_no_lane_is_none(text):
     for transactional_id in (text, LANE_PREFIX + text):
         found = slot_and_sink(transactional_id)
         assert found is None or lane_id(found[1], found[0]) == transactional_id
-        assert group_of(transactional_id) == transactional_id or found is not None
+        assert group_of(transactional_id, "") == transactional_id or found is not None
     assert is_lane(text) == text.startswith(LANE_PREFIX)
 
 
@@ -122,7 +123,7 @@ class SinkMachine(RuleBasedStateMachine):
         winners = tuple((it.lane.partition, it.lane.attempt, 1) for it in named)
         found = self.sink.winners(commit(*winners, batch=batch, run=self.sink.run))
         assert [(Winner(*winner), lane) for winner, lane in zip(winners, named, strict=True)] == list(found)
-        group = SinkCommit("s", "q", batch, (), 0)
+        group = SinkCommit("s", "q", batch, (), 0, batch + 1)
         self.sink.preparing = group
         places = (Placement(LogId("t", "ab" * 16, 0), Offset(batch), 1),)
         self.sink.decide(group, places)

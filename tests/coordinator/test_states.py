@@ -40,7 +40,7 @@ def producers(state: IdState) -> list[Producer]:
         transaction = OpenTransaction(0, {LOG: LeaderEpoch(1)})
     elif state is IdState.PREPARING:
         transaction = OpenTransaction(0, {LOG: LeaderEpoch(1)}, {LOG: Expected(LeaderEpoch(1), 2)})
-    decided = [Decided(TxId(PID, EPOCH, number), {}, 0) for number in range(DECIDED_MAX)]
+    decided = [Decided(TxId(PID, EPOCH, number), {}, 0, number + 1) for number in range(DECIDED_MAX)]
     plain = Producer("t", state, PID, EPOCH, timeout_ms=1_000, number=9, transaction=transaction, connection=5)
     return [
         dataclasses.replace(plain, decided=(decided[0],)),
@@ -86,7 +86,7 @@ def events(kind: EventKind, producer: Producer) -> list[ev.Event]:
             fresh = dataclasses.replace(said_again, fresh_id=ProducerId(8))
             return [*sent, ev.End(pid, epoch, commit, None, 0), said_again, fresh]
         case EventKind.SEALED:
-            return [ev.Sealed({LOG: Expected(LeaderEpoch(1), 2)}, 0), ev.Sealed({}, 0)]
+            return [ev.Sealed({LOG: Expected(LeaderEpoch(1), 2)}, 0, 1), ev.Sealed({}, 0, 1)]
         case EventKind.PREPARED:
             return [ev.Prepared(0)]
         case EventKind.REFUSED:

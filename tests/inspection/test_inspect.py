@@ -59,7 +59,7 @@ def local_frames() -> Frames:
 
 def group_frames() -> Frames:
     frames: Frames = [encode_group(record) for record in GROUP_RECORDS]
-    frames.append((SNAPSHOT_BEGIN, [0], b""))
+    frames.append((SNAPSHOT_BEGIN, [0, 0], b""))
     for record in SNAPSHOT_RECORDS:
         kind, header, payload = encode_group(record)
         frames.append((kind | PART, header, payload))

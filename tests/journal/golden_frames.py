@@ -87,7 +87,7 @@ COMMITTED = CommittedRecord(TXID, ID, (Placement(LOG, Offset(2), 3), Placement(O
 RECORDS_OF_IDS: list[GroupRecord] = [
     PRODUCER,
     BeginRecord(TXID, ID, {LOG: EPOCH, OFFSETS: EPOCH}, NOW_MS),
-    PrepareCommitRecord(TXID, ID, {LOG: Expectation(EPOCH, 3), OFFSETS: Expectation(EPOCH, 1)}, NOW_MS),
+    PrepareCommitRecord(TXID, ID, {LOG: Expectation(EPOCH, 3), OFFSETS: Expectation(EPOCH, 1)}, NOW_MS, 1),
     COMMITTED,
     PrepareAbortRecord(ABORTED_TXID, ID, (LOG,), NOW_MS),
     AbortedRecord(ABORTED_TXID, ID, NOW_MS),
@@ -99,6 +99,7 @@ GROUP_PREPARED = SinkPrepareCommitRecord(
     SINK_ID,
     QUERY,
     7,
+    2,
     (
         PreparedPart(0, TXID, {LOG: Expectation(EPOCH, 3), OFFSETS: Expectation(EPOCH, 1)}),
         PreparedPart(2, ABORTED_TXID, {LOG: Expectation(EPOCH, 2)}),
@@ -177,7 +178,7 @@ def group_dump(records: list[GroupRecord], snapshot: list[GroupRecord]) -> str:
     for record in records:
         kind, header, payload = encode_group(record)
         frames.append((type(record).__name__, kind, header, payload))
-    frames.append(("SNAPSHOT_BEGIN", SNAPSHOT_BEGIN, [0], b""))
+    frames.append(("SNAPSHOT_BEGIN", SNAPSHOT_BEGIN, [0, 0], b""))
     for record in snapshot:
         kind, header, payload = encode_group(record)
         frames.append((f"part {type(record).__name__}", PART | kind, header, payload))

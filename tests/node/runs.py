@@ -213,7 +213,8 @@ class Run:
         return (await self.prepare_again(nothing, txid)).apply_numbers.get(txid)
 
     def place(self, txid: TxId, *logs: LogId) -> None:
-        self._applications[txid] = self.participant.apply([ApplyCommit(txid, logs, self.clock())])
+        message = ApplyCommit(txid, logs, self.clock(), f"group of {txid.producer_id}")
+        self._applications[txid] = self.participant.apply([message])
 
     async def applied(self, txid: TxId) -> Sequence[Placement]:
         """Wait until what was placed is visible."""

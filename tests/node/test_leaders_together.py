@@ -44,7 +44,7 @@ async def write(run: Run, txid: TxId, *logs: LogId, sequence: int = 0) -> None:
 
 
 def messages(*logs: LogId, number: int = 0) -> list[ApplyCommit]:
-    return [ApplyCommit(TxId(lane.producer_id, lane.epoch, number), logs, 0) for lane in LANES]
+    return [ApplyCommit(TxId(lane.producer_id, lane.epoch, number), logs, 0, "g") for lane in LANES]
 
 
 def place(run: Run, messages: Sequence[ApplyCommit]) -> Application:
@@ -110,7 +110,7 @@ async def test_lanes_placed_together_have_one_apply_number_and_the_next_commit_a
         await run.start(A, B, C)
         for lane, log in zip(LANES, (A, B), strict=True):
             await write(run, lane, log)
-        place(run, [ApplyCommit(LANES[0], (A,), 0), ApplyCommit(LANES[1], (B,), 0)])
+        place(run, [ApplyCommit(LANES[0], (A,), 0, "g"), ApplyCommit(LANES[1], (B,), 0, "g")])
         other = transaction(9)
         await write(run, other, C)
         run.place(other, C)
@@ -145,7 +145,7 @@ async def test_lanes_whose_logs_are_not_durable_together_become_visible_together
         for lane, log in zip(LANES, (A, B), strict=True):
             await write(run, lane, log)
         run.disk.hold(str(B))
-        place(run, [ApplyCommit(LANES[0], (A,), 0), ApplyCommit(LANES[1], (B,), 0)])
+        place(run, [ApplyCommit(LANES[0], (A,), 0, "g"), ApplyCommit(LANES[1], (B,), 0, "g")])
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert await run.snapshot(A, B) == {A: [], B: []}
         run.disk.let_go()

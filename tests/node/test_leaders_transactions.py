@@ -475,7 +475,7 @@ async def test_transaction_messages_for_unknown_logs_change_nothing(open_run) ->
         assert list(begun.refused) == [stranger]
         await run.write(T0, A, b"v")
         await run.prepare(T0, A, stranger)
-        run.participant.apply([ApplyCommit(T0, (A, stranger), 0)])
+        run.participant.apply([ApplyCommit(T0, (A, stranger), 0, "g")])
         run.discard(T0, stranger)
         await run.partitions.drain()
         assert await run.values(A) == [b"v"]

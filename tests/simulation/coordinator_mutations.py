@@ -59,7 +59,7 @@ async def _decides_before_its_record_is_durable(self: Executor, slot: Any, prepa
 
 async def _applies_before_all_have_prepared(self: Executor, slot: Any, preparation: Any) -> Any:
     ((txid, expected),) = preparation.expected.items()
-    self.participants.apply((ApplyCommit(txid, tuple(expected), self.now_ms()),))
+    self.participants.apply((ApplyCommit(txid, tuple(expected), self.now_ms(), slot.producer.group),))
     return await _REAL_PREPARED(self, slot, preparation)
 
 

@@ -448,7 +448,7 @@ class Machine:
             stack.push_async_callback(_closed, partial(trio.to_thread.run_sync, data_logs.close))
             for directory in (LOCAL, GROUP):
                 await trio.to_thread.run_sync(partial(make_root, directory, below=Path(ROOT)))
-            ids = IdTable(plan.group_journals)
+            ids = IdTable(plan.group_journals, "")
             partitions = Partitions(
                 LOCAL,
                 data_logs=data_logs,

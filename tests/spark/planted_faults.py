@@ -146,7 +146,7 @@ def name(at: int) -> str:
 
 
 def prepared(of: TxId, at: int, records: Mapping[LogId, int]) -> GroupRecord:
-    return PrepareCommitRecord(of, name(at), expected(records), 0)
+    return PrepareCommitRecord(of, name(at), expected(records), 0, 1)
 
 
 def committed(of: TxId, at: int, places: Mapping[LogId, tuple[int, int]]) -> GroupRecord:
@@ -166,7 +166,7 @@ def group(
     records: list[GroupRecord] = []
     if prepared:
         parts = tuple(PreparedPart(slot, lane(at, slot, batch), expected(of)) for slot, of in prepared.items())
-        records.append(SinkPrepareCommitRecord(name(at), "query", batch, parts, 0))
+        records.append(SinkPrepareCommitRecord(name(at), "query", batch, 1, parts, 0))
     if committed is not None:
         done = tuple(
             CommittedPart(

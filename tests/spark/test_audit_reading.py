@@ -73,7 +73,7 @@ def test_place_of_a_producer_with_something_prepared_is_not_certain(directory: P
         CommittedRecord(each, str(each), (Placement(log, Offset(base), 1),), 0)
         for base, each in enumerate((one, other))
     ]
-    prepared = PrepareCommitRecord(txid(2, 1), "2", {log: Expectation(LeaderEpoch(1), 1)}, 0)
+    prepared = PrepareCommitRecord(txid(2, 1), "2", {log: Expectation(LeaderEpoch(1), 1)}, 0, 1)
     history = read_history("journals/group/0", [*records, prepared])
     rows = [row for row in _told_rows(0, history, {str(log): 7}) if row[4] is not None]
     assert [row[1:8] for row in rows] == [(*one, 7, 0, 1, True), (*other, 7, 1, 1, False)]

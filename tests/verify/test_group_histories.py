@@ -16,6 +16,7 @@ from coordinator.group_records import (
     GroupRecord,
     PrepareAbortRecord,
     PrepareCommitRecord,
+    ProducerRecord,
 )
 from fairlog.verify.findings import Kind, Summary, Violation
 from fairlog.verify.journals import AppliedPart
@@ -34,7 +35,11 @@ def begin(txid: TxId) -> BeginRecord:
 def prepare(txid: TxId, **counts: int) -> PrepareCommitRecord:
     logs = {"a": A, "b": B, "gone": GONE}
     return PrepareCommitRecord(
-        txid, "id", {logs[name]: Expectation(LeaderEpoch(1), count) for name, count in counts.items()}, 0
+        txid,
+        "id",
+        {logs[name]: Expectation(LeaderEpoch(1), count) for name, count in counts.items()},
+        0,
+        commit_number=txid.number + 1,
     )
 
 
@@ -178,3 +183,34 @@ def test_prepare_commit_that_is_written_again_keeps_its_place_in_the_order() -> 
     """A restart writes it a second time, behind later ones."""
     history = read_history("journals/group/0", [*RECORDS, prepare(T2, a=1), prepare(T1, a=2, b=1)])
     assert list(history.commits) == [T1, T2, T3]
+
+
+def member(name: str, txid: TxId, number: int, **counts: int) -> list[GroupRecord]:
+    """A commit of a member of the group `g`."""
+    granted = ProducerRecord(name, "g", txid.producer_id, txid.epoch, ProducerEpoch(-1), 1000, 0, False, 0)
+    return [granted, replace(prepare(txid, **counts), transactional_id=name, commit_number=number)]
+
+
+def test_members_of_a_group_out_of_their_commit_order_are_a_violation() -> None:
+    """In whichever order their records stand, as in a snapshot; with markers, they lie where they were written."""
+    first, second = (TxId(ProducerId(number), ProducerEpoch(0), 0) for number in (1, 2))
+    records = [*member("g::2", second, 2, a=1), *member("g::1", first, 1, a=1)]
+    history = read_history("journals/group/0", records, commit_number=2)
+    in_order = {A: view("a", 2, {first: (0, 1, 10), second: (1, 1, 11)})}
+    assert list(check_transactions([history], in_order, Summary())) == []
+    wrong = {A: view("a", 2, {first: (1, 1, 11), second: (0, 1, 10)})}
+    (found,) = check_transactions([history], wrong, Summary())
+    assert (found.kind, found.invariant, found.offset) == (Kind.WRONG_ORDER, 6, 0)
+    assert "2.0.0 of 'g::2': lies at offset 0 of a, and 1.0.0, which its group has committed before it, at 1" in str(
+        found
+    )
+    marked = {A: replace(wrong[A], markers=True)}
+    assert list(check_transactions([history], marked, Summary())) == []
+
+
+def test_commit_number_that_is_missing_is_a_violation() -> None:
+    """Those of a snapshot are past, and one that is written again has its old number."""
+    without_second = [record for record in RECORDS if record not in (RECORDS[2], RECORDS[3], RECORDS[5])]
+    (found,) = (each for each in check(without_second) if "missing" in each.what)
+    assert str(found) == "journals/group/0: PREPARE_COMMIT 1 is followed by 3: 1 are missing (invariant 6)"
+    assert not any("missing" in each.what for each in check([*RECORDS, RECORDS[1]]))

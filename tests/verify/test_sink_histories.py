@@ -49,7 +49,7 @@ def prepare(batch: int, *lanes: Counts, number: int | None = None, query: str = 
         )
         for slot, counts in enumerate(lanes)
     )
-    return SinkPrepareCommitRecord("s", query, batch, parts, 0)
+    return SinkPrepareCommitRecord("s", query, batch, batch + 1, parts, 0)
 
 
 def committed(batch: int, *lanes: Places, number: int | None = None) -> SinkCommittedRecord:
@@ -86,8 +86,11 @@ LOGS = {
 BEFORE = {A: view("a", 3, *((txid(0, 0), 0, 2, 10), (txid(1, 0), 2, 1, 10))), B: view("b", 1, (txid(0, 0), 0, 1, 10))}
 
 
-def check(records: Sequence[GroupRecord], logs: Mapping[LogId, LogView] = LOGS) -> list[Violation]:
-    return list(check_transactions([read_history("journals/group/0", records)], logs, Summary()))
+def check(
+    records: Sequence[GroupRecord], logs: Mapping[LogId, LogView] = LOGS, *, commit_number: int = 0
+) -> list[Violation]:
+    history = read_history("journals/group/0", records, commit_number=commit_number)
+    return list(check_transactions([history], logs, Summary()))
 
 
 def test_sinks_that_agree_with_their_logs_have_no_violation() -> None:
@@ -115,7 +118,7 @@ def test_snapshot_that_has_what_follows_it_has_no_violation() -> None:
         CommittedRecord(txid(0, 0), "fairlog.lane.0.s", placements({"a": (0, 2), "b": (0, 1)}), 0),
     ]
     fence = SinkRecord("s", "q", 0, placements({"a": (0, 3), "b": (0, 1)}), 0)
-    assert check([*lanes, fence, RECORDS[-1], RECORDS[-1]]) == []
+    assert check([*lanes, fence, RECORDS[-1], RECORDS[-1]], commit_number=1) == []
 
 
 def test_history_tells_where_records_of_lanes_are() -> None:

@@ -1,0 +1,130 @@
+"""Transactional groups: who is a member, and the one commit order of all that a group commits."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from coordinator.group_records import PrepareCommitRecord
+from coordinator.lane_ids import lane_id
+from coordinator.settings import CoordinatorSettings
+from coordinator.transaction_groups import group_of, journal_of
+from fairlog_types import LogId
+from tests.coordinator.conftest import CountingIds, MemoryGroupJournal, MemoryParticipants, World
+
+SETTINGS = CoordinatorSettings(group_separator="::", check_interval_ms=500)
+FIRST, SECOND, OTHER = "orders::1", "orders::2", "billing::1"
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "separator", "group"),
+    [
+        ("orders::7", "::", "orders"),
+        ("orders::7::b", "::", "orders"),
+        ("orders", "::", "orders"),
+        ("orders::7", "", "orders::7"),
+        ("orders-7", "-", "orders"),
+        ("::7", "::", "::7"),
+        ("orders::", "::", "orders::"),
+        ("::", "::", "::"),
+        ("", "::", ""),
+        (lane_id("s::t", 3), "::", "fairlog.lane.s::t"),
+        ("fairlog.lane.x::3", "::", "fairlog.lane.x::3"),
+    ],
+)
+def test_group_is_what_stands_before_the_separator(transactional_id: str, separator: str, group: str) -> None:
+    """Only if something stands on either side; a lane is of its sink, whatever the separator is."""
+    assert group_of(transactional_id, separator) == group
+
+
+def grouped(world: World, settings: CoordinatorSettings = SETTINGS) -> World:
+    world.settings = settings
+    world.start()
+    return world
+
+
+@pytest.fixture
+def world(logs: list[LogId]) -> World:
+    """Its coordinator knows groups."""
+    return grouped(World([MemoryGroupJournal()], MemoryParticipants(set(logs)), CountingIds()))
+
+
+async def commit_slowly_and_fast(running: World, nursery: trio.Nursery, log: LogId, slow: str, fast: str) -> list[str]:
+    """`slow` says EndTxn first and prepares for 5 s, `fast` says it 1 s later; whose are applied after 2 s more."""
+    granted = {name: await running.init(name=name) for name in (slow, fast)}
+    for name in (slow, fast):
+        await running.add(granted[name], log, name=name)
+        assert running.produce(log, name=name)
+    running.participants.prepare_s = 5
+    nursery.start_soon(lambda: running.end(granted[slow], name=slow))
+    await trio.sleep(1)
+    running.participants.prepare_s = 0
+    assert await running.end(granted[fast], name=fast) is None
+    await trio.sleep(2)
+    return applied(running)
+
+
+def applied(running: World) -> list[str]:
+    owners = [running.coordinator.owner_of(txid.producer_id) for txid in running.participants.placings]
+    return [owner for owner in owners if owner is not None]
+
+
+async def test_members_are_applied_in_the_order_of_their_prepare_commits(running, nursery, logs, autojump_clock):
+    """The one that is decided first waits for the one that has said EndTxn before it."""
+    assert await commit_slowly_and_fast(running, nursery, logs[0], FIRST, SECOND) == []
+    await trio.sleep(5)
+    assert applied(running) == [FIRST, SECOND]
+
+
+async def test_other_groups_wait_for_nobody(running, nursery, logs, autojump_clock):
+    """Without a common group there is no common order."""
+    assert await commit_slowly_and_fast(running, nursery, logs[0], FIRST, OTHER) == [OTHER]
+
+
+async def test_member_that_cannot_prepare_lets_the_next_one_go(running, nursery, logs, autojump_clock):
+    """It is aborted; its number is used all the same."""
+    await commit_slowly_and_fast(running, nursery, logs[0], FIRST, SECOND)
+    running.participants.refusing[logs[0]] = "it has failed"
+    await trio.sleep(5)
+    assert applied(running) == [SECOND]
+    records = [it for it in running.journal.records if isinstance(it, PrepareCommitRecord)]
+    assert [(it.transactional_id, it.commit_number) for it in records] == [(FIRST, 1), (SECOND, 2)]
+
+
+@pytest.mark.parametrize("first", [FIRST, SECOND])
+@pytest.mark.parametrize("snapshot", [False, True])
+async def test_order_outlives_a_crash(running, nursery, logs, first, snapshot, autojump_clock):
+    """Both are in doubt; in a snapshot the records of one id stand together, and the numbers tell the order."""
+    second = SECOND if first == FIRST else FIRST
+    await commit_slowly_and_fast(running, nursery, logs[0], first, second)
+    if snapshot:
+        running.journal.bytes_since_snapshot = 10**9
+        await trio.sleep(1)
+        assert running.journal.snapshots == 1
+    after = grouped(running.imaged())
+    after.participants.prepare_s = 0
+    await after.coordinator.recover(tail_kept=True)
+    assert applied(after) == [first, second]
+    assert after.journal.next_commit_number == 3
+
+
+async def test_members_share_a_group_journal(logs, nursery):
+    """That of their group's name."""
+    world = grouped(World([MemoryGroupJournal() for _ in range(8)], MemoryParticipants(set(logs)), CountingIds()))
+    await world.coordinator.recover(tail_kept=True)
+    for member in range(8):
+        await world.init(name=f"orders::{member}")
+    (used,) = [index for index, journal in enumerate(world.journals) if journal.records]
+    assert used == journal_of("orders", 8)
+
+
+async def test_id_stays_in_its_group_when_the_separator_changes(running, nursery, logs, autojump_clock):
+    """Its past is in that group's journal. New ids are in the group that the separator says."""
+    await running.init(name=FIRST)
+    after = grouped(running.restarted(), CoordinatorSettings(group_separator="s::"))
+    await after.coordinator.recover(tail_kept=True)
+    await nursery.start(after.run)
+    await after.init(name=FIRST)
+    await after.init(name=SECOND)
+    groups = {it.transactional_id: it.group for it in after.journal.records if hasattr(it, "group")}
+    assert groups == {FIRST: "orders", SECOND: "order"}
