@@ -31,7 +31,7 @@ def _bits(*operations: AclOperation) -> int:
 
 
 NOT_ASKED = -(1 << 31)
-"""Stands in the field when the request did not ask for operations."""
+"""The field's value when the request did not ask for operations."""
 
 ALL_OF_TOPIC = _bits(
     AclOperation.READ,

@@ -20,43 +20,44 @@ import trio
 from fairlog.edge.memory_budget import BYTES_PER_S, PRESSED_S, MemoryBudget
 
 ANSWERS_BYTES_MAX = 512 << 20
-"""Of one node."""
+"""The budget of one node."""
 
 RESERVE_BYTES = 128 << 20
-"""What short answers may take beyond that; and the last of each is one batch longer, if its batches are large."""
+"""What short answers may take beyond the budget. The last of them may be one batch longer, if its batches are large."""
 
 SHORT_ANSWER_BYTES = 128 << 10
-"""What each Fetch may read, whatever others hold."""
+"""What each Fetch may read, however much others hold."""
 
 BATCH_BYTES = 1 << 20
-"""What a short answer is counted for until it is read: its first batch comes whole, and may be as large as a producer's
-requests are by default. Else a thousand of them, granted at once, would read a gigabyte."""
+"""What a short answer counts until it is read: its first batch is always whole, and may be as large as a producer's
+requests are by default. Otherwise a thousand of them, granted at once, would read a gigabyte.
+"""
 
 SMALL_ANSWER_BYTES = 4 << 10
-"""Up to so much an answer that is no Fetch's is not counted: of 16 such for each of a thousand connections, 64 MiB."""
+"""Answers other than Fetch's are not counted up to this size: 16 for each of a thousand connections take 64 MiB."""
 
 
 class AnswerBudget(MemoryBudget):
-    """So many bytes for all answers."""
+    """The number of bytes for all answers together."""
 
     def __init__(self, bytes_max: int = ANSWERS_BYTES_MAX, *, reserve_bytes: int = RESERVE_BYTES) -> None:
         super().__init__(bytes_max)
         self._reserve_bytes = reserve_bytes
         self.being_read = 0
-        """Of what is taken: by answers that are still being read. Most will not need so much of it."""
+        """The part of the taken bytes that belongs to answers still being read. Most will not need this much."""
 
     @property
     def spent(self) -> bool:
-        """Whether answers that are made, and not sent yet, take all of it."""
+        """Whether answers that are complete but not sent yet take the whole budget."""
         return self.free + self.being_read <= 0
 
     @property
     def exhausted(self) -> bool:
-        """Whether the reserve is spent, too."""
+        """Whether the reserve is used up as well."""
         return self.free <= -self._reserve_bytes
 
     async def settled(self) -> None:
-        """Return once the reserve is not spent. Who has made a large answer waits here before the next."""
+        """Return once the reserve is not used up. A client that got a large answer waits here before the next one."""
         await self.take(lambda: not self.exhausted)
 
 
@@ -75,9 +76,9 @@ class AnswerRoom:
         return self._cut is not None
 
     async def take(self, wanted: int) -> int:
-        """Room for up to `wanted` bytes more; the bytes granted. `keep` is to follow.
+        """Take up to `wanted` more bytes; returns the number granted. `keep` must follow.
 
-        Waits if the reserve is spent, too; but not with something in hand: that is to be sent then.
+        Waits if the reserve is used up as well, unless the answer already holds something, which is then sent.
         """
         budget = self._budget
         budget.turn_over(self)
@@ -103,33 +104,33 @@ class AnswerRoom:
         return granted
 
     def keep(self, used: int) -> None:
-        """The answer has become so long; what was taken beyond that is given back.
+        """The answer has this length; bytes taken beyond it are returned.
 
-        Answers that nothing was taken for come with this, too. They are never held up, so it is from here that others
-        hear of it when there was no room.
+        Also called for answers for which nothing was taken. They are never delayed, so if there was no room, this is
+        where others learn of it.
         """
         self._hold(used)
         if self._budget.free + self._budget.being_read < 0:
             self._budget.hurry()
 
     def waits(self, hurry: Callable[[], None]) -> None:
-        """The answer is not to be sent yet. `hurry` is called if that takes long, and others have no room."""
+        """The answer is not sent yet. `hurry` is called if this takes long and others have no room."""
         if self._held:
             self._budget.turn(self, trio.current_time() + PRESSED_S, hurry)
 
     def sending(self, cut: Callable[[], None]) -> None:
-        """It is the client's turn to read. `cut` is called if it does not, and others have no room."""
+        """It is the client's turn to read. `cut` is called if it does not read and others have no room."""
         self._sent_from_s = trio.current_time()
         self._cut = cut
         self.sent(0)
 
     def sent(self, size: int) -> None:
-        """The client, or the system for it, has taken so many bytes of it by now."""
+        """The number of bytes of the answer that the client, or the system for it, has taken so far."""
         if self._cut is not None and self._held:
             self._budget.turn(self, self._sent_from_s + PRESSED_S + size / BYTES_PER_S, self._cut)
 
     def release(self) -> None:
-        """The answer is sent, or never will be."""
+        """The answer is sent, or will never be sent."""
         self._budget.turn_over(self)
         self._cut = None
         self._hold(0)

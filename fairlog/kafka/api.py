@@ -27,20 +27,20 @@ from fairlog.kafka.wire import Buffer, Reader, Writer
 R = TypeVar("R")
 
 Answer = list[Buffer]
-"""The body of an answer, without its header, as buffers to be sent one behind the other."""
+"""The body of an answer, without its header, as buffers to be sent one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """An answer that is not there yet. `finish` bounds its own waiting, and can be cancelled at any time."""
+    """An answer that is not complete yet. `finish` bounds its own waiting, and can be cancelled at any time."""
 
     finish: Callable[[], Awaitable[Answer]]
     release: Callable[[], None] | None = None
-    """Called once, when the answer has been sent or never will be: also if `finish` was not called."""
+    """Called once, when the answer has been sent or will never be sent, even if `finish` was not called."""
     room: AnswerRoom | None = None
-    """What the answer takes of the room for all answers; released at the same time."""
+    """The answer's part of the budget for all answers; released at the same time."""
     keeps_request: bool = False
-    """Whether `finish` needs all that was asked, so that it stays in memory until then."""
+    """Whether `finish` needs the whole request, so that it stays in memory until then."""
 
 
 Reply = Answer | Deferred | None
@@ -48,16 +48,16 @@ Reply = Answer | Deferred | None
 
 
 class HangUp(Exception):
-    """The connection is to be closed without an answer, as the protocol demands. The message is logged."""
+    """The connection must be closed without an answer, as the protocol demands. The message is logged."""
 
 
 CLIENT_NAME_MAX = 255
-"""Characters kept of what a client calls itself: it stands in log lines, and stays as long as the connection."""
+"""The number of characters kept of a client's name: it appears in log lines, and is kept as long as the connection."""
 
 
 @dataclass(slots=True)
 class Client:
-    """The peer at the other end of a connection. It is what it says it is: nothing here is proven."""
+    """The peer at the other end of a connection, as it describes itself: nothing here is verified."""
 
     connection: int
     """The connection's ordinal: grows with each connection that the node accepts."""
@@ -74,16 +74,16 @@ class Client:
 
     @property
     def host(self) -> str:
-        """The peer's address without its port, written as Kafka does, with a slash in front."""
+        """The peer's address without its port, written as Kafka does, with a leading slash."""
         return "/" + self.peer.rpartition(":")[0]
 
     def admit_line(self, event: str) -> Mapping[str, int] | None:
-        """None if a log line of this event is not to be written now; else what it says of those before it."""
+        """None if no log line of this event should be written now; otherwise what it says about suppressed ones."""
         return self.lines.admit(self.host, event)
 
     @contextmanager
     def long_poll(self, deadline: float) -> Generator[trio.CancelScope, None, None]:
-        """A wait for new data: ends at `deadline` (by the event loop's clock), or when the connection is to end.
+        """A wait for new data: ends at `deadline` (by the event loop's clock), or when the connection must end.
 
         One at a time, as answers are finished one at a time.
         """
@@ -97,12 +97,12 @@ class Client:
                 self._polling = None
 
     def end_long_poll(self) -> None:
-        """The one that is under way, if there is one, answers with what it has."""
+        """The wait in progress, if any, ends, and its answer has what is available."""
         if self._polling is not None:
             self._polling.cancel()
 
     def end_long_polls(self) -> None:
-        """The one that is under way, and all to come: they answer with what they have."""
+        """The wait in progress, and all later ones, end at once; their answers have what is available."""
         self._polls_ended = True
         self.end_long_poll()
 
@@ -119,23 +119,23 @@ class Versions:
 
 
 class EncodedAnswers:
-    """Encoded answers that are the same for every client, until the cluster's generation moves on.
+    """Encoded answers that are the same for every client, until the cluster's generation changes.
 
-    A thousand clients that each ask for the same topics cost one encoding, also if these are all there are: of ten
-    thousand partitions it takes tens of milliseconds. A very large answer, or one to a long question, is not kept; one
-    more than there is room for empties the store.
+    A thousand clients that each ask for the same topics cost one encoding, which takes tens of milliseconds for ten
+    thousand partitions. A very large answer, or one to a long request, is not kept. When the store is full, the next
+    answer empties it.
     """
 
     ANSWER_BYTES_MAX = 4 << 20
     BYTES_MAX = 16 << 20
     KEY_ITEM_BYTES = 512
-    """What one thing that was asked for takes in a key, roughly, beside its name: that is in the answer, too."""
+    """The approximate size of one requested item in a key, besides its name, which is in the answer as well."""
 
     __slots__ = ("_answers", "_bytes", "_generation", "one_at_a_time")
 
     def __init__(self) -> None:
         self.one_at_a_time = trio.Lock()
-        """For those that take long to encode."""
+        """Caches the answers that take long to encode."""
         self._generation = -1
         self._bytes = 0
         self._answers: dict[object, Answer] = {}
@@ -159,12 +159,12 @@ class EncodedAnswers:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One request's surroundings."""
+    """The context of one request."""
 
     broker: Broker
     client: Client
     version: int
-    """Of the API, as asked; always one that is served."""
+    """The requested version of the API; always one that is served."""
     flexible: bool
     served: Mapping[int, Versions]
     """All API keys that are served and advertised."""
@@ -172,7 +172,7 @@ class Context:
     answers: AnswerBudget = field(default_factory=AnswerBudget)
     sessions: FetchSessionCache = field(default_factory=functools.partial(FetchSessionCache, 0))
     errors: dict[int, int] = field(default_factory=dict[int, int])
-    """Counts the error codes that are answered."""
+    """Counts the error codes in answers."""
 
     def writer(self) -> Writer:
         """A writer for this request's answer."""
@@ -189,12 +189,13 @@ class Api(Generic[R]):
     flexible_from: int
     """The first version with compact lengths and tagged fields."""
     decode: Callable[[Reader, int], R]
-    """Reads the request's body, of the given version. Raises Malformed and nothing else."""
+    """Reads the request's body in the given version. Raises only Malformed."""
     handle: Callable[[Context, R], Awaitable[Reply]]
     overlaps: bool = False
-    """Whether requests of this API that follow each other on a connection may wait for their answers side by side.
+    """Whether consecutive requests of this API on a connection may wait for their answers at the same time.
 
-    Only if `handle` alone does all that they do, in their order, and `finish` does nothing but wait."""
+    Only if `handle` has all their effects, in their order, and `finish` only waits.
+    """
     answer_header_tagged: bool = True
     """Whether answers of flexible versions carry tagged fields in their header: all but ApiVersions'."""
     advertised: bool = True

@@ -35,20 +35,20 @@ class ResourceType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """What a request wants of one resource."""
+    """The change that a request asks for, for one resource."""
 
     resource_type: int
     resource_name: str
     of_topic: Callable[[Mapping[str, str]], Mapping[str, str]]
-    """If it is a topic: from its own configs to the new ones. Raises BadChange."""
+    """For a topic: from its own configs to the new ones. Raises BadChange."""
     of_broker: Callable[[Mapping[str, str]], Mapping[str, str]]
-    """If it is a broker, or all: the same of those that clients have set."""
+    """For a broker, or all brokers: the same, for the configs that clients have set."""
     of_group: Callable[[Mapping[str, str]], Mapping[str, str]]
-    """If it is a consumer group: the same."""
+    """For a consumer group: the same."""
 
 
 class Refused(Exception):
-    """A resource, or what is wanted of it, is refused."""
+    """A resource, or the change to it, is refused."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -56,13 +56,13 @@ class Refused(Exception):
 
 
 def check_broker(broker: Broker, name: str) -> None:
-    """Raise Refused unless `name` is this node's, or none: that stands for all brokers."""
+    """Raise Refused unless `name` is this node's, or empty, which means all brokers."""
     if name not in ("", str(broker.node_id)):
         raise Refused(ErrorCode.INVALID_REQUEST, f"broker {name} is not this one, which is {broker.node_id}")
 
 
 def check_topic_name(name: str) -> None:
-    """Raise Refused unless a topic could be called so, as Kafka does before it looks whether there is one."""
+    """Raise Refused unless this is a valid topic name, as Kafka does before it checks whether the topic exists."""
     if not name:
         raise Refused(ErrorCode.INVALID_REQUEST, "there are no configs of all topics: name one")
     try:
@@ -72,7 +72,7 @@ def check_topic_name(name: str) -> None:
 
 
 def check_group_name(name: str) -> None:
-    """Raise Refused unless a consumer group could be called so. Whether there is one does not matter, as in Kafka."""
+    """Raise Refused unless this is a valid consumer group id. The group need not exist, as in Kafka."""
     if not name:
         raise Refused(ErrorCode.INVALID_REQUEST, "there are no configs of all groups: name one")
     if not is_group_id(name):
@@ -148,7 +148,7 @@ async def _alter_group(broker: Broker, wanted: Alteration, *, validate_only: boo
 
 @contextmanager
 def _changing() -> Generator[None]:
-    """Refuse the change of a topic or a group as Kafka does, and one that the disk refuses."""
+    """Turn the failed change of a topic or a group into the refusal that Kafka has, also if the disk has failed."""
     try:
         yield
     except BadRequest as error:

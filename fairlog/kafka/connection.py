@@ -67,28 +67,31 @@ _BUFFERS_PER_SEND = 512
 """Below Linux's IOV_MAX of 1024."""
 
 _ELEMENTS_BYTES_MAX = 16 << 20
-"""What the elements of a request take as objects, of which there are `fairlog.kafka.wire.ELEMENTS_MAX` at most."""
+"""The size of the elements of a request as objects; there are at most `fairlog.kafka.wire.ELEMENTS_MAX`."""
 
 _BYTES_AS_OBJECTS = 16
-"""What a byte of a request may take when it is decoded. Ten were measured of Fetch's shortest elements, which have 16
-bytes; others' have eight."""
+"""The bytes that one byte of a request may take when it is decoded. Ten were measured with Fetch's shortest elements,
+which have 16 bytes; others have eight.
+"""
 
 _WAITING_UNCOUNTED_BYTES = 16 << 10
-"""Of the requests of one connection that are kept until they are answered: a Fetch of five hundred partitions. There is
-one at a time, unless they overlap, and Produce is not kept. As objects, of a thousand connections, 256 MiB."""
+"""The uncounted part of one connection's requests that are kept until they are answered: a Fetch of five hundred
+partitions. There is one at a time, unless they overlap, and Produce is not kept. For a thousand connections these are
+256 MiB of objects.
+"""
 
 _LENGTH = struct.Struct(">i")
 
 
 class _Unreleased(NamedTuple):
-    """What an answer holds until it has been sent, or never will be."""
+    """What an answer holds until it has been sent, or will never be sent."""
 
     handler: Callable[[], None] | None
     room: AnswerRoom | None
     request: AnswerRoom | None = None
-    """What the request takes, which waits to be answered; None if it is not counted, or not needed any more."""
+    """The budget that the waiting request takes; None if it is not counted, or no longer needed."""
     uncounted_bytes: int = 0
-    """Of the request, which waits and is not counted."""
+    """The bytes of the waiting request that are not counted."""
 
     def release(self) -> None:
         if self.handler is not None:
@@ -125,17 +128,17 @@ class Connection:
             before_large=self._wait_for_turn,
         )
         self._other: bytes | None = None
-        """What was read of a connection that speaks another protocol."""
+        """The bytes read from a connection that speaks another protocol."""
         self._in_flight = 0
         self._overlapping: int | None = None
-        """The API of all that is in flight, if its requests may overlap each other."""
+        """The API of all requests in flight, if they may overlap each other."""
         self._all_answered = trio.Event()
         """Set when nothing is in flight any more, and then replaced."""
         self._answers = answers
         self._unreleased: deque[_Unreleased] = deque()
-        """Of the answers that are in the queue, or about to be; the first one's turn it may be."""
+        """What the answers hold that are in the queue, or about to be; it may be the first one's turn."""
         self._uncounted_bytes = 0
-        """Of the requests among them."""
+        """The uncounted bytes of the requests among them."""
         self._queue, self._queued = trio.open_memory_channel[Started](IN_FLIGHT_MAX)
         self._stopping = False
         self._reading = trio.CancelScope()
@@ -145,10 +148,10 @@ class Connection:
         """The only place where `stop` may interrupt the reader."""
 
     async def serve(self) -> bytes | None:
-        """Serve until the client closes, does wrong, or `stop` is called; then close the stream.
+        """Serve until the client closes or breaks the protocol, or `stop` is called; then close the stream.
 
-        If it begins as another protocol does, it is left open, and the answer is what was read of it; else it is None.
-        Cancelled: closes at once; requests in flight have had their effect or not.
+        If the stream begins as another protocol does, it is left open, and the bytes read from it are returned;
+        otherwise None. Cancelled: closes at once; requests in flight have had their effect or not.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -175,7 +178,7 @@ class Connection:
             self._reading.cancel()
 
     async def _read_requests(self) -> bool:
-        """Start requests until there are no more. Answers whether those in flight should still be finished."""
+        """Start requests until there are no more. Returns whether those in flight should still be finished."""
         with self._reading:  # one for all frames: it costs as much as decoding a request
             return await self._start_requests()
         return True
@@ -225,7 +228,9 @@ class Connection:
         return None if self._stopping else frame
 
     async def _wait_for_turn(self, start: Buffer) -> None:
-        """Until the request that begins so may be started. Raises BrokenResourceError if the client hangs up before."""
+        """Wait until the request that begins so may be started. Raises BrokenResourceError if the client disconnects
+        before.
+        """
         api = self._router.overlapping_api(start)
         while self._in_flight and (api is None or api != self._overlapping):
             with trio.move_on_after(HANG_UP_CHECK_S):
@@ -271,7 +276,9 @@ class Connection:
             await self._wait_for_the_queue(started)
 
     async def _wait_for_the_queue(self, started: Started) -> None:
-        """Put it there when there is room. Raises BrokenResourceError if the client hangs up before."""
+        """Put the answer into the queue when there is space. Raises BrokenResourceError if the client disconnects
+        before.
+        """
         while True:
             with trio.move_on_after(HANG_UP_CHECK_S):
                 await self._queue.send(started)
@@ -283,7 +290,7 @@ class Connection:
             raise trio.BrokenResourceError("the client has closed the connection")
 
     def _room_for(self, answer: Answer) -> AnswerRoom | None:
-        """What a complete answer takes of the room for answers; None if that is not counted."""
+        """A complete answer's part of the budget for answers; None if it is not counted."""
         length = sum(map(len, answer))
         if length <= SMALL_ANSWER_BYTES:
             return None
@@ -292,18 +299,18 @@ class Connection:
         return room
 
     def _room_for_request(self, frame_bytes: int) -> AnswerRoom:
-        """What a request takes that waits to be answered: its text, and an object for each of its elements."""
+        """The memory of a request that waits to be answered: its text, and an object for each of its elements."""
         room = AnswerRoom(self._answers)
         room.keep(min(_BYTES_AS_OBJECTS * frame_bytes, frame_bytes + _ELEMENTS_BYTES_MAX))
         room.waits(functools.partial(self._hurry, room))
         return room
 
     def _hurry(self, room: AnswerRoom, behind: _Unreleased | None = None) -> None:
-        """A large answer stands behind one that is not sent yet, and others have no room: that one shall not wait.
-        So with a counted request that is not answered yet.
+        """A large answer waits behind one that is not sent yet, and others have no room: the earlier one must not wait.
+        The same applies to a counted request that is not answered yet.
 
-        Cuts off if it is `behind` the same one as the last time; but not a client that is reading a counted answer,
-        which may be long: how fast he reads that is looked after with that answer's own room.
+        Disconnects the client if it is `behind` the same one as the last time, unless the client is reading a counted
+        answer, which may be long: the budget of that answer limits its read rate.
         """
         first = self._unreleased[0]
         self._client.end_long_poll()
@@ -367,7 +374,7 @@ class Connection:
             await self._send_gathered(self._socket, parts, room)
 
     async def _send_joined(self, socket: trio.socket.SocketType, data: bytes) -> None:
-        """Send one buffer: almost always the system takes it at once, and then no turn of the event loop is spent."""
+        """Send one buffer: almost always the system accepts it at once, and then no turn of the event loop is needed."""
         try:
             sent = os.write(socket.fileno(), data)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""From the rooms' refusals to Kafka's error codes: the only place where the two meet.
+"""From the internal refusals to Kafka's error codes: the only place where the two meet.
 
 Each refusal says whether the request had an effect (invariant 5). *No effect* refusals are answered with a code. For
 *effect unknown* there is no code that every client understands, so those close the connection (`EffectUnknown`): the
@@ -125,7 +125,7 @@ COORDINATOR_REFUSALS: dict[Refusal, ErrorCode] = {
     # Fatal to every client, where an abortable code would make it produce the same records again.
     Refusal.OUTCOME_LOST: ErrorCode.INVALID_TXN_STATE,
 }
-"""What a coordinator's refusal is answered with. Those that are missing close the connection."""
+"""The codes for a coordinator's refusals. Refusals that are missing close the connection."""
 
 APPEND_REFUSALS: dict[RefusedAppend, ErrorCode] = {
     RefusedAppend.UNKNOWN_LOG: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -138,21 +138,21 @@ APPEND_REFUSALS: dict[RefusedAppend, ErrorCode] = {
     RefusedAppend.MUST_ABORT: ErrorCode.TRANSACTION_ABORTABLE,
     RefusedAppend.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,
 }
-"""What a leader's refusal of a batch is answered with; all are without effect."""
+"""The codes for a leader's refusals of a batch; all are without effect."""
 
 END_REFUSALS: dict[EndRefusal, ErrorCode] = {
     # Kafka's code for a new leader's high watermark that has not caught up: clients ask again.
     EndRefusal.NOT_YET: ErrorCode.OFFSET_NOT_AVAILABLE,
     EndRefusal.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,
 }
-"""What is answered instead of the end of a log."""
+"""The codes that are answered instead of the end of a log."""
 
 ABORT_REFUSALS: dict[AbortRefusal, ErrorCode] = {
     AbortRefusal.NO_MARKERS: ErrorCode.INVALID_TXN_STATE,
     AbortRefusal.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     AbortRefusal.COORDINATOR_FENCED: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
 }
-"""What an abort marker that a partition does not take is answered with; all are without effect."""
+"""The codes for an abort marker that a partition refuses; all are without effect."""
 
 BAD_BATCHES: dict[BadBatchReason, ErrorCode] = {
     # CORRUPT_MESSAGE has clients send the same bytes again; only a batch that is whole may have suffered on its way.
@@ -167,7 +167,7 @@ BAD_BATCHES: dict[BadBatchReason, ErrorCode] = {
     BadBatchReason.BAD_PRODUCER: ErrorCode.INVALID_RECORD,
     BadBatchReason.CONTROL: ErrorCode.INVALID_RECORD,
 }
-"""What a batch that cannot be stored is answered with; all are without effect."""
+"""The codes for a batch that cannot be stored; all are without effect."""
 
 GROUP_REFUSALS: dict[GroupRefusal, ErrorCode] = {
     GroupRefusal.UNKNOWN_MEMBER: ErrorCode.UNKNOWN_MEMBER_ID,
@@ -194,7 +194,7 @@ GROUP_REFUSALS: dict[GroupRefusal, ErrorCode] = {
     GroupRefusal.NOT_KEPT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     GroupRefusal.STOPPING: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
-"""What a group's refusal is answered with; all are without effect on topics and offsets."""
+"""The codes for a group's refusals; all are without effect on topics and offsets."""
 
 
 OFFSET_REFUSALS: dict[OffsetRefusal | RefusedAppend, ErrorCode] = {
@@ -203,21 +203,21 @@ OFFSET_REFUSALS: dict[OffsetRefusal | RefusedAppend, ErrorCode] = {
     OffsetRefusal.TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     RefusedAppend.STORAGE: ErrorCode.NOT_COORDINATOR,
 }
-"""What a refused commit of offsets is answered with where it differs from what a batch would get."""
+"""The codes for a refused commit of offsets, where they differ from those for a batch."""
 
 FETCH_SESSION_REFUSALS: dict[SessionRefusal, ErrorCode] = {
     SessionRefusal.NOT_FOUND: ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     SessionRefusal.WRONG_EPOCH: ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     SessionRefusal.TOPIC_IDS: ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 }
-"""What an incremental fetch is answered with that is not served; clients go on with a full one."""
+"""The codes for an incremental fetch that is not served; clients continue with a full one."""
 
 
 READ_PROBLEMS: dict[Problem, ErrorCode] = {
     Problem.UNKNOWN_LOG: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     Problem.OUT_OF_RANGE: ErrorCode.OFFSET_OUT_OF_RANGE,
 }
-"""What a partition is answered with that cannot be read. A refused one has the code that its handler chose."""
+"""The codes for a partition that cannot be read. A refused one has the code that its handler chose."""
 
 
 def code_of_commit_refusal(refusal: CommitRefusal) -> ErrorCode:
@@ -236,8 +236,8 @@ def code_of_commit_refusal(refusal: CommitRefusal) -> ErrorCode:
 def code_of_refusal(refusal: Refusal, *, knows_producer_fenced: bool) -> ErrorCode:
     """The answer to a request that the coordinator refused.
 
-    `knows_producer_fenced` is whether the request's version has PRODUCER_FENCED; before KIP-588 the same was
-    said with INVALID_PRODUCER_EPOCH. Raises EffectUnknown if there is no honest answer.
+    `knows_producer_fenced` is whether the request's version has PRODUCER_FENCED; before KIP-588 INVALID_PRODUCER_EPOCH
+    had this meaning. Raises EffectUnknown if there is no honest answer.
     """
     code = COORDINATOR_REFUSALS.get(refusal)
     if code is None:

@@ -1,12 +1,12 @@
-"""Fetch sessions (KIP-227): what a client fetches, and what it was last told, kept between its requests.
+"""Fetch sessions (KIP-227): what a client fetches and what it was last told, kept between its requests.
 
     request ──▶ put, forget ──▶ FetchSession, a Watchlist ──▶ fairlog.reading.service.read ──▶ note_answer ──▶ answer
 
 A session is a watchlist (`fairlog.reading.watchlist`) that knows for each partition where the client reads, and the
 high watermark, last stable offset and log start that it was told last. A partition is *pending* if it may have news:
 the request has named it, its log has moved since the last look, or the last answer left something unread, or had an
-error. Only pending partitions are looked at, so an empty incremental fetch costs as much for ten thousand partitions
-as for one.
+error. Only pending partitions are looked at, so an empty incremental fetch costs as much for ten thousand partitions as
+for one.
 
 Every Fetch runs over a `FetchSession`. That of a full fetch without a session is dropped with the answer; that of one
 with epoch 0 goes into the `FetchSessionCache`, if there is space.
@@ -20,7 +20,7 @@ and of all sessions together are limited too, as is the length of a topic's name
 session: a full fetch is answered with session 0, an incremental one as if its session had been evicted.
 
 A fetch may find that its session has got another request meanwhile, from another connection, or was closed. It then
-does not touch the session any more (`is_current`). Because its answer is not recorded, everything is sent anew.
+does not touch the session any more (`is_current`). Because its answer is not recorded, everything is sent again.
 
 No I/O; time comes in as an argument. Not here: reading, waiting (`fairlog.reading`), error codes of partitions
 (`handlers/api_01_fetch.py`).
@@ -39,16 +39,16 @@ from fairlog.kafka.wire import TopicKey
 from fairlog.reading.watchlist import WatchedLog, Watchlist
 
 EVICTION_MS = 120_000
-"""After so long without a request a session may be evicted. Kafka's constant."""
+"""After this time without a request a session may be evicted. Kafka's constant."""
 
 SESSION_PARTITIONS_MAX = 20_000
-"""Of one session. A partition takes half a kilobyte."""
+"""The partitions of one session. Each takes half a kilobyte."""
 
 CACHED_PARTITIONS_MAX = 200_000
-"""Of all sessions together: 100 MB."""
+"""The partitions of all sessions together: 100 MB."""
 
 TOPIC_NAME_MAX = 249
-"""Characters of a topic's name, which a session has to remember also if there is no such topic. Kafka's limit."""
+"""Characters of a topic's name, which a session has to remember even if there is no such topic. Kafka's limit."""
 
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
@@ -56,11 +56,11 @@ FINAL_EPOCH = -1
 _ID_MAX = 2**31 - 1
 _EPOCH_MAX = 2**31 - 1
 _NEVER_TOLD = -2
-"""An offset that no answer has: -1 is one."""
+"""An offset that no answer has; -1 does occur."""
 
 
 class SessionRefusal(Enum):
-    """Why an incremental fetch is not served. The client goes on with a full one."""
+    """Why an incremental fetch is not served. The client continues with a full one."""
 
     NOT_FOUND = "there is no such session"
     WRONG_EPOCH = "the session expects another epoch"
@@ -78,7 +78,7 @@ def next_epoch(epoch: int) -> int:
 
 
 class CachedPartition(WatchedLog):
-    """One partition of a session: what the client wants of it, and what it was told. Made by `FetchSession.put`."""
+    """One partition of a session: what the client asked for, and what it was told. Created by `FetchSession.put`."""
 
     __slots__ = (
         "bytes_max",
@@ -101,7 +101,7 @@ class CachedPartition(WatchedLog):
         self.tell_anew()
 
     def tell_anew(self) -> None:
-        """The client is to be told the offsets in the next answer, whatever they are."""
+        """The next answer must contain the offsets, whatever they are."""
         self.high_watermark = self.last_stable = self.log_start = _NEVER_TOLD
 
 
@@ -127,7 +127,7 @@ class FetchSession(Watchlist[CachedPartition]):
         self.id = 0
         """0: the session is not in the cache."""
         self.epoch = next_epoch(INITIAL_EPOCH)
-        """Of the next request."""
+        """The epoch of the next request."""
         self.uses_topic_ids = uses_topic_ids
         self.created_ms = self.last_used_ms = 0
         self.cached_size = 0
@@ -136,11 +136,11 @@ class FetchSession(Watchlist[CachedPartition]):
         self._is_answered = False
         self._long_name = False
         self._served: list[CachedPartition] = []
-        """Those that have had records in this turn's answer: the others come first in the next one."""
+        """Partitions that had records in this turn's answer: the others come first in the next one."""
 
     @property
     def fits(self) -> bool:
-        """Whether it is small enough to be remembered."""
+        """Whether the session is small enough to be kept."""
         return self.size <= SESSION_PARTITIONS_MAX and not self._long_name
 
     def partitions(self) -> Iterator[CachedPartition]:
@@ -150,7 +150,7 @@ class FetchSession(Watchlist[CachedPartition]):
     # --- what the request says ----------------------------------------------------------------
 
     def begin(self, *, committed_only: bool) -> None:
-        """The next request: the turn of the one before is over, whether it was answered or not."""
+        """Begin the turn of the next request: the previous turn is over, whether it was answered or not."""
         self.end_turn()
         if not self._is_answered:
             for partition in self.partitions():
@@ -174,7 +174,7 @@ class FetchSession(Watchlist[CachedPartition]):
         partition.leader_epoch, partition.offset, partition.bytes_max = leader_epoch, offset, bytes_max
 
     def forget(self, topic: TopicKey, index: int) -> None:
-        """The client does not want this partition any more. Nothing, if it never did."""
+        """The client no longer wants this partition. Does nothing if the session does not have it."""
         of_topic = self._partitions.get(topic, {})
         partition = of_topic.pop(index, None)
         if partition is None:
@@ -187,7 +187,7 @@ class FetchSession(Watchlist[CachedPartition]):
 
     @property
     def why_over(self) -> SessionRefusal:
-        """What a turn that is not current any more is answered with."""
+        """The answer for a turn that is no longer current."""
         return SessionRefusal.WRONG_EPOCH if self.id else SessionRefusal.NOT_FOUND
 
     def note_answer(
@@ -201,7 +201,8 @@ class FetchSession(Watchlist[CachedPartition]):
         records: bool,
         unread: bool,
     ) -> bool:
-        """What the answer could say of a partition that was looked at. Whether it has to: if not, it says nothing new.
+        """Record what the answer can say about a partition that was checked. Returns whether it must: if not, there is
+        nothing new.
 
         `records`: it has some. `unread`: there are more than it has.
         """
@@ -231,7 +232,7 @@ class FetchSession(Watchlist[CachedPartition]):
         self.waiter = None
 
     def close(self) -> None:
-        """Nobody uses it any more, or nobody may."""
+        """The session is no longer used, or may no longer be used."""
         for partition in self.partitions():
             self.unwatch(partition)
         self.end_turn()
@@ -242,7 +243,7 @@ class FetchSessionStatistics:
     sessions: int
     partitions: int
     evictions: int
-    """Since the start."""
+    """Counted since the start."""
 
 
 class FetchSessionCache:
@@ -260,7 +261,7 @@ class FetchSessionCache:
         self._partitions_max = partitions_max
         self._new_id = new_id
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
-        """By id, the one that is unused for longest first."""
+        """By id, least recently used first."""
         self._old: list[tuple[int, int]] = []
         """Size and id, in order: sessions that larger ones may evict."""
         self._partitions = 0
@@ -272,7 +273,9 @@ class FetchSessionCache:
     def claim(
         self, session_id: int, epoch: int, *, uses_topic_ids: bool, committed_only: bool
     ) -> FetchSession | SessionRefusal:
-        """The session of an incremental fetch, whose turn begins. What the request says is to be put, then `keep`."""
+        """The session of an incremental fetch, whose turn begins. The caller then puts what the request names, and
+        calls `keep`.
+        """
         session = self._sessions.get(session_id)
         if session is None:
             return SessionRefusal.NOT_FOUND
@@ -285,9 +288,10 @@ class FetchSessionCache:
         return session
 
     def keep(self, session: FetchSession, now_ms: int) -> bool:
-        """The session was used, and may have another size; one without partitions is let go of, and goes on so.
+        """The session was used, and its size may have changed. A session without partitions leaves the cache and
+        continues without it.
 
-        False if it has become too large: it is closed then.
+        False if it has become too large; then it is closed.
         """
         if not session.size:
             self._take_out(session)
@@ -302,7 +306,7 @@ class FetchSessionCache:
         return True
 
     def admit(self, session: FetchSession, now_ms: int) -> bool:
-        """Remember a new session under an id of its own, if there is room or can be made."""
+        """Store a new session under an id of its own, if there is space or space can be made."""
         if not session.fits:
             return False
         if len(self._sessions) >= self._slots and not self._evict(session.size, now_ms):
@@ -318,7 +322,7 @@ class FetchSessionCache:
         return True
 
     def close(self, session_id: int) -> None:
-        """Forget a session, if there is one of this id."""
+        """Forget the session with this id, if there is one."""
         session = self._sessions.get(session_id)
         if session is not None:
             self._take_out(session)
@@ -345,14 +349,14 @@ class FetchSessionCache:
         session.id = 0
 
     def _make_room(self, size: int, more: int, now_ms: int, sparing: FetchSession | None = None) -> bool:
-        """Room for `more` partitions, of a session that then has `size`."""
+        """Make space for `more` partitions, for a session that then has `size`."""
         while self._partitions + more > self._partitions_max:
             if not self._evict(size, now_ms, sparing):
                 return False
         return True
 
     def _evict(self, size: int, now_ms: int, sparing: FetchSession | None = None) -> bool:
-        """Close a session that is worth less than one of `size` partitions, if there is one."""
+        """Close a session that has a lower rank than one with `size` partitions, if there is one."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None or oldest is sparing:
             return False

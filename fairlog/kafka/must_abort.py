@@ -11,8 +11,8 @@ TRANSACTION_ABORTABLE for this. But no code means *abort and continue* to every 
 - *Unknown codes are fatal* to most in EndTxn: Java before 3.8, sarama, franz-go, kafka-python, aiokafka.
 
 A client that has no way to continue gets a code that is fatal to it: a new producer with the same transactional id
-starts afresh. docs/compatibility.md ("You must abort") has the table of how each client reacts to which code, and
-decision 44 the reasons.
+starts from the beginning. docs/compatibility.md ("You must abort") has the table of how each client reacts to which
+code, and decision 44 the reasons.
 
 Pure. Clients are told apart by the software name of ApiVersions 3 and above. The name is not proven, and need not be:
 each code refuses the request.
@@ -41,7 +41,7 @@ _ANY_CLIENT: Mapping[int, ErrorCode] = {
     END: ErrorCode.UNKNOWN_PRODUCER_ID,
     COMMIT_OFFSETS: ErrorCode.TRANSACTION_ABORTABLE,
 }
-"""For sarama, aiokafka (which gives no name), and whoever is not named below."""
+"""For sarama, aiokafka (which gives no name), and any client that is not named below."""
 
 # INVALID_PRODUCER_EPOCH is fatal to it. It sends EndTxn also if nothing was added, and keeps its epoch where it can.
 _LIBRDKAFKA: Mapping[int, ErrorCode] = {
@@ -69,9 +69,9 @@ _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})")
 
 
 def must_abort_code(api_key: int, client: Client) -> ErrorCode:
-    """What `client` is answered by one of the APIs above; by EndTxn if it says to commit.
+    """The code for `client` from one of the APIs above; from EndTxn if it asks to commit.
 
-    Always an error. None is taken as success, or makes a client repeat the request without end.
+    Always an error. No client interprets it as success, or repeats the request without end because of it.
     """
     return _codes_of(client).get(api_key) or _ANY_CLIENT[api_key]
 

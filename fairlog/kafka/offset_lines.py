@@ -19,7 +19,7 @@ from fairlog.kafka.topic_lookup import find_topic
 from fairlog.kafka.wire import Reader, TopicKey, Writer
 
 LINES_AT_ONCE = 500
-"""Lines that are looked at, or written, before others get their turn."""
+"""The number of lines that are checked, or written, before other tasks run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ OffsetLines = tuple[tuple[TopicKey, tuple[OffsetLine, ...]], ...]
 """(topic, its partitions)"""
 
 Refusals = dict[tuple[TopicKey, int], ErrorCode]
-"""Why partitions are refused alone, by (topic, partition)."""
+"""Why single partitions are refused, by (topic, partition)."""
 
 
 def read_lines(reader: Reader, *, has_leader_epoch: bool, by_id: bool = False) -> OffsetLines:
@@ -61,7 +61,7 @@ def read_lines(reader: Reader, *, has_leader_epoch: bool, by_id: bool = False) -
 async def check_lines(
     broker: Broker, lines: OffsetLines, *, unknown_partition: ErrorCode
 ) -> tuple[list[NewOffset], Refusals]:
-    """What may be committed, and for each other (topic, partition) why not. Others run between one and the next."""
+    """The offsets that may be committed, and for each other (topic, partition) the reason. Other tasks run in between."""
     offsets: list[NewOffset] = []
     refused: Refusals = {}
     seen = 0
@@ -86,10 +86,10 @@ async def check_lines(
 def write_lines(
     writer: Writer, lines: OffsetLines, refused: Mapping[tuple[TopicKey, int], ErrorCode], outcome: ErrorCode
 ) -> None:
-    """The answer's array of topics: `outcome` for all partitions but those that were refused alone.
+    """The answer's array of topics: `outcome` for all partitions except those that were refused alone.
 
-    Whoever may not commit at all is told so of a partition with too long a metadata string, too, as in Kafka, which
-    looks at the sender first; but not of one that does not exist.
+    If the sender may not commit at all, `outcome` also applies to a partition with too long a metadata string, as in
+    Kafka, which checks the sender first; but not to a partition that does not exist.
     """
 
     def topic(entry: tuple[TopicKey, Sequence[OffsetLine]]) -> None:

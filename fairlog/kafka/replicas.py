@@ -16,11 +16,11 @@ NODES = 1
 
 
 class BadReplicas(ValueError):
-    """So many replicas cannot be; the message says why."""
+    """This number of replicas is not possible; the message says why."""
 
 
 def check_replication_factor(topic: str, replicas: int, *, clamp: bool) -> None:
-    """Raise BadReplicas unless a topic with so many replicas may be made."""
+    """Raise BadReplicas unless a topic with this number of replicas may be created."""
     if replicas < 1:
         raise BadReplicas(f"a replication factor of {replicas}; at least 1 is needed")
     if replicas <= NODES:
@@ -31,7 +31,7 @@ def check_replication_factor(topic: str, replicas: int, *, clamp: bool) -> None:
 
 
 def check_assignments(topic: str, assignments: Sequence[Sequence[int]], *, clamp: bool) -> None:
-    """Raise BadReplicas unless partitions may be assigned like this: for each of them, its brokers."""
+    """Raise BadReplicas unless partitions may have these assignments: the brokers of each."""
     if not all(assignments):
         raise BadReplicas("an assignment names no broker")
     check_replication_factor(topic, max(map(len, assignments)), clamp=clamp)

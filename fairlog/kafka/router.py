@@ -27,9 +27,9 @@ from fairlog.kafka.wire import Buffer, Reader, Writer
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A request that its handler has taken.
+    """A request that its handler has accepted.
 
-    `answer` is complete (header and body), or deferred (its body is then still to be given to `finished`), or None.
+    `answer` is complete (header and body), or deferred (its body must then still be passed to `finished`), or None.
     """
 
     api_name: str
@@ -39,7 +39,7 @@ class Started:
     header: Answer
     statistics: ApiStatistics
     started_s: float
-    """What `perf_counter` said when the request was whole."""
+    """The value of `perf_counter` when the request was complete."""
 
     def finished(self, body: Answer) -> Answer:
         """The whole answer, when the deferred body is there."""
@@ -55,13 +55,15 @@ class Router:
         self._served = {key: api.served for key, api in sorted(self._apis.items()) if api.advertised}
         self._encoded = EncodedAnswers()
         self.answers = AnswerBudget()
-        """Of all connections."""
+        """For all connections."""
         self.fetch_sessions = FetchSessionCache(broker.settings.requests.fetch_session_cache_slots)
         self._statistics = {key: ApiStatistics(api.name) for key, api in self._apis.items()}
         self.statistics = EdgeStatistics(self._statistics)
 
     def overlapping_api(self, start: Buffer) -> int | None:
-        """The key of the API of a request that begins so, if its requests may overlap each other (`Api.overlaps`)."""
+        """The API key of a request with this beginning, if requests of this API may overlap each other
+        (`Api.overlaps`).
+        """
         key = int.from_bytes(start[:2], "big")
         api = self._apis.get(key)
         return key if api is not None and api.overlaps and len(start) >= 2 else None
@@ -69,7 +71,7 @@ class Router:
     async def start(self, frame: Buffer, client: Client) -> Started:
         """Decode one request (the frame without its length) and hand it to its handler.
 
-        Raises Malformed if the bytes are not a request, HangUp if the connection is to be closed for another reason.
+        Raises Malformed if the bytes are not a request, HangUp if the connection must be closed for another reason.
         """
         started_s = perf_counter()
         reader = Reader(frame)

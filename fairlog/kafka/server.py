@@ -3,8 +3,8 @@
 Ordinals grow with each accepted connection, over all listeners: by them the coordinator knows which of two connections
 of one producer is the newer (invariant 10).
 
-A connection may speak another protocol on the same port (`fairlog/edge/protocols.py`): it counts as any other, and ends
-with the others.
+A connection may speak another protocol on the same port (`fairlog/edge/protocols.py`): it counts like any other, and
+ends with the others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from fairlog.kafka.router import Router
 log = structlog.get_logger()
 
 _PASSING_REFUSALS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-"""Of accept(2): the system lacks something that others may give back. Those who want to connect wait in its queue."""
+"""Errors of accept(2): the system lacks a resource that may become free. Clients that want to connect wait in its
+queue.
+"""
 
 _ACCEPT_AGAIN_S = 0.1
 
@@ -41,15 +43,16 @@ _KEEPALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 8),
 )
-"""A peer that vanished without a word is found out within four minutes. Linux's own default is two hours, in which the
-connections of a client that loses its line again and again would take all the places there are."""
+"""A peer that vanished silently is detected within four minutes. Linux's own default is two hours; in that time the
+connections of a client that loses its line again and again could use up all connections.
+"""
 
 
 class Server:
     """Kafka's protocol over TCP, for one node."""
 
     def __init__(self, broker: Broker, protocols: Sequence[ListenerProtocol] = ()) -> None:
-        """`protocols` are the other protocols that are spoken on the port."""
+        """`protocols` are the other protocols on the same port."""
         self._router = Router(broker, ALL)
         self._protocols = {protocol.opening: protocol for protocol in protocols}
         self._frame_bytes_max = broker.settings.requests.request_bytes_max
@@ -60,9 +63,9 @@ class Server:
         self.statistics = self._router.statistics
         self.fetch_sessions = self._router.fetch_sessions
         self._refused = 0
-        """Connections since there are too many of them; 0: there are not."""
+        """Connections that were refused since there are too many; 0 if there are not."""
         self._accept_failures = 0
-        """Attempts since no connection can be accepted; 0: they can."""
+        """Failed attempts since no connection can be accepted; 0 if connections can be accepted."""
         self._connections: set[Served] = set()
         self._accepting = trio.CancelScope()
 
@@ -74,7 +77,7 @@ class Server:
     ) -> None:
         """Serve until `stop` was called and the last request in flight is answered.
 
-        How long that may take is the caller's to bound, by cancelling: connections are then closed as they are.
+        The caller can bound this time by cancelling: connections are then closed as they are.
         """
         async with trio.open_nursery() as connections:
             with self._accepting:
@@ -90,7 +93,9 @@ class Server:
             connection.stop()
 
     async def _accept_from(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
-        """Until cancelled. `trio.serve_listeners` does the same, but for what it writes to stderr at each refusal."""
+        """Accept connections until cancelled. `trio.serve_listeners` does the same, but writes to stderr at each
+        refusal.
+        """
         async with listener:
             while True:
                 try:

@@ -1,6 +1,6 @@
 """From the names and ids in requests to topics and their logs; creates topics where that is allowed.
 
-Handlers get either a value or the error code to answer.
+Handlers get either a value or the error code for the answer.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 async def find_or_create(broker: Broker, client: Client, name: str, *, may_create: bool) -> Topic | ErrorCode:
-    """The topic of this name; made with the node's defaults if it is missing, `may_create` and configured.
+    """The topic with this name. A missing one is created with the node's defaults, if `may_create` and the
+    configuration allow it.
 
-    `client` is who asks for it.
+    `client` is the client that asks for it.
     """
     topic = broker.cluster.topic(name)
     if topic is not None:
@@ -52,7 +53,7 @@ async def find_or_create(broker: Broker, client: Client, name: str, *, may_creat
 
 
 def find_topic(broker: Broker, key: TopicKey) -> Topic | None:
-    """The topic of this name or id; None if there is none."""
+    """The topic with this name or id; None if there is none."""
     if isinstance(key, str):
         return broker.cluster.topic(key)
     return None if key is None else broker.cluster.topic_by_id(key)
@@ -66,9 +67,9 @@ def log_of(topic: Topic | None, partition: int) -> LogId | None:
 
 
 def partition_name(broker: Broker, log_id: LogId) -> tuple[str, int]:
-    """A log as clients call it: topic and partition. The topic id stands in for the name of a deleted topic.
+    """A log as clients call it: topic and partition. The topic id replaces the name of a deleted topic.
 
-    An offsets log is called what Kafka calls its own, though nobody can fetch it.
+    An offsets log has the name of Kafka's own, although no client can fetch it.
     """
     if log_id.kind != LogKind.TOPIC.value:
         return OFFSETS_TOPIC, log_id.partition

@@ -1,18 +1,18 @@
 """The primitives of Kafka's protocol: a reader of untrusted requests and a writer of answers.
 
-Integers are big-endian and of fixed size. Strings, byte strings and arrays have two encodings: the *legacy*
-one (int16 or int32 length, -1 is null) and the *compact* one of flexible versions (unsigned varint of
-length + 1, 0 is null), in which every structure also ends with tagged fields (KIP-482). `Reader` and `Writer`
-are told once which of the two they speak, so a message is decoded and encoded by one piece of code for
-all its versions: `reader.string()`, `reader.end_of_fields()`.
+Integers are big-endian and of fixed size. Strings, byte strings and arrays have two encodings: the *legacy* one (int16
+or int32 length, -1 is null) and the *compact* one of flexible versions (unsigned varint of length + 1, 0 is null), in
+which every structure also ends with tagged fields (KIP-482). `Reader` and `Writer` are told once which of the two to
+use, so one piece of code decodes and encodes a message in all its versions: `reader.string()`,
+`reader.end_of_fields()`.
 
-A reader never allocates because the peer says so. Lengths are compared with what is left of the frame;
-elements of arrays and tagged fields are counted over the whole frame, because a two-byte element becomes a
-Python object of a hundred bytes, and takes its microsecond. Records are handed out as views of the frame, not copied.
+A reader never allocates because the peer says so. Lengths are compared with what is left of the frame; elements of
+arrays and tagged fields are counted over the whole frame, because a two-byte element becomes a Python object of a
+hundred bytes, and takes its microsecond. Records are returned as views of the frame, not copied.
 
-Why not a ready codec: kio's native parser reserves room for as many elements as the frame *says*, so
-eleven forged bytes abort the whole process (`memory allocation of 34359738352 bytes failed`, kio 0.6.5).
-Its schemas, and kafka-python's, are what the tests compare this module's users with.
+Why no existing codec: kio's native parser allocates memory for as many elements as the frame *says*, so eleven forged
+bytes abort the whole process (`memory allocation of 34359738352 bytes failed`, kio 0.6.5). The tests compare the users
+of this module with kio's schemas and kafka-python's.
 
 No I/O.
 """
@@ -29,7 +29,7 @@ from fairlog.edge.malformed import Malformed
 Buffer = bytes | bytearray | memoryview
 
 TopicKey = str | UUID | None
-"""What names a topic, by the API's version: its name, or its id; None is the zero id."""
+"""What identifies a topic, depending on the API's version: its name, or its id; None is the zero id."""
 
 T = TypeVar("T")
 
@@ -40,17 +40,18 @@ Kafka's own limit of partitions in one request is 2,000 (`max.request.partition.
 100 MB frame from becoming 10 GB of objects, or seconds of skipping."""
 
 STRING_BYTES_MAX = 32_767
-"""What a legacy string can hold. Kafka takes no more in flexible versions either: what one client may say there, a
-group's member id for one, is told to others in versions that could not carry it."""
+"""What a legacy string can hold. Kafka accepts no more in flexible versions either: what one client sends there, such
+as a group's member id, is sent to others in versions that could not carry it.
+"""
 
 MESSAGE_CHARACTERS_MAX = 1000
-"""Of an error message in an answer."""
+"""The characters of an error message in an answer."""
 
 INLINE_BYTES_MAX = 4_096
 """Byte strings up to this size are copied into the answer: cheaper than one more buffer to send."""
 
 ZERO_UUID = UUID(int=0)
-"""What the protocol writes where there is no UUID."""
+"""The value in the protocol for no UUID."""
 
 _INT8 = struct.Struct(">b")
 _INT16 = struct.Struct(">h")
@@ -72,7 +73,7 @@ class Reader:
 
     @property
     def position(self) -> int:
-        """Bytes read so far, from the start of the frame (behind its length)."""
+        """Bytes read so far, from the start of the frame (after its length)."""
         return self._position
 
     def int8(self) -> int:
@@ -96,7 +97,7 @@ class Reader:
         return None if value == ZERO_UUID else value
 
     def topic_key(self, *, by_id: bool) -> TopicKey:
-        """What names a topic, where a version has either the name or the id."""
+        """What identifies a topic, where a version has either the name or the id."""
         return self.uuid() if by_id else self.string()
 
     def string(self) -> str:
@@ -113,7 +114,7 @@ class Reader:
         return self._text(length)
 
     def legacy_nullable_string(self) -> str | None:
-        """A string in the legacy encoding whatever the version: only the client id of the request header."""
+        """A string in the legacy encoding in every version: only the client id of the request header."""
         return self._text(self._number(_INT16))
 
     def nullable_records(self) -> memoryview | None:
@@ -147,7 +148,7 @@ class Reader:
         return tuple([element() for _ in range(length)])
 
     def end_of_fields(self) -> None:
-        """Behind the last field of each structure: skips the tagged fields of a flexible version."""
+        """Call it after the last field of each structure: skips the tagged fields of a flexible version."""
         if not self.flexible:
             return
         if self._position < self._end and self._buffer[self._position] == 0:
@@ -157,7 +158,7 @@ class Reader:
             pass
 
     def tagged_fields(self) -> Iterator[tuple[int, memoryview]]:
-        """The tagged fields of a structure, as (tag, encoded value). To be exhausted."""
+        """The tagged fields of a structure, as (tag, encoded value). The caller must exhaust it."""
         count = self._unsigned_varint()
         if count > self._end - self._position:
             raise Malformed(f"{count} tagged fields do not fit the frame, at byte {self._position}")
@@ -228,7 +229,9 @@ class Writer:
         self._bytes += _INT8.pack(value)
 
     def int16(self, value: int) -> None:
-        """A number, or an error code: the member of an enumeration. It is counted here, lest a handler forget to."""
+        """A number, or an error code: the member of an enumeration. Error codes are counted here, so that no handler
+        can forget it.
+        """
         self._bytes += _INT16.pack(value)
         if type(value) is not int and value and self._errors is not None:
             code = int(value)
@@ -247,7 +250,7 @@ class Writer:
         self._bytes += (value or ZERO_UUID).bytes
 
     def topic_key(self, value: TopicKey) -> None:
-        """A topic's name or id, whichever it was named by."""
+        """A topic's name or id, whichever the request used."""
         if isinstance(value, str):
             self.string(value)
         else:
@@ -265,7 +268,7 @@ class Writer:
         self._bytes += encoded
 
     def message(self, value: str | None) -> None:
-        """An error message for people. Cut, since what it quotes may be as long as a string can be."""
+        """An error message for people. It is cut, because it may quote a string of any length."""
         self.nullable_string(None if value is None else value[:MESSAGE_CHARACTERS_MAX])
 
     def records(self, batches: Iterable[Buffer]) -> None:
@@ -302,12 +305,12 @@ class Writer:
         self.array(values, self.int32)
 
     def end_of_fields(self) -> None:
-        """Behind the last field of each structure: no tagged fields."""
+        """Call it after the last field of each structure: no tagged fields."""
         if self.flexible:
             self._bytes.append(0)
 
     def tagged_fields(self, fields: Iterable[tuple[int, bytes]]) -> None:
-        """Behind the last field of a structure of a flexible version: (tag, encoded value), by ascending tag."""
+        """Call it after the last field of a structure of a flexible version: (tag, encoded value), by ascending tag."""
         assert self.flexible, "only flexible versions have tagged fields"
         items = list(fields)
         self.unsigned_varint(len(items))

@@ -1,4 +1,4 @@
-"""The native protocol: what a node serves besides Kafka's (docs/formats/native-protocol.md).
+"""The native protocol, which a node serves besides Kafka's (docs/formats/native-protocol.md).
 
     socket ──▶ Kafka's listener ──▶ NativeProtocol ──▶ frames ──▶ parse_request_untrusted ──▶ an op ──▶ answer
 

@@ -1,10 +1,10 @@
 """The ops of sinks: `join`, `commit` and `abort` of their batches; `sinks` and `forget`.
 
-The coordinator decides; here its words are turned into the protocol's. Only one thing is more than that: a commit may
-bring a consumer group's offsets. They are written as any writer of the batch would write, in a lane of their own
-(partition -1) that this node joins for the client, and are named among the winners. So they are committed with the
-batch or not at all. Each try has its own attempt, the request's serial number: of a try whose client is gone nothing is
-left in the lane of the next one.
+The coordinator decides; this module translates its answers into the protocol. It does only one thing more: a commit may
+contain a consumer group's offsets. They are written as a writer of the batch would write them, in a lane of their own
+(partition -1) that this node joins for the client, and this lane is named among the winners. So they are committed with
+the batch or not at all. Each try has an attempt number of its own, the request's serial number, so a try whose client
+has gone leaves nothing in the lane of the next one.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ OFFSETS_PARTITION = -1
 """The lane of a consumer group's offsets. No task has it."""
 
 PLACEMENTS_MAX = 60_000
-"""Rows of the answer to a commit: so many fit into its frame, at 275 bytes for one with the longest name of a topic."""
+"""Rows of the answer to a commit: as many as fit into its frame, at 275 bytes for one with the longest topic name."""
 
 OFFSETS_TIMEOUT_MS = 60_000
-"""Of the transaction in that lane, which lasts as long as one request. Kafka's producers have the same by default."""
+"""The time-out of the transaction in that lane, which lasts as long as one request. It is the default of Kafka's
+producers.
+"""
 
 
 async def join(call: Call) -> Result:
@@ -111,9 +113,10 @@ def _batch(arguments: Arguments) -> tuple[str, str, str, int]:
 
 
 def _offsets(arguments: Arguments) -> tuple[str, list[tuple[str, int, int]]]:
-    """The group, and what is to be committed for it: topic, partition, offset. Raises Refused.
+    """The group, and the offsets to commit for it: topic, partition, offset. Raises Refused.
 
-    Whether these places are there is asked later: a batch that is committed has them, though a topic may be gone.
+    Whether the partitions exist is checked later: a batch that is already committed is answered even if a topic has
+    been deleted.
     """
     group = arguments.text("group")
     if not is_group_id(group):
@@ -128,9 +131,9 @@ def _offsets(arguments: Arguments) -> tuple[str, list[tuple[str, int, int]]]:
 async def _write_offsets(
     call: Call, lane: Lane, group: str, rows: Sequence[tuple[str, int, int]]
 ) -> TransactionalProducer | None:
-    """Write the offsets in a lane of the batch; who has written them. None: the batch is committed already.
+    """Write the offsets in a lane of the batch. Returns the writer; None if the batch is committed already.
 
-    Raises Refused; then nothing is left in the lane.
+    Raises Refused; then the lane is empty again.
     """
     broker = call.broker
     match await broker.coordinator.join_batch(lane):
@@ -180,7 +183,7 @@ async def _written(
 
 
 async def _give_up(call: Call, producer: TransactionalProducer) -> None:
-    """Discard what is in the lane. If that fails, its time-out does it."""
+    """Abort the lane. If this fails, its time-out does it."""
     refusal = await call.broker.coordinator.end(
         producer.transactional_id, producer.producer_id, producer.epoch, False, call.connection
     )
@@ -189,7 +192,7 @@ async def _give_up(call: Call, producer: TransactionalProducer) -> None:
 
 
 def _not_taken(group: str, refusal: CommitRefusal) -> Refused:
-    """Offsets that are not taken have no effect: the batch is not committed without them."""
+    """The refusal for offsets that were not accepted, without effect: the batch is not committed without them."""
     if refusal in (Refusal.STORAGE, Refusal.STORAGE_EFFECT_UNKNOWN, RefusedAppend.STORAGE):
         return Refused("storage", f"the offsets of the consumer group {group} are not written: {refusal.value}")
     return Refused("offsets-refused", f"the offsets of the consumer group {group} are not taken: {refusal.value}")
@@ -225,7 +228,7 @@ def _described(broker: Broker, it: SinkDescription) -> Result:
 
 
 def _placements(broker: Broker, placements: Iterable[Placement]) -> list[list[str | int]]:
-    """Those that a client can read: not the offsets', and none in topics that are gone."""
+    """The places that a client can read: not those of offsets, and none in deleted topics."""
     rows: list[list[str | int]] = []
     for placement in placements:
         place = placement.log

@@ -1,4 +1,4 @@
-"""What an op is, and what it sees of the node."""
+"""What an op is, and which part of the node it can use."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from fairlog_types import LogId
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request's surroundings."""
+    """The context of one request."""
 
     broker: Broker
     arguments: Arguments
     connection: int
-    """The ordinal of the client's connection: it grows with each that the node accepts."""
+    """The ordinal of the client's connection: it grows with each connection that the node accepts."""
     serial: int
-    """Of the request, among all of this run of the node."""
+    """The request's serial number in this run of the node."""
 
 
 Op: TypeAlias = Callable[[Call], Awaitable[Result]]
-"""Carries a request out. Raises Refused, or StorageFailure: then without effect."""
+"""Carries out a request. Raises Refused, or StorageFailure, which means without effect."""
 
 
 def topic_of(broker: Broker, name: str) -> Topic:
-    """The topic of this name. Raises Refused."""
+    """The topic with this name. Raises Refused."""
     topic = broker.cluster.topic(name)
     if topic is None:
         raise Refused("unknown-topic", f"there is no topic {name}")

@@ -1,14 +1,14 @@
 """Reads the CBOR of untrusted requests: the part of RFC 8949 that requests need, in bounded memory and time.
 
-Integers in 64 bits, texts, arrays, maps from texts, `true`, `false`, `null`; everything of definite length, nothing
-tagged. A request is read depth first. Before an array or a map is begun its items are counted, and lengths are compared
-with what is left of the frame, so nothing is allocated because the peer says so: an item of one byte becomes an object
-of a hundred, and takes half a microsecond. All other CBOR (floats, byte strings, tags, lengths that are not told) is
-refused by name.
+It reads integers of 64 bits, texts, arrays, maps with texts as keys, `true`, `false` and `null`, all of definite length
+and without tags. A request is read depth first. Before an array or a map is begun its items are counted, and lengths
+are compared with the rest of the frame, so the reader never allocates because the peer says so: an item of one byte
+becomes an object of a hundred, and takes half a microsecond. All other CBOR (floats, byte strings, tags, indefinite
+lengths) is refused by name.
 
-Why not cbor2, which writes our answers: it takes 16 million items in a frame of 16 MiB for good, a gigabyte of lists,
-and gives tags a meaning (regular expressions, references, decimals with a billion digits). It is what the tests
-compare this with.
+Why not cbor2, which writes our answers: it accepts 16 million items in a frame of 16 MiB, a gigabyte of lists, and
+interprets tags (regular expressions, references, decimals with a billion digits). The tests compare this module with
+it.
 
 Pure.
 """
@@ -22,10 +22,10 @@ from fairlog.edge.malformed import Malformed
 Item: TypeAlias = "int | str | bool | list[Item] | dict[str, Item] | None"
 
 DEPTH_MAX = 8
-"""Arrays and maps in each other. The deepest request has five: commit's offsets."""
+"""The depth of nested arrays and maps. The deepest request has five: commit's offsets."""
 
 ITEMS_MAX = 100_000
-"""In one request, as in a request of Kafka's (`fairlog.kafka.wire.ELEMENTS_MAX`): 65 ms of reading."""
+"""Items in one request, as in a request of Kafka's (`fairlog.kafka.wire.ELEMENTS_MAX`): 65 ms of reading."""
 
 _KINDS = ("an integer", "an integer", "a byte string", "a text", "an array", "a map", "a tag", "a simple value")
 _ARGUMENT_BYTES = {24: 1, 25: 2, 26: 4, 27: 8}
@@ -33,7 +33,7 @@ _SIMPLE: dict[int, bool | None] = {20: False, 21: True, 22: None}
 
 
 def read_untrusted(data: bytes | bytearray | memoryview) -> Item:
-    """The one item that `data` is. Raises Malformed, which says at which byte."""
+    """The one item in `data`. Raises Malformed, whose message names the byte."""
     reader = _Reader(bytes(data))
     item = reader.item(DEPTH_MAX)
     reader.end()

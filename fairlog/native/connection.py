@@ -1,16 +1,16 @@
 """One client's connection: the preamble, then a request, its answer, the next request.
 
-Requests of one connection are carried out one behind the other, in one task: who wants two at once opens two
-connections. Behind a stop the request under way is carried out and answered, and no other begun. Frames and their
-limits are those of Kafka's edge (`fairlog/edge/frames.py`). A client that does not read its answer is cut off, after as
-long as it would be for a frame that it does not send.
+Requests of one connection are carried out one after the other, in one task; a client that wants two at once opens two
+connections. After a stop the request in progress is carried out and answered, and no other is begun. Frames and their
+limits are the same as for Kafka's protocol (`fairlog/edge/frames.py`). A client that does not read its answer is
+disconnected after the same time as a client that does not send a frame.
 
 While a request is carried out nothing is read, so the end of the stream is not seen either, and a commit may wait for
-minutes. The system is asked about it then, each second: for a client that is gone nobody waits. What the request has
-begun is not undone by that.
+minutes. Then the connection asks the system each second, so it does not wait for a client that has gone. This does not
+undo what the request has begun.
 
-Whatever is wrong with a request, the worst that happens is a refusal, or one log line and a closed connection; with the
-two exceptions that stop the node (`fairlog/edge/fatal.py`).
+Whatever is wrong with a request, the worst result is a refusal, or one log line and a closed connection, with the two
+exceptions that stop the node (`fairlog/edge/fatal.py`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LENGTH = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What all connections of a node share."""
+    """What all connections of a node have in common."""
 
     broker: Broker
     ops: Mapping[str, tuple[Op, ApiStatistics]]
@@ -75,7 +75,7 @@ class NativeConnection:
         budget: FrameBudget,
         lines: LogLimiter,
     ) -> None:
-        """`received` is what was read of the stream already, from its beginning on."""
+        """`received` is what was already read from the stream, from its beginning on."""
         self._lines = lines
         self._served = served
         self._stream = stream
@@ -90,9 +90,9 @@ class NativeConnection:
         """Only a wait for the client is interrupted by `stop`."""
 
     async def serve(self) -> None:
-        """Serve until the client closes, does wrong, or `stop` is called; then close the stream.
+        """Serve until the client closes or breaks the protocol, or `stop` is called; then close the stream.
 
-        Cancelled: closes at once; the request under way has had its effect or not.
+        Cancelled: closes at once; the request in progress has had its effect or not.
         """
         try:
             with self._waiting:
@@ -113,7 +113,7 @@ class NativeConnection:
                 await trio.aclose_forcefully(self._stream)
 
     def stop(self) -> None:
-        """Take no further request; answer the one under way, then close."""
+        """Take no further request; answer the one in progress, then close."""
         self._stopping = True
         if self._may_interrupt:
             self._waiting.cancel()
@@ -139,7 +139,7 @@ class NativeConnection:
             frames.release()
 
     async def _greet(self) -> bytes | None:
-        """Exchange preambles; what came behind the client's. None if it speaks another version, or is gone."""
+        """Exchange preambles. Returns the bytes after the client's; None if it has another version, or has gone."""
         received = self._received
         with trio.move_on_after(FRAME_SILENCE_S) as patience:
             while len(received) < len(PREAMBLE):
@@ -156,7 +156,7 @@ class NativeConnection:
         return received[len(PREAMBLE) :]
 
     async def _answer(self, frame: bytes | bytearray | memoryview) -> bool:
-        """Carry a request out and answer it. Whether the connection goes on."""
+        """Carry out a request and answer it. Returns whether the connection stays open."""
         started_s = perf_counter()
         try:
             request = parse_request_untrusted(frame)
@@ -188,7 +188,7 @@ class NativeConnection:
         return True
 
     async def _carry_out_unless_gone(self, op: Op, request: Request, statistics: ApiStatistics) -> bytes | None:
-        """The answer; None if the client has gone, and the request is given up: it has had its effect or not."""
+        """The answer; None if the client has gone and the request is given up: it has had its effect or not."""
         if self._socket is None:
             return await self._carry_out(op, request, statistics)
         answer: bytes | None = None

@@ -1,7 +1,7 @@
-"""The ops `topics` and `cut`: what there is to read, and up to where without splitting a transaction.
+"""The ops `topics` and `cut`: which topics there are, and up to where they can be read without splitting a transaction.
 
-`fairlog.reading.cuts` finds the cut. Topics are chosen by name or partition; whoever wants a pattern asks for the
-`topics` first, and matches them himself: one regular expression of a stranger could hold the event loop for years.
+`fairlog.reading.cuts` finds the cut. Topics are chosen by name or partition. A client that has a pattern asks for the
+`topics` first and matches them itself: a regular expression from an unknown client could hold the event loop for years.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlog.reading.ends import EndRefusal
 from fairlog_types import LogId, Offset
 
 ROWS_AT_ONCE = 500
-"""Partitions that are looked up, or written into an answer, before others get their turn."""
+"""The number of partitions that are looked up, or written into an answer, before other tasks run."""
 
 
 async def topics(call: Call) -> Result:
@@ -26,7 +26,7 @@ async def topics(call: Call) -> Result:
 
 
 async def cut(call: Call) -> Result:
-    """The first offset, the cut's end and what can be read, of each partition that is asked for; their topics' ids."""
+    """The first offset, the cut's end and the readable end of each requested partition; the ids of their topics."""
     arguments = call.arguments
     selected = await _selected(call)
     starts = _starts(call, selected) if arguments.has("starts") else dict[LogId, Offset]()
@@ -50,7 +50,7 @@ async def cut(call: Call) -> Result:
 
 
 async def _selected(call: Call) -> Mapping[LogId, tuple[str, int]]:
-    """The logs that are asked for, and what their partitions are called. Raises Refused."""
+    """The requested logs, and the names of their partitions. Raises Refused."""
     broker, arguments = call.broker, call.arguments
     if arguments.has("topics") == arguments.has("partitions"):
         raise Refused("bad-request", "cut: either topics or partitions says what is to be cut")
@@ -66,13 +66,13 @@ async def _selected(call: Call) -> Mapping[LogId, tuple[str, int]]:
 
 
 async def _let_others_run(count: int) -> None:
-    """Now and then, where there may be very many partitions; the cut itself is made in one step."""
+    """Let other tasks run now and then, where there may be very many partitions; the cut itself is made in one step."""
     if count % ROWS_AT_ONCE == 0:
         await trio.lowlevel.checkpoint()
 
 
 def _starts(call: Call, selected: Mapping[LogId, tuple[str, int]]) -> Mapping[LogId, Offset]:
-    """Where the reader is, of partitions that are to be cut. Raises Refused."""
+    """The reader's positions in partitions of the cut. Raises Refused."""
     starts: dict[LogId, Offset] = {}
     for name, partition, offset in call.arguments.offsets("starts"):
         log = log_of(call.broker, name, partition)

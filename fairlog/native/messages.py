@@ -1,7 +1,7 @@
 """Requests and answers as values: the envelope, arguments by name and type, results and refusals.
 
-What is wrong in a request is said in one of two ways. An envelope that is none is `Malformed`, and the connection ends.
-A right envelope with a wrong argument is `Refused`, with a sentence that names it, and the connection goes on.
+There are two kinds of errors in a request. A bad envelope is `Malformed`, and the connection is closed. A valid
+envelope with a wrong argument is `Refused`, with a sentence that names the argument, and the connection stays open.
 
 Pure.
 """
@@ -18,19 +18,19 @@ from fairlog.edge.malformed import Malformed
 from fairlog.native.cbor import Item, read_untrusted
 
 PREAMBLE = b"FLG1"
-"""From both sides, before all else. Its last byte is the version; as the length of a Kafka frame it is 1.1 GB."""
+"""Both sides send it first. Its last byte is the version; as the length of a Kafka frame it is 1.1 GB."""
 
 FRAME_BYTES_MAX = 16 << 20
-"""Of requests and answers, behind the length."""
+"""The maximum size of requests and answers, after the length."""
 
 TEXT_CHARACTERS_MAX = 249
-"""Of a name. As topics': so long a sink's name fits into its transactional ids."""
+"""The maximum length of a name, as for topics: a sink's name of this length fits into its transactional ids."""
 
 NUMBER_MAX = 2**63 - 1
 PARTITION_MAX = 2**31 - 1
 
 _SHOWN_CHARACTERS = 60
-"""Of a wrong value, in a refusal."""
+"""The characters of a wrong value that a refusal shows."""
 
 Result: TypeAlias = Mapping[str, object]
 
@@ -52,7 +52,7 @@ class Request:
 
 
 def parse_request_untrusted(frame: bytes | bytearray | memoryview) -> Request:
-    """The request that a frame holds. Raises Malformed."""
+    """The request in a frame. Raises Malformed."""
     item = read_untrusted(frame)
     match item:
         case [int(request_id), str(op), dict(arguments)] if not isinstance(request_id, bool):
@@ -64,7 +64,7 @@ def parse_request_untrusted(frame: bytes | bytearray | memoryview) -> Request:
 
 
 def encode_result(request: Request, result: Result) -> bytes:
-    """The answer that all is well. Raises Refused if it does not fit into a frame."""
+    """The answer of a successful request. Raises Refused if it does not fit into a frame."""
     body = cbor2.dumps([request.id, "ok", result])
     if len(body) > FRAME_BYTES_MAX:
         raise Refused(
@@ -74,14 +74,14 @@ def encode_result(request: Request, result: Result) -> bytes:
 
 
 def encode_refusal(request_id: int | None, kind: str, sentence: str) -> bytes:
-    """The answer that it is not; without an id if the request could not be read."""
+    """The answer of a refused request; without an id if the request could not be read."""
     return cbor2.dumps([request_id, kind, sentence])
 
 
 class Arguments:
     """A request's arguments, taken one by one; every method may raise Refused, with the kind `bad-request`.
 
-    `inside` names the argument whose fields these are, in sentences.
+    `inside` names the argument whose fields these are, for error messages.
     """
 
     __slots__ = ("_inside", "_left", "_op")
@@ -92,7 +92,7 @@ class Arguments:
         self._inside = inside
 
     def has(self, name: str) -> bool:
-        """Whether it was told, and not taken yet."""
+        """Whether the request has this argument, and it was not taken yet."""
         return name in self._left
 
     def text(self, name: str) -> str:
@@ -105,7 +105,7 @@ class Arguments:
         return _number(self._take(name), self._named(name), least, most)
 
     def fields(self, name: str) -> Arguments:
-        """A map, whose fields are to be taken as these are."""
+        """A map, whose fields are taken in the same way."""
         value = self._take(name)
         if not isinstance(value, dict):
             raise Refused("bad-request", f"{self._named(name)} is {_shown(value)}, and no map")
@@ -121,11 +121,11 @@ class Arguments:
         return [(topic, partition, offset) for topic, (partition, offset) in rows]
 
     def numbers(self, name: str, most: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """An array of rows, each of so many numbers, which are at most so large."""
+        """An array of rows, each with this many numbers, none above its maximum."""
         return [tuple(_numbers(row, at, most)) for row, at in self._rows(name, len(most))]
 
     def end(self) -> None:
-        """Nothing may be left: nobody shall believe that it was heeded."""
+        """No argument may be left: otherwise a client would believe that it had an effect."""
         if self._left:
             name = next(iter(self._left))
             raise Refused("bad-request", f"{self._op} has no argument {self._inside}{name[:_SHOWN_CHARACTERS]}")
@@ -182,7 +182,7 @@ def _numbers(row: list[Item], at: str, most: tuple[int, ...], first: int = 0) ->
 
 
 def _shown(value: Item) -> str:
-    """A value in a sentence: how it begins, however large it is."""
+    """A value for an error message: only its beginning, however large it is."""
     match value:
         case list():
             return f"an array of {len(value)}"

@@ -1,4 +1,4 @@
-"""The native protocol on Kafka's port: its ops, what is counted of them, and its connections."""
+"""The native protocol on Kafka's port: its ops, its statistics, and its connections."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class NativeProtocol:
             broker, {name: (op, ApiStatistics(f"native {name}")) for name, op in OPS.items()}, itertools.count(1)
         )
         self.statistics = [statistics for _, statistics in self._served.ops.values()]
-        """Of each op. Refusals are counted by their kinds."""
+        """The counts of each op. Refusals are counted by kind."""
 
     def connection(
         self,

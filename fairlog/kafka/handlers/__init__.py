@@ -1,4 +1,4 @@
-"""One module per API, named by its key; each says what it does and which versions it serves."""
+"""One module per API, named by its key. Each says what it does and which versions it serves."""
 
 from __future__ import annotations
 

@@ -1,32 +1,33 @@
 """Produce: record batches for the partitions that this node leads.
 
 Behaviour
-- One batch per partition, of message format 2, as it is: header and CRC are checked, records not decoded. With the
-  topic's message.timestamp.type LogAppendTime it is stamped with the time of its coming, which is also answered.
-- A topic that does not exist is made, if the node is so configured.
-- acks=all, plain: answered when the batch is on disk *and* readable, so that a client which reads its own
-  write finds it. acks=1: when it is in the journal. acks=0: never; a refusal closes the connection, as in
-  Kafka, so that the client notices. Waiting longer than the request's time-out, or than 20 seconds if that is
-  shorter, be it for room or for the disk, is REQUEST_TIMED_OUT: the effect is unknown. The time-out is for waiting on
-  replicas, of which there is one: a short one does not cut off the wait for the node's own disk.
-- Inside a transaction, journal mode: answered when it is in the journal, whatever acks says; durability is bought at
-  the commit. The batch's place is not known until then. See `unknown_base_offset` for what is answered instead, unless
-  the topic's fairlog.transactional.offsets is lowest: then it is the smallest offset that the batch can still get.
-- Inside a transaction, marker mode: the batch has its offset, which is answered. acks=all waits for the disk, as a
-  replicated write does in Kafka; not until it is readable, which is the commit's affair.
-- A compacted topic looks into batches. If single records are the reason for a refusal, the answer names them, 1,000 in
-  all at most; the whole batch is refused, as in Kafka.
-- Several of one connection wait for the disk side by side: their batches are in the journals in the order in which they
-  came, and share a flush.
-- A repeated batch of an idempotent producer is answered with the original's result.
-- Transaction version 2 (KIP-890, from 12 on): the partition is added to the transaction on the way, and the transaction
-  begins with it if need be. Which transaction is meant, the epoch tells: a late batch cannot slip into the next one.
+- One batch per partition, of message format 2, stored unchanged: header and CRC are checked, records are not decoded.
+  If the topic's message.timestamp.type is LogAppendTime, the batch is stamped with its time of arrival, which is also
+  in the answer.
+- A topic that does not exist is created, if the node is configured so.
+- acks=all, plain: answered when the batch is on disk *and* readable, so that a client that reads its own write finds
+  it. acks=1: when it is in the journal. acks=0: never; a refusal closes the connection, as in Kafka, so that the client
+  notices. If the wait for room or for the disk takes longer than the request's time-out and longer than 20 seconds, the
+  answer is REQUEST_TIMED_OUT: the effect is unknown. The time-out is meant for waiting on other replicas, and there are
+  none, so a short one does not cut off the wait for the node's own disk.
+- Inside a transaction, journal mode: answered when it is in the journal, whatever acks says; the commit makes it
+  durable. The batch's offset is not known until then. `unknown_base_offset` is answered instead, unless the topic's
+  fairlog.transactional.offsets is lowest: then the answer is the smallest offset that the batch can still get.
+- Inside a transaction, marker mode: the batch has its offset, which is in the answer. acks=all waits for the disk, as a
+  replicated write does in Kafka. It does not wait until the batch is readable, which depends on the commit.
+- In a compacted topic the records are checked. If single records are the reason for a refusal, the answer names them,
+  at most 1,000 in total; the whole batch is refused, as in Kafka.
+- Several requests of one connection wait for the disk at the same time: their batches are in the journals in the order
+  of arrival, and share a flush.
+- If an idempotent producer repeats a batch, the answer is the original's result.
+- Transaction version 2 (KIP-890, from 12 on): the request adds the partition to the transaction, and begins the
+  transaction if necessary. The epoch says which transaction is meant: a late batch cannot get into the next one.
 
 Version notes
-- 4 allows KafkaStorageException; 5 adds the log start offset; 7 allows zstd (passed through in any
-  version); 8 adds error messages, and says which records of a refused batch are to blame (KIP-467); 9 is flexible; 10
-  can name a new leader in tagged fields (never given: there is one node); 11 knows TRANSACTION_ABORTABLE, which is
-  what a batch outside of its transaction gets then; 13 names topics by their ids.
+- 4 allows KafkaStorageException; 5 adds the log start offset; 7 allows zstd (passed through in any version); 8 adds
+  error messages, and names the records that caused a batch to be refused (KIP-467); 9 is flexible; 10 can name a new
+  leader in tagged fields (never done: there is one node); 11 knows TRANSACTION_ABORTABLE, which is then the answer to a
+  batch outside its transaction; 13 names topics by their ids.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ _TOPIC_IDS_FROM = 13
 _NO_OFFSET = -1
 
 _LOOKED_INTO_AT_ONCE_BYTES = 2048
-"""Some hundred records at most."""
+"""A few hundred records at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +95,15 @@ class _Result:
     error: ErrorCode = ErrorCode.NONE
     base_offset: int = _NO_OFFSET
     append_time_ms: int = -1
-    """If it is the node that gives timestamps."""
+    """The timestamp, if the node assigns it."""
     log_start: int = -1
     message: str | None = None
     to_blame: NotKeyed | None = None
-    """Names single records, if they are the reason for the error."""
+    """The single records that caused the error, if any."""
     settled: Callable[[], Awaitable[None]] | None = None
-    """Returns once what has to be readable, or on disk, before the answer may go out is so. Raises StorageFailure."""
+    """Returns once everything that must be readable, or on disk, before the answer is sent has become so. Raises
+    StorageFailure.
+    """
 
     def fail(self, error: ErrorCode, message: str | None = None) -> _Result:
         self.error, self.message = error, message
@@ -218,7 +221,7 @@ async def _append(
 
 
 def _open_as_it_comes(broker: Broker, request: ProduceRequest) -> TxId | None:
-    """The transaction for which the request is meant: looked up once, since each partition's append may wait."""
+    """The transaction to which the request belongs: looked up once, since each partition's append may wait."""
     if request.transactional_id is None:
         return None
     producer_id = broker.coordinator.producer_id_of(request.transactional_id)
@@ -226,7 +229,7 @@ def _open_as_it_comes(broker: Broker, request: ProduceRequest) -> TxId | None:
 
 
 async def _add(broker: Broker, transactional_id: str, header: BatchHeader, log_id: LogId) -> Refusal | None:
-    """Let the producer's transaction have the partition, unless it has; why not."""
+    """Add the partition to the producer's transaction, unless it is there already; return the error, if any."""
     who = transactional_id, header.producer_id, header.producer_epoch
     if broker.coordinator.has_added(*who, log_id):
         return None
@@ -272,7 +275,7 @@ def _accepted(
 
 
 async def _why_not_keyed(broker: Broker, data: memoryview, header: BatchHeader) -> NotKeyed | None:
-    """Why a compacted topic does not take the batch. Large ones are looked into in a thread: a record costs 2 µs."""
+    """Why a compacted topic refuses the batch. Large batches are checked in a thread: a record takes 2 µs."""
     if len(data) <= _LOOKED_INTO_AT_ONCE_BYTES and header.compression is Compression.NONE:
         return why_not_keyed_untrusted(data)
     return await trio.to_thread.run_sync(why_not_keyed_untrusted, data, limiter=broker.looking_into)
@@ -281,7 +284,7 @@ async def _why_not_keyed(broker: Broker, data: memoryview, header: BatchHeader) 
 def _why_not_in_transaction(broker: Broker, transactional_id: str | None, header: BatchHeader) -> RefusedAppend:
     """Why the partition has no open transaction: a newer instance has fenced the client, or the broker has aborted.
 
-    The partition itself may know neither, if nobody has written to it since.
+    The partition itself may know neither, if no producer has written to it since.
     """
     current = broker.coordinator.epoch_of(header.producer_id)
     if current is not None and header.producer_epoch < current:
@@ -295,11 +298,11 @@ def _why_not_in_transaction(broker: Broker, transactional_id: str | None, header
 def unknown_base_offset(client: Client, record_count: int) -> int:
     """The base offset that makes the client report "no offset" for every record of a transactional batch.
 
-    Java, kafka-python and franz-go know -1 as "none". librdkafka and aiokafka add the record's index to
-    whatever they get, so -1 would become None, 0, 1, …: plausible lies; with -count every offset is negative, which
-    librdkafka's bindings show as none. librdkafka's bindings change the software's name but keep "rdkafka" in it
-    or in its version; clients without a name (aiokafka, Java before 2.4) do not know ApiVersions 3 and are better
-    served with offsets that are plainly wrong.
+    Java, kafka-python and franz-go know -1 as "none". librdkafka and aiokafka add the record's index to whatever they
+    get, so -1 would become None, 0, 1, …: plausible but wrong. With -count every offset is negative, which librdkafka's
+    bindings show as none. librdkafka's bindings change the software's name but keep "rdkafka" in it or in its version;
+    clients without a name (aiokafka, Java before 2.4) do not know ApiVersions 3 and are better served with offsets that
+    are obviously wrong.
     """
     name, version = client.software_name, client.software_version
     adds_index = not name or "rdkafka" in name or "rdkafka" in version

@@ -1,30 +1,30 @@
-"""Fetch: whole record batches from the data logs, waiting a while for new ones.
+"""Fetch: whole record batches from the data logs. It waits a while for new ones.
 
     request ──▶ FetchSession: what the client reads ──▶ fairlog.reading.service.read ──▶ what is new to it ──▶ answer
 
-`fairlog.reading` decides what is read within which limits, and how long that waits. Here is what Kafka's protocol adds.
+`fairlog.reading` decides what is read, within which limits, and how long this waits. This module adds what Kafka's
+protocol needs.
 
 Behaviour
-- In a topic of the journal mode everything that can be read is committed (invariant 1): the high watermark is the last
+- In a topic of journal mode everything that can be read is committed (invariant 1): the high watermark is the last
   stable offset, both isolation levels get the same records, and the list of aborted transactions is empty.
-- In one of the marker mode `read_committed` gets batches up to the last stable offset, and with them the list of
+- In a topic of marker mode `read_committed` gets batches up to the last stable offset, together with the list of
   transactions that were aborted there.
 - A fetch offset in the middle of a batch gets the whole batch; the client skips what it does not want.
 - Waits until `min_bytes` are there, `max_wait` (or `WAIT_MS_MAX`) is over, or the node stops. Errors do not wait.
-- Answers that clients do not read off make other answers short, see `answer_budget`; so does a wait for `min_bytes`
-  with some of them in hand, and it is then ended.
-- Sessions (KIP-227) are served, see `fairlog.kafka.fetch_sessions`: epoch 0 asks for one, -1 for none, and both close
-  the one that they name, whatever it is. An incremental answer has the partitions with records, errors or offsets that
-  the client was not told yet; a full one has all that were asked for, each once.
-- Others have their turns after each `STEP` partitions, whatever the topics: a client may ask for ten thousand.
+- Answers that clients do not read from their sockets make other answers short, see `answer_budget`. So does a Fetch
+  that holds some records and waits for `min_bytes`; its wait is then ended.
+- Sessions (KIP-227) are served, see `fairlog.kafka.fetch_sessions`: epoch 0 asks for a session, -1 for none, and both
+  close any session that they name. An incremental answer has the partitions with records, errors or offsets that the
+  client does not know yet; a full one has all requested partitions, each once.
+- Other tasks run after each `STEP` partitions, across all topics: a client may ask for ten thousand.
 
 Version notes
-- 5 adds the log start offset; 7 sessions; 9 the leader epoch, which is checked; 11 racks and preferred
-  replicas (never one); 12 is flexible and adds tagged fields for diverging epochs (never: one node does not
-  diverge from itself); 13 names topics by id; 15 moves the replica id to a tagged field; 16 can name new
-  leaders in tagged fields (never given); 17 and 18 add tagged fields of followers (a directory, a high watermark),
-  which are skipped.
-- zstd batches are sent to clients below version 10, too, which Kafka refuses.
+- 5 adds the log start offset; 7 sessions; 9 the leader epoch, which is checked; 11 racks and preferred replicas (never
+  returned); 12 is flexible and adds tagged fields for diverging epochs (never used: one node does not diverge from
+  itself); 13 names topics by id; 15 moves the replica id to a tagged field; 16 can name new leaders in tagged fields
+  (never done); 17 and 18 add tagged fields of followers (a directory, a high watermark), which are skipped.
+- zstd batches are also sent to clients below version 10; Kafka refuses this.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ class FetchRequest:
 
 @dataclass(slots=True)
 class _Line(LogRead):
-    """One partition's line of the answer, and how far reading it has come."""
+    """One partition's entry in the answer, and how far it has been read."""
 
     index: int = field(kw_only=True)
     refusal: ErrorCode = field(default=ErrorCode.NONE, kw_only=True)
-    """Why it is not read, if that is decided here."""
+    """Why the partition is not read, if this is decided here."""
 
     @property
     def error(self) -> ErrorCode:
@@ -169,7 +169,7 @@ async def _finish(context: Context, request: FetchRequest, deadline: float, room
 
 
 async def _session(context: Context, request: FetchRequest) -> FetchSession | SessionRefusal:
-    """The session that the request is served from, with all that it says of partitions; its turn has begun."""
+    """The session that serves the request, updated with the partitions that the request names; its turn has begun."""
     uses_topic_ids = context.version >= _TOPIC_IDS_FROM
     if is_full(request.session_epoch):
         context.sessions.close(request.session_id)
@@ -197,7 +197,7 @@ async def _session(context: Context, request: FetchRequest) -> FetchSession | Se
 
 
 async def _put_all(session: FetchSession, request: FetchRequest) -> FetchSession | SessionRefusal:
-    """Let the session have what the request says of partitions."""
+    """Update the session with the partitions that the request names."""
     turn, count = session.turn, 0
     for topic in request.topics:
         for asked in topic.partitions:
@@ -227,7 +227,7 @@ async def _put_all(session: FetchSession, request: FetchRequest) -> FetchSession
 async def _fetch(
     context: Context, request: FetchRequest, session: FetchSession, deadline: float, room: AnswerRoom
 ) -> _Lines | SessionRefusal:
-    """Read what there is in the session's partitions, or wait for it; the lines that the answer has to have."""
+    """Read the session's partitions, or wait for records; return the entries that the answer must contain."""
     lines = await read(
         context.broker,
         session,
@@ -240,7 +240,7 @@ async def _fetch(
 
 
 def _look_up(context: Context, asked: CachedPartition, *, committed_only: bool) -> _Line:
-    """A partition's line, as it is before anything was read."""
+    """A partition's entry before anything is read."""
     broker, key = context.broker, asked.topic
     topic = find_topic(broker, key)
     line = _Line(log_of(topic, asked.index), asked.offset, asked.bytes_max, committed_only, index=asked.index)
@@ -260,7 +260,7 @@ def _look_up(context: Context, asked: CachedPartition, *, committed_only: bool) 
 async def _tell(
     context: Context, request: FetchRequest, session: FetchSession, lines: Mapping[CachedPartition, _Line]
 ) -> _Lines | SessionRefusal:
-    """End the session's turn: the lines that say something new, or all of them, by topic."""
+    """End the session's turn. Returns the entries that say something new, or all of them, by topic."""
     turn, whole = session.turn, is_full(request.session_epoch)
     told: _Lines = {}
     for at, (cached, line) in enumerate(lines.items(), 1):

@@ -2,25 +2,25 @@
 
 Behaviour
 - latest (-1) is the end of what the isolation level can read: the high watermark, or the last stable offset. They
-  differ only while a transaction is open in a topic of the marker mode. earliest (-2) is the log start offset; max
+  differ only while a transaction is open in a topic of marker mode. earliest (-2) is the log start offset; max
   timestamp (-3, from version 7) is the first record that has it.
 - Nothing is tiered: earliest local (-4, from version 8) is the log start offset; latest tiered (-5, from 9) and
   earliest pending upload (-6, from 11) have no offset (-1), as in Kafka without remote storage. The time-out (from 10)
-  is for reading remote storage, and is not looked at.
-- All that depend on the end wait for the copy of what was answered or decided before the question
+  is for reading remote storage, and is ignored.
+- Answers that depend on the end wait for the copy of everything that was answered or decided before the request
   (`fairlog.reading.ends`, invariant 13): 20 seconds at most, then OFFSET_NOT_AVAILABLE; KAFKA_STORAGE_ERROR if the disk
-  has failed before. Clients ask again on both.
-- A timestamp (ms, 0 or more) finds the first record that is not older, to the record; -1 if there is none. A record
-  that the isolation level cannot read yet counts as none, as in Kafka. Markers and aborted records are found, too.
+  has failed. Clients retry on both.
+- A timestamp (ms, 0 or more) finds the first record that is not older, exactly; -1 if there is none. A record that the
+  isolation level cannot read yet counts as none, as in Kafka. Markers and aborted records are found as well.
 - Another negative timestamp, or one that the version does not have, is UNSUPPORTED_VERSION, as in Kafka.
-- A partition that is named more than once is INVALID_REQUEST, as in Kafka.
-- Searching costs a turn in a worker thread each, so it is deferred, as waiting is: whoever hangs up is noticed between
-  two.
+- If a partition is named more than once, the answer is INVALID_REQUEST, as in Kafka.
+- Each search runs in a worker thread, so the answer is deferred, as it is for waiting: a client that disconnects is
+  noticed between two searches.
 
 Version notes
 - OFFSET_NOT_AVAILABLE is LEADER_NOT_AVAILABLE before 5, as in Kafka.
-- 2 adds the isolation level and the throttle time; 4 the leader epoch, which is checked; 6 is flexible; 7
-  adds -3; 8 adds -4; 9 adds -5; 10 the time-out; 11 adds -6.
+- 2 adds the isolation level and the throttle time; 4 the leader epoch, which is checked; 6 is flexible; 7 adds -3; 8
+  adds -4; 9 adds -5; 10 the time-out; 11 adds -6.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _SPECIAL_SINCE = {
 }
 """The first version that has each of them. Kafka's ReplicaManager has the same table."""
 _WITHOUT_END = frozenset((EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD))
-"""Their answers do not depend on where the log ends."""
+"""Requests whose answers do not depend on where the log ends."""
 _TIMEOUT_FROM = 10
 _OFFSET_NOT_AVAILABLE_FROM = 5
 _READ_COMMITTED = 1
@@ -121,7 +121,7 @@ async def handle(context: Context, request: ListOffsetsRequest) -> Reply:
 
 
 def _logs_with_ends(context: Context, request: ListOffsetsRequest) -> Iterator[LogId]:
-    """The logs of whose ends an answer speaks."""
+    """The logs whose ends the answer depends on."""
     for name, queries in request.topics:
         topic = context.broker.cluster.topic(name)
         for query in queries:

@@ -2,18 +2,16 @@
 
 Behaviour
 - This node is the only broker, the controller, and leader, replica and in-sync replica of every partition.
-- Topics that are asked for by name and do not exist are made, if the client allows it and the node is so
-  configured.
-- A topic that is named more than once is answered once. Other clients run between one topic and the next.
-- Encoded answers are kept until the cluster's generation changes: many clients ask for the same. Not those with
-  errors: whoever asks for what is not there can ask for something else each time.
+- Topics that are requested by name and do not exist are created, if the client allows it and the node is configured so.
+- A topic that is named more than once is answered once. Other clients are served between one topic and the next.
+- Encoded answers are kept until the cluster's generation changes, because many clients send the same request. Answers
+  with errors are not kept: a client can ask for another missing topic each time.
 
 Version notes
-- 0: an empty list means all topics; from 1 on that is null, and an empty list means none. 1 adds racks, the
-  controller and internal topics; 2 the cluster id; 3 the throttle time; 4 lets the client forbid
-  auto-creation; 5 offline replicas; 7 the leader epoch; 8 authorized operations (`fairlog.kafka.acl_operations`), of
-  the cluster up to 10 only; 9 is flexible; 10 adds topic ids; 12 lets a client ask by id; 13 adds an error for the
-  whole answer.
+- 0: an empty list means all topics; from 1 on that is null, and an empty list means none. 1 adds racks, the controller
+  and internal topics; 2 the cluster id; 3 the throttle time; 4 lets the client forbid auto-creation; 5 offline
+  replicas; 7 the leader epoch; 8 authorized operations (`fairlog.kafka.acl_operations`), of the cluster up to 10 only;
+  9 is flexible; 10 adds topic ids; 12 lets a client ask by id; 13 adds an error for the whole answer.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ FLEXIBLE_FROM = 9
 
 @dataclass(frozen=True, slots=True)
 class TopicWanted:
-    """By id if there is one: Java's client says an empty name beside it, as Kafka takes it."""
+    """By id if there is one: Java's client also sends an empty name, and Kafka accepts this."""
 
     name: str | None
     topic_id: UUID | None
@@ -59,7 +57,7 @@ class _Line:
     name: str | None
     topic_id: UUID | None
     leaders: Sequence[Leader] = ()
-    """Of its partitions, in their order."""
+    """Of the topic's partitions, in their order."""
 
     @classmethod
     def of(cls, cluster: ClusterStore, topic: Topic) -> _Line:

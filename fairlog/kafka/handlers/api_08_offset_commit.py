@@ -2,16 +2,17 @@
 
 Behaviour
 - Answered when the offsets are on disk and every later OffsetFetch sees them. If the disk fails meanwhile, or it takes
-  longer than five seconds, COORDINATOR_NOT_AVAILABLE: the client asks again.
+  longer than five seconds, the answer is COORDINATOR_NOT_AVAILABLE, and the client retries.
 - A partition that does not exist, or whose metadata string is too long, is refused alone; the others are committed
-  together. If none is left, whether the sender is a member is not looked at (as in Kafka).
-- Who may commit is the group's business: a member of the current generation, or who is none while nobody else is. A
-  member of the new protocol names its epoch instead; if it has another one by now, STALE_MEMBER_EPOCH.
+  together. If none is left, membership is not checked (as in Kafka).
+- The group decides who may commit: a member of the current generation, or a client that is not a member while the group
+  has no members. A member of the new protocol names its epoch instead; if its epoch has changed since, the answer is
+  STALE_MEMBER_EPOCH.
 
 Version notes
-- 2 to 4 have a retention time, which is read and not acted upon: `offsets.retention_minutes` is for all. 3 adds the
-  throttle time, 6 the leader epoch, 7 the group instance id; 8 is flexible. 9 is for members of the
-  new protocol, and looks like 8. 10 names topics by id.
+- 2 to 4 have a retention time, which is ignored: `offsets.retention_minutes` applies to all. 3 adds the throttle time,
+  6 the leader epoch, 7 the group instance id; 8 is flexible. 9 is for members of the new protocol, and has the format
+  of 8. 10 names topics by id.
 """
 
 from __future__ import annotations

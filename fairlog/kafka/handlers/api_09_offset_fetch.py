@@ -1,22 +1,21 @@
 """OffsetFetch: the offsets that a group has committed.
 
 Behaviour
-- Sees every commit that was answered before, plain or by the end of a transaction.
+- Returns every commit that was answered before, plain or by the end of a transaction.
 - A group or a partition without offsets, and a partition that does not exist: offset -1 without an error.
-- `require_stable` (what read_committed consumers ask): a partition with offsets in a transaction that is still open is
-  UNSTABLE_OFFSET_COMMIT, and the client asks again. The transaction's time-out bounds that. Asked for all
-  partitions, those are named too that have no other offset yet: Kafka leaves them out, and they look uncommitted.
-- A group, or a partition of it, that is named more than once is answered once, for all that was asked: else a small
-  request could ask for an answer without bounds.
-- A member of the new protocol that names itself is refused at another epoch than its own (STALE_MEMBER_EPOCH), or if it
-  is none (UNKNOWN_MEMBER_ID): it would read offsets that are not its own any more.
-- While a disk has failed, so that what is decided cannot be read, and while answers that nobody reads hold all
-  the room there is: COORDINATOR_LOAD_IN_PROGRESS, which clients repeat.
+- `require_stable` (set by read_committed consumers): a partition with offsets in a transaction that is still open is
+  UNSTABLE_OFFSET_COMMIT, and the client retries. The transaction's time-out bounds the wait. A request for all
+  partitions also returns those that have no other offset yet; Kafka leaves them out, so they look uncommitted.
+- A group, or a partition of it, that is named more than once is answered once, for everything requested. Otherwise a
+  small request could cause an answer without bounds.
+- If a member of the new protocol names itself, it is refused if it names an epoch that is not its own
+  (STALE_MEMBER_EPOCH), or if it is not a member (UNKNOWN_MEMBER_ID): it would read offsets that are no longer its own.
+- COORDINATOR_LOAD_IN_PROGRESS, on which clients retry, while decided offsets cannot be read because a disk has failed,
+  and while unread answers use all the available room.
 
 Version notes
-- 2 may ask for all partitions and has an error for the whole; 3 adds the throttle time, 5 the leader epoch, 7
-  `require_stable`; 6 is flexible; 8 asks for several groups, 9 says which member asks,
-  10 names topics by id.
+- 2 may ask for all partitions and has an error for the whole answer; 3 adds the throttle time, 5 the leader epoch, 7
+  `require_stable`; 6 is flexible; 8 asks for several groups, 9 says which member asks, 10 names topics by id.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ Topics = tuple[tuple[TopicKey, tuple[int, ...]], ...]
 class GroupRequest:
     group: str
     topics: Topics | None
-    """None: all partitions that have offsets. No topic, and no partition of one, stands twice."""
+    """None: all partitions that have offsets. No topic, and no partition of one, is in it twice."""
     member_id: str | None = None
     member_epoch: int = -1
 
@@ -67,12 +66,12 @@ class GroupRequest:
 @dataclass(frozen=True, slots=True)
 class OffsetFetchRequest:
     groups: tuple[GroupRequest, ...]
-    """Exactly one before version 8. None stands twice."""
+    """Exactly one before version 8. None is in it twice."""
     require_stable: bool
 
 
 Lines = list[tuple[TopicKey, list[tuple[int, FetchedOffset | ErrorCode]]]]
-"""By topic, what is answered of each partition."""
+"""The answer for each partition, by topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,7 @@ def decode(reader: Reader, version: int) -> OffsetFetchRequest:
 
 
 def _each_once(groups: Sequence[GroupRequest]) -> tuple[GroupRequest, ...]:
-    """The same question, with nothing in it twice."""
+    """The same request, without repetitions."""
     asked: dict[str, dict[TopicKey, dict[int, None]] | None] = {}
     members: dict[str, tuple[str | None, int]] = {}
     for group in groups:
@@ -189,7 +188,7 @@ async def _fetch(context: Context, request: GroupRequest, *, require_stable: boo
 
 
 async def _partitions(broker: Broker, topics: Topics) -> dict[tuple[TopicKey, int], Partition | None]:
-    """What is asked for, as offsets are kept; None for a partition that does not exist."""
+    """The requested partitions as the keys of offsets; None for a partition that does not exist."""
     found: dict[tuple[TopicKey, int], Partition | None] = {}
     for key, indexes in topics:
         topic = find_topic(broker, key)
@@ -202,7 +201,7 @@ async def _partitions(broker: Broker, topics: Topics) -> dict[tuple[TopicKey, in
 
 
 def _named(broker: Broker, fetched: Mapping[Partition, FetchedOffset], *, by_id: bool) -> Lines:
-    """All offsets of a group by topic; those of topics that are gone, and not yet forgotten, are left out."""
+    """All offsets of a group by topic. Those of deleted topics that are not yet forgotten are left out."""
     topics: dict[str, tuple[TopicKey, list[tuple[int, FetchedOffset | ErrorCode]]]] = {}
     for (topic_id, index), offset in sorted(fetched.items(), key=lambda item: item[0]):
         topic = broker.cluster.topic_by_id(UUID(hex=topic_id))

@@ -1,13 +1,13 @@
-"""FindCoordinator: who coordinates a group or a transactional id. Always this node.
+"""FindCoordinator: the coordinator of a group or a transactional id, which is always this node.
 
 Behaviour
-- Key types 0 (group) and 1 (transactional id) are known; any other is INVALID_REQUEST. So is that of share groups (2),
+- Key types 0 (group) and 1 (transactional id) are known; any other is INVALID_REQUEST, also that of share groups (2),
   as in a Kafka without a share coordinator.
 
 Version notes
-- 0 has groups only; 1 adds the key type, the throttle time and an error message; 3 is flexible; 4 asks for
-  many keys at once. 5 is for clients that know TRANSACTION_ABORTABLE, 6 for those that know share groups; neither
-  changes anything here.
+- 0 has groups only; 1 adds the key type, the throttle time and an error message; 3 is flexible; 4 asks for many keys at
+  once. 5 is for clients that know TRANSACTION_ABORTABLE, 6 for those that know share groups; neither changes anything
+  here.
 """
 
 from __future__ import annotations

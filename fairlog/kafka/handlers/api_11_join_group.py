@@ -1,17 +1,17 @@
-"""JoinGroup: a consumer wants to be in a group's next generation.
+"""JoinGroup: a consumer joins a group's next generation.
 
 Behaviour
-- Waits until all members have joined, or the rebalance time-out is over. If the client hangs up meanwhile, the group
-  hears of it. A node that stops answers COORDINATOR_NOT_AVAILABLE at once.
-- A member without an id gets one. From version 4 on it has to come again with it (MEMBER_ID_REQUIRED), unless it is
-  static: so a client that gives up at first leaves no member behind (KIP-394).
-- Only the leader is told of the others.
+- Waits until all members have joined, or the rebalance time-out is over. If the client disconnects meanwhile, the group
+  is told. A node that stops answers COORDINATOR_NOT_AVAILABLE at once.
+- A member without an id gets one. From version 4 on it has to send the request again with this id (MEMBER_ID_REQUIRED),
+  unless it is static. So a client that gives up early leaves no member behind (KIP-394).
+- Only the leader is told about the other members.
 - A member whose names and metadata take more than 1 MiB is MESSAGE_TOO_LARGE.
 
 Version notes
 - 1 adds the rebalance time-out, which was the session time-out before; 2 the throttle time; 4 MEMBER_ID_REQUIRED; 5
-  static members; 6 is flexible; 7 adds the protocol type to the answer; 8 a reason, which is not looked at; 9 lets a
-  static leader that comes back skip the assignment (KIP-814).
+  static members; 6 is flexible; 7 adds the protocol type to the answer; 8 a reason, which is ignored; 9 lets a static
+  leader that returns skip the assignment (KIP-814).
 """
 
 from __future__ import annotations

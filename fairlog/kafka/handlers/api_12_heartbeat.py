@@ -1,8 +1,8 @@
-"""Heartbeat: a member of a group lives.
+"""Heartbeat: a member of a group shows that it is alive.
 
 Behaviour
 - REBALANCE_IN_PROGRESS asks the member to join again; it counts as a heartbeat all the same.
-- While the leader has not said who reads what, a heartbeat is taken as any other.
+- While the group waits for the leader's assignment, heartbeats are accepted as usual.
 
 Version notes
 - 1 adds the throttle time; 3 static members; 4 is flexible.

@@ -1,12 +1,12 @@
-"""LeaveGroup: members go, each for itself, or several sent away by an operator.
+"""LeaveGroup: a member leaves, or an operator removes several members.
 
 Behaviour
 - A static member is named by its instance id alone, or with its member id, which then has to be the current one.
-- A parked JoinGroup or SyncGroup of a member that goes is answered UNKNOWN_MEMBER_ID.
+- A parked JoinGroup or SyncGroup of a member that leaves is answered UNKNOWN_MEMBER_ID.
 
 Version notes
 - 1 adds the throttle time; 3 many members at once, each with an outcome of its own; 4 is flexible; 5 adds a reason,
-  which is not looked at.
+  which is ignored.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""SyncGroup: a member asks for its assignment; the leader brings everybody's.
+"""SyncGroup: a member asks for its assignment; the leader sends the assignments of all members.
 
 Behaviour
-- Waits for the leader, and no longer than the group waits for it: REBALANCE_IN_PROGRESS then, as whenever the members
-  are gathered anew. Given up and stopped like JoinGroup.
-- A member that the leader has left out gets an empty assignment; what it has for others than members is dropped.
-- The group may say more about itself than the member knew to ask: a protocol type or name that is given has to
-  be the group's.
-- An assignment of more than 1 MiB is MESSAGE_TOO_LARGE, to the leader.
+- Waits for the leader, but no longer than the group waits for it. Then the answer is REBALANCE_IN_PROGRESS, as whenever
+  a new rebalance begins. If the client disconnects or the node stops, it behaves like JoinGroup.
+- A member that the leader has left out gets an empty assignment; assignments for clients that are not members are
+  dropped.
+- If the request names a protocol type or name, it has to be the group's.
+- If an assignment is larger than 1 MiB, the leader gets MESSAGE_TOO_LARGE.
 
 Version notes
 - 1 adds the throttle time; 3 static members; 4 is flexible; 5 adds protocol type and name.

@@ -1,15 +1,15 @@
 """DescribeGroups: the state of groups, and their members.
 
 Behaviour
-- A group that has offsets and no members is Empty. One that is unknown, or a consumer group of the new protocol, is
-  Dead: from version 6 on with GROUP_ID_NOT_FOUND, before without an error, as in Kafka.
+- A group that has offsets and no members is Empty. An unknown group, or a consumer group of the new protocol, is Dead:
+  from version 6 on with GROUP_ID_NOT_FOUND, in earlier versions without an error, as in Kafka.
 - Metadata is shown once the members have agreed on a strategy, assignments while the group is stable.
-- A group that is named more than once is answered once. Other clients run between one and the next.
-- Authorized operations are all that a group has: there is no authorizer (`fairlog.kafka.acl_operations`).
+- A group that is named more than once is answered once. Other clients are served in between.
+- All operations of a group are authorized: there is no authorizer (`fairlog.kafka.acl_operations`).
 
 Version notes
-- 1 adds the throttle time; 3 asks for authorized operations; 4 shows static members; 5 is flexible; 6 tells an unknown
-  group by an error.
+- 1 adds the throttle time; 3 asks for authorized operations; 4 shows static members; 5 is flexible; 6 reports an
+  unknown group by an error.
 """
 
 from __future__ import annotations

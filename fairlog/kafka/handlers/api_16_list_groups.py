@@ -1,13 +1,13 @@
 """ListGroups: all groups of this node.
 
 Behaviour
-- Groups with members, those that had some lately, and those that have offsets; the latter two are Empty.
-- The filters of states and types are compared without regard to case, states also to
-  spaces around them; a word that does not exist matches nothing.
-- Other clients run while a long list is written.
+- Lists groups with members, groups that recently had members, and groups that have offsets; the latter two are Empty.
+- The filters of states and types ignore case, and states also ignore surrounding spaces. An unknown word matches
+  nothing.
+- Other clients are served while a long list is written.
 
 Version notes
-- 1 adds the throttle time; 3 is flexible; 4 adds the filter of states and the state; 5 those of types.
+- 1 adds the throttle time; 3 is flexible; 4 adds the filter of states and the state; 5 the filter of types.
 """
 
 from __future__ import annotations

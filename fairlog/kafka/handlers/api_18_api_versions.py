@@ -1,20 +1,20 @@
-"""ApiVersions: which APIs this node serves, and in which versions.
+"""ApiVersions: the APIs that this node serves, and their versions.
 
 Behaviour
-- Always the first request of a connection. From version 3 on the client says what software it is; the
-  connection remembers that, because the best answer to a transactional Produce depends on it.
-- Only what is served is listed: clients use what they see.
-- Features and their levels (KIP-584) are those of `fairlog.cluster.features`; those at level 0 are not among the
+- Always the first request of a connection. From version 3 on the client names its software. The connection remembers
+  the name, because the best answer to a transactional Produce depends on it.
+- Only APIs that are served are listed, because clients use what is listed.
+- Features and their levels (KIP-584) are those of `fairlog.cluster.features`; features at level 0 are not among the
   finalized ones.
 
 Version notes
-- 1 and 2 add the throttle time. 3 is flexible in the request and in the answer's body, but the header of
-  the answer stays as it was (KIP-511), so that a client can read the refusal of a version that the node
-  does not know. It adds the features. 4 is for clients that can read a feature whose lowest level is 0: before, such
-  a feature is left out of the supported ones (KAFKA-17492).
+- 1 and 2 add the throttle time. 3 is flexible in the request and in the answer's body, but the header of the answer is
+  unchanged (KIP-511), so that a client can read the refusal of a version that the node does not know. It adds the
+  features. 4 is for clients that can read a feature whose lowest level is 0: before, such a feature is left out of the
+  supported ones (KAFKA-17492).
 - A version above ours is answered in version 0 with UNSUPPORTED_VERSION and the versions of this API alone (KIP-511);
-  the router does that. Clients then ask again in the highest version that both know, and tell their name. A full list
-  would spare them the second question, and franz-go would never say who it is.
+  the router does this. Clients then ask again in the highest version that both know, and send their name. With a full
+  list they would not need the second request, and franz-go would never send its name.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def handle(context: Context, request: ApiVersionsRequest) -> Answer:
 
 
 def encode_unsupported() -> Answer:
-    """The answer's body to a request of a version that is not served."""
+    """The body of the answer to a request in a version that is not served."""
     return encode(0, ErrorCode.UNSUPPORTED_VERSION, {API.key: SERVED})
 
 

@@ -1,18 +1,16 @@
 """CreateTopics: new topics, with their partitions and configs.
 
 Behaviour
-- -1 partitions or replicas means the node's default. A replication factor above the number of nodes is
-  clamped with a log line, or refused, as `topics.replication_factor_policy` says: test suites ask for 3
-  everywhere.
-- Assignments by hand must number the partitions from 0 without gaps. Which brokers they name is treated
-  like a replication factor: there is only this one.
-- Configs are checked against a table (`fairlog.topic_configs`); an unknown name or value is
-  INVALID_CONFIG.
-- What is fixed with the topic (`fairlog.transactions`) is written into its configs, given or not, and answered with
-  them.
-- validate_only checks all this, and whether the name is taken, and makes nothing.
-- A name that stands twice in one request is INVALID_REQUEST, and not made at all.
-- Other clients run between one and the next.
+- -1 partitions or replicas means the node's default. A replication factor above the number of nodes is clamped with a
+  log line, or refused, depending on `topics.replication_factor_policy`: many test suites always ask for 3.
+- Manual assignments must number the partitions from 0 without gaps. The brokers that they name are treated like a
+  replication factor: there is only this one.
+- Configs are checked against a table (`fairlog.topic_configs`); an unknown name or value is INVALID_CONFIG.
+- A config that is fixed at creation (`fairlog.transactions`) is written into the topic's configs and answered with
+  them, whether the request names it or not.
+- validate_only checks all this, and whether the name is taken, and creates nothing.
+- A name that occurs twice in one request is INVALID_REQUEST, and no such topic is created.
+- Other clients are served in between.
 
 Version notes
 - 5 is flexible and answers with partitions, replicas and configs; 7 adds the topic id.
@@ -50,7 +48,7 @@ class NewTopic:
     partitions: int
     replication_factor: int
     assignments: tuple[tuple[int, tuple[int, ...]], ...]
-    """(partition, its brokers); empty to let the node decide."""
+    """(partition, its brokers); empty if the node is to decide."""
     configs: tuple[tuple[str, str | None], ...]
 
 

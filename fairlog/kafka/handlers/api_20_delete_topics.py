@@ -1,9 +1,9 @@
-"""DeleteTopics: topics go, with all their records.
+"""DeleteTopics: delete topics with all their records.
 
 Behaviour
-- A deleted topic is gone when this is answered: its name is free, its partitions take and give nothing.
-  Space on disk comes back in the background.
-- Its part of an open transaction goes with it; the transaction's other partitions can still commit.
+- When this is answered, the topic is deleted: its name is free, and its partitions accept and return nothing. The disk
+  space is freed in the background.
+- Its part of an open transaction is lost with it; the transaction's other partitions can still commit.
 
 Version notes
 - 4 is flexible; 5 adds an error message; 6 allows topic ids beside names.
@@ -29,7 +29,7 @@ _TOPIC_IDS_FROM = 6
 @dataclass(frozen=True, slots=True)
 class DeleteTopicsRequest:
     topics: tuple[tuple[str | None, UUID | None], ...]
-    """(name, topic id): one of the two, if the client does right."""
+    """(name, topic id): a correct client sends one of the two."""
 
 
 @dataclass(frozen=True, slots=True)

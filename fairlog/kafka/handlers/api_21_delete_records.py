@@ -1,17 +1,19 @@
-"""DeleteRecords: let partitions begin at a later offset.
+"""DeleteRecords: make partitions begin at a later offset.
 
 Behaviour
-- Records before the offset are gone for good when it is answered, on disk too; -1 stands for all that was answered or
-  decided before the request (invariant 13). Where these are not copied yet, the copy is waited for. The answer is the
-  low watermark: where the partition begins now. Offsets stay what they are; who reads below gets OFFSET_OUT_OF_RANGE.
-  Only LMDB's file does not shrink: it uses the room again.
+- When this is answered, the records before the offset are deleted for good, also on disk. -1 means everything that was
+  answered or decided before the request (invariant 13); if this is not copied yet, the request waits for the copy. The
+  answer is the low watermark: the new start of the partition. Offsets do not change; a read before the start gets
+  OFFSET_OUT_OF_RANGE. LMDB's file does not shrink, but reuses the space.
 - An offset before the partition's start changes nothing. One after its end, or below -1, is OFFSET_OUT_OF_RANGE.
-- A topic that is compacted and not deleted from is POLICY_VIOLATION, as in Kafka: its records are not there by age.
-- A batch that reaches over the offset is kept whole, and its first records are not given to clients that ask for the
-  right offset.
-- Much is deleted in steps, between which others write; the partition begins later from the first one on. What is not
-  done when the request's time-out, or 20 seconds if that is shorter, is over is REQUEST_TIMED_OUT: the rest goes in the
-  background. The time-out is for waiting on replicas, and there are none.
+- If a topic's policy is compaction without deletion, the answer is POLICY_VIOLATION, as in Kafka: its records are not
+  kept by age.
+- A batch that contains the offset is kept whole. A client that asks for the right offset does not see the batch's
+  earlier records.
+- Large deletions are made in steps, between which others can write; the new start applies from the first step on. If a
+  deletion is not complete after the request's time-out and after 20 seconds, whichever is longer, the answer is
+  REQUEST_TIMED_OUT, and the rest is deleted in the background. The time-out is meant for waiting on other replicas, and
+  there are none.
 
 Version notes
 - 2 is flexible.
@@ -43,7 +45,7 @@ DELETE_REFUSALS = {
     EndRefusal.NOT_YET: ErrorCode.REQUEST_TIMED_OUT,
     EndRefusal.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,
 }
-"""What is answered when the records to be deleted cannot be waited for; nothing is deleted then."""
+"""The answer if it is not possible to wait for the records to be deleted; then nothing is deleted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,19 @@
 """InitProducerId: a producer id and epoch, for idempotent and for transactional producers.
 
 Behaviour
-- Without a transactional id: a fresh producer id, epoch 0.
-- With one: the caller becomes its one current producer. What the last instance left is finished first, its
-  epoch is fenced. A repetition on the same connection gets the same answer, and does not fence its own
-  sender.
+- Without a transactional id: a new producer id, epoch 0.
+- With one: the caller becomes its only current producer. What the last instance left open is ended first, and its epoch
+  is fenced. A repetition on the same connection gets the same answer, and does not fence its own sender.
 - Two-phase commit with another system (KIP-939): `Enable2Pc` asks for transactions without a time-out, which the
-  setting `transactions.two_phase_commit_enable` has to allow; with `KeepPreparedTxn` what is open stays so, and the
-  answer names the epoch in which it was written beside the one that may end it. Neither without a transactional id:
-  INVALID_REQUEST.
+  setting `transactions.two_phase_commit_enable` has to allow; with `KeepPreparedTxn` an open transaction stays open,
+  and the answer names the epoch in which it was written, and the epoch that may end it. Without a transactional id both
+  are INVALID_REQUEST.
 - An empty transactional id, or one of more than 1,024 bytes, is INVALID_REQUEST.
 
 Version notes
-- 2 is flexible; 3 lets a producer say which id and epoch it had, so that it can recover from an error
-  (KIP-360); 4 has PRODUCER_FENCED, before it the same is INVALID_PRODUCER_EPOCH; 5 knows
-  TRANSACTION_ABORTABLE; 6 has two-phase commit.
+- 2 is flexible; 3 lets a producer say which id and epoch it had, so that it can recover from an error (KIP-360); 4 has
+  PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH in earlier versions; 5 knows TRANSACTION_ABORTABLE; 6 has two-phase
+  commit.
 """
 
 from __future__ import annotations

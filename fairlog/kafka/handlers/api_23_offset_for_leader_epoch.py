@@ -1,14 +1,15 @@
-"""OffsetForLeaderEpoch: how far the records of a leader epoch reach, so that a consumer finds out what it lost.
+"""OffsetForLeaderEpoch: where the records of a leader epoch end, so that a consumer can find out what was lost.
 
 Behaviour
-- The leader epoch is the count of the node's starts (decision 14). The current one ends where all that
-  was answered or decided before the question ends, whose copy is waited for as in ListOffsets; a former one where the
-  records of the next begin. Answered is the largest epoch up to the one asked for that has records, or the one asked
-  for if none has, as in Kafka. A larger one than the current has neither (-1, -1).
-- A consumer that stands behind the answer has read records that a loss of power took away (journal.fsync = interval
-  or never), and resets its position.
+- The leader epoch is the count of the node's starts (decision 14). The current epoch ends at the end of everything that
+  was answered or decided before the request; the request waits for its copy, as ListOffsets does. An earlier epoch ends
+  where the records of the next one begin. The answer names the largest epoch up to the requested one that has records,
+  or the requested one if none has, as in Kafka. For an epoch larger than the current one the answer is (-1, -1).
+- A consumer whose position is after this end has read records that a loss of power has removed (journal.fsync =
+  interval or never), and resets its position.
 - The client's own idea of the current leader epoch is checked first.
-- Searching costs a turn in a worker thread each, so it is deferred: whoever hangs up is noticed between two.
+- Each search runs in a worker thread, so the answer is deferred: a client that disconnects is noticed between two
+  searches.
 
 Version notes
 - 2 is the first that consumers may send, and the one that librdkafka sends; 3 adds the replica id; 4 is flexible.

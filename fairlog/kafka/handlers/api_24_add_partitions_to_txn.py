@@ -1,19 +1,20 @@
 """AddPartitionsToTxn: the transaction will write to these partitions; the first such request begins it.
 
 Behaviour
-- What the coordinator refuses (who is fenced, above all) is told so, whatever the partitions are.
-- All or none: if one partition does not exist, the others are OPERATION_NOT_ATTEMPTED and nothing has
-  begun. Only a partition that is deleted in that very moment is refused alone.
-- A partition that does not exist is TRANSACTION_ABORTABLE, where Kafka says UNKNOWN_TOPIC_OR_PARTITION: clients
-  repeat that without end (docs/decisions/0003-deleted-topics.md).
-- After a transaction that the broker has aborted, and before the client has: the code on which this client asks for a
-  new epoch, aborts, or stops (`must_abort.py`).
+- A request that the coordinator refuses (above all from a fenced producer) gets the coordinator's error, whatever the
+  partitions are.
+- All or none: if one partition does not exist, the others are OPERATION_NOT_ATTEMPTED and nothing has begun. Only a
+  partition that is deleted at that moment is refused alone.
+- A partition that does not exist is TRANSACTION_ABORTABLE, where Kafka answers UNKNOWN_TOPIC_OR_PARTITION: clients
+  repeat the request without end (docs/decisions/0003-deleted-topics.md).
+- If the broker has aborted the transaction and the client has not: the code on which this client asks for a new epoch,
+  aborts, or stops (`must_abort.py`).
 
 Version notes
-- 2 has PRODUCER_FENCED, before it the same is INVALID_PRODUCER_EPOCH; 3 is flexible.
-- 4 and 5 are what Kafka's brokers send to a coordinator: several transactions, each to be added to, or (*verify only*)
-  to be asked whether it has the partitions: TRANSACTION_ABORTABLE if not. Those that send them are not known by their
-  connections.
+- 2 has PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH in earlier versions; 3 is flexible.
+- 4 and 5 are sent by Kafka's brokers to a coordinator. They name several transactions, each either to add partitions,
+  or (*verify only*) to ask whether it has them: TRANSACTION_ABORTABLE if not. The producers are not identified by the
+  connections of these requests.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _SEVERAL_FROM = 4
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What one transaction is to write to."""
+    """The partitions for one transaction."""
 
     transactional_id: str
     producer_id: ProducerId
@@ -51,7 +52,7 @@ class Transaction:
 @dataclass(frozen=True, slots=True)
 class AddPartitionsToTxnRequest:
     transactions: tuple[Transaction, ...]
-    """One, before version 4."""
+    """Exactly one before version 4."""
 
 
 Partition = tuple[str, int]
@@ -128,7 +129,7 @@ async def _add(
     logs: Mapping[Partition, LogId],
     asked: Iterable[Partition],
 ) -> dict[Partition, ErrorCode]:
-    """Add `logs`; the coordinator's word on each of the partitions `asked` for, NONE where it has none."""
+    """Add `logs`. Returns the coordinator's answer for each partition in `asked`, NONE if it has no error."""
     try:
         outcome = await context.broker.coordinator.add_logs(
             request.transactional_id,

@@ -1,12 +1,12 @@
 """AddOffsetsToTxn: the transaction will commit offsets of this group.
 
 Behaviour
-- The group's offsets log becomes one of the transaction's logs, as a partition does by AddPartitionsToTxn, and the
-  first such request begins the transaction. Without it, TxnOffsetCommit is refused.
-- After a transaction that the broker has aborted, and before the client has: see `must_abort.py`.
+- Adds the group's offsets log to the transaction, as AddPartitionsToTxn adds a partition. The first such request begins
+  the transaction. Without it, TxnOffsetCommit is refused.
+- If the broker has aborted the transaction and the client has not: see `must_abort.py`.
 
 Version notes
-- 2 has PRODUCER_FENCED, before it the same is INVALID_PRODUCER_EPOCH; 3 is flexible; 4 knows
+- 2 has PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH in earlier versions; 3 is flexible; 4 knows
   TRANSACTION_ABORTABLE.
 """
 

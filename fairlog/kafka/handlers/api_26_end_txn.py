@@ -1,22 +1,21 @@
-"""EndTxn: the end of a transaction, by commit or by abort.
+"""EndTxn: end a transaction, by commit or by abort.
 
 Behaviour
-- A commit is answered when the transaction is decided and durable: it *will* be visible, whatever happens.
-  The next transaction may begin at once; CONCURRENT_TRANSACTIONS is for one that is really still being
-  decided.
-- Repeated with the same outcome it succeeds. From an older connection than the one that began the transaction it is
+- A commit is answered when the transaction is decided and durable: it *will* be visible, whatever happens. The next
+  transaction may begin at once; CONCURRENT_TRANSACTIONS is only for a transaction that is still being decided.
+- A repetition with the same outcome succeeds. On an older connection than the one that began the transaction it is
   refused (invariant 10).
-- Transaction version 2 (KIP-890, from 5 on): it grants the epoch of the next transaction, and so the epoch alone tells
-  which one is meant, on whatever connection. Said again it is answered with the same epoch, and an abort succeeds also
-  where nothing was added.
-- A commit of a transaction that the broker has aborted is refused with the code that this client takes so
+- Transaction version 2 (KIP-890, from 5 on): it grants the epoch of the next transaction, so the epoch alone says which
+  transaction is meant, on any connection. A repetition is answered with the same epoch, and an abort succeeds even if
+  nothing was added.
+- A commit of a transaction that the broker has aborted is refused with the code that this client understands as such
   (`must_abort.py`).
-- If the disk fails while the decision is written, the outcome is unknown until the node has restarted: the
-  connection is closed without an answer, and the client asks again.
+- If the disk fails while the decision is written, the outcome is unknown until the node has restarted: the connection
+  is closed without an answer, and the client retries.
 
 Version notes
-- 2 has PRODUCER_FENCED, before it the same is INVALID_PRODUCER_EPOCH; 3 is flexible; 4 knows TRANSACTION_ABORTABLE;
-  5 answers the producer id and epoch to go on with.
+- 2 has PRODUCER_FENCED, which is INVALID_PRODUCER_EPOCH in earlier versions; 3 is flexible; 4 knows
+  TRANSACTION_ABORTABLE; 5 returns the producer id and epoch to continue with.
 """
 
 from __future__ import annotations

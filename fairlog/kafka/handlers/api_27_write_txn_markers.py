@@ -1,20 +1,20 @@
-"""WriteTxnMarkers: what Kafka's coordinator tells partition leaders, and Kafka's tools to end a hanging transaction.
+"""WriteTxnMarkers: Kafka's coordinator sends it to partition leaders, and Kafka's tools to end a hung transaction.
 
 Behaviour
-- A partition learns of a decision from this node's coordinator, which writes markers itself. Over the network nothing
-  is ever *committed*: INVALID_TXN_STATE, in both modes (decisions 25 and 32).
-- Marker mode, *abort* of what a producer has open: its coordinator aborts the transaction, in all partitions, since
-  a part of it cannot be committed (Kafka ends it in this partition alone). Readers of committed records then pass it.
-  The producer is not fenced, and has to abort as well. What is being committed is CONCURRENT_TRANSACTIONS.
-- Journal mode, *abort* of what is open: INVALID_TXN_STATE. Nobody waits for it there; a transaction is decided as a
-  whole: `fairlog txn abort`, or InitProducerId with its transactional id, ends one.
-- *abort* of what is not open: no error, and nothing is written. There is nothing to end.
+- A partition learns of a decision from this node's coordinator, which writes markers itself. No request over the
+  network can *commit*: it gets INVALID_TXN_STATE in both modes (decisions 25 and 32).
+- Marker mode, *abort* of an open transaction: its coordinator aborts it in all partitions, since a part of it cannot be
+  committed (Kafka ends it only in this partition). Readers of committed records can then read past it. The producer is
+  not fenced, and has to abort as well. If the transaction is being committed, the answer is CONCURRENT_TRANSACTIONS.
+- Journal mode, *abort* of an open transaction: INVALID_TXN_STATE. No reader waits for it there. A transaction is
+  decided as a whole: `fairlog txn abort`, or InitProducerId with its transactional id, ends it.
+- *abort* if no transaction is open: no error, and nothing is written.
 - An epoch older than the partition knows is INVALID_PRODUCER_EPOCH, an older coordinator's
   TRANSACTION_COORDINATOR_FENCED, as in Kafka.
-- Other clients run between one partition and the next.
+- Other clients are served between one partition and the next.
 
 Version notes
-- 1 is flexible. 0 is not in Kafka 4.
+- 1 is flexible. Kafka 4 does not have 0.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ async def handle(context: Context, request: WriteTxnMarkersRequest) -> Answer:
 
 
 class _Producers:
-    """What partitions know of their producers, asked once for each partition: it may name the same one often."""
+    """What partitions know about their producers, queried once for each partition, since a request may name the same
+    one often.
+    """
 
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
@@ -130,7 +132,7 @@ async def _abort(broker: Broker, producers: _Producers, log: LogId, marker: Mark
 
 
 def _as_it_is(producers: _Producers, log: LogId, marker: Marker) -> ErrorCode:
-    """The answer to a marker that decides nothing: whether that which it wants is so."""
+    """The answer to a marker that decides nothing: success if its goal is already reached."""
     known = producers.of(log)
     if known is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,22 +1,23 @@
 """TxnOffsetCommit: a group's next offsets, inside a transaction.
 
 Behaviour
-- Seen when the transaction is committed, together with its records, and never if it is aborted. Answered when the
-  offsets are in the journal: durability is bought at the commit.
-- Refused, without a trace: an older epoch (INVALID_PRODUCER_EPOCH), another producer id than the transactional id has
-  (INVALID_PRODUCER_ID_MAPPING), a group that was not added to an open transaction, or a request that came late on an
-  earlier connection (INVALID_TXN_STATE), a transaction that the broker has aborted (TRANSACTION_ABORTABLE), and whom
-  the group refuses: a member that is gone or of an older generation (KIP-447), or whose instance id is taken. A member
-  of the new protocol names its epoch as the generation, and is ILLEGAL_GENERATION at another one, as in Kafka.
+- The offsets become visible together with the transaction's records when it is committed, and never if it is aborted.
+  Answered when the offsets are in the journal; the commit makes them durable.
+- Refused without any effect: an older epoch (INVALID_PRODUCER_EPOCH); a producer id that is not the transactional id's
+  (INVALID_PRODUCER_ID_MAPPING); a group that was not added to an open transaction, or a late request on an earlier
+  connection (INVALID_TXN_STATE); a transaction that the broker has aborted (TRANSACTION_ABORTABLE); and a member that
+  the group refuses, because it has left, is of an older generation (KIP-447), or its instance id is taken. A member of
+  the new protocol names its epoch as the generation; if this is not its current epoch, the answer is
+  ILLEGAL_GENERATION, as in Kafka.
 - A partition that does not exist, or whose metadata string is too long, is refused alone. The former is
-  TRANSACTION_ABORTABLE, where Kafka says UNKNOWN_TOPIC_OR_PARTITION: clients repeat that without end
+  TRANSACTION_ABORTABLE, where Kafka answers UNKNOWN_TOPIC_OR_PARTITION: clients repeat the request without end
   (docs/decisions/0003-deleted-topics.md).
 
 Version notes
-- 2 adds the leader epoch; 3 is flexible and says who the sender is in the group, so that it can be refused. Before
-  that, only the epoch fences.
+- 2 adds the leader epoch; 3 is flexible and identifies the sender in the group, so that it can be refused. In earlier
+  versions, only the epoch fences.
 - From 4 on, a group that was not added is TRANSACTION_ABORTABLE, as in Kafka. From 5 on (transaction version 2,
-  KIP-890) it is added on the way, and the transaction begins with it if need be.
+  KIP-890) the request adds it, and begins the transaction if necessary.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ async def _commit(context: Context, request: TxnOffsetCommitRequest, offsets: Se
 
 
 async def _add(context: Context, request: TxnOffsetCommitRequest) -> CommitRefusal | None:
-    """Let the transaction have the group's offsets log, unless it has."""
+    """Add the group's offsets log to the transaction, unless it is there already."""
     coordinator, log = context.broker.coordinator, context.broker.offsets.log_of(request.group)
     who = request.transactional_id, request.producer_id, request.producer_epoch
     if coordinator.has_added(*who, log):

@@ -1,8 +1,8 @@
-"""DescribeAcls: there is no authorizer, and so there are no ACLs.
+"""DescribeAcls: there is no authorizer, so there are no ACLs.
 
 Behaviour
-- Every request is answered with SECURITY_DISABLED, as Kafka does without an authorizer: admin tools take it for "ACLs
-  are not in use here", where a closed connection would look like a fault.
+- Every request is answered with SECURITY_DISABLED, as Kafka does without an authorizer: admin tools interpret it as
+  "ACLs are not in use here", whereas a closed connection would look like a fault.
 
 Version notes
 - 1 adds the pattern's type (Kafka 4 does not serve 0); 2 is flexible; 3 adds users as resources.
@@ -24,7 +24,7 @@ NO_AUTHORIZER = "no authorizer is configured on this broker"
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """Which ACLs are meant; None matches any. Numbers are Kafka's, and not looked at: there are no ACLs."""
+    """Which ACLs are meant; None matches any. The numbers are Kafka's, and are ignored: there are no ACLs."""
 
     resource_type: int
     resource_name: str | None

@@ -1,8 +1,8 @@
-"""CreateAcls: refused, since no authorizer would look at an ACL.
+"""CreateAcls: refused, since no authorizer would enforce an ACL.
 
 Behaviour
-- Each creation is answered with SECURITY_DISABLED, as Kafka does without an authorizer. Nothing is kept: an ACL that is
-  stored and not enforced would be worse than none.
+- Each creation is answered with SECURITY_DISABLED, as Kafka does without an authorizer. Nothing is stored: an ACL that
+  is stored but not enforced would be worse than none.
 
 Version notes
 - 1 adds the pattern's type (Kafka 4 does not serve 0); 2 is flexible; 3 adds users as resources.
@@ -23,7 +23,7 @@ FLEXIBLE_FROM = 2
 
 @dataclass(frozen=True, slots=True)
 class AclCreation:
-    """One ACL. Numbers are Kafka's."""
+    """One ACL. The numbers are Kafka's."""
 
     resource_type: int
     resource_name: str

@@ -1,4 +1,4 @@
-"""DeleteAcls: there is no authorizer, and so there are no ACLs.
+"""DeleteAcls: there is no authorizer, so there are no ACLs.
 
 Behaviour
 - Each filter is answered with SECURITY_DISABLED and without matches, as Kafka does without an authorizer.

@@ -1,22 +1,23 @@
-"""DescribeConfigs: the configs of topics, this broker and groups: values, where they come from, types, documentation.
+"""DescribeConfigs: the configs of topics, this broker and groups, with values, sources, types and documentation.
 
 Behaviour
-- A topic shows every config of `fairlog.topic_configs`; the broker every one of `fairlog.broker_configs`, read-only but
-  for those that can be changed at run time. A broker without a name stands for all, and shows what clients have set
-  there.
-- A consumer group shows every config of `fairlog.group_configs`, whether there is such a group or not, as in Kafka.
-- Named configs (none, or null, means all) are shown alone; names that do not exist are left out, as in Kafka.
-- What was fixed with a topic by the node's setting (`fairlog.transactions`) is shown as the node's, not as an override,
-  as long as the setting is the same. A client that names on a node of marker mode what it would have got cannot be told
-  from one that names nothing.
-- Synonyms are where a value could come from, strongest first: the topic or the group, what clients have set for this
+- A topic shows every config of `fairlog.topic_configs`; the broker every one of `fairlog.broker_configs`, read-only
+  except those that can be changed at run time. A broker without a name means all brokers, and shows what clients have
+  set for all.
+- A consumer group shows every config of `fairlog.group_configs`, whether the group exists or not, as in Kafka.
+- If the request names configs, only these are shown (an empty list, or null, means all); unknown names are left out, as
+  in Kafka.
+- A value that the node's setting fixed when a topic was created (`fairlog.transactions`) is shown as the node's, not as
+  an override, as long as the setting is the same. On a node of marker mode, a client that named the default at creation
+  cannot be distinguished from one that named nothing.
+- Synonyms are the possible sources of a value, strongest first: the topic or the group, what clients have set for this
   broker, what they have set for all, the node's setting, the default.
-- A resource that is named more than once is answered once, with all configs that were asked for. Other clients run
-  between one and the next.
+- A resource that is named more than once is answered once, with all requested configs. Other clients are served in
+  between.
 
 Version notes
-- 1 adds sources (before, there was only "is default", which is why 0 is not served) and synonyms; 3 types and
-  documentation; 4 is flexible.
+- 1 adds sources (0 had only "is default", which is why it is not served) and synonyms; 3 types and documentation; 4 is
+  flexible.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ FLEXIBLE_FROM = 4
 
 
 class _Source(IntEnum):
-    """Kafka's numbers of where a value comes from."""
+    """Kafka's numbers for the source of a value."""
 
     TOPIC = 1
     BROKER = 2
@@ -68,7 +69,7 @@ _TYPES = {
     ConfigType.DOUBLE: 6,
     ConfigType.LIST: 7,
 }
-"""Kafka's numbers of what a value is."""
+"""Kafka's numbers for the type of a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class DescribeConfigsRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value, and under which name it was found where."""
+    """A value, its source, and its name there."""
 
     name: str
     value: str | None

@@ -1,17 +1,17 @@
-"""AlterConfigs: all configs that a topic, a broker or a consumer group has of its own, said anew.
+"""AlterConfigs: replace all configs that a topic, a broker or a consumer group has of its own.
 
 Behaviour
-- What the request does not name goes back to its default, but for what was fixed with the topic
-  (`fairlog.transactions`): that stays, and naming another value is INVALID_CONFIG. IncrementalAlterConfigs is the
-  better way.
-- One bad name or value refuses its resource as a whole (INVALID_CONFIG), and says which. A name that stands twice, or
-  without a value, is INVALID_REQUEST.
-- A resource that is named more than once is INVALID_REQUEST, and not altered.
-- Of a broker, or of all, some configs can be set (`fairlog.live_settings`); any other is INVALID_REQUEST, and says
-  which setting to set instead. What is not named goes back to the node's setting.
-- Of a consumer group the configs of `fairlog.group_configs` can be set, whether there is such a group or not.
+- A config that the request does not name returns to its default, except one that was fixed at the topic's creation
+  (`fairlog.transactions`): it stays, and naming another value is INVALID_CONFIG. IncrementalAlterConfigs is the better
+  request.
+- If one name or value is bad, the resource as a whole is refused (INVALID_CONFIG), with a message that names it. A name
+  that occurs twice, or without a value, is INVALID_REQUEST.
+- A resource that is named more than once is INVALID_REQUEST, and is not altered.
+- For one broker or for all, some configs can be set (`fairlog.live_settings`); any other is INVALID_REQUEST, with a
+  message that names the setting to use instead. Configs that are not named return to the node's setting.
+- For a consumer group the configs of `fairlog.group_configs` can be set, whether the group exists or not.
 - validate_only checks all this and changes nothing.
-- The new configs are durable when they are answered, and hold from the next request on.
+- The new configs are durable when the request is answered, and apply from the next request on.
 
 Version notes
 - 2 is flexible.

@@ -1,9 +1,9 @@
-"""AlterReplicaLogDirs: which directory of a broker shall hold a partition.
+"""AlterReplicaLogDirs: move a partition to another directory of its broker.
 
 Behaviour
-- There is one directory, `data_dir`: a partition that is to lie there lies there already. Another directory is
-  LOG_DIR_NOT_FOUND; which directory is wanted is looked at before the partition, as in Kafka.
-- Of a partition that is named more than once, the last directory counts. Other clients run between one partition and
+- There is one directory, `data_dir`: every partition is there already. Another directory is LOG_DIR_NOT_FOUND; the
+  directory is checked before the partition, as in Kafka.
+- If a partition is named more than once, the last directory counts. Other clients are served between one partition and
   the next.
 
 Version notes
@@ -28,7 +28,7 @@ FLEXIBLE_FROM = 2
 @dataclass(frozen=True, slots=True)
 class AlterReplicaLogDirsRequest:
     directories: tuple[tuple[str, tuple[tuple[str, tuple[int, ...]], ...]], ...]
-    """Path, and the topics with the partitions that are to lie there."""
+    """Path, and the topics with the partitions to move there."""
 
 
 def decode(reader: Reader, version: int) -> AlterReplicaLogDirsRequest:  # noqa: ARG001 (both look alike)

@@ -1,14 +1,15 @@
-"""DescribeLogDirs: where partitions lie, how large they are, and what room there is.
+"""DescribeLogDirs: where partitions are stored, how large they are, and how much space is left.
 
 Behaviour
-- There is one directory, `data_dir`, told by its absolute path, with the bytes of its file system: all, and those that
-  are free for this process. If that cannot be found out, the directory has KAFKA_STORAGE_ERROR, and no partitions.
-- A partition's size is that of its batches in the data log, as they came, and of the frames that its journal still
-  holds; so a batch counts twice until its part of the journal is removed. What LMDB adds, and room that is made ahead
-  of a journal's end, belongs to no partition.
-- Partitions that do not exist are left out, as in Kafka; so are the logs of committed offsets, which are no topic.
-- There are no replicas that lag, and none that are on their way to another directory.
-- Sizes and room are found out in worker threads, some partitions at a time, and the answer is deferred.
+- There is one directory, `data_dir`, given by its absolute path, with the size of its file system in bytes and the
+  bytes available to this process. If these cannot be determined, the directory has KAFKA_STORAGE_ERROR, and no
+  partitions.
+- A partition's size is the size of its batches in the data log, as they arrived, plus the frames that its journal still
+  holds. So a batch counts twice until its part of the journal is removed. LMDB's overhead, and room that is made ahead
+  of a journal's end, belong to no partition.
+- Partitions that do not exist are left out, as in Kafka; so are the logs of committed offsets, which are not topics.
+- No replica lags, and none is being moved to another directory.
+- Sizes and space are determined in worker threads, a few partitions at a time, and the answer is deferred.
 
 Version notes
 - 1 is the first that Kafka 4 serves; 2 is flexible; 3 adds an error for the whole answer; 4 the file system's bytes; 5
@@ -42,8 +43,9 @@ _ROOM_FROM = 4
 _CORDONED_FROM = 5
 
 _LOGS_PER_TURN = 100
-"""Looked at, or written, before others run: 4 ms of a worker thread, which leave the interpreter's lock no sooner than
-after 5, and a part of one of the event loop."""
+"""Partitions that are measured, or written, before other tasks run: 4 ms in a worker thread, which gives up the
+interpreter's lock only after 5 ms, and a part of a millisecond in the event loop.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class DescribeLogDirsRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """Of the file system, in bytes."""
+    """The size of the file system, in bytes."""
 
     total: int
     usable: int
@@ -111,7 +113,7 @@ async def _finish(context: Context, request: DescribeLogDirsRequest) -> Answer:
 
 
 async def _sizes(broker: Broker, request: DescribeLogDirsRequest) -> dict[str, dict[int, int]]:
-    """Bytes of each partition that was asked for, by topic and index."""
+    """The bytes of each requested partition, by topic and index."""
     sizes: defaultdict[str, dict[int, int]] = defaultdict(dict)
     wanted = _wanted(broker, request)
     while some := list(itertools.islice(wanted, _LOGS_PER_TURN)):
@@ -124,7 +126,7 @@ async def _sizes(broker: Broker, request: DescribeLogDirsRequest) -> dict[str, d
 
 
 def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> Iterator[tuple[str, LogId]]:
-    """The names and logs of the partitions that were asked for and exist."""
+    """The names and logs of the requested partitions that exist."""
     cluster = broker.cluster
     if request.topics is None:
         for topic in cluster.topics():
@@ -143,7 +145,7 @@ def _wanted(broker: Broker, request: DescribeLogDirsRequest) -> Iterator[tuple[s
 
 
 def _bytes_in(data_logs: DataLogs, logs: Sequence[LogId]) -> Mapping[LogId, int]:
-    """Of each log's batches; those that were dropped meanwhile are left out. In a worker thread."""
+    """The size of each log's batches; logs that were dropped meanwhile are left out. Runs in a worker thread."""
     sizes: dict[LogId, int] = {}
     for log in logs:
         with suppress(UnknownLog):
@@ -152,7 +154,7 @@ def _bytes_in(data_logs: DataLogs, logs: Sequence[LogId]) -> Mapping[LogId, int]
 
 
 def _room_in(directory: str) -> _Room | None:
-    """Of the directory's file system; None if the system does not tell. In a worker thread."""
+    """The space of the directory's file system; None if the system does not report it. Runs in a worker thread."""
     try:
         found = os.statvfs(directory)
     except OSError:

@@ -1,17 +1,17 @@
 """CreatePartitions: more partitions for topics that exist.
 
 Behaviour
-- The count is the new total. Not more than there are now, or above the limits that CreateTopics has, is
-  INVALID_PARTITIONS, and says what there is.
-- When it is answered the new partitions take batches; Metadata tells of them, and so does who fetches from them.
-  Records stay where they are: keys that a client hashes over all partitions may go elsewhere from now on.
-- Assignments by hand are one for each new partition. Which brokers they name is treated like a replication factor, as
-  in CreateTopics.
+- The count is the new total. If it is not more than the present count, or is above the limits of CreateTopics, the
+  answer is INVALID_PARTITIONS, with a message that says how many there are.
+- When this is answered, the new partitions accept batches and fetches, and Metadata lists them. Records stay where they
+  are: keys that a client hashes over all partitions may go to other partitions from now on.
+- There is one manual assignment for each new partition. The brokers that they name are treated like a replication
+  factor, as in CreateTopics.
 - validate_only checks all this and changes nothing.
-- A topic that is named more than once is INVALID_REQUEST, and not changed.
+- A topic that is named more than once is INVALID_REQUEST, and is not changed.
 
 Version notes
-- 2 is flexible; 3 allows an error about quotas (never given).
+- 2 is flexible; 3 allows an error about quotas (never returned).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class GrownTopic:
     name: str
     total: int
     assignments: tuple[tuple[int, ...], ...] | None
-    """For each new partition its brokers; None to let the node decide."""
+    """The brokers of each new partition; None if the node is to decide."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""DeleteGroups: groups without members go, with their committed offsets.
+"""DeleteGroups: delete groups without members, with their committed offsets.
 
 Behaviour
-- A group that has members, or one that is about to join, is NON_EMPTY_GROUP; one that has neither members nor offsets,
-  nor had members lately, is GROUP_ID_NOT_FOUND.
-- A deleted group is gone when this is answered: its offsets cannot be fetched any more. They are deleted durably.
+- A group that has members, or a member that is about to join, is NON_EMPTY_GROUP. A group that has neither members nor
+  offsets, and had no members recently, is GROUP_ID_NOT_FOUND.
+- When this is answered, the group is deleted durably: its offsets cannot be fetched any more.
 
 Version notes
 - 2 is flexible.

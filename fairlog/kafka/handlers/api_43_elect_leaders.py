@@ -1,12 +1,12 @@
-"""ElectLeaders: let the preferred replica of a partition lead, or any that lives.
+"""ElectLeaders: make the preferred replica of a partition, or any live one, its leader.
 
 Behaviour
-- This node is the only replica of every partition, preferred, and leads it: ELECTION_NOT_NEEDED for each partition, of
-  either kind of election. One that does not exist is UNKNOWN_TOPIC_OR_PARTITION.
-- Asked for all partitions (null) it answers each topic without partitions, as Kafka does for those whose leader is the
-  one that is wanted.
+- This node is the only and preferred replica of every partition, and leads it: the answer is ELECTION_NOT_NEEDED for
+  each partition, for either kind of election. A partition that does not exist is UNKNOWN_TOPIC_OR_PARTITION.
+- If the request names all partitions (null), the answer lists each topic without partitions, as Kafka does for topics
+  that have the wanted leaders.
 - A kind of election that does not exist is INVALID_REQUEST.
-- Other clients run between one partition and the next.
+- Other clients are served between one partition and the next.
 
 Version notes
 - 0 has preferred leaders only, and no error for the whole answer; 1 adds both; 2 is flexible.

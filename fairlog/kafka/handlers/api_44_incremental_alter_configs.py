@@ -1,13 +1,14 @@
-"""IncrementalAlterConfigs: single configs of topics, brokers and groups set, deleted, and lists changed item by item.
+"""IncrementalAlterConfigs: set and delete single configs of topics, brokers and groups, and change lists item by item.
 
 Behaviour
-- SET needs a value. DELETE goes back to the default, and succeeds for a name that does not exist, as in Kafka: tools
-  that copy configs from a newer broker delete what this one never had. APPEND and SUBTRACT are for lists
-  (`cleanup.policy`), and begin with the default where the topic has none of its own.
-- One bad name, value or operation refuses its resource as a whole (INVALID_CONFIG; INVALID_REQUEST for an operation
-  that does not exist, a name that stands twice, or one without a value), and says which.
-- What was fixed with the topic (`fairlog.transactions`) can be set to what it is; all else is INVALID_CONFIG.
-- Brokers, groups, repeated resources, validate_only, and when a change holds: as with AlterConfigs.
+- SET needs a value. DELETE restores the default, and succeeds for an unknown name, as in Kafka: tools that copy configs
+  from a newer broker delete configs that this one never had. APPEND and SUBTRACT are for lists (`cleanup.policy`), and
+  start from the default if the topic has no value of its own.
+- If one name, value or operation is bad, the resource as a whole is refused, with a message that names it
+  (INVALID_CONFIG; INVALID_REQUEST for an unknown operation, a name that occurs twice, or one without a value).
+- A config that was fixed at the topic's creation (`fairlog.transactions`) can only be set to its present value;
+  anything else is INVALID_CONFIG.
+- Brokers, groups, repeated resources, validate_only, and the time from which a change applies: as in AlterConfigs.
 
 Version notes
 - 1 is flexible.

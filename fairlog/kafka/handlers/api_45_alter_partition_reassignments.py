@@ -1,14 +1,15 @@
-"""AlterPartitionReassignments: which brokers shall hold the replicas of a partition.
+"""AlterPartitionReassignments: move the replicas of a partition to other brokers.
 
 Behaviour
-- There is one broker, so the only assignment that can be had is the one that a partition has. Asked for that, the
-  answer is that it is so; every other is INVALID_REPLICA_ASSIGNMENT, with a sentence that says why.
-- Nothing is ever on its way to another broker, so there is nothing to cancel: NO_REASSIGNMENT_IN_PROGRESS.
-- Nothing is clamped here, whatever `topics.replication_factor_policy` says: who moves replicas means what he says.
-- Other clients run between one partition and the next.
+- There is one broker, so the only possible assignment is the present one, which is answered with success. Every other
+  one is INVALID_REPLICA_ASSIGNMENT, with a message that says why.
+- No replica is ever being moved to another broker, so there is nothing to cancel: NO_REASSIGNMENT_IN_PROGRESS.
+- Nothing is clamped here, whatever `topics.replication_factor_policy` says: an operator who moves replicas wants
+  exactly this assignment.
+- Other clients are served between one partition and the next.
 
 Version notes
-- 0 is flexible; 1 lets a client forbid that the number of replicas changes (it cannot), and says so again in the
+- 0 is flexible; 1 lets a client forbid a change of the number of replicas (it cannot change), and repeats this in the
   answer.
 """
 
@@ -33,7 +34,7 @@ _FACTOR_FROM = 1
 class Reassignment:
     index: int
     replicas: tuple[int, ...] | None
-    """None: cancel the one that is under way."""
+    """None: cancel the one in progress."""
 
 
 @dataclass(frozen=True, slots=True)

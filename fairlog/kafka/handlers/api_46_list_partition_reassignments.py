@@ -1,8 +1,8 @@
-"""ListPartitionReassignments: the partitions whose replicas are on their way to other brokers.
+"""ListPartitionReassignments: the partitions whose replicas are being moved to other brokers.
 
 Behaviour
-- There is one broker, so there are none, whichever partitions are asked for; those that do not exist are left out as
-  in Kafka.
+- There is one broker, so there are none, whichever partitions the request names; partitions that do not exist are left
+  out as in Kafka.
 
 Version notes
 - 0 is the only one.

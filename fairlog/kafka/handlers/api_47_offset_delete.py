@@ -1,10 +1,11 @@
-"""OffsetDelete: forget a group's offsets in some partitions (KIP-496).
+"""OffsetDelete: delete a group's offsets for some partitions (KIP-496).
 
 Behaviour
-- Partitions of topics that members of the group consume are refused (GROUP_SUBSCRIBED_TO_TOPIC), the others go. If it
-  cannot be told what the members consume, the group is NON_EMPTY_GROUP.
-- A group with neither members nor offsets is GROUP_ID_NOT_FOUND. Where there is no offset, deleting it succeeds.
-- Answered when it is on disk. If the disk fails meanwhile, NOT_COORDINATOR: asking again does no harm.
+- Partitions of topics that members of the group consume are refused (GROUP_SUBSCRIBED_TO_TOPIC), the offsets of the
+  others are deleted. If it is not known what the members consume, the group is NON_EMPTY_GROUP.
+- A group with neither members nor offsets is GROUP_ID_NOT_FOUND. Deleting an offset that does not exist succeeds.
+- Answered when the deletion is on disk. If the disk fails meanwhile, the answer is NOT_COORDINATOR: a retry does no
+  harm.
 
 Version notes
 - 0 is the only one.
@@ -73,7 +74,7 @@ def _code(refusal: GroupRefusal | None) -> ErrorCode:
 def encode(
     context: Context, request: OffsetDeleteRequest, error: ErrorCode, errors: Mapping[tuple[str, int], ErrorCode]
 ) -> Answer:
-    """With an `error` for the whole there are no lines, as in Kafka."""
+    """With an `error` for the whole request there are no topics in the answer, as in Kafka."""
     writer = context.writer()
 
     def topic(entry: tuple[str, tuple[int, ...]]) -> None:

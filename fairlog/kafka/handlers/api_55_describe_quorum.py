@@ -1,13 +1,13 @@
-"""DescribeQuorum: who keeps the cluster's metadata, and how far each of them has come (KIP-595).
+"""DescribeQuorum: the nodes that keep the cluster's metadata, and their progress (KIP-595).
 
 Behaviour
-- There is no quorum: the node agrees with itself (`fairlog.cluster`). That is told as a quorum of one voter, itself,
-  which leads: in the epoch that its start has (decision 14), and with as many changes as it has made since then for
-  high watermark and end of the log. It has caught up at any time (decision 42).
-- The only partition is 0 of `__cluster_metadata`, as in Kafka. If the request names another, all that it names are
-  UNKNOWN_TOPIC_OR_PARTITION. That topic cannot be read.
-- Other clients run between one partition and the next.
-- The node has no listener for controllers, so it is told without endpoints, and has no directory id.
+- There is no quorum: the node decides alone (`fairlog.cluster`). The answer shows a quorum of one voter, the node
+  itself, which leads. Its epoch is that of its start (decision 14); high watermark and end of the log are the number of
+  changes since the start. The voter has always caught up (decision 42).
+- The only partition is 0 of `__cluster_metadata`, as in Kafka. If the request names another partition, all that it
+  names are UNKNOWN_TOPIC_OR_PARTITION. The topic cannot be read.
+- Other clients are served between one partition and the next.
+- The node has no listener for controllers, so the answer has no endpoints for it, and no directory id.
 
 Version notes
 - 0 is flexible; 1 adds when a voter last fetched and had caught up (KIP-836); 2 error messages, the voters' nodes and

@@ -1,14 +1,14 @@
-"""UpdateFeatures: which level of each feature of the protocol the cluster agrees on (KIP-584).
+"""UpdateFeatures: set the cluster-wide level of each protocol feature (KIP-584).
 
 Behaviour
-- All updates are made, durably, or none. The rules are those of `fairlog.cluster.features`; a feature that this node
-  does not have is refused like a level that it does not have, INVALID_UPDATE_VERSION.
-- Clients hear of the new levels with their next ApiVersions.
-- The time-out is not looked at: nobody has to be waited for.
+- Either all updates are made, durably, or none. The rules are those of `fairlog.cluster.features`. An unknown feature
+  is refused like an unknown level, with INVALID_UPDATE_VERSION.
+- Clients learn the new levels from their next ApiVersions.
+- The time-out is ignored: there are no other nodes to wait for.
 
 Version notes
-- 0 allows a downgrade, or does not; 1 tells safe downgrades from unsafe ones, and can validate only; 2 says nothing of
-  the single features any more. Up to 1 they are listed if all were updated, as in Kafka.
+- 0 allows a downgrade, or does not; 1 distinguishes safe downgrades from unsafe ones, and can validate only; 2 no
+  longer lists the single features. Up to 1 they are listed if all were updated, as in Kafka.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """DescribeCluster: the cluster's id, and its one broker, which is its controller.
 
 Behaviour
-- What Metadata says of the cluster, without topics.
-- Authorized operations are all that a cluster has: there is no authorizer (`fairlog.kafka.acl_operations`).
-- Asked for the endpoints of controllers (from version 1 on) a broker answers MISMATCHED_ENDPOINT_TYPE, as in Kafka.
+- The same information about the cluster as in Metadata, without topics.
+- All operations on the cluster are authorized: there is no authorizer (`fairlog.kafka.acl_operations`).
+- If the request asks for the endpoints of controllers (from version 1 on), the answer is MISMATCHED_ENDPOINT_TYPE, as
+  from a broker in Kafka.
 
 Version notes
-- 0 is flexible; 1 adds the type of the endpoints; 2 tells brokers that are fenced: this one never is, if it answers.
+- 0 is flexible; 1 adds the type of the endpoints; 2 lists fenced brokers: this one is never fenced when it answers.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""DescribeProducers: what a partition knows of its idempotent and transactional producers.
+"""DescribeProducers: what a partition knows about its idempotent and transactional producers.
 
 Behaviour
-- The coordinator epoch is that of the last marker that was written for the producer in this partition; -1, as in
-  Kafka, if there is none, which is always so in journal mode.
-- The current start offset is where a producer's open transaction begins; -1, as in Kafka, if none is open. In journal
-  mode a record's offset is not known before its transaction commits: there it is the smallest that the records could
-  yet get, the high watermark.
-- A partition that is named more than once is answered once. Other clients run between one and the next.
+- The coordinator epoch is that of the last marker that was written for the producer in this partition, or -1 if there
+  is none, as in Kafka. In journal mode it is always -1.
+- The current start offset is where a producer's open transaction begins, or -1 if none is open, as in Kafka. In journal
+  mode a record's offset is not known before its transaction commits; there the answer is the smallest offset that the
+  records can get, the high watermark.
+- A partition that is named more than once is answered once. Other clients are served in between.
 
 Version notes
 - 0 is the only one.

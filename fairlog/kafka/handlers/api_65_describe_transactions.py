@@ -1,12 +1,12 @@
-"""DescribeTransactions: how transactional ids stand, and where their last committed transactions are.
+"""DescribeTransactions: the state of transactional ids, and where their last committed transactions are.
 
 Behaviour
 - An id that is unknown, or has expired, is TRANSACTIONAL_ID_NOT_FOUND.
-- An id that is named more than once is answered once. Other clients run between one and the next.
+- An id that is named more than once is answered once. Other clients are served in between.
 - The partitions are those of the open transaction, or of the one being decided.
-- Beyond Kafka: each state carries a tagged field (`PLACEMENTS_TAG`) with the last committed transactions
-  and the offsets of their records, out of the group journal's COMMITTED frames. Kafka's clients skip tags
-  that they do not know; `fairlog txn show` reads this one with `decode_placements`.
+- Beyond Kafka: each state carries a tagged field (`PLACEMENTS_TAG`) with the last committed transactions and the
+  offsets of their records, from the group journal's COMMITTED frames. Kafka's clients skip tags that they do not know;
+  `fairlog txn show` reads this one with `decode_placements`.
 
 Version notes
 - 0 is the only one.
@@ -36,7 +36,7 @@ PLACEMENTS_TAG = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PlacedRecords:
-    """`count` records of a committed transaction, from `base_offset` on in one partition."""
+    """`count` records of a committed transaction in one partition, from `base_offset` on."""
 
     topic: str
     partition: int
@@ -51,7 +51,7 @@ class PlacedTransaction:
     producer_id: int
     producer_epoch: int
     number: int
-    """The how-manieth of this epoch, from 0."""
+    """The transaction's number in this epoch, from 0."""
     records: tuple[PlacedRecords, ...]
 
 

@@ -1,12 +1,12 @@
 """ListTransactions: the transactional ids of this node, filtered.
 
 Behaviour
-- Filters by state, producer id, duration and pattern are combined by "and"; an empty filter lets everything pass. A
-  state that Kafka does not have is answered among the unknown filters, and matches nothing.
-- The duration filter lets open transactions pass that began longer ago than so many milliseconds.
-- A pattern is a regular expression for whole ids, in the syntax of `fairlog.patterns`. One that is none, or takes too
-  much, is INVALID_REGULAR_EXPRESSION; null, or the empty one, lets everything pass.
-- Other clients run while a long list is looked through and written.
+- Filters by state, producer id, duration and pattern are combined by "and"; an empty filter matches everything. A state
+  that Kafka does not have is listed among the unknown filters, and matches nothing.
+- The duration filter matches open transactions that began more than this number of milliseconds ago.
+- A pattern is a regular expression for whole ids, in the syntax of `fairlog.patterns`. A pattern that is invalid, or
+  too expensive, is INVALID_REGULAR_EXPRESSION; null, or the empty pattern, matches everything.
+- Other clients are served while a long list is searched and written.
 
 Version notes
 - 1 adds the duration filter; 2 the pattern (KIP-1152).
@@ -32,7 +32,7 @@ FLEXIBLE_FROM = 0
 _PATTERN_FROM = 2
 
 _IDS_PER_TURN = 500
-"""Looked at, or written, before others run."""
+"""Ids that are checked, or written, before other tasks run."""
 _MATCHED_PER_TURN = 8
 """A hostile pattern may take some milliseconds for each id."""
 
@@ -42,7 +42,7 @@ class ListTransactionsRequest:
     states: tuple[str, ...]
     producer_ids: tuple[int, ...]
     longer_than_ms: int
-    """-1: whatever it took."""
+    """-1: any duration."""
     pattern: str | None
 
 
@@ -82,7 +82,7 @@ async def handle(context: Context, request: ListTransactionsRequest) -> Answer:
 
 
 async def _passing(descriptions: Sequence[Description], request: ListTransactionsRequest) -> list[Description]:
-    """Those that all filters let pass. Raises BadPattern."""
+    """Those that match all filters. Raises BadPattern."""
     now_ms = time.time_ns() // 1_000_000
     pattern = Pattern(request.pattern) if request.pattern else None
     passing: list[Description] = []

@@ -1,23 +1,24 @@
-"""ConsumerGroupHeartbeat: a member of a consumer group of the new protocol (KIP-848) joins, lives, changes or leaves.
+"""ConsumerGroupHeartbeat: a member of a consumer group of the new protocol (KIP-848) joins, stays, changes or leaves.
 
 Behaviour
 - The epoch says which: 0 joins, -1 leaves, -2 leaves for a while (a static member), any other is the member's own.
-- Answered when everything that the answer tells is on disk: after a restart members go on at their epochs. If the disk
-  refuses to keep the group, COORDINATOR_NOT_AVAILABLE, which clients repeat.
-- The assignment is told when it has changed, and to a member that says everything anew.
-- A group without members takes members of either protocol. One that has members of the classic protocol only is
-  GROUP_ID_NOT_FOUND here unless they can be members of a consumer group too (docs/groups.md).
-- A member of a group that is not known is UNKNOWN_MEMBER_ID, and joins anew. Kafka says GROUP_ID_NOT_FOUND, which
-  is fatal to clients.
-- A member that begins again with epoch 0, and owns nothing, is taken back at once. In Kafka it is fenced until its
-  session ends, unless its epoch before was 0.
-- A pattern of topics is RE2's, as Kafka's; what RE2 does not take, or is too large, is INVALID_REGULAR_EXPRESSION.
-- The heartbeat interval and the session time-out are the group's own, if it has some (`fairlog.live_group_configs`),
-  and hold from the next heartbeat on.
-- Racks are read and shown, and not looked at: there is one replica of everything.
+- Answered when everything in the answer is on disk: after a restart members continue at their epochs. If the group
+  cannot be stored, the answer is COORDINATOR_NOT_AVAILABLE, on which clients retry.
+- The answer contains the assignment when it has changed, and for a member that sends all its fields again.
+- A group without members accepts members of either protocol. A group that has only members of the classic protocol is
+  GROUP_ID_NOT_FOUND here, unless they can also be members of a consumer group (docs/groups.md).
+- A member of an unknown group gets UNKNOWN_MEMBER_ID, and joins again. Kafka answers GROUP_ID_NOT_FOUND, which is fatal
+  to clients.
+- A member that begins again with epoch 0, and owns nothing, is accepted at once. In Kafka it is fenced until its
+  session ends, unless its previous epoch was 0.
+- A topic pattern has RE2's syntax, as in Kafka. A pattern that RE2 refuses, or that is too large, is
+  INVALID_REGULAR_EXPRESSION.
+- The heartbeat interval and the session time-out are the group's own, if it has any (`fairlog.live_group_configs`), and
+  apply from the next heartbeat on.
+- Racks are read and shown, but otherwise ignored: there is one replica of everything.
 
 Version notes
-- 1 adds the pattern of topics; from it on the member makes its id itself.
+- 1 adds the topic pattern; from this version on the member creates its own id.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class ConsumerGroupHeartbeatRequest:
     instance_id: str | None
     rack_id: str | None
     rebalance_timeout_ms: int
-    """-1: as it was."""
+    """-1: unchanged."""
     topic_names: tuple[str, ...] | None
     topic_regex: str | None
     assignor: str | None
@@ -83,7 +84,7 @@ def _partitions(topics: Iterable[tuple[UUID | None, tuple[int, ...]]]) -> Partit
 
 
 def what_is_wrong(request: ConsumerGroupHeartbeatRequest, version: int) -> str | None:
-    """Why the request is INVALID_REQUEST; None if it is none. As Kafka's."""
+    """Why the request is INVALID_REQUEST; None if it is valid. The rules are Kafka's."""
     if not request.group_id:
         return "the group id is empty"
     if not request.member_id and (version >= _MEMBERS_MAKE_IDS_FROM or request.epoch != JOINING):

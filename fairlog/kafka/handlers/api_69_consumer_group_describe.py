@@ -2,9 +2,9 @@
 
 Behaviour
 - A group that is unknown, or of the classic protocol, is GROUP_ID_NOT_FOUND: admin clients then ask DescribeGroups.
-- A member's assignment is what it may read now, the target what it is to read in the end.
-- A group that is named more than once is answered once. Other clients run between one and the next.
-- Authorized operations are not computed: there is nobody to be authorized yet.
+- A member's assignment is what it may read now; its target is what it will read in the end.
+- A group that is named more than once is answered once. Other clients are served in between.
+- Authorized operations are not computed: there is no authorization yet.
 
 Version notes
 - 1 adds each member's type: of the classic protocol, or of the new one.
@@ -93,7 +93,7 @@ def _write_member(context: Context, writer: Writer, view: MemberView) -> None:
 
 
 def _write_assignment(context: Context, writer: Writer, partitions: Partitions) -> None:
-    """Topics that are gone are left out, as in Kafka."""
+    """Deleted topics are left out, as in Kafka."""
     topics: defaultdict[UUID, list[int]] = defaultdict(list)
     for topic, index in sorted(partitions):
         topics[UUID(hex=topic)].append(index)

@@ -1,10 +1,10 @@
-"""GetTelemetrySubscriptions: which of its own metrics a client is to send (KIP-714). Here: none.
+"""GetTelemetrySubscriptions: which of its own metrics a client should send (KIP-714). Here: none.
 
 Behaviour
-- Nothing receives clients' metrics, so this is not advertised, like in a Kafka without a receiver, and clients do not
-  ask. Whoever asks all the same is given a subscription to no metrics, as there.
-- The subscription's id follows from the client's instance id, so nothing is kept of anybody, and no client is told to
-  wait (Kafka answers THROTTLING_QUOTA_EXCEEDED to one that asks again on the same connection).
+- Nothing receives clients' metrics, so this API is not advertised, as in a Kafka without a receiver, and clients do not
+  ask. A client that asks all the same gets a subscription to no metrics, as in Kafka.
+- The subscription's id is computed from the client's instance id, so the node keeps no state about clients, and no
+  client is told to wait (Kafka answers THROTTLING_QUOTA_EXCEEDED to one that asks again on the same connection).
 
 Version notes
 - 0 is the only one.
@@ -26,7 +26,7 @@ SERVED = Versions(0, 0)
 FLEXIBLE_FROM = 0
 
 COMPRESSION_TYPES = {"zstd": 4, "lz4": 3, "gzip": 1, "snappy": 2}
-"""Those that metrics may be packed with, by Kafka's numbers, best first."""
+"""The compressions that metrics may have, by Kafka's numbers, best first."""
 METRICS_BYTES_MAX = 1 << 20
 """Kafka's telemetry.max.bytes."""
 _PUSH_INTERVAL_MS = 300_000
@@ -36,7 +36,7 @@ _PUSH_INTERVAL_MS = 300_000
 @dataclass(frozen=True, slots=True)
 class GetTelemetrySubscriptionsRequest:
     client_instance_id: UUID | None
-    """None: the client wants one."""
+    """None: the client asks for a new one."""
 
 
 def decode(reader: Reader, version: int) -> GetTelemetrySubscriptionsRequest:  # noqa: ARG001 (there is one version)

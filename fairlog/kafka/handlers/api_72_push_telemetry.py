@@ -1,10 +1,10 @@
-"""PushTelemetry: a client's own metrics (KIP-714). They are checked, and dropped.
+"""PushTelemetry: a client's own metrics (KIP-714), which are checked and dropped.
 
 Behaviour
-- Not advertised, as in a Kafka without a receiver for metrics; whoever sends some all the same is answered as there.
-- Without an instance id of the client's own: INVALID_REQUEST. Another subscription than the one that
-  GetTelemetrySubscriptions gives: UNKNOWN_SUBSCRIPTION_ID. A compression that does not exist, or more than a MiB, have
-  their errors.
+- Not advertised, as in a Kafka without a receiver for metrics. A client that sends metrics all the same is answered as
+  in Kafka.
+- Without an instance id of the client's own: INVALID_REQUEST. A subscription that GetTelemetrySubscriptions did not
+  return: UNKNOWN_SUBSCRIPTION_ID. An unknown compression, and more than a MiB, have errors of their own.
 
 Version notes
 - 0 is the only one.
@@ -29,7 +29,7 @@ FLEXIBLE_FROM = 0
 
 _NO_COMPRESSION = 0
 _RESERVED_IDS = 100
-"""The first of all UUIDs are Kafka's own."""
+"""The first UUIDs are reserved for Kafka."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
 """ListConfigResources: the names of all resources that have configs.
 
 Behaviour
-- Topics, this node as a broker, and the consumer groups for which clients have set configs. Of broker loggers and
-  client metrics there are none.
-- No types stand for all. A type that does not exist refuses the request, UNSUPPORTED_VERSION, as in Kafka.
-- Other clients run while a long list is written.
+- Lists topics, this node as a broker, and the consumer groups for which clients have set configs. There are no broker
+  loggers and no client metrics.
+- An empty list of types means all. If a type does not exist, the request is refused with UNSUPPORTED_VERSION, as in
+  Kafka.
+- Other clients are served while a long list is written.
 
 Version notes
-- 0 was ListClientMetricsResources, and lists client metrics alone (KIP-1000); 1 adds the types (KIP-1142).
+- 0 was ListClientMetricsResources, and lists only client metrics (KIP-1000); 1 adds the types (KIP-1142).
 """
 
 from __future__ import annotations

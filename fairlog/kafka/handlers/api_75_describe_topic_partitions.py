@@ -1,15 +1,16 @@
 """DescribeTopicPartitions: topics and their partitions, page by page (KIP-966).
 
 Behaviour
-- What Metadata tells of topics, in the order of their names, up to `PARTITIONS_MAX` partitions or fewer if the client
-  says so. If there is more, the answer carries a cursor: the topic and the partition that the next request is to begin
-  with. A topic never has a page without partitions, so a page may end in the middle of a topic.
-- No names stand for all topics. Topics that do not exist have an error and count for nothing; none is created.
+- The same information about topics as in Metadata, in the order of their names, up to `PARTITIONS_MAX` partitions, or
+  fewer if the client says so. If there are more, the answer carries a cursor: the topic and the partition with which
+  the next request should begin. No page lists a topic without partitions, so a page may end in the middle of a topic.
+- An empty list of names means all topics. Topics that do not exist have an error and do not count towards the limit;
+  none is created.
 - A list of names without the cursor's topic, and a cursor below partition 0, are INVALID_REQUEST for each topic named,
-  as in Kafka. A cursor behind a topic's last partition answers the topic without partitions.
-- Eligible leader replicas, current and former, are empty lists: the leader is the only replica. Authorized operations
-  are all that there are for topics, as in Kafka without an authorizer.
-- A topic that is named more than once is answered once. Other clients run between one topic and the next.
+  as in Kafka. With a cursor after a topic's last partition, the topic is answered without partitions.
+- Eligible leader replicas, current and former, are empty lists: the leader is the only replica. All operations on
+  topics are authorized, as in Kafka without an authorizer.
+- A topic that is named more than once is answered once. Other clients are served between one topic and the next.
 
 Version notes
 - 0 is the only one.
@@ -33,7 +34,7 @@ SERVED = Versions(0, 0)
 FLEXIBLE_FROM = 0
 
 PARTITIONS_MAX = 2_000
-"""Of one answer: Kafka's max.request.partition.size.limit."""
+"""The limit for one answer: Kafka's max.request.partition.size.limit."""
 
 """Kafka's AclOperation: read, write, create, delete, alter, describe, describe and alter configs."""
 
