@@ -20,7 +20,7 @@ _marker_of = itemgetter(1)
 
 
 class AbortedRanges:
-    """The aborted transactions that a read has told of, in the order of their markers."""
+    """The aborted transactions that a read has returned, in the order of their markers."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._of_producer: dict[ProducerId, list[tuple[Offset, Offset]]] = {}
@@ -28,7 +28,7 @@ class AbortedRanges:
             self._of_producer.setdefault(each.producer_id, []).append((each.first_offset, each.last_offset))
 
     def contain(self, header: BatchHeader) -> bool:
-        """Whether the batch is data of one of them; their markers are not."""
+        """Whether the batch contains data of one of them; their markers do not."""
         if not self._of_producer or not header.transactional or header.control:
             return False
         ranges = self._of_producer.get(header.producer_id, ())

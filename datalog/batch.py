@@ -54,7 +54,7 @@ _CONTROL = 0x20
 
 
 class Compression(Enum):
-    """The codec in the lowest three bits of a batch's attributes."""
+    """The codec, in the lowest three bits of a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -64,31 +64,33 @@ class Compression(Enum):
 
 
 class BadBatchReason(Enum):
-    """What is wrong with a peer's batch; the Kafka edge has one error code for each."""
+    """What is wrong with a peer's batch; `fairlog.kafka` has one error code for each."""
 
     TOO_SHORT = "too short"
     """Fewer bytes than a header has, or none at all."""
     BAD_MAGIC = "bad magic"
-    """Not version 2: the message formats 0 and 1 are not spoken."""
+    """Not version 2: the message formats 0 and 1 are not supported."""
     LENGTH_MISMATCH = "length mismatch"
-    """The length field and the bytes at hand disagree."""
+    """The length field and the number of bytes disagree."""
     MORE_THAN_ONE = "more than one batch"
     """Bytes follow the batch, where one batch is expected."""
     TOO_LARGE = "too large"
-    """More bytes than the topic takes in one batch."""
+    """More bytes than the topic accepts in one batch."""
     BAD_CRC = "bad CRC"
     COUNT_MISMATCH = "count mismatch"
-    """No records, more than the bytes can hold, or a last offset delta that is not the count minus one: offsets
-    would not be dense. A compressed batch's count is believed: what it holds is not looked at."""
+    """No records, more than the bytes can hold, or a last offset delta that is not the count minus one: offsets would
+    not be dense. A compressed batch's count is trusted: its content is not checked.
+    """
     BAD_COMPRESSION = "unknown compression"
     BAD_PRODUCER = "impossible producer"
-    """Neither a producer's batch nor one without: producer id, epoch and sequence do not go together."""
+    """Neither a batch of a producer with an id nor one without: producer id, epoch and sequence contradict each other.
+    """
     CONTROL = "control batch"
     """A client has sent a control batch; only brokers write these."""
 
 
 class BadBatch(Exception):
-    """A peer's bytes are not a batch that may be stored. `reason` says which promise they break."""
+    """A peer's bytes are not a batch that may be stored. `reason` says which rule they break."""
 
     def __init__(self, reason: BadBatchReason, message: str) -> None:
         super().__init__(f"{reason.value}: {message}")
@@ -96,14 +98,14 @@ class BadBatch(Exception):
 
 
 class BatchHeader(NamedTuple):
-    """The 61 bytes in front of the records, as values. Timestamps are in milliseconds since 1970.
+    """The 61 bytes before the records, as values. Timestamps are in milliseconds since 1970.
 
     A tuple and not a dataclass: it is made once for each batch produced, and `struct` fills it in one step.
     """
 
     base_offset: Offset
     batch_length: int
-    """Bytes behind this field: the whole batch has 12 more (`size_bytes`)."""
+    """Bytes after this field: the whole batch has 12 more (`size_bytes`)."""
     partition_leader_epoch: LeaderEpoch
     magic: int
     crc: int
@@ -144,10 +146,10 @@ class BatchHeader(NamedTuple):
 
 
 def parse_batch_header_untrusted(buffer: Buffer) -> BatchHeader:
-    """The header of the batch that `buffer` begins with; more bytes may follow the batch.
+    """The header of the batch at the beginning of `buffer`; more bytes may follow the batch.
 
-    Checks all that can be told from the header and the buffer's length; the CRC is `check_crc`'s, and whether
-    a control batch is welcome is the caller's to say. Raises BadBatch.
+    Checks everything that the header and the buffer's length show. `check_crc` checks the CRC, and the caller decides
+    whether control batches are allowed. Raises BadBatch.
     """
     header = parse_stored_header(buffer)
     if header.last_offset_delta + 1 != header.record_count:
@@ -159,7 +161,7 @@ def parse_batch_header_untrusted(buffer: Buffer) -> BatchHeader:
 def parse_stored_header(buffer: Buffer) -> BatchHeader:
     """The header of a batch in a data log, where compaction may have left fewer records than offsets.
 
-    All else is checked as by `parse_batch_header_untrusted`. Raises BadBatch.
+    Everything else is checked as in `parse_batch_header_untrusted`. Raises BadBatch.
     """
     if len(buffer) < HEADER_BYTES:
         raise BadBatch(BadBatchReason.TOO_SHORT, f"{len(buffer)} bytes, a header has {HEADER_BYTES}")
@@ -184,18 +186,19 @@ def parse_stored_header(buffer: Buffer) -> BatchHeader:
 
 
 def unpack_header(head: Buffer) -> BatchHeader:
-    """The header of a batch that was checked before; `head` need not have more of it."""
+    """The header of a batch that was checked before; `head` need not contain more than the header."""
     return BatchHeader._make(_HEADER.unpack_from(head))
 
 
 def _check_producer_untrusted(header: BatchHeader) -> None:
-    """No producer id, whatever stands beside it; or one, with its epoch and a sequence, none negative.
+    """Whether there is no producer id, whatever the other fields are; or one with an epoch and a sequence, none
+    negative.
 
     Control batches have no sequence (`datalog.control_batch`).
 
-    Without a producer id the others mean nothing, and clients disagree on them (Sarama: -1, -1, 0).
-    A batch is journaled long before it is copied, under keys that have no place for negative ids: what is let
-    through here and cannot be stored would be found in the journal again at every start.
+    Without a producer id the others mean nothing, and clients disagree on them (Sarama: -1, -1, 0). A batch is
+    journaled long before it is copied, under keys that cannot hold negative ids. A batch that is accepted here and
+    cannot be stored would be found in the journal again at every start.
     """
     producer = (header.producer_id, header.producer_epoch, header.base_sequence)
     smallest = min(producer[:2]) if header.control else min(producer)
@@ -204,12 +207,12 @@ def _check_producer_untrusted(header: BatchHeader) -> None:
 
 
 def claimed_crc(batch: Buffer) -> int:
-    """The `crc` field of a batch of which 21 bytes are at hand."""
+    """The `crc` field of a batch; its first 21 bytes are enough."""
     return int.from_bytes(memoryview(batch)[_CRC_AT:_CRC_STARTS_AT], "big")
 
 
 def crc_of(batch: Buffer) -> int:
-    """CRC-32C of what the batch's `crc` field covers: everything from the attributes to the end."""
+    """The CRC-32C of the bytes that the batch's `crc` field covers: everything from the attributes to the end."""
     return _crc32c.crc32c(memoryview(batch)[_CRC_STARTS_AT:])
 
 
@@ -221,9 +224,9 @@ def check_crc(header: BatchHeader, batch: Buffer) -> None:
 
 
 def check_produced_untrusted(data: Buffer, *, bytes_max: int) -> BatchHeader:
-    """The header of the one batch that a producer sends to a partition, fully checked: all but its records.
+    """The header of the one batch that a producer sends to a partition, with everything checked except the records.
 
-    `bytes_max` is the largest batch that the topic takes. Raises BadBatch.
+    `bytes_max` is the size of the largest batch that the topic accepts. Raises BadBatch.
     """
     header = parse_batch_header_untrusted(data)
     if header.size_bytes != len(data):
@@ -238,13 +241,13 @@ def check_produced_untrusted(data: Buffer, *, bytes_max: int) -> BatchHeader:
 
 
 def patch(data: bytearray, base_offset: Offset, leader_epoch: LeaderEpoch) -> None:
-    """Set one batch's base offset and leader epoch, in place. Both stand outside the CRC."""
+    """Set one batch's base offset and leader epoch, in place. The CRC covers neither."""
     _BASE_OFFSET.pack_into(data, 0, base_offset)
     _LEADER_EPOCH.pack_into(data, _LEADER_EPOCH_AT, leader_epoch)
 
 
 def stamped(batch: Buffer, timestamp_ms: int) -> bytearray:
-    """A copy of one batch whose records all have the broker's timestamp (log append time), with its CRC made anew."""
+    """A copy of one batch whose records all have the broker's timestamp (log append time), with a new CRC."""
     data = bytearray(batch)
     attributes = _ATTRIBUTES.unpack_from(data, _CRC_STARTS_AT)[0] | _LOG_APPEND_TIME
     _ATTRIBUTES.pack_into(data, _CRC_STARTS_AT, attributes)
@@ -282,7 +285,7 @@ def _header_field(field: struct.Struct, batch: Buffer, at: int) -> int:
 
 
 def with_other_records(header: BatchHeader, records: Buffer, *, record_count: int, max_timestamp_ms: int) -> bytearray:
-    """The batch of `header` with `records` (compressed as its attributes say) in place of its own.
+    """The batch of `header` with `records` (compressed as its attributes say) instead of its own records.
 
     Keeps offsets, base timestamp, producer and attributes; length, CRC, count and max timestamp are the new ones'.
     """

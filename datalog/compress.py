@@ -1,8 +1,7 @@
 """Compresses a batch again after compaction has removed records, so that every consumer of the batch can still read it.
 
 The codec is the batch's own; the level is the codec's default, because the producer's level is not known. Snappy keeps
-the framing that it came with (raw, or Java's blocks). LZ4 blocks are independent of each other: Java's client reads no
-others.
+its framing (raw, or Java's blocks). LZ4 blocks are independent of each other: Java's client cannot read others.
 
 Pure: no I/O. The counterpart is `datalog.decompress`, which also says which packages the codecs come from.
 
@@ -29,7 +28,7 @@ _LENGTH = struct.Struct(">i")
 
 
 def compress(compression: Compression, data: bytes, *, like: bytes | memoryview) -> bytes:
-    """`data` as the payload of a batch with that codec. `like` is the payload that stood there before.
+    """`data` as the payload of a batch with that codec. `like` is the batch's previous payload.
 
     Raises CodecMissing.
     """

@@ -1,7 +1,7 @@
-"""Control batches: the markers that end a transaction in a log of the marker mode, as KIP-98 writes them.
+"""Control batches: the markers that end a transaction in a log of marker mode, as defined by KIP-98.
 
-A marker is a batch of one record, which takes an offset like any other. Clients never show it; it tells them that the
-producer's aborted batches end there. The broker that ends a transaction writes one into each of its logs:
+A marker is a batch of one record, which takes an offset like any other. Clients never return it; it shows them where
+the producer's aborted batches end. The broker that ends a transaction writes one into each of its logs:
 
     batch header: attributes 0x30 (transactional, control) | base sequence -1 | count 1 | the producer's id and epoch
     record:       key = version i16 (0) | type i16 (0 abort, 1 commit)
@@ -51,7 +51,7 @@ class ControlRecord:
 
     committed: bool
     coordinator_epoch: int
-    """Of the coordinator that ended it: an older one's markers are refused."""
+    """The epoch of the coordinator that ended it: an older one's markers are refused."""
 
 
 def encode_control_batch(
@@ -97,7 +97,7 @@ def encode_control_batch(
 
 
 def decode_control_batch(batch: Buffer) -> ControlRecord:
-    """What the marker says. Raises BadBatch if it is none, or one of a version that is not known."""
+    """The content of the marker. Raises BadBatch if the batch is not a marker, or has an unknown version."""
     header = parse_stored_header(batch)
     if not header.control or header.size_bytes != CONTROL_BATCH_BYTES:
         raise BadBatch(BadBatchReason.CONTROL, f"no marker of a transaction: {header}")

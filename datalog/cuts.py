@@ -17,9 +17,9 @@ A row is written for *every* log that has grown since the last cut, or the new c
 are kept in memory (`Unindexed`), and found again when the environment is opened: those whose end differs from their
 newest row.
 
-*End* is the last stable offset: in a log of the journal mode the high watermark. In a log of the marker mode a hung
-transaction holds it back, also for the records of decided transactions. There cuts may contain part of a transaction;
-they only say how far `read_committed` readers can read.
+*End* is the last stable offset: in a log of journal mode the high watermark. In a log of marker mode a hung transaction
+holds it back, also for the records of decided transactions. There cuts may contain part of a transaction; they only say
+how far `read_committed` readers can read.
 
 Pure: no I/O. The rows are in `datalog.layout`, written by `datalog.writer` and read by `datalog.reader`.
 """
@@ -34,14 +34,18 @@ from typing import NamedTuple
 from fairlog_types import LogId, Offset
 
 RECORDS_PER_CUT = 1_000
-"""What a limit is rounded up by, in a burst: a tenth of a micro-batch of 10,000, the smallest that makes sense."""
+"""Records between two cuts in a burst, and so the amount by which a limit is rounded up: a tenth of a micro-batch of
+10,000, the smallest sensible one.
+"""
 
 SECONDS_PER_CUT = 0.1
-"""Between two cuts of fewer records: what a limit is rounded up by, in a trickle. Micro-batches take longer."""
+"""Time between two cuts with fewer records, and so the amount by which a limit is rounded up at a low rate.
+Micro-batches take longer.
+"""
 
 
 class Cut(NamedTuple):
-    """What one row says: at this cut, and until the log's next row, the log ended at this offset."""
+    """One row: at this cut, and until the log's next row, the log ended at this offset."""
 
     number: int
     end: Offset
@@ -49,17 +53,17 @@ class Cut(NamedTuple):
 
 @dataclass(slots=True)
 class Unindexed:
-    """What was committed since the last cut of the index."""
+    """The logs and records that were committed since the last cut of the index."""
 
     next_number: int
     grown: set[LogId] = field(default_factory=set[LogId])
-    """Logs whose newest row does not say where they end now."""
+    """Logs that have grown since their newest row."""
     records: int = 0
     since_s: float = -math.inf
-    """When the last cut was made; the first one of a run is due at once."""
+    """Time of the last cut; the first one of a run is due at once."""
 
     def is_due(self, more_records: int, now_s: float) -> bool:
-        """Whether a block that has added so many records should leave a cut in the index."""
+        """Whether a block that has added this many records should leave a cut in the index."""
         return self.records + more_records >= RECORDS_PER_CUT or now_s - self.since_s >= SECONDS_PER_CUT
 
     def add(self, logs: Collection[LogId], records: int) -> None:
@@ -77,25 +81,25 @@ class Unindexed:
 
 @dataclass(frozen=True, slots=True)
 class LogCuts:
-    """One log as a search sees it."""
+    """One log, as input of a search."""
 
     start: Offset
-    """From here on it is to be read."""
+    """Where the reader starts."""
     end: Offset
-    """As of now."""
+    """The log's end now."""
     oldest: Cut | None
     """Of its rows; None if it has none."""
     newest: Cut | None
 
 
 def find_cut(logs: Sequence[LogCuts], *, records_max: int, end_at: Callable[[int, int], Offset]) -> list[Offset]:
-    """The ends of the newest cut that has at most `records_max` records behind the starts, in the order of `logs`.
+    """The ends of the newest cut that has at most `records_max` records after the starts, in the order of `logs`.
 
-    If there is none that has any, the oldest one that has some: so there is progress as long as there is something to
-    read. The state of now is a cut, and the newest. No end lies before its log's start.
+    If no such cut has any records, it is the oldest cut that has some, so a reader makes progress as long as there is
+    something to read. The current state is the newest cut. No end is before its log's start.
 
     `end_at(index, cut)` looks up the end of `logs[index]` at a cut that is not older than the log's oldest row. It is
-    called for the logs about which there is doubt, in each of some log2(number of cuts) steps.
+    called for the logs that are still undecided, in each of about log2(number of cuts) steps.
     """
     now = [max(log.start, log.end) for log in logs]
     behind = [index for index, log in enumerate(logs) if log.start < log.end]

@@ -21,11 +21,12 @@ from datalog.decompress import UnreadableRecords, decompress
 from fairlog_types import Offset
 
 DECOMPRESSED_BYTES_MAX = 256 << 20
-"""Of one batch. A producer may compress a gigabyte of zeros into a batch that any topic takes."""
+"""Limit for one batch. A producer may compress a gigabyte of zeros into a batch that any topic accepts."""
 
 RECORDS_MAX = 1_000_000
-"""Of one batch: what librdkafka puts into one at most (`batch.num.messages`). 256 MiB can hold 38 million records of
-seven bytes, which take eight gigabytes when they are told apart."""
+"""Limit for one batch: the maximum of librdkafka (`batch.num.messages`). 256 MiB can hold 38 million records of seven
+bytes, which take eight gigabytes when they are decoded.
+"""
 
 _VARINT_BITS_MAX = 70
 
@@ -33,7 +34,7 @@ _VARINT_BITS_MAX = 70
 class Record(NamedTuple):
     """One record, as its producer sent it.
 
-    A tuple and not a dataclass: there are hundreds of thousands a second of them.
+    A tuple and not a dataclass: hundreds of thousands are created per second.
     """
 
     offset: Offset
@@ -42,14 +43,14 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
-    """Name and value, in order; a name may stand there twice."""
+    """Name and value, in order; a name may occur twice."""
 
 
 def decode_records_untrusted(header: BatchHeader, batch: Buffer) -> list[Record]:
-    """All records of one batch, in order; a control batch has none that a reader is meant to see.
+    """All records of one batch, in order; none for a control batch, whose record is not for readers.
 
-    Raises UnreadableRecords if the codec is not at hand, the records are more than `DECOMPRESSED_BYTES_MAX` or
-    `RECORDS_MAX`, or what is there is not what the header says.
+    Raises UnreadableRecords if the codec is missing, the records exceed `DECOMPRESSED_BYTES_MAX` or `RECORDS_MAX`, or
+    they contradict the header.
     """
     if header.control:
         return []
@@ -111,7 +112,7 @@ def _field(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
 
 
 def read_varint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
-    """The zigzag number at `at`, and where the next field begins. IndexError behind the end."""
+    """The zigzag number at `at`, and where the next field begins. IndexError after the end."""
     byte = data[at]
     at += 1
     if byte < 0x80:

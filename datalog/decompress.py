@@ -21,10 +21,12 @@ from typing import TypeAlias, cast
 from datalog.batch import Compression
 
 _Decompressor: TypeAlias = "Callable[[bytes, bytearray], int]"
-"""From the one into the other, which is large enough; answers how much of it is used."""
+"""Decompresses the first buffer into the second, which is large enough; returns the number of bytes used."""
 
 _NO_ROOM = ("failed to write whole buffer", "Destination buffer is too small")
-"""How cramjam says that there is more to come. Whatever else it says is damage, which more room does not mend."""
+"""cramjam's message if the output buffer is too small. Any other message means damage, which a larger buffer does not
+solve.
+"""
 
 _FIRST_ROOM_BYTES = 256 << 10
 _GZIP_WBITS = 31
@@ -34,15 +36,15 @@ _BLOCK_LENGTH = struct.Struct(">i")
 
 
 class UnreadableRecords(Exception):
-    """The records cannot be told apart: no codec, too large, too many, or not what the header says."""
+    """The records cannot be decoded: no codec, too large, too many, or they contradict the header."""
 
 
 class CodecMissing(UnreadableRecords):
-    """The package that brings the codec is not installed: nothing is known of the records."""
+    """The package that contains the codec is not installed: nothing is known about the records."""
 
 
 def decompress(compression: Compression, data: memoryview, bytes_max: int) -> bytes | bytearray | memoryview:
-    """The records behind a batch's header. Raises UnreadableRecords, also if they are more than `bytes_max`."""
+    """The records after a batch's header. Raises UnreadableRecords, also if they are larger than `bytes_max`."""
     if compression is Compression.NONE:
         return data
     if compression is Compression.GZIP:
@@ -80,7 +82,7 @@ def _decompress_snappy(
     blocks: Sequence[bytes],
     bytes_max: int,
 ) -> bytearray:
-    """Each block says how long it is, and is believed as far as there is room: there may be one in every five bytes."""
+    """Each block states its length, which is trusted up to the limit: there may be a block in every five bytes."""
     out = bytearray()
     for block in blocks:
         try:
@@ -95,7 +97,9 @@ def _decompress_snappy(
 
 
 def _decompress_whole(into: _Decompressor, failure: type[Exception], data: bytes, bytes_max: int) -> memoryview:
-    """Try with more and more room: the codecs do not say beforehand how much they need, or lie."""
+    """Try with larger and larger buffers: the codecs do not say in advance how much they need, or the input lies about
+    it.
+    """
     room_bytes = min(_FIRST_ROOM_BYTES, bytes_max)
     while True:
         room = bytearray(room_bytes)
@@ -111,7 +115,7 @@ def _decompress_whole(into: _Decompressor, failure: type[Exception], data: bytes
 
 
 def _snappy_blocks(data: memoryview) -> list[bytes]:
-    """Java frames snappy blocks (xerial's format); others send one raw block. Kafka's consumers take both."""
+    """Java frames snappy blocks (xerial's format); others send one raw block. Kafka's consumers accept both."""
     if bytes(data[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return [bytes(data)]
     blocks: list[bytes] = []

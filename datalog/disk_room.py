@@ -1,9 +1,9 @@
 """Reserves disk space before it is needed, for writes that can be postponed.
 
-A commit that meets a full disk fails half way, with an error that cannot be told from a broken disk's, and after that
-nothing more is written to the file (invariant 12). The copy has to take that risk. Compaction and retention do not:
-they first extend the file by as much as their write may take. If this is refused (disk full, a quota, a limit), nothing
-has happened.
+A commit that meets a full disk fails half way, with an error that looks like a broken disk's, and after that nothing
+more is written to the file (invariant 12). The copy has to take this risk. Compaction and retention do not: they first
+extend the file by as much as their write may take. If this is refused (disk full, a quota, a limit), nothing has
+happened.
 
 An LMDB file may be longer than the pages in use. The caller holds the write lock: on a file system without fallocate,
 the C library writes a byte into each block after the file's end.
@@ -21,7 +21,7 @@ from datalog.interface import NoRoom
 
 
 def make_room(directory: Path, env: lmdb.Environment, room_bytes: int) -> None:
-    """Let the file in `directory` reach `room_bytes` behind its last page in use, or to the map's end.
+    """Extend the file in `directory` to `room_bytes` after its last page in use, or to the map's end.
 
     Raises NoRoom, also if the file cannot be opened (no descriptor is left).
     """

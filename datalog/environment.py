@@ -20,8 +20,8 @@ what the previous process has left. A crash of the process alone loses nothing.
 Batches that were staged after a log's end (`LmdbWriter.stage`) and not published are deleted by the transaction that
 opens the logs, before there are readers or writers.
 
-What it does not do: decide what is copied, or when (copier); know what the producers' states mean (journal); decide
-what is removed (retention calls `delete_before` and `replace`).
+What it does not do: decide what is copied, or when (copier); interpret the producers' states (partition); decide what
+is removed (retention calls `delete_before` and `replace`).
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ from datalog.writer import LmdbWriter
 from fairlog_types import CorruptStorage, LeaderEpoch, LogId, LogKind, Offset, ProducerId, StorageFailure
 
 DATABASES_MAX = 1 << 16
-"""Measured: a transaction costs by the databases that are open (3 ns each), 5 µs for being allowed so many."""
+"""Measured: a transaction takes 3 ns for each open database, and 5 µs because so many are allowed."""
 
 _READERS_MAX = 1024
 """Threads of this process and readers of others together; a slot is 64 bytes of the lock file."""
 
 _SPARE_TRANSACTIONS = 16
-"""Kept for re-use, so that a read does not begin by allocating one."""
+"""Read transactions kept for reuse, so that a read does not begin by allocating one."""
 
 _LMDB_0_9 = 0
-"""The engine is part of the file's format; it does not follow the binding's default."""
+"""The engine is part of the file's format, so it does not depend on the binding's default."""
 
 
 class LmdbDataLogs:
@@ -94,9 +94,9 @@ class LmdbDataLogs:
         self._tables = tables
         self._batches = batches
         self._unindexed = unindexed
-        """Changed by a write block, once it is committed."""
+        """Updated after a write block is committed."""
         self._found_at = found_at
-        """LMDB's number of the last commit of the process before this one."""
+        """LMDB's number of the last commit of the previous process."""
         self._open_starts: dict[LogId, list[tuple[Offset, ProducerId]]] = {}
         self._write_lock = threading.Lock()  # beyond LMDB's own: it also covers `_failed` and the handles made known
         self._writing_thread: int | None = None
@@ -104,19 +104,19 @@ class LmdbDataLogs:
         self._readers_lock = threading.Lock()
         self._readers_ended = threading.Condition(self._readers_lock)
         self._readers = 0
-        """Calls that are inside LMDB just now; none begins once `_closed` is set."""
+        """Calls that are inside LMDB now; none begins after `_closed` is set."""
         self._closed = False
 
     @classmethod
     def open(cls, directory: Path, *, map_bytes: int, sync: bool = True) -> LmdbDataLogs:
-        """Open the environment in `directory`, or make it.
+        """Open the environment in `directory`, or create it.
 
-        map_bytes: upper bound of the file's size; address space and not memory, and never less than the file.
-        sync: False leaves it to the operating system when commits reach the disk; then a crash of the
-            machine may leave a file that cannot be opened.
+        map_bytes: upper bound of the file's size; address space and not memory, and never less than the file. sync:
+        False leaves it to the operating system when commits reach the disk; then a crash of the machine may leave a
+        file that cannot be opened.
 
-        Raises UnknownFormat if what is there is of a version that this code does not know, or not Fairlog's;
-        CorruptStorage if it is damaged or was cut; StorageFailure if it cannot be opened.
+        Raises UnknownFormat if the file has a version that this code does not know, or is not Fairlog's; CorruptStorage
+        if it is damaged or was cut; StorageFailure if it cannot be opened.
         """
 
         def open_in(place: Path) -> lmdb.Environment:
@@ -148,7 +148,7 @@ class LmdbDataLogs:
 
     @classmethod
     def over(cls, directory: Path, env: lmdb.Environment) -> LmdbDataLogs:
-        """The data logs in an environment that is open, or in whatever stands in its place. Raises as `open`."""
+        """The data logs in an environment that is already open, or in a substitute for one. Raises as `open` does."""
         with storage_errors(directory, "opening the logs"):
             found_at = _last_commit(env)
             with env.begin(write=True, buffers=True) as txn:
@@ -399,12 +399,12 @@ class LmdbDataLogs:
 
 
 def _last_commit(env: lmdb.Environment) -> int:
-    """LMDB's number of it. A transaction that has changed nothing has none."""
+    """LMDB's number of the transaction. A transaction that has changed nothing has none."""
     return cast("dict[str, int]", env.info())["last_txnid"]
 
 
 def _open_databases(directory: Path, env: lmdb.Environment, txn: Transaction) -> tuple[Tables, dict[LogId, Database]]:
-    """Check the format, open every handle, remove the names that dropped logs have left."""
+    """Check the format, open every handle, and remove the names that dropped logs have left."""
     with txn.cursor() as cursor:
         names = {bytes(key) for key, _ in cursor}
     if not names:
@@ -433,7 +433,7 @@ def _open_databases(directory: Path, env: lmdb.Environment, txn: Transaction) ->
 
 
 def _log_named(name: bytes) -> LogId:
-    """The log that stands in the table of logs under this key. Raises DamagedValue if none is called so."""
+    """The log with this key in the table of logs. Raises DamagedValue if the key is not a log's name."""
     log = parse_log_untrusted(name)
     if log is None:
         raise layout.DamagedValue(f"{name!r} is the name of no log")
@@ -441,7 +441,9 @@ def _log_named(name: bytes) -> LogId:
 
 
 def _delete_staged(txn: Transaction, tables: Tables, batches: Mapping[LogId, Database]) -> None:
-    """Delete what was staged behind a log's end and never published: the journals have it, and will say so again."""
+    """Delete batches that were staged after a log's end and never published: the journals have them, and they will be
+    copied again.
+    """
     for log, database in batches.items():
         record = reader.find_record(txn, tables, log)
         assert record is not None, "each log that has batches has a record"
@@ -453,7 +455,7 @@ def _delete_staged(txn: Transaction, tables: Tables, batches: Mapping[LogId, Dat
 
 
 def _find_unindexed(txn: Transaction, tables: Tables, logs: Iterable[LogId]) -> Unindexed:
-    """What the cut index lacks: what was committed behind its last cut, or before there was an index."""
+    """What the cut index lacks: everything committed after its last cut, or before there was an index."""
     unindexed = Unindexed(next_number=1)
     with txn.cursor(db=tables.cuts) as rows:
         for log in logs:

@@ -1,7 +1,7 @@
 """Turns LMDB's errors into messages: what happened, where, and what to do.
 
-Full map and full disk are `StorageFailure`, like everything else that the disk refuses; what LMDB finds damaged
-is `CorruptStorage`. No `lmdb.Error` leaves this package.
+A full map and a full disk are `StorageFailure`, like all other refusals of the disk; damage that LMDB finds is
+`CorruptStorage`. No `lmdb.Error` leaves this package.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def explain(error: lmdb.Error, directory: Path, doing: str) -> StorageFailure | 
 
 
 def _room_in(directory: Path) -> str:
-    """What the file system has left: LMDB reports a write that was cut short by a full disk as an I/O error."""
+    """The free space of the file system: LMDB reports a write that was cut short by a full disk as an I/O error."""
     try:
         found = os.statvfs(directory)
     except OSError:
@@ -58,6 +58,6 @@ def _room_in(directory: Path) -> str:
 
 
 def damaged(error: Exception, directory: Path, doing: str) -> CorruptStorage:
-    """What is in the file is not what was written."""
+    """The file's content is not what was written."""
     where = f"data logs in {directory}, while {doing}"
     return CorruptStorage(f"{where}: {directory / 'data.mdb'} is not what was written: {error}. Restore it.")

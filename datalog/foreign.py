@@ -42,7 +42,7 @@ from datalog.lmdb_file import check_length
 from fairlog_types import CorruptStorage, StorageFailure
 
 _LMDB_0_9 = 0
-"""The engine is part of the file's format; it does not follow the binding's default."""
+"""The engine is part of the file's format, so it does not depend on the binding's default."""
 
 _FLOCK = struct.Struct("hhqqi4x")
 """Linux's `struct flock` on 64 bits: type, whence, start, length, process id."""
@@ -50,17 +50,17 @@ _FLOCK = struct.Struct("hhqqi4x")
 _EFFECTIVE = os.access in os.supports_effective_ids
 
 _LENGTH_CHECKS = 3
-"""The length is compared while another process may be writing: one look may fall between two of its writes."""
+"""The length is compared while another process may be writing: one comparison may fall between two of its writes."""
 
 
 class ForeignEnvironment:
-    """An open environment, and whether this process stands in its reader table."""
+    """An open environment, and whether this process is in its reader table."""
 
     def __init__(self, directory: Path, env: lmdb.Environment, *, locked: bool) -> None:
         self.directory = directory
         self.env = env
         self.locked = locked
-        """Whether the writer knows of this reader (module head)."""
+        """Whether the writer knows about this reader (module head)."""
 
     @classmethod
     def open(cls, directory: Path, *, databases_max: int) -> ForeignEnvironment:
@@ -116,8 +116,8 @@ class ForeignEnvironment:
     def still_peaceful(self, txn: Transaction) -> None:
         """Raise StorageFailure if what was read in `txn` may have been overwritten meanwhile.
 
-        To be asked before what was copied out of the map is used. LMDB does not touch the pages of a committed state
-        before two more commits; one is refused already.
+        Call it before using data that was copied out of the map. LMDB does not change the pages of a committed state
+        before two more commits; this refuses after one.
         """
         if not self.locked and self.env.info()["last_txnid"] != txn.id():
             raise StorageFailure(
@@ -166,7 +166,7 @@ def _holder_of_byte_0(descriptor: int) -> str | None:
 
 
 def _same_process_id(directory: Path) -> str:
-    """LMDB locks the byte of its process id in the lock file, and finds it locked."""
+    """LMDB locks the byte of its process id in the lock file; this checks whether it is locked."""
     return (
         f"{directory} is open in another process with the id {os.getpid()}, perhaps in a container with a PID namespace"
         " of its own. Give this one another process id, or the same namespace."

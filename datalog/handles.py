@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Cursor = lmdb.Cursor[memoryview]
 
     Transaction = lmdb.Transaction[memoryview]
-    """Gives views into LMDB's map, valid until it ends (or, when it writes, until its next change)."""
+    """Returns views into LMDB's map, valid until the transaction ends (or, if it writes, until its next change)."""
 else:
     Cursor = Database = Transaction = object
 
@@ -40,5 +40,5 @@ class Tables:
 
     @classmethod
     def open(cls, env: lmdb.Environment, txn: Transaction) -> Tables:
-        """Open all; make those that do not exist."""
+        """Open all; create those that do not exist."""
         return cls(*(env.open_db(name, txn=txn) for name in layout.TABLES))

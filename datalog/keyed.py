@@ -36,7 +36,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class KeyedRecord(NamedTuple):
-    """What compaction needs to know of a record. A tuple: every record of a compacted log becomes one, each time."""
+    """What compaction needs to know about a record. A tuple: every record of a compacted log becomes one, each time."""
 
     offset: Offset
     timestamp_delta: int
@@ -51,7 +51,7 @@ class KeyedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OpenedBatch:
-    """A batch that was looked into."""
+    """A batch whose records were decoded."""
 
     header: BatchHeader
     payload: memoryview
@@ -62,11 +62,11 @@ class OpenedBatch:
 
 
 _new = cast("Callable[[type[KeyedRecord], tuple[object, ...]], KeyedRecord]", tuple.__new__)  # pyright: ignore[reportUnknownMemberType]
-"""A named tuple out of its fields, in less than half the time that its own constructor takes."""
+"""A named tuple from its fields, in less than half the time that its own constructor takes."""
 
 
 def open_batch(batch: bytes) -> OpenedBatch:
-    """The records of one stored batch. Raises UnreadableRecords, and BadBatch if it is none."""
+    """The records of one stored batch. Raises UnreadableRecords, and BadBatch if it is not a batch."""
     header = parse_stored_header(batch)
     payload = memoryview(batch)[HEADER_BYTES : header.size_bytes]
     if header.record_count > RECORDS_MAX:
@@ -79,7 +79,7 @@ def open_batch(batch: bytes) -> OpenedBatch:
 
 
 def without(batch: OpenedBatch, kept: Sequence[KeyedRecord]) -> bytearray:
-    """The batch with the records `kept` alone: some of its own, in their order, at least one.
+    """The batch with only the records in `kept`: some of its own, in their order, at least one.
 
     Raises CodecMissing if what could be decompressed cannot be compressed.
     """
@@ -94,21 +94,23 @@ def without(batch: OpenedBatch, kept: Sequence[KeyedRecord]) -> bytearray:
 
 @dataclass(frozen=True, slots=True)
 class NotKeyed:
-    """Why a compacted topic does not take a batch."""
+    """Why a compacted topic refuses a batch."""
 
     reason: str
     records: tuple[int, ...] = ()
-    """Which records are to blame, counted from 0 in the batch, if it is single ones: the first RECORDS_TOLD_MAX."""
+    """The records that caused the refusal, if it was single ones, counted from 0 in the batch: the first
+    RECORDS_TOLD_MAX.
+    """
 
 
 RECORDS_TOLD_MAX = 1_000
-"""Of one batch: it has up to 100,000, and each that is told takes some seventy bytes of the answer."""
+"""Limit for one batch: it has up to 100,000 records, and each in the answer takes about seventy bytes."""
 
 
 def why_not_keyed_untrusted(batch: Buffer) -> NotKeyed | None:
-    """Why a compacted topic does not take this batch, whose header is checked; None if it does.
+    """Why a compacted topic refuses this batch, whose header is checked; None if it accepts it.
 
-    A batch whose codec is not at hand is taken: it will be kept as it is.
+    A batch whose codec is missing is accepted: it will be kept as it is.
     """
     try:
         opened = open_batch(bytes(batch))
@@ -128,7 +130,7 @@ def why_not_keyed_untrusted(batch: Buffer) -> NotKeyed | None:
 def _records(header: BatchHeader, data: bytes) -> list[KeyedRecord]:
     """All records, with their fields checked as far as the value's length. Raises UnreadableRecords, IndexError.
 
-    Compaction's inner loop: numbers of one byte, which most are, are read without a call.
+    This is compaction's inner loop: numbers of one byte, which are the most frequent, are read without a call.
     """
     records: list[KeyedRecord] = []
     base_offset, last_delta, size = header.base_offset, header.last_offset_delta, len(data)

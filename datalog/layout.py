@@ -12,8 +12,8 @@
     fairlog.offsets      (log number, digests of group and topic, partition) → CBOR
     <str(LogId)>         a topic's log: last offset of the batch → the batch; behind the log's end, what is staged
 
-Integers in keys are big-endian and never negative (timestamps are biased), so that LMDB's order of bytes
-is the order of the numbers. A log's number stands for its name in composite keys; it is never given twice.
+Integers in keys are big-endian and never negative (timestamps are biased), so that LMDB's order of bytes is the order
+of the numbers. A log's number replaces its name in composite keys; it is never assigned twice.
 
 Pure: no I/O.
 """
@@ -54,7 +54,7 @@ NO_DOUBT = Offset(-1)
 NONE_OPEN = Offset(-1)
 
 NO_TIMESTAMP = -(1 << 63)
-"""The running max timestamp of a log without batches: less than any."""
+"""The running max timestamp of a log without batches: less than any other."""
 
 _FORMAT = struct.Struct(">8sI")
 _NUMBER = struct.Struct(">I")
@@ -66,7 +66,7 @@ _OFFSET_KEY = struct.Struct(">I16s16sI")
 _GROUP_PREFIX = struct.Struct(">I16s")
 BATCH_KEY_BYTES, PRODUCER_KEY_BYTES, TIME_KEY_BYTES = _OFFSET.size, _PRODUCER_KEY.size, _TIME_KEY.size
 LOG_NUMBER_BYTES = _NUMBER.size
-"""With which every composite key begins."""
+"""The beginning of every composite key."""
 _LOG_RECORD_1 = struct.Struct(">IIqqqqqqqq")
 assert _LOG_RECORD_1.size == 72
 _LOG_RECORD_2 = struct.Struct(">IIqqqqqqqqqqqq")
@@ -91,10 +91,10 @@ class DamagedValue(ValueError):
 
 @dataclass(slots=True)
 class LogRecord:
-    """What is known of one log, beside its batches. Changed by a writer, in memory, until its block ends."""
+    """What is known about one log, besides its batches. A writer changes it in memory until its block ends."""
 
     number: int
-    """u32: stands for the log in composite keys."""
+    """u32: replaces the log's name in composite keys."""
     log_start: Offset = _FIRST_OFFSET
     next_offset: Offset = _FIRST_OFFSET
     copied_through: JournalPosition = _FIRST_POSITION
@@ -106,29 +106,32 @@ class LogRecord:
     size_bytes: int = 0
     """Of all batches kept."""
     unindexed_bytes: int = 0
-    """Appended since the newest entry of the time index."""
+    """Bytes appended since the newest entry of the time index."""
     cleaned_through: Offset = _FIRST_OFFSET
-    """Compaction has left one record per key before it."""
+    """Before it, compaction has left one record per key."""
     clean_bytes: int = 0
     """Of the batches before it."""
     holes_before: Offset = _FIRST_OFFSET
     """From here on offsets are dense."""
     doubt_from: Offset = NO_DOUBT
-    """The first batch of which compaction may have had to leave superseded records."""
+    """The first batch in which compaction may have had to leave superseded records."""
     first_open: Offset = NONE_OPEN
-    """Where the oldest open transaction of a log of the marker mode begins."""
+    """Where the oldest open transaction of a log of marker mode begins."""
     aborted_before: Offset = _FIRST_OFFSET
-    """From here on there is no record of an aborted transaction: one behind the newest abort marker."""
+    """From here on there is no record of an aborted transaction: it is one after the newest abort marker."""
     index_behind: bool = False
-    """The batch with the max is gone: the running max is only an upper bound, and the time index has stopped there."""
+    """The batch with the max was removed: the running max is only an upper bound, and the time index has stopped there.
+    """
 
     @property
     def last_stable_offset(self) -> Offset:
-        """Before it all is decided. A transaction may have begun before records that DeleteRecords has taken since."""
+        """Everything before it is decided. A transaction may have begun before records that DeleteRecords has removed
+        since.
+        """
         return self.next_offset if self.first_open == NONE_OPEN else max(self.first_open, self.log_start)
 
     def forget_timestamps(self) -> None:
-        """There are no batches any more."""
+        """There are no batches left."""
         self.max_timestamp_ms, self.max_timestamp_at, self.unindexed_bytes = NO_TIMESTAMP, _FIRST_OFFSET, 0
         self.index_behind = False
 
@@ -155,7 +158,7 @@ def encode_log_record(record: LogRecord) -> bytes:
 
 
 def decode_log_record(data: bytes | memoryview) -> LogRecord:
-    """Also of a record of an older version. Raises DamagedValue if it is none."""
+    """Also reads a record of an older version. Raises DamagedValue if it is not a record."""
     number, flags, *fields = _unpacked(_LOG_RECORDS.get(len(data), _LOG_RECORD), data, "a log record")
     record = LogRecord(number, *fields, index_behind=bool(flags & _INDEX_BEHIND))
     if min(record.log_start, record.next_offset, record.max_timestamp_at) < 0:  # keys are made of these
@@ -179,7 +182,7 @@ def decode_format(data: bytes | memoryview) -> int:
 
 
 def encode_number(number: int) -> bytes:
-    """A log number: as a value, and as the prefix of all composite keys of that log."""
+    """A log number, as a value and as the prefix of all composite keys of that log."""
     return _NUMBER.pack(number)
 
 
@@ -194,7 +197,7 @@ def batch_key(last_offset: int) -> bytes:
 
 
 def decode_batch_key(key: bytes | memoryview) -> Offset:
-    """The last offset of a batch; of an entry that names an offset, that. Raises DamagedValue."""
+    """The last offset of a batch, or the offset that an entry names. Raises DamagedValue."""
     return Offset(_unpacked(_OFFSET, key, "an offset")[0])
 
 
@@ -210,7 +213,7 @@ def decode_time_key(key: bytes | memoryview) -> int:
 def end_key(number: int, offset: int) -> bytes:
     """The key of a transaction, by its last offset, or of a cleaning, by the offset before which it cleaned.
 
-    Of an aborted transaction the last offset is that of its marker.
+    The last offset of an aborted transaction is that of its marker.
     """
     return _END_KEY.pack(number, offset)
 
@@ -225,7 +228,7 @@ def encode_cleaning(ended_ms: int, tombstones: int) -> bytes:
 
 
 def decode_cleaning(data: bytes | memoryview) -> tuple[int, int]:
-    """When it ended, in ms, and how many tombstones it kept. Raises DamagedValue."""
+    """The time at which it ended, in ms, and the number of tombstones that it kept. Raises DamagedValue."""
     ended_ms, tombstones = _unpacked(_CLEANING, data, "a cleaning")
     return ended_ms, tombstones
 
@@ -259,7 +262,7 @@ def decode_aborted(key: bytes | memoryview, data: bytes | memoryview) -> Aborted
 
 
 def cut_key(number: int, cut: int) -> bytes:
-    """The key of the row that says where the log of that number ended at a cut; the cut's number is a u64."""
+    """The key of the row with the end of the log with that number at a cut; the cut's number is a u64."""
     return _CUT_KEY.pack(number, cut)
 
 
@@ -283,12 +286,12 @@ def decode_producer_key(key: bytes | memoryview) -> ProducerId:
 
 
 def offset_key(number: int, key: OffsetKey) -> bytes:
-    """Digests, because a group's and a topic's names may be longer than an LMDB key (511 bytes)."""
+    """Uses digests, because the names of groups and topics may be longer than an LMDB key (511 bytes)."""
     return _OFFSET_KEY.pack(number, _digest(key.group), _digest(key.topic), key.partition)
 
 
 def offset_group_prefix(number: int, group: str) -> bytes:
-    """What the keys of all of a group's offsets begin with."""
+    """The prefix of the keys of all of a group's offsets."""
     return _GROUP_PREFIX.pack(number, _digest(group))
 
 

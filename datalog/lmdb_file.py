@@ -1,11 +1,11 @@
-"""Is an LMDB file as long as what it says? To be asked before it is opened.
+"""Checks that an LMDB file is as long as it says, before it is opened.
 
-LMDB maps the file and trusts its meta pages. Where a file was cut, the first look at a page behind its end is a SIGBUS:
-the process is gone, without a word. So the length is compared first, by plain reads.
+LMDB maps the file and trusts its meta pages. If a file was cut, the first access to a page after its end is a SIGBUS,
+which ends the process without a message. So the length is compared first, by plain reads.
 
-Being shorter than the pages that were ever taken is no damage by itself: a page that was taken and given back in one
+A file that is shorter than the pages ever used is not necessarily damaged: a page that was taken and freed in one
 transaction is never written, and if it was the last one, the file ends before it. Such pages are in the free list,
-which is read where the file is shorter, and only there.
+which is read only if the file is shorter.
 
     page   := number u64 | pad u16 | flags u16 | lower u16 | upper u16 | node offsets u16 … (while < lower) … nodes
     meta   := page head | magic u32 | version u32 | address u64 | map size u64 | free list: tree | main: tree |
@@ -13,7 +13,7 @@ which is read where the file is shorter, and only there.
     tree   := page size or 0 u32 | flags u16 | depth u16 | branch, leaf, overflow pages, entries, root: u64 each
     node   := low u16 | high u16 | flags u16 | key bytes u16 | key | data   (low, high: data's length; a branch's child)
 
-Format version 1, that of LMDB 0.9, in the machine's byte order. What is not that is left to LMDB to refuse.
+Format version 1, that of LMDB 0.9, in the machine's byte order. Any other format is left to LMDB, which refuses it.
 
 Source: https://github.com/LMDB/lmdb/blob/LMDB_0.9.33/libraries/liblmdb/mdb.c (MDB_page, MDB_meta, MDB_db, MDB_node)
 """
@@ -42,7 +42,7 @@ _PAGE_BYTES = range(256, (1 << 16) + 1)
 
 
 class _NotThere(Exception):
-    """A page that the free list needs is behind the end of the file, or is no page."""
+    """A page that the free list needs is after the end of the file, or is not a valid page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class _Meta:
 
 
 def check_length(path: Path) -> None:
-    """Refuse the LMDB file at `path` if pages in use are behind its end. A file that is missing or empty is a new one.
+    """Refuse the LMDB file at `path` if pages in use are after its end. A file that is missing or empty is a new one.
 
     Raises CorruptStorage with the byte counts; StorageFailure if the file cannot be read.
     """

@@ -1,19 +1,19 @@
 """An LMDB file read as bytes, without LMDB: for tools that must say what is wrong with a file, and where.
 
-LMDB maps the file and trusts it. A page that is not what LMDB expects ends the process, in C, without a word; and what
-LMDB does refuse it refuses without naming a byte. So whoever looks for damage reads the pages here: every page that is
-reached is checked before it is believed, and the first that cannot be right is `DamagedPage`, with its byte.
+LMDB maps the file and trusts it. A page that is not what LMDB expects ends the process, in C, without a message; and
+LMDB's own refusals do not name a byte. So tools that look for damage read the pages with this module: every page is
+checked before it is used, and the first that cannot be right raises `DamagedPage`, with its byte.
 
     meta 0 | meta 1 | pages …         the newer of the two metas counts; it names two trees:
     free list: transaction → pages that nobody needs any more; in the order of the numbers, not of their bytes
     main:      key → value, or name → tree (a named database)
     tree:      branch pages ─▶ leaf pages ─▶ values, or overflow pages for what is larger than a quarter of a page
 
-The form of the pages stands in `datalog.lmdb_file`, format version 1, that of LMDB 0.9, in the machine's byte order.
-Duplicate keys, which have trees of their own in LMDB, are not used by Fairlog, and not read.
+`datalog.lmdb_file` describes the form of the pages: format version 1, that of LMDB 0.9, in the machine's byte order.
+Fairlog does not use duplicate keys, which have trees of their own in LMDB, and they are not read.
 
-Pure: the file is a buffer. It must not change meanwhile: that of a stopped node, or one of which a read transaction
-holds the pages (`datalog.snapshot`).
+Pure: the file is a buffer. It must not change meanwhile: it is the file of a stopped node, or a read transaction holds
+its pages (`datalog.snapshot`).
 
 Source: https://github.com/LMDB/lmdb/blob/LMDB_0.9.33/libraries/liblmdb/mdb.c (MDB_page, MDB_meta, MDB_db, MDB_node)
 """
@@ -61,10 +61,10 @@ class DamagedPage(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """What a tree's record says of it."""
+    """The record of a tree."""
 
     at: int
-    """The byte of the file where the record stands."""
+    """The byte of the file where the record begins."""
     depth: int
     entries: int
     root: int | None
@@ -73,7 +73,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One key of a tree. `value` is a view of the file; of a named database it is the tree's record."""
+    """One key of a tree. `value` is a view of the file; for a named database it is the tree's record."""
 
     key: bytes
     value: memoryview
@@ -104,7 +104,9 @@ class LmdbFile:
     """The state of one transaction, in the bytes of a file."""
 
     def __init__(self, data: memoryview, *, transaction: int | None = None) -> None:
-        """Read the newer meta page, or that of `transaction`. Raises DamagedPage; KeyError if no meta is its."""
+        """Read the newer meta page, or that of `transaction`. Raises DamagedPage; KeyError if there is no such meta
+        page.
+        """
         self._data = data
         metas = _metas(data)
         self.meta = max(metas, key=lambda meta: meta.transaction)
@@ -112,17 +114,17 @@ class LmdbFile:
             self.meta = {meta.transaction: meta for meta in metas}[transaction]
         self._page_bytes = self.meta.page_bytes
         self._reached = bytearray(min(self.meta.last_page, len(data) // self._page_bytes) + 1)
-        """One byte for each page, 1 once it was reached: no page belongs to two."""
+        """One byte for each page, 1 after it was reached: no page belongs to two trees."""
 
     def unread(self) -> LmdbFile:
-        """The same state, of which no tree has been read."""
+        """The same state, with no tree read yet."""
         return LmdbFile(self._data, transaction=self.meta.transaction)
 
     def items(self, tree: Tree, *, start: bytes = b"") -> Iterator[Item]:
         """The tree's keys in order, from the first not less than `start`; pages are checked as they are reached.
 
-        Raises DamagedPage, after the items before the damage. To be called once for each tree: a page that is reached
-        a second time is damage.
+        Raises DamagedPage, after the items before the damage. Call it once for each tree: a page that is reached a
+        second time counts as damage.
         """
         before: bytes | None = None
         for item in self._all(tree, start):
@@ -132,7 +134,9 @@ class LmdbFile:
             yield item
 
     def free_list(self) -> list[Item]:
-        """By transaction: a key is its number, a value a count and as many page numbers. Raises DamagedPage."""
+        """The free pages by transaction: a key is its number, a value is a count and that many page numbers. Raises
+        DamagedPage.
+        """
         found: list[Item] = []
         before = -1
         for item in self._all(self.meta.free):
@@ -146,7 +150,7 @@ class LmdbFile:
         return found
 
     def check_free_list(self) -> int:
-        """Hold the free list against what was read so far; answer how many pages are free. Raises DamagedPage.
+        """Compare the free list with the pages read so far; returns how many pages are free. Raises DamagedPage.
 
         A page that is free and in use is damage: the next write would take it.
         """
@@ -165,7 +169,7 @@ class LmdbFile:
         return len(free)
 
     def _all(self, tree: Tree, start: bytes = b"") -> Iterator[Item]:
-        """As `items`, in whatever order they stand."""
+        """Like `items`, but in any order."""
         if tree.root is None:
             if tree.entries or tree.depth:
                 raise DamagedPage(tree.at, f"a tree without a root has {tree.entries} entries, depth {tree.depth}")
@@ -190,7 +194,7 @@ class LmdbFile:
                 yield from self._below(size_or_child | flags << 32, depth - 1, at, start)
 
     def _nodes(self, number: int, start: int, kind: int) -> Iterator[tuple[int, bytes, int, int]]:
-        """Of each node of a page: where it stands, its key, 32 bits of size or child, and its flags."""
+        """For each node of a page: its position, its key, 32 bits of size or child, and its flags."""
         page_number, _, flags, lower, upper = _PAGE_HEAD.unpack_from(self._data, start)
         if page_number != number or flags & _KINDS != kind:
             wanted = "leaf" if kind == _LEAF else "branch"
@@ -225,7 +229,7 @@ class LmdbFile:
         return Item(key, value, value_at, _tree(self._data, value_at))
 
     def _overflow(self, number: int, size: int, from_byte: int) -> int:
-        """Where the value of so many bytes begins."""
+        """Where the value of this many bytes begins."""
         count = (_PAGE_HEAD.size + size - 1) // self._page_bytes + 1
         start = self._take(number, count, from_byte)
         page_number, _, flags, _, _ = _PAGE_HEAD.unpack_from(self._data, start)
@@ -239,7 +243,7 @@ class LmdbFile:
         return start + _PAGE_HEAD.size
 
     def _take(self, number: int, count: int, from_byte: int) -> int:
-        """Where the pages begin, which must be there and nobody else's."""
+        """Where the pages begin; they must exist and belong to no other tree."""
         if not 2 <= number <= self.meta.last_page - count + 1:
             raise DamagedPage(from_byte, f"page {number} is named, the last is {self.meta.last_page}")
         start = number * self._page_bytes

@@ -1,4 +1,4 @@
-"""A new LMDB file gets its name when it is whole and on disk, and not before.
+"""A new LMDB file gets its name only when it is complete and on disk.
 
 LMDB creates a file under its final name, writes its first two pages, and syncs them with the first commit. A power cut
 in between may leave one page of the two, which is not an LMDB file for the next start: it would refuse a file that has
@@ -20,10 +20,10 @@ _MAKING = "making"
 
 
 def make_file(directory: Path, open_in: Callable[[Path], lmdb.Environment]) -> None:
-    """Make `directory` and the LMDB file in it, unless it is there, durably; one of 0 bytes counts as not there.
+    """Create `directory` and the LMDB file in it durably, unless it exists; a file of 0 bytes counts as missing.
 
-    `open_in` opens an environment in a directory as it will be opened in `directory`. A start that was cut short in
-    here leaves nothing that the next one minds. Raises lmdb.Error, OSError.
+    `open_in` opens an environment in a directory as it will be opened in `directory`. A start that is interrupted here
+    leaves nothing that disturbs the next one. Raises lmdb.Error, OSError.
     """
     directory.mkdir(parents=True, exist_ok=True)
     making = directory / _MAKING

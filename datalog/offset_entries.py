@@ -1,8 +1,8 @@
 """Committed consumer offsets, as values, and their CBOR form.
 
-A group's commit is a list of entries. The list is one record of an offsets log: it travels as a journal
-frame's payload, plain or inside a transaction, and the copier hands the decoded entries to
-`DataLogWriter.put_offsets`, which keeps the newest per key. Nobody reads the list back as a batch.
+A group's commit is a list of entries. The list is one record of an offsets log: it travels as a journal frame's
+payload, plain or inside a transaction, and the copier hands the decoded entries to `DataLogWriter.put_offsets`, which
+keeps the newest per key. The list is never read back as a batch.
 
     payload := [ entry, … ]
     entry   := [group, topic, partition, value]
@@ -26,12 +26,12 @@ PARTITION_MAX = (1 << 32) - 1
 
 
 class MalformedEntries(ValueError):
-    """Bytes that should hold offset entries do not."""
+    """Bytes that should contain offset entries do not."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetKey:
-    """What a committed offset is kept under. `topic` is the text that the caller chose to name topics by."""
+    """The key of a committed offset. `topic` is the text that the caller uses to name topics."""
 
     group: str
     topic: str
@@ -40,7 +40,7 @@ class OffsetKey:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A group's place in a partition: the next record it wants."""
+    """A group's position in a partition: the next record that it will read."""
 
     offset: Offset
     leader_epoch: int
@@ -92,7 +92,7 @@ def _to_plain(entry: OffsetEntry) -> list[object]:
 
 
 def _from_plain(line: object) -> OffsetEntry:
-    """Raises ValueError if it is not what `_to_plain` makes."""
+    """Raises ValueError if it is not a result of `_to_plain`."""
     match line:
         case [str(group), str(topic), int(partition), None] if 0 <= partition <= PARTITION_MAX:
             return OffsetEntry(OffsetKey(group, topic, partition), None)

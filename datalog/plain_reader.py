@@ -6,11 +6,11 @@
                 for record in cut.records(log, cut.bounds(log).log_start):
                     ...
 
-A cut is one LMDB read transaction: all logs as of the same commit, and all records of a transaction or none
-(invariant 7). Later changes (appends, deleted topics, retention) are not in it; the next cut has them. A cut asks
-nothing of the node and delays no one; it takes no lock of the node, and waits for none.
+A cut is one LMDB read transaction: all logs as of the same commit, and all records of a transaction or none (invariant
+7). Later changes (appends, deleted topics, retention) are not in it; the next cut has them. A cut asks nothing of the
+node and delays no one; it takes no lock of the node, and waits for none.
 
-By default only committed records are read. In a log of the marker mode (`datalog.interface`) this means: up to the last
+By default only committed records are read. In a log of marker mode (`datalog.interface`) this means: up to the last
 stable offset, and without aborted records. Control batches are never returned.
 
 A cut costs disk space. LMDB writes each change to free pages and may use a page again only when no reader can see it
@@ -53,12 +53,13 @@ from datalog.layout import DamagedValue, LogRecord
 from fairlog_types import CorruptStorage, LogId, LogKind, Offset, StorageFailure
 
 _ABORTED_SPAN = 1_000
-"""Offsets for which aborted transactions are looked up at a time. Where one was open for long, each look goes through
-all that were aborted meanwhile."""
+"""Offsets for which aborted transactions are looked up at a time. If one was open for long, each lookup goes through
+all that were aborted meanwhile.
+"""
 
 
 class OffsetOutsideLog(Exception):
-    """The offset asked for lies before the log's start or behind its end."""
+    """The requested offset is before the log's start or after its end."""
 
     def __init__(self, log: LogId, offset: int, bounds: Bounds) -> None:
         super().__init__(
@@ -69,7 +70,7 @@ class OffsetOutsideLog(Exception):
 
 
 class Cut:
-    """All data logs as of one moment; from `DataLogReader.cut`, and good until its block ends."""
+    """All data logs as of one moment; from `DataLogReader.cut`, and valid until its block ends."""
 
     def __init__(
         self,
@@ -84,7 +85,7 @@ class Cut:
         self._batches = batches
         self._ended = False
         self.number = txn.id()
-        """Of the node's commit that this cut is as of. Two cuts with the same number show the same."""
+        """The number of the node's commit that this cut shows. Two cuts with the same number show the same."""
 
     def logs(self) -> list[LogId]:
         """The logs of all topics' partitions, sorted by their names."""
@@ -94,7 +95,7 @@ class Cut:
         return [log for log in logs if log.kind == LogKind.TOPIC.value]
 
     def bounds(self, log: LogId) -> Bounds:
-        """What can be read: offsets from `log_start` up to, and without, `next_offset`. Raises UnknownLog."""
+        """The readable part: offsets from `log_start` up to, and without, `next_offset`. Raises UnknownLog."""
         with self._reading("reading bounds"):
             record = self._record(log)
         return Bounds(record.log_start, record.next_offset, record.size_bytes, record.last_stable_offset)
@@ -104,11 +105,11 @@ class Cut:
     ) -> Iterator[Record]:
         """The committed records, or all, from `from_offset` on, in order; up to, and without, `before` if it is given.
 
-        Nothing at the log's end, or between the last stable offset and there.
+        Returns nothing at the log's end, or between the last stable offset and the end.
 
-        Raises UnknownLog, OffsetOutsideLog; CorruptStorage if a batch is not what was written; UnreadableRecords if one
-        is compressed and its codec is not installed, or holds what its producer should not have sent; StorageFailure if
-        there is no lock file to use and somebody writes (`datalog.foreign`).
+        Raises UnknownLog, OffsetOutsideLog; CorruptStorage if a batch is not what was written; UnreadableRecords if a
+        batch is compressed and its codec is not installed, or if its records are malformed; StorageFailure if there is
+        no lock file to use and another process writes (`datalog.foreign`).
         """
         for batch in self.batches(log, from_offset, before=before, committed_only=committed_only):
             header = parse_stored_header(batch)
@@ -127,7 +128,7 @@ class Cut:
     ) -> Iterator[bytes]:
         """Like `records`, but whole batches as they are stored, each with its CRC checked.
 
-        The first may begin before `from_offset`, the last may reach over `before`.
+        The first may begin before `from_offset`, and the last may end after `before`.
         """
         bounds = self.bounds(log)
         if not bounds.log_start <= from_offset <= bounds.next_offset:
@@ -187,7 +188,7 @@ class Cut:
 
 
 class DataLogReader:
-    """Reads a node's data logs from another process; make one with `open`, close it by `with` or `close`."""
+    """Reads a node's data logs from another process; create one with `open`, close it by `with` or `close`."""
 
     def __init__(self, environment: ForeignEnvironment, tables: Tables) -> None:
         self._environment = environment
@@ -199,12 +200,12 @@ class DataLogReader:
 
     @classmethod
     def open(cls, directory: Path) -> DataLogReader:
-        """Open the data logs in `directory` (a node's `DATA/datalog`), read-only; nothing is made or changed there.
+        """Open the data logs in `directory` (a node's `DATA/datalog`), read-only; nothing is created or changed there.
 
         This user must be able to read `data.mdb`, and, as long as a node runs, to write `lock.mdb` (`datalog.foreign`).
 
-        Raises UnknownFormat if what is there is of a version that this code does not know, or not Fairlog's;
-        CorruptStorage if it is damaged or was cut; StorageFailure if there is nothing, or it cannot be opened safely.
+        Raises UnknownFormat if the file has a version that this code does not know, or is not Fairlog's; CorruptStorage
+        if it is damaged or was cut; StorageFailure if there is no file, or it cannot be opened safely.
         """
         environment = ForeignEnvironment.open(directory, databases_max=DATABASES_MAX)
         try:
@@ -224,14 +225,14 @@ class DataLogReader:
         self.close()
 
     def close(self) -> None:
-        """Close; open cuts end. Twice is as good as once."""
+        """Close; open cuts end. May be called twice."""
         self._environment.close()
 
     @contextmanager
     def cut(self) -> Generator[Cut]:
-        """All data logs as of now, for as long as the block lasts (module head: what that costs).
+        """All data logs as of now, for as long as the block lasts (the module head describes the cost).
 
-        Raises StorageFailure if there can be none now; the message says why.
+        Raises StorageFailure if no cut is possible now; the message says why.
         """
         with self._lock, storage_errors(self._environment.directory, "beginning a cut"):
             txn = self._begin_with_all_handles()
@@ -245,7 +246,7 @@ class DataLogReader:
                 self._cuts -= 1
 
     def _begin_with_all_handles(self) -> Transaction:
-        """A transaction that may use the handle of every log that it sees. Called under the lock."""
+        """A transaction that can use the handle of every log that it sees. Called under the lock."""
         while True:
             txn = self._begin()
             try:
@@ -290,7 +291,9 @@ class DataLogReader:
 
 
 def _open_tables(environment: ForeignEnvironment) -> Tables:
-    """Check the format, and open what every environment has. Raises UnknownFormat, CorruptStorage, lmdb.Error."""
+    """Check the format, and open the databases that every environment has. Raises UnknownFormat, CorruptStorage,
+    lmdb.Error.
+    """
     try:
         meta = environment.open_database(layout.META)
     except lmdb.NotFoundError:

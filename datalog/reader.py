@@ -51,7 +51,7 @@ def read_requests(
     requests: Sequence[tuple[ReadRequest, Database | None]],
     bytes_max: int,
 ) -> list[ReadAnswer]:
-    """Answer `DataLogs.read`; each request comes with the handle of its log's batches, None if it has none."""
+    """Implements `DataLogs.read`; each request comes with the handle of its log's batches, None if it has none."""
     answers: list[ReadAnswer] = []
     left = bytes_max
     any_found = False
@@ -101,7 +101,7 @@ def _read_batches(
 
 
 def find_cuts(rows: Cursor, record: LogRecord, start: Offset) -> LogCuts:
-    """What a search for a cut wants to know of a log that is read from `start`; `rows` is a cursor of the cut index."""
+    """What a search for a cut needs to know about a log read from `start`; `rows` is a cursor of the cut index."""
     start, end = max(start, record.log_start), record.last_stable_offset
     if start >= end:
         return LogCuts(start, end, None, None)  # nothing to read at any cut
@@ -110,19 +110,19 @@ def find_cuts(rows: Cursor, record: LogRecord, start: Offset) -> LogCuts:
 
 
 def newest_cut(rows: Cursor, number: int, *, at: int = _LAST_CUT) -> Cut | None:
-    """The newest row of the log of that number that is not newer than the cut `at`; None if it has none."""
+    """The newest row of the log with that number that is not newer than the cut `at`; None if there is none."""
     behind = rows.set_range(layout.cut_key(number, at + 1))
     return _cut_at(rows, number) if (rows.prev() if behind else rows.last()) else None
 
 
 def _cut_at(rows: Cursor, number: int) -> Cut | None:
-    """The row at which the cursor stands, if it is one of this log's."""
+    """The row at the cursor, if it belongs to this log."""
     key, value = rows.item()
     return layout.decode_cut(key, value) if layout.decode_number(key[:4]) == number else None
 
 
 def find_open_transactions(txn: Transaction, tables: Tables, record: LogRecord) -> list[OpenInLog]:
-    """Answer `DataLogs.open_transactions`."""
+    """Implements `DataLogs.open_transactions`."""
     if record.first_open == layout.NONE_OPEN:
         return []
     prefix = layout.encode_number(record.number)
@@ -132,10 +132,11 @@ def find_open_transactions(txn: Transaction, tables: Tables, record: LogRecord) 
 def find_aborted(
     txn: Transaction, tables: Tables, record: LogRecord, offset: Offset, before: Offset
 ) -> Iterator[AbortedTransaction]:
-    """Those that have records from `offset` up to, and without, `before`, or might have, by ascending `last_offset`.
+    """The aborted transactions that have, or may have, records from `offset` up to, and without, `before`, by ascending
+    `last_offset`.
 
-    A walk through the entries from `offset` on. It ends at the first one at whose time all before `before` was decided:
-    what is entered behind it began later. So many entries are looked at only while a transaction hangs for long.
+    It goes through the entries from `offset` on, and ends at the first one at whose time everything before `before` was
+    decided: later entries began later. So it reads many entries only if a transaction hangs for long.
     """
     prefix = layout.encode_number(record.number)
     with txn.cursor(db=tables.aborted) as cursor:
@@ -155,7 +156,7 @@ def find_aborted(
 def find_timestamp(
     txn: Transaction, tables: Tables, database: Database, record: LogRecord, timestamp_ms: int
 ) -> TimestampOffset | None:
-    """The first record at or behind the log's start with `timestamp_ms` or later."""
+    """The first record at or after the log's start with `timestamp_ms` or later."""
     if timestamp_ms > record.max_timestamp_ms:
         return None
     start, end = _scan_start(txn, tables, record, timestamp_ms), layout.batch_key(record.next_offset)
@@ -186,7 +187,7 @@ def find_max_timestamp(txn: Transaction, database: Database, record: LogRecord) 
 
 
 def find_end_of_epoch(txn: Transaction, database: Database, record: LogRecord, leader_epoch: LeaderEpoch) -> EpochEnd:
-    """By halving: no batch before `low` is of a later epoch, and the first that is begins at or before `end`."""
+    """Binary search: no batch before `low` has a later epoch, and the first that does begins at or before `end`."""
     low, high = record.log_start, record.next_offset
     largest, end = None, record.next_offset
     with txn.cursor(db=database) as cursor:
@@ -204,7 +205,7 @@ def find_end_of_epoch(txn: Transaction, database: Database, record: LogRecord, l
 
 
 def _scan_for_max(txn: Transaction, database: Database, record: LogRecord) -> TimestampOffset | None:
-    """`find_max_timestamp` without the help of the record: through all headers."""
+    """`find_max_timestamp` without the record: it reads all headers."""
     largest: tuple[int, Offset] | None = None
     end = layout.batch_key(record.next_offset)
     with txn.cursor(db=database) as cursor:
@@ -223,7 +224,7 @@ def _scan_for_max(txn: Transaction, database: Database, record: LogRecord) -> Ti
 
 
 def _scan_start(txn: Transaction, tables: Tables, record: LogRecord, timestamp_ms: int) -> Offset:
-    """By the time index: no batch before this offset has a timestamp of `timestamp_ms` or later."""
+    """From the time index: no batch before this offset has a timestamp of `timestamp_ms` or later."""
     prefix = layout.encode_number(record.number)
     with txn.cursor(db=tables.time_index) as cursor:
         behind = cursor.set_range(layout.time_key(record.number, timestamp_ms))
@@ -250,7 +251,7 @@ def headers(
 def units(
     txn: Transaction, tables: Tables, database: Database, record: LogRecord, offset: Offset, batches_max: int
 ) -> list[Unit]:
-    """Answer `DataLogs.units`."""
+    """Implements `DataLogs.units`."""
     answer: list[Unit] = []
     seen = 0
     with txn.cursor(db=database) as cursor, txn.cursor(db=tables.transactions) as ends:
@@ -281,7 +282,9 @@ def _start_of_transaction(ends: Cursor, number: int, offset: Offset) -> Offset:
 
 
 def _end_of_transaction(ends: Cursor, number: int, last_offset: Offset) -> Offset:
-    """The last offset of the transaction that the batch with this key is part of; the key if that is all of it."""
+    """The last offset of the transaction that contains the batch with this key; the key itself if there is no other
+    batch.
+    """
     if not ends.set_range(layout.end_key(number, last_offset)):
         return last_offset
     key = bytes(ends.key())
@@ -291,7 +294,7 @@ def _end_of_transaction(ends: Cursor, number: int, last_offset: Offset) -> Offse
 
 
 def find_cleaned(txn: Transaction, tables: Tables, record: LogRecord) -> Cleaned:
-    """Answer `DataLogs.cleaned`."""
+    """Implements `DataLogs.cleaned`."""
     history = tuple(
         Cleaning(layout.decode_end_key(key), *layout.decode_cleaning(value))
         for key, value in items_with_prefix(txn, tables.cleanings, layout.encode_number(record.number))

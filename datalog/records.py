@@ -22,16 +22,18 @@ from datalog.interface import TimestampOffset
 from fairlog_types import Offset
 
 DECOMPRESSED_BYTES_MAX = 16 << 20
-"""A batch that swells to more is not worth the memory: it answers as a whole."""
+"""A batch that decompresses to more is not worth the memory: it answers as a whole."""
 
 RECORDS_MAX = 100_000
-"""A batch of more is not worth the time (1.7 µs a record, in Python): 24 KB of gzip can hold millions of records."""
+"""A batch with more records is not worth the time (1.7 µs per record, in Python): 24 KB of gzip can hold millions of
+records.
+"""
 
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 def first_at_or_after(batch: bytes, timestamp_ms: int, offset_min: Offset) -> TimestampOffset | None:
-    """The batch's first record at or behind `offset_min` with that timestamp or a later one, None if it has none.
+    """The batch's first record at or after `offset_min` with that timestamp or a later one, None if there is none.
 
     `batch` is a stored batch whose max timestamp is at least `timestamp_ms`.
     """

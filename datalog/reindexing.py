@@ -25,7 +25,7 @@ HEADERS_PER_STEP = 10_000
 ENTRIES_PER_STEP = 2_000
 
 Headers = list[tuple[Offset, int, int]]
-"""Key, max timestamp in ms and size of each batch."""
+"""The key, max timestamp in ms and size of each batch."""
 
 
 def reindexing(

@@ -19,12 +19,12 @@ from datalog.lmdb_pages import DamagedPage, LmdbFile
 from fairlog_types import CorruptStorage, StorageFailure
 
 _TRIES = 100
-"""A meta page is overwritten by the commit after the next, so a busy writer may be faster than we look."""
+"""A meta page is overwritten by the commit after the next, so a busy writer may overwrite it while we read it."""
 
 
 @contextmanager
 def lmdb_snapshot(path: Path) -> Generator[LmdbFile | None]:
-    """The file `path` (a `data.mdb`) as of now; None if it is empty, as a crash in its making leaves it.
+    """The file `path` (a `data.mdb`) as of now; None if it is empty, as a crash during its creation leaves it.
 
     Raises CorruptStorage, naming the byte, if its first pages cannot be read; StorageFailure if the disk refuses, or if
     it cannot be read safely beside the node that has it open.
@@ -50,8 +50,8 @@ def lmdb_snapshot(path: Path) -> Generator[LmdbFile | None]:
 def mapped_lmdb(path: Path, *, transaction: int | None = None) -> LmdbFile | None:
     """The file's newest state, or that of `transaction`; None if it is empty, or no meta page has that any more.
 
-    For a file that nobody writes (that of a stopped node, a copy), or of whose state a read transaction is held.
-    Raises as `lmdb_snapshot`.
+    For a file that no process writes (that of a stopped node, a copy), or whose state a read transaction holds. Raises
+    the same as `lmdb_snapshot`.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,7 +1,7 @@
-"""The data log environment as it is in its file: what docs/formats/data-log.md describes, read without LMDB.
+"""The data log environment as stored in its file (docs/formats/data-log.md), read without LMDB.
 
-For tools that look for damage, and want to name its byte. Nothing is trusted here: the input may be anything, and the
-caller gets what is there, or `DamagedPage`. Nodes and readers of data use `datalog.environment`.
+For tools that look for damage and name its byte. Nothing is trusted here: the input may be anything, and the caller
+gets either its content or `DamagedPage`. Nodes and readers of data use `datalog.environment`.
 
 Pure: the file is a buffer, as in `lmdb_pages`.
 """
@@ -17,7 +17,7 @@ from fairlog_types import LogId, LogKind
 
 
 class StoredBatch(NamedTuple):
-    """A value of a topic's log: a record batch, if all is well."""
+    """A value of a topic's log: a record batch, if it is not damaged."""
 
     key: bytes
     data: memoryview
@@ -62,12 +62,12 @@ class StoredLogs:
             yield StoredBatch(item.key, item.value, item.at)
 
     def log_names(self) -> set[bytes]:
-        """The databases that are none of the tables: batches of logs."""
+        """The databases that are not tables: batches of logs."""
         return self.trees.keys() - set(layout.TABLES)
 
 
 def parse_log_untrusted(name: bytes) -> LogId | None:
-    """The log of that name; None if no log is called so."""
+    """The log with that name; None if there is none."""
     try:
         log = LogId.parse(name.decode("ascii"))
     except ValueError:

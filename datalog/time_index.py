@@ -1,28 +1,28 @@
-"""Where to begin looking for a timestamp: the rule of the sparse time index.
+"""Where a search for a timestamp begins: the rule of the sparse time index.
 
-Timestamps are the clients', so they need not grow along a log; the *running max*, the largest timestamp up to
-a batch, does. An entry says:
+Timestamps are the clients', so they need not grow along a log; the *running max*, the largest timestamp up to a batch,
+does. An entry says:
 
     (P → b)   every batch before b has a max timestamp of at most P, and b has a larger one.
 
-A batch is named by its key, its last offset. The entry is written when a batch makes the running max grow and at
-least `ENTRY_SPACING_BYTES` have been appended since the last entry. P is the running max *before* the batch, so that
-a long stretch without growth costs nothing:
+A batch is named by its key, its last offset. The entry is written when a batch makes the running max grow and at least
+`ENTRY_SPACING_BYTES` have been appended since the last entry. P is the running max *before* the batch, so that a long
+stretch without growth costs nothing:
 
     batches      ▁▂▃▅▅▅▃▃▅▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▃▆
                  │◀─ spacing ─▶│                 ▲ entry (P = ▅ → here)
 
-Lookup of T: the entry with the largest P < T (or the log's start, if there is none), then batch headers forward.
-All growth between two entries lies within the spacing behind the first, so the scan is short; only where
-retention has cut away the batches that held a running max can it be longer. The first batch whose max timestamp
-is at least T holds the answer.
+Lookup of T: the entry with the largest P < T (or the log's start, if there is none), then batch headers forward. All
+growth between two entries is within the spacing after the first, so the scan is short. It can be longer only where
+retention has removed the batches that held a running max. The first batch whose max timestamp is at least T holds the
+answer.
 
-Retention deletes a batch's entry with the batch. Compaction leaves entries as they are: whatever is taken out of a log,
-what an entry says of the batches before b stays true, and if b is gone, the search begins with the next batch.
+Retention deletes a batch's entry with the batch. Compaction leaves entries as they are: whatever is removed from a log,
+an entry stays true for the batches before b, and if b was removed, the search begins with the next batch.
 
-If the batch that first reached the log's max goes, by either, then the running max is no more than an upper bound,
-and no entry is added until it is exceeded. The index is *behind*: right, but searches may be long. `datalog.reindexing`
-makes it anew by the same rule, over what is left.
+If either of them removes the batch that first reached the log's max, then the running max is only an upper bound, and
+no entry is added until it is exceeded. The index is then *behind*: correct, but searches may be long.
+`datalog.reindexing` rebuilds it by the same rule from the remaining batches.
 
 Pure: no I/O.
 """
@@ -35,11 +35,11 @@ from datalog.layout import NO_TIMESTAMP, LogRecord
 from fairlog_types import Offset
 
 ENTRY_SPACING_BYTES = 1 << 20
-"""An entry costs some 30 bytes and a page write, a scan of as much as this well under a millisecond."""
+"""An entry costs about 30 bytes and a page write; a scan of this much takes well under a millisecond."""
 
 
 def note(record: LogRecord, last_offset: Offset, max_timestamp_ms: int, size_bytes: int) -> int | None:
-    """Account for a batch that is appended; answer P if an entry (P → this batch) is due."""
+    """Account for an appended batch; returns P if an entry (P → this batch) is due."""
     previous = record.max_timestamp_ms
     due = (
         max_timestamp_ms > previous
@@ -54,9 +54,9 @@ def note(record: LogRecord, last_offset: Offset, max_timestamp_ms: int, size_byt
 
 
 def note_all(record: LogRecord, kept: Iterable[tuple[Offset, int, int]]) -> list[tuple[int, Offset]]:
-    """Account for batches in order; answer the entries (P, b) that are due.
+    """Account for batches in order; returns the entries (P, b) that are due.
 
-    `kept` gives (last offset, max timestamp in ms, size in bytes). A `record` without timestamps begins the index anew.
+    `kept` gives (last offset, max timestamp in ms, size in bytes). A `record` without timestamps starts a new index.
     """
     entries: list[tuple[int, Offset]] = []
     for last_offset, max_timestamp_ms, size_bytes in kept:

@@ -1,25 +1,25 @@
-"""One write transaction over the data logs: what `DataLogWriter` promises, said to LMDB.
+"""One write transaction over the data logs: implements `DataLogWriter` with LMDB.
 
 A log's record (bounds, mark, running max) is read once per block, changed in memory by every call, and written back
-when the block ends, in the same LMDB transaction as the batches (invariant 4). Density (invariant 2) is checked
-at each append, against the record and against the batch's own header.
+when the block ends, in the same LMDB transaction as the batches (invariant 4). Density (invariant 2) is checked at each
+append, against the record and against the batch's own header.
 
-`delete_before` moves the log's start in the record, by which readers go; the batches before it can be deleted in as
-many blocks as that takes. Neither it nor `replace` looks for the timestamps of what is left when the batch with the
-largest is gone: that is `reindexing`, outside of write blocks.
+`delete_before` moves the log's start in the record, which readers use; the batches before it can be deleted in as many
+blocks as necessary. If the batch with the largest timestamp is removed, neither it nor `replace` searches for the
+largest of the rest: `reindexing` does this, outside write blocks.
 
-When the oldest open transaction of a log ends, the next oldest is looked for in `open_starts`, what one walk through
-the table has found: a walk for each would make the end of n open transactions cost n². The list outlives the block if
+When the oldest open transaction of a log ends, the next oldest is looked up in `open_starts`, the result of one walk
+through the table: a walk for each would make the cost of ending n open transactions n². The list outlives the block if
 that is committed; whether what it names is still open is looked up in the table.
 
-`stage` puts batches behind a log's end and leaves its record alone, by which readers go; `publish` changes the record
-and no batch. In between nothing can be appended: what is appended must have the largest key of all.
+`stage` puts batches after a log's end and does not change the record, which readers use; `publish` changes the record
+and no batch. In between nothing can be appended: an appended batch must have the largest key of all.
 
-Where the logs end is kept for `DataLogs.cut_within` in `finish`, for every log that has grown since that was last done:
-in this block, or in earlier ones, which `Unindexed` remembers (`datalog.cuts`).
+`finish` stores the ends of the logs for `DataLogs.cut_within`, for every log that has grown since the last time: in
+this block, or in earlier ones, which `Unindexed` remembers (`datalog.cuts`).
 
-`drop` empties the log's database but leaves its name: LMDB frees a name's handle at once, under the eyes of
-readers that still use it. The empty names are removed when the environment is next opened, before there are readers.
+`drop` empties the log's database but leaves its name: LMDB frees a name's handle at once, even if readers still use it.
+The empty names are removed when the environment is next opened, before there are readers.
 """
 
 from __future__ import annotations
@@ -50,24 +50,26 @@ class LmdbWriter:
         open_starts: dict[LogId, list[tuple[Offset, ProducerId]]],
         unindexed: Unindexed,
     ) -> None:
-        """`unindexed` is changed by `committed` alone."""
+        """Only `committed` changes `unindexed`."""
         self._env = env
         self._txn = txn
         self._tables = tables
         self._batches = batches
         self.open_starts = open_starts
         """Of the logs whose open transactions were walked through: where each began, the oldest last. Ended ones may be
-        among them; those that began since are not, and began behind all of these. Good for others as `created` is."""
+        among them; those that began since are not, and they began after all of these. Other blocks may use it under the
+        same condition as `created`.
+        """
         self._unindexed = unindexed
         self._grown: set[LogId] = set()
-        """Topics' logs that this block has made, or appended to."""
+        """Topics' logs that this block has created, or appended to."""
         self._appended_records = 0
         self._cut_at_s: float | None = None
-        """When the cut was made that this block leaves in the index."""
+        """The time of the cut that this block leaves in the index."""
         self._records: dict[LogId, LogRecord] = {}
         self._changed: set[LogId] = set()
         self.created: dict[LogId, Database] = {}
-        """Handles of topics' logs made in this block; they are good for others once it is committed."""
+        """Handles of topics' logs created in this block; other blocks may use them once it is committed."""
         self.dropped: set[LogId] = set()
 
     def create(self, log: LogId) -> None:
@@ -155,7 +157,7 @@ class LmdbWriter:
         self._grown.add(log)
 
     def _staged_end(self, log: LogId) -> Offset:
-        """Behind all that is staged; the log's end if nothing is."""
+        """The end of the staged batches; the log's end if there are none."""
         end = self._record(log).next_offset
         with self._txn.cursor(db=self._database(log)) as cursor:
             return max(end, Offset(layout.decode_batch_key(cursor.key()) + 1)) if cursor.last() else end
@@ -276,7 +278,7 @@ class LmdbWriter:
         return deleted_bytes
 
     def _delete_batches(self, log: LogId, record: LogRecord, batches_max: int | None) -> int:
-        """Delete batches that lie before the log's start; answer their bytes."""
+        """Delete batches before the log's start; returns their bytes."""
         deleted = deleted_bytes = 0
         with self._txn.cursor(db=self._database(log)) as cursor:
             remains = cursor.first()
@@ -297,9 +299,10 @@ class LmdbWriter:
         return deleted_bytes
 
     def _delete_entries_before(self, table: Database, record: LogRecord, entries_max: int | None) -> None:
-        """Delete what the log's start has passed: of the time index by value, of the others by key.
+        """Delete entries that the log's start has passed: in the time index by value, in the other tables by key.
 
-        There is at most one entry per batch, so entries that exceed the limit go with the batches that did.
+        There is at most one entry per batch, so entries over the limit are deleted together with the batches over the
+        limit.
         """
         prefix = layout.encode_number(record.number)
         by_value = table is self._tables.time_index
@@ -368,9 +371,9 @@ class LmdbWriter:
         return self._delete_cuts_before(record, record.cleaned_through, rows_max)
 
     def _delete_cuts_before(self, record: LogRecord, offset: Offset, rows_max: int | None) -> int:
-        """Delete the rows before the newest one that lies at or before `offset`; answer how many.
+        """Delete the rows before the newest one that is at or before `offset`; returns how many.
 
-        That one stays, and says of all records behind it that they are in no older cut.
+        That one stays, and shows that all records after it are in no older cut.
         """
         before: list[bytes] = []
         kept: bytes | None = None
@@ -389,7 +392,7 @@ class LmdbWriter:
         self._txn.put(layout.cut_key(number, cut.number), layout.encode_cut(cut.end), db=self._tables.cuts)
 
     def change_time_index(self, log: LogId, put: Iterable[tuple[int, Offset]], drop: Iterable[int]) -> None:
-        """Put entries (P, b), delete those with a P of `drop`. Which ones are right is for `reindexing` to know."""
+        """Put the entries (P, b), and delete those with a P in `drop`. `reindexing` decides which ones are right."""
         number = self._record(log).number
         for before_ms in drop:
             self._txn.delete(layout.time_key(number, before_ms), db=self._tables.time_index)
@@ -397,7 +400,7 @@ class LmdbWriter:
             self._put_time_entry(number, before_ms, last_offset)
 
     def finish_time_index(self, log: LogId, through: Offset, scanned: LogRecord) -> None:
-        """Go on with the index from `scanned`, which has noted all batches up to the key `through`."""
+        """Continue the index from `scanned`, which has noted all batches up to the key `through`."""
         record = self._record(log)
         if record.log_start == record.next_offset:
             record.forget_timestamps()  # all that was scanned has gone meanwhile
@@ -421,7 +424,7 @@ class LmdbWriter:
         self._changed.add(log)
 
     def point_anew(self) -> None:
-        """Let the block change something, so that its commit writes the page that points to all there is."""
+        """Make the block change something, so that its commit writes the page that points to the whole content."""
         self._txn.put(layout.FORMAT_KEY, layout.encode_format(), db=self._tables.meta)
 
     def finish(self) -> None:
@@ -436,7 +439,7 @@ class LmdbWriter:
                     self._put_cut_row(record.number, Cut(self._unindexed.next_number, record.last_stable_offset))
 
     def committed(self) -> None:
-        """The block is committed: remember what the index does not have yet."""
+        """The block is committed: record what the index does not have yet."""
         if self._cut_at_s is None:
             self._unindexed.add(self._grown, self._appended_records)
         else:

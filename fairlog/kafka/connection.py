@@ -374,7 +374,7 @@ class Connection:
             await self._send_gathered(self._socket, parts, room)
 
     async def _send_joined(self, socket: trio.socket.SocketType, data: bytes) -> None:
-        """Send one buffer: almost always the system accepts it at once, and then no turn of the event loop is needed."""
+        """Send one buffer: almost always the system accepts it at once, without a turn of the event loop."""
         try:
             sent = os.write(socket.fileno(), data)
         except BlockingIOError:

@@ -61,7 +61,7 @@ def read_lines(reader: Reader, *, has_leader_epoch: bool, by_id: bool = False) -
 async def check_lines(
     broker: Broker, lines: OffsetLines, *, unknown_partition: ErrorCode
 ) -> tuple[list[NewOffset], Refusals]:
-    """The offsets that may be committed, and for each other (topic, partition) the reason. Other tasks run in between."""
+    """The offsets that may be committed, and why each other (topic, partition) may not. Other tasks run in between."""
     offsets: list[NewOffset] = []
     refused: Refusals = {}
     seen = 0

@@ -10,5 +10,5 @@ from coordinator.granting import TRANSACTIONAL_ID_BYTES_MAX
 
 
 def is_acceptable(transactional_id: str) -> bool:
-    """Whether the id is neither empty nor longer, in UTF-8, than the coordinator can record. Other ids never reach it."""
+    """Whether the id is neither empty nor longer, in UTF-8, than the coordinator can record; others never reach it."""
     return 0 < len(transactional_id.encode()) <= TRANSACTIONAL_ID_BYTES_MAX
