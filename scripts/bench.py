@@ -1,7 +1,7 @@
 """The benchmark: `python3 scripts/bench.py [SCENARIO …] [--peers NAME,…] [--out DIR] [--quick] [--rounds N]`.
 
     txn-latency      a transaction, from begin to the commit's answer, by records and partitions; broker CPU;
-                     one of them by a Java client, in both versions of the protocol
+                     one of the cases also by a Java client, in both versions of the protocol
     txn-throughput   full speed with a commit every 10, 100, 1000 ms, against the same without transactions
     visible          from produce() to a consumer's poll(): plain records and committed transactions
     hung             the same while a transaction is left open on the partition
@@ -9,19 +9,19 @@
     produce, fetch   plain writing and catching up, by record and request size
     scale            latency and memory by transactional ids, partitions, producers and open transactions
     soak             fill and expire until ten times what is retained has passed
-    recovery         from SIGKILL under load to the first answer, and to all being visible
-    recovery-full    the same with up to a million transactions and 5 GB of journals; only if it is named
-    offsets          transactions that commit consumer offsets, too
-    spark            Spark's jobs by format("fairlog") and by the Kafka connector; only if it is named: it has Spark
-                     installed, and needs Java 17
-    report           measures nothing: writes the report of what is in DIR again
+    recovery         from SIGKILL under load to the first answer, and until everything is visible
+    recovery-full    the same with up to a million transactions and 5 GB of journals; runs only if it is named
+    offsets          transactions that also commit consumer offsets
+    spark            Spark's jobs by format("fairlog") and by the Kafka connector; runs only if it is named: it
+                     installs Spark, and needs Java 17
+    report           measures nothing: writes the report of the results in DIR again
     make-finished    measures nothing: makes `--count N` finished transactions for each peer, for recovery to begin with
 
-Without a SCENARIO, all but recovery-full and spark. The peers take turns within each round, so that a noisy machine is
-noisy for all of them. DIR gets results.json, report.md, report.html and the charts; scenarios that were measured into
-it before stay there. The disk that is measured is the one that DIR is on. What is made once (Kafka's jars, finished
-transactions) stays in bench-cache, or where the environment's BENCH_CACHE says. Nothing here is a test: figures are for
-people to judge, on a machine they know. See docs/benchmarks.md.
+Without a SCENARIO, all except recovery-full and spark run. The peers take turns within each round, so that a noisy
+machine is equally noisy for all of them. The results are written to DIR: results.json, report.md, report.html and the
+charts; results of other scenarios in DIR are kept. The measured disk is the one that contains DIR. Files that are made
+only once (Kafka's jars, finished transactions) stay in bench-cache, or in the directory named by the environment
+variable BENCH_CACHE. This is not a test: people judge the figures, on a machine that they know. See docs/benchmarks.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The browser that the console is tested in: Debian's Chromium and its driver.
+"""The browser for the tests of the console: Debian's Chromium and its driver.
 
-The downloads that Selenium and Playwright would make by themselves are not used.
+The downloads that Selenium and Playwright would make are not used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FLAGS = (
     "--force-device-scale-factor=1",
     "--hide-scrollbars",
 )
-"""Without a screen, as root (where there is no sandbox), and without a word to anybody but the node."""
+"""Without a screen, as root (where there is no sandbox), and without connections to any host except the node."""
 
 MISSING = (
     "the console is tested in Chromium, and there is no chromium with its chromedriver on the path: "
@@ -35,7 +35,7 @@ MISSING = (
 
 @dataclass(frozen=True)
 class Browser:
-    """Paths of the two programs."""
+    """The paths of the two programs."""
 
     browser: str
     driver: str

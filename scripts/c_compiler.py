@@ -1,4 +1,4 @@
-"""A C compiler, for the small libraries that tests load under a process: one each of tests/crash and tests/history."""
+"""A C compiler, for small libraries that tests preload into a process: one in tests/crash, one in tests/history."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ MISSING = (
 
 
 def find() -> str | None:
-    """Its path, if it is there."""
+    """Its path, if it is installed."""
     return shutil.which("cc")

@@ -1,10 +1,9 @@
-"""Lint, format, types and import contracts: `python3 scripts/check.py`. All of them run; one red makes it red.
+"""Lint, format, types and import contracts: `python3 scripts/check.py`. All checks run; if one fails, the result is a
+failure.
 
-ruff check           mistakes, naming, order of imports
-ruff format          one format (`.venv/bin/ruff format` mends it)
-flake8-async         blocking calls inside async functions
-pyright              types, strict on the packages
-import contracts     imports run downwards only; pure modules stay pure (pyproject.toml, [tool.importlinter])
+ruff check mistakes, naming, order of imports ruff format one format (`.venv/bin/ruff format` fixes it) flake8-async
+blocking calls inside async functions pyright types, strict on the packages import contracts imports run downwards only;
+pure modules stay pure (pyproject.toml, [tool.importlinter])
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ FLAKE8_ASYNC = [
 
 
 def _async_sources() -> list[str]:
-    """The files in which there is something for flake8-async, which is the slowest of all."""
+    """The files that flake8-async, the slowest check, has to read."""
     root = environment.ROOT
     found = (path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
     return sorted(str(path.relative_to(root)) for path in found if "async" in path.read_text(encoding="utf-8"))

@@ -1,8 +1,9 @@
 """Programs that tests need and pip does not have: found on the path, or installed from Debian's packages.
 
-    python3 scripts/debian.py        installs with apt-get what is missing
+    python3 scripts/debian.py        installs missing ones with apt-get
 
-Only here, and in scripts/test.py on CI, is anything installed outside .venv, and only where apt-get may: as root.
+Only this script, and scripts/test.py on CI, installs anything outside .venv, and only as root, because apt-get needs
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import postgresql
 
 
 def ensure() -> None:
-    """Find all of it, or install it. Exits with a sentence if that cannot be done."""
+    """Find all programs, or install them. Exits with an error message if this is not possible."""
     for program in (browser, c_compiler, iproute, kcat, java, jdk, maven, postgresql):
         if program.find() is None:
             _install(program.PACKAGES, program.MISSING)

@@ -1,12 +1,11 @@
-"""Makes `.venv` beside the project, with exactly what the lock file says. Standard library only.
+"""Creates `.venv` in the project, with exactly the packages in the lock file. Standard library only.
 
-`ensure(purpose)`, with a key of LOCKS, answers the path of the environment's Python. The first call
-installs (with progress); later calls compare a stamp and return at once. The stamp is a hash of what the
-environment was made from: lock file, pyproject.toml, Python and place. It is written last, so an
-interrupted installation is simply taken up again.
+`ensure(purpose)`, with a key of LOCKS, returns the path of the environment's Python. The first call installs (with
+progress); later calls compare a stamp and return at once. The stamp is a hash of the environment's inputs: lock file,
+pyproject.toml, Python and location. It is written last, so an interrupted installation is simply continued.
 
-The lock's hashes are checked (`--require-hashes`), and nothing beside the lock is installed (`--no-deps`,
-`--no-build-isolation`), so two machines get the same bytes.
+The lock's hashes are checked (`--require-hashes`), and nothing outside the lock file is installed (`--no-deps`,
+`--no-build-isolation`), so two machines install the same bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ LOCKS = {
 
 
 def ensure(purpose: str) -> Path:
-    """Make or complete `.venv` for `purpose`, a key of LOCKS; answer its Python. Exits with a sentence on failure."""
+    """Create or complete `.venv` for `purpose`, a key of LOCKS; returns its Python. Exits with a message on failure."""
     # Whoever runs this with an older Python is told; the linter only knows that the project needs 3.11.
     if sys.version_info < (3, 11):  # noqa: UP036
         sys.exit(f"Fairlog needs Python 3.11 or newer; this is {sys.version.split()[0]}")
@@ -80,7 +79,7 @@ def _make() -> None:
 
 
 def _pip(arguments: list[str], what: str, total: int) -> None:
-    """Run `pip install`, showing one line of progress; on failure show pip's last words and exit."""
+    """Run `pip install`, showing one line of progress; on failure show the end of pip's output and exit."""
     if next(ENVIRONMENT.glob("lib/python*/site-packages/pip"), None) or sys.platform == "win32":
         command = [str(_python()), "-m", "pip"]
     else:

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 LINES = 40
-"""Of each failure, the last so many lines: the assertion, and what led to it."""
+"""The number of last lines shown of each failure: the assertion, and what led to it."""
 
 
 def tell(reports: Iterable[Path]) -> str:
-    """The failures and errors that the reports hold, one behind the other; no text at all if there are none.
+    """The failures and errors in the reports, one after the other; an empty text if there are none.
 
-    A part that was ended from outside has written no report: that is said in its place.
+    A part that was killed has written no report; the text says so instead.
     """
     told: list[str] = []
     for report in reports:

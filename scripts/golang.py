@@ -1,6 +1,7 @@
-"""Go, for the Go client's programs of tests/engines: found on the path. It is not installed: Debian 12's is too old.
+"""Go, for the Go client's programs in tests/engines: found on the path. It is not installed: Debian 12's is too old.
 
-An older one than go.mod asks for, down to VERSION_MIN, downloads the newer toolchain from the module proxy by itself.
+A Go that is older than go.mod requires, down to VERSION_MIN, downloads the newer toolchain from the module proxy
+itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ip, the program of Linux's networks: tests/limits cuts a client's line with it."""
+"""ip, the program for Linux's networks: tests/limits uses it to cut a client's connection."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ MISSING = (
 
 
 def find() -> str | None:
-    """Its path, if it is there."""
+    """Its path, if it is installed."""
     return shutil.which("ip")

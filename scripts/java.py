@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 VERSION_MIN = 17
-"""Spark 4 asks for 17."""
+"""Spark 4 requires 17."""
 
 PACKAGES = ("openjdk-17-jre-headless",)
 

@@ -1,4 +1,4 @@
-"""A Java compiler, for the programs of tests/engines and the benchmark: `javac`, found by JAVA_HOME or on the path."""
+"""A Java compiler, for the programs in tests/engines and the benchmark: `javac`, found by JAVA_HOME or on the path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kcat, the command-line client of librdkafka that Debian has: tests/clients/test_kcat.py runs it."""
+"""kcat, librdkafka's command-line client from Debian: tests/clients/test_kcat.py runs it."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ MISSING = (
 
 
 def find() -> str | None:
-    """Its path, if it is there."""
+    """Its path, if it is installed."""
     return shutil.which("kcat")

@@ -1,4 +1,6 @@
-"""Maven, which has the Kafka connector's jars for tests/spark/test_connector.py (scripts/peers/kafka_artifacts.py)."""
+"""Maven, which downloads the Kafka connector's jars for tests/spark/test_connector.py
+(scripts/peers/kafka_artifacts.py).
+"""
 
 from __future__ import annotations
 
@@ -13,5 +15,5 @@ MISSING = (
 
 
 def find() -> str | None:
-    """Its path, if it is there."""
+    """Its path, if it is installed."""
     return shutil.which("mvn")

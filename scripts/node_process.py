@@ -1,12 +1,12 @@
-"""One node as a child process: started, waited for, stopped, killed and started again.
+"""One node as a child process: start it, wait for it, stop it, kill it and start it again.
 
-The quick start, the benchmark, the client tests and the crash test all run the node that a user runs:
-`python -m fairlog.cli serve`, its own process, real sockets. This module is what they share. It knows of
-the node only what a user knows: the flags, the environment, the line `fairlog ready on HOST:PORT` on
-standard output, and that SIGTERM ends it.
+The quick start, the benchmark, the client tests and the crash test all run the node as a user does: `python -m
+fairlog.cli serve`, a process of its own, with real sockets. They share this module. It knows only what a user knows
+about the node: the flags, the environment, the line `fairlog ready on HOST:PORT` on standard output, and that SIGTERM
+ends it.
 
-Standard output and the log go to files beside the data directory, never to pipes: a pipe that nobody reads
-would stop the node. Only the standard library is used.
+Standard output and the log go to files beside the data directory, never to pipes: a pipe that is not read would stop
+the node. Only the standard library is used.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ CONSOLE_PREFIX = "fairlog console on "
 ROOT = Path(__file__).resolve().parent.parent
 POLL_S = 0.005
 START_S = STOP_S = 60.0
-"""Patience: both take less than a second, where disk and processors have nothing else to do."""
+"""Maximum waits: both take less than a second if disk and processors have nothing else to do."""
 
 
 def kept_waiting_s(pid: int) -> float:
-    """Seconds in which the process' first thread could have run and no processor was free; 0 if nobody tells."""
+    """Seconds in which the process's first thread was ready to run and no processor was free; 0 if the system does not
+    report it.
+    """
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError):
@@ -39,22 +41,23 @@ def kept_waiting_s(pid: int) -> float:
 
 
 class NodeDidNotStart(Exception):
-    """The node ended, or did not say in time that it is ready. The message carries the end of its log."""
+    """The node ended, or did not report in time that it is ready. The message contains the end of its log."""
 
 
 class NodeNotReady(NodeDidNotStart):
-    """It was not ready in time, and runs: perhaps the machine had other work to do."""
+    """It was not ready in time, but it runs: perhaps the machine had other work to do."""
 
 
 @dataclass(slots=True, weakref_slot=True)
 class NodeProcess:
-    """A node over `data_dir`; it keeps its port over restarts, as clients that survive a crash need it to.
+    """A node with the directory `data_dir`. It keeps its port over restarts, because clients that survive a crash need
+    this.
 
-    While the node is down, the system would give its port to whoever asks for any. So a socket is bound to it here as
-    well, which never listens: clients are refused as ever, the node may listen, and nobody else is given the port.
+    While the node is down, the system might assign its port to another program. So a socket is bound to it here as
+    well, which never listens: clients are still refused, the node can listen, and no other program gets the port.
 
-    `environment` is added to the caller's own, at each start, so it may be changed between two starts.
-    `program` is what runs the node; the crash test puts a lossy disk under it.
+    `environment` is added to the caller's own, at each start, so it may be changed between two starts. `program` runs
+    the node; the crash test uses it to put a lossy disk below the node.
     """
 
     data_dir: Path
@@ -62,7 +65,7 @@ class NodeProcess:
     arguments: Sequence[str] = ()
     program: Sequence[str] = ("-m", "fairlog.cli")
     address: str = "127.0.0.1:0"
-    """HOST:PORT, port 0 for any; after the first start what the node tells its clients."""
+    """HOST:PORT, port 0 for any; after the first start the address that the node gives to clients."""
     console: str | None = None
     """The admin listener's URL, ending in a slash; None without one, which is the default here."""
     _child: subprocess.Popen[bytes] | None = None
@@ -70,7 +73,7 @@ class NodeProcess:
 
     @property
     def listening(self) -> str:
-        """HOST:PORT that the node listens on, at each start; it may be asked for before the first one."""
+        """HOST:PORT on which the node listens at each start; available before the first one."""
         if self._listening is None:
             host, _, port = self.address.rpartition(":")
             holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -125,8 +128,8 @@ class NodeProcess:
     def wait_ready(self, timeout_s: float = START_S) -> None:
         """Return once the node serves; `address` then names its port.
 
-        Raises NodeDidNotStart if it ends first, NodeNotReady if it says nothing for `timeout_s`. The time in which it
-        only waited for a processor that others had does not count.
+        Raises NodeDidNotStart if it ends first, NodeNotReady if it is silent for `timeout_s`. Time in which it only
+        waited for a processor does not count.
         """
         assert self._child is not None
         started = time.monotonic()
@@ -153,7 +156,7 @@ class NodeProcess:
             raise
 
     def wait_end(self, timeout_s: float) -> int | None:
-        """The exit status (negative: the signal) if the node ends within `timeout_s`, else None."""
+        """The exit status (negative: the signal) if the node ends within `timeout_s`, otherwise None."""
         assert self._child is not None
         try:
             return self._child.wait(timeout_s)
@@ -161,12 +164,12 @@ class NodeProcess:
             return None
 
     def terminate(self) -> None:
-        """SIGTERM, without waiting."""
+        """Send SIGTERM, without waiting."""
         if self._child is not None and self._child.poll() is None:
             self._child.send_signal(signal.SIGTERM)
 
     def stop(self, timeout_s: float = STOP_S) -> int:
-        """SIGTERM, and the exit status. A node that does not end in time is killed, and that is an error."""
+        """Send SIGTERM, and return the exit status. A node that does not end in time is killed, which is an error."""
         if self._child is None:
             return 0
         self.terminate()
@@ -177,7 +180,7 @@ class NodeProcess:
         return status
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone. Does nothing to a node that has ended."""
+        """Send SIGKILL, and wait until the node has ended. Does nothing if it has ended already."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
@@ -192,7 +195,7 @@ class NodeProcess:
         return "\n".join(self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
     def memory_bytes(self) -> int:
-        """Resident memory of the node."""
+        """The resident memory of the node."""
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def cpu_s(self) -> float:

@@ -1,4 +1,4 @@
-"""PostgreSQL's server, for tests/examples/test_two_phase_commit.py: found on the path, or where Debian has it."""
+"""PostgreSQL's server, for tests/examples/test_two_phase_commit.py: found on the path, or where Debian installs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MISSING = (
 
 
 def find() -> Path | None:
-    """The directory of `initdb` and `pg_ctl`, if they are there; of several versions the newest."""
+    """The directory of `initdb` and `pg_ctl`, if they are installed; the newest of several versions."""
     on_path = shutil.which("initdb")
     if on_path is not None:
         return Path(on_path).resolve().parent

@@ -1,10 +1,10 @@
 """The quick start: `python3 scripts/quickstart.py [--keep]`.
 
-Makes .venv, installs Fairlog and one stock Kafka client (confluent-kafka), starts a node, and does the main job
-before your eyes: a plain consumer tails two topics while transactions commit, one aborts and one hangs. Exits
-non-zero if what the consumer saw is not what was committed. `--keep` leaves the node running.
+Creates .venv, installs Fairlog and one stock Kafka client (confluent-kafka), starts a node, and shows its main job: a
+plain consumer tails two topics while transactions commit, one aborts and one hangs. Exits non-zero if what the consumer
+saw is not what was committed. `--keep` leaves the node running.
 
-This file needs nothing but Python; what it shows is in quickstart_tour.py, which runs inside .venv.
+This file needs only Python. The demonstration is in quickstart_tour.py, which runs inside .venv.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What the quick start shows: commits, an abort and a hung transaction, as a plain consumer sees them.
+"""The demonstration of the quick start: commits, an abort and a hung transaction, as a plain consumer sees them.
 
-The data are real: four days of departures from New York's airports. Each hour of the schedule is one transaction
-over two topics: its departures go to `departures` (a partition per airport), their summary to `hours`. So the
-details and the sums agree for every reader at every moment, or the transaction was torn.
+The data are real: four days of departures from New York's airports. Each hour of the schedule is one transaction over
+two topics: its departures go to `departures` (a partition per airport), their summary to `hours`. So the details and
+the sums agree for every reader at every moment, unless a transaction was torn.
 
-The consumer knows nothing of transactions (isolation.level=read_uncommitted). On a broker that marks aborted
-records it would also see the aborted and open records, with holes in between; and a reader that asks for
-read_committed would stop at the hung transaction.
+The consumer knows nothing about transactions (isolation.level=read_uncommitted). On a broker that marks aborted records
+it would also see the aborted and open records, with holes in between; and a reader with read_committed would stop at
+the hung transaction.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ console = Console(highlight=False)
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record to be sent, or one that was seen (then with its offset and the moment)."""
+    """A record to send, or one that was seen (then with its offset and time)."""
 
     log: Log
     key: bytes
@@ -65,7 +65,7 @@ class Hour:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Of one commit: the call, and from its answer until the consumer had the last record. Seconds."""
+    """Times of one commit in seconds: the call, and from its answer until the consumer had the last record."""
 
     commit_s: float
     seen_s: float
@@ -156,7 +156,7 @@ class Tail(threading.Thread):
         self._consumer.close()
 
     def wait_for(self, count: int) -> float | None:
-        """The moment at which the count-th record was seen; None if it does not come."""
+        """The time at which record number `count` was seen; None if it does not arrive."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self.seen) >= count, WAIT_S):
                 return None
@@ -168,7 +168,7 @@ class Tail(threading.Thread):
 
 
 def ends(address: str) -> dict[Log, int]:
-    """The end of each partition, asked of the node by a consumer that saw nothing yet."""
+    """The end of each partition, as the node reports it to a new consumer."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "quickstart"})
     try:
         return {log: consumer.get_watermark_offsets(TopicPartition(*log), timeout=WAIT_S)[1] for log in LOGS}
@@ -200,7 +200,7 @@ def write(producer: Producer, hour: Hour) -> None:
 
 
 class Tour:
-    """The acts, and what they left to compare at the end."""
+    """The steps of the tour, and their results for the comparison at the end."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -211,7 +211,7 @@ class Tour:
         self.latencies: dict[str, list[Latency]] = defaultdict(list)
 
     def commit(self, producer: Producer, hours: Sequence[Hour], act: str) -> None:
-        """Commit these hours one after the other, each as soon as the last is answered and seen."""
+        """Commit these hours one after the other, each as soon as the previous one is answered and seen."""
         for hour in hours:
             write(producer, hour)
             asked = time.perf_counter()
@@ -235,7 +235,7 @@ class Tour:
     # --- the verdict ---
 
     def faults(self) -> list[str]:
-        """Everything in which what was seen differs from what was committed."""
+        """All differences between the seen and the committed records."""
         faults: list[str] = []
         expected: dict[Log, list[tuple[bytes, bytes]]] = defaultdict(list)
         seen: dict[Log, list[Record]] = defaultdict(list)
@@ -355,7 +355,7 @@ def _print_outcomes(show: Tour) -> None:
 
 
 def _print_seam(show: Tour, before: Hour, after: Hour) -> None:
-    """The place in one partition where the aborted records would lie."""
+    """The place in one partition where the aborted records would be."""
     log = (DEPARTURES, AIRPORTS.index("JFK"))
     seen = [record for record in show.tail.seen if record.log == log]
     first_after = sum(record.log == log for hour in show.committed for record in hour.records if hour.name < after.name)
@@ -410,5 +410,5 @@ def _how_to_go_on(node: NodeProcess, *, kept: bool) -> None:
 
 
 def _shortest(path: Path) -> str:
-    """Relative to where the reader stands, if it is below."""
+    """The path relative to the reader's directory, if it is below."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

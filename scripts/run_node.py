@@ -1,10 +1,10 @@
 """Run a node from this checkout, for development.
 
-    python3 scripts/run_node.py                        on 127.0.0.1:9092, in a directory that is removed at the end
-    python3 scripts/run_node.py --data-dir data        in a directory that stays
+    python3 scripts/run_node.py                        on 127.0.0.1:9092, in a directory that is deleted at the end
+    python3 scripts/run_node.py --data-dir data        in a directory that is kept
     python3 scripts/run_node.py --listen 127.0.0.1:0   any other flag of `fairlog serve`
 
-The first run makes .venv. Log lines are at debug unless FAIRLOG_LOG_LEVEL says otherwise. Stop it with Ctrl-C.
+The first run creates .venv. The log level is debug unless FAIRLOG_LOG_LEVEL says otherwise. Stop it with Ctrl-C.
 """
 
 from __future__ import annotations

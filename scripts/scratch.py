@@ -1,9 +1,9 @@
-"""Where the tests keep their files: `with scratch.directory() as path`.
+"""The directory for the tests' files: `with scratch.directory() as path`.
 
-In memory (/dev/shm), if there is room. No test depends on the speed of a disk, but each has clients that give up after
-half a minute, and a shared disk may take longer for one sync. Tests of power loss do not depend on the file system
-either: they record what was synced, and forget the rest themselves. Without room in memory, the system's directory for
-temporary files is used. Standard library only.
+It is in memory (/dev/shm), if there is enough space. No test depends on the speed of a disk, but each has clients that
+give up after half a minute, and a shared disk may take longer for one sync. Tests of power loss do not depend on the
+file system either: they record what was synced, and drop the rest themselves. Without enough memory, the system's
+directory for temporary files is used. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from pathlib import Path
 
 MEMORY = Path("/dev/shm")
 ROOM = 8 << 30
-"""Bytes that are to be free there: twice what a whole run leaves."""
+"""Bytes that must be free there: twice the size of a whole run's files."""
 
 
 @contextmanager
 def directory() -> Iterator[Path]:
-    """A new directory, which goes at the end. If the program exits before, it stays, to be looked at, and is named."""
+    """A new directory, which is deleted at the end. If the program exits before, it is kept for inspection, and its
+    name is printed.
+    """
     made = Path(tempfile.mkdtemp(prefix="fairlog-tests-", dir=MEMORY if _serves() else None))
     made.chmod(0o711)  # some tests read as another user
     try:
@@ -34,7 +36,7 @@ def directory() -> Iterator[Path]:
 
 
 def _serves() -> bool:
-    """Is there memory, with room, and may the tests run what they have compiled there?"""
+    """Whether there is enough memory, and tests may run programs that they have compiled there."""
     if not MEMORY.is_dir():
         return False
     system = os.statvfs(MEMORY)

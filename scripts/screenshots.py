@@ -1,8 +1,8 @@
-"""Take the pictures of docs/console.md anew: `python3 scripts/screenshots.py`.
+"""Take the screenshots for docs/console.md: `python3 scripts/screenshots.py`.
 
-A node of its own, stock clients that make a scene, and Debian's Chromium (scripts/browser.py) that looks at it. What is
-seen is what a user sees; only the times of day differ from one run to the next. The pictures are stored in 128 colours,
-which is enough for a page of text.
+It starts a node, stock clients that produce the content, and Debian's Chromium (scripts/browser.py), which shows it.
+The pictures show what a user sees; only the times of day differ from one run to the next. They are stored in 128
+colours, which is enough for a page of text.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> int:
 
 @contextmanager
 def scene(address: str) -> Generator[None]:
-    """Committed, aborted and hung transactions; one that goes on, and some that commit, for as long as the block."""
+    """Committed, aborted and hung transactions; during the block one that stays open, and some that commit."""
     from confluent_kafka import Consumer, Producer, TopicPartition
     from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -223,7 +223,7 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def pixels_of(png: bytes) -> tuple[int, int, list[list[tuple[int, int, int]]]]:
-    """Width, height and rows of what Chromium writes: 8 bits, RGB or RGBA, not interlaced."""
+    """Width, height and rows of a PNG as Chromium writes it: 8 bits, RGB or RGBA, not interlaced."""
     at, compressed = 8, b""
     width = height = channels = 0
     while at < len(png):

@@ -1,15 +1,15 @@
 """Run the tests in an environment of their own: `python3 scripts/test.py [pytest arguments]`.
 
-The first run makes .venv and installs what requirements-test.lock says; later runs start at once. Tests of real nodes
-and clients wait more than they compute, so several processes run them, a file at a time: `-n 0` has one do it all, as
-a debugger wants. Spark's tests run after the others, in fewer processes, since each has a JVM. Failures of both parts
-are repeated at the end, with the stacks of tests that hung (tests/hung.py). Files are in memory, if there is room
-(scratch.py).
+The first run creates .venv and installs the packages in requirements-test.lock; later runs start at once. Tests of real
+nodes and clients wait more than they compute, so several processes run them, a file at a time. `-n 0` runs all in one
+process, as a debugger needs. Spark's tests run after the others, in fewer processes, since each has a JVM. Failures of
+both parts are repeated at the end, with the stacks of tests that hung (tests/hung.py). Files are in memory, if there is
+enough space (scratch.py).
 
-The console is tested in Chromium, the wire also with kcat, two-phase commit with PostgreSQL, and the data source with
-Spark and its Java 17, beside the Kafka connector's jars from Maven, from which come Kafka's own clients and engines as
-well (tests/engines): on CI (the variable CI is set) they are installed if they are missing; elsewhere those tests are
-skipped without them, and say what is missing.
+The console is tested in Chromium, the protocol also with kcat, two-phase commit with PostgreSQL, and the data source
+with Spark and its Java 17, together with the Kafka connector's jars from Maven. Kafka's own clients and engines also
+come from Maven (tests/engines). On CI (the variable CI is set) missing programs are installed; elsewhere their tests
+are skipped, and say what is missing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import scratch
 from peers import kafka_artifacts
 
 WORKERS_PER_CORE = 1.5
-"""More of them make the tests of one node late for the others' load: no test is timed, but clients lose patience."""
+"""With more processes, the load of some tests delays others: no test is timed, but clients give up."""
 
 SPARK = "tests/spark"
 SPARK_WORKERS = 2
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _all(python: Path, files: Path, workers: int) -> int:
-    """Both parts, and what failed; the exit code of the first that is not green."""
+    """Run both parts and repeat the failures; returns the exit code of the first part that failed."""
     reports = [files / "node.xml", files / "spark.xml"]
     codes = [
         _pytest(python, files, workers, ["--ignore", SPARK, f"--junitxml={reports[0]}"]),
@@ -63,7 +63,7 @@ def _all(python: Path, files: Path, workers: int) -> int:
 
 
 def _have_connector() -> None:
-    """Exits with a sentence if it cannot be had."""
+    """Exits with a message if it is not available."""
     try:
         kafka_artifacts.obtain_connector()
     except kafka_artifacts.Unavailable as error:
@@ -71,16 +71,16 @@ def _have_connector() -> None:
 
 
 def _have_engines(python: Path) -> None:
-    """Exits if something of what tests/engines needs cannot be had; what it is was said."""
+    """Exits if something that tests/engines needs is not available; the message was already printed."""
     if subprocess.run([python, "-m", "tests.engines", "--obtain"], cwd=environment.ROOT, check=False).returncode:
         sys.exit("the engines of tests/engines cannot be had")
 
 
 def _pytest(python: Path, files: Path, workers: int, arguments: Sequence[str]) -> int:
-    """Pytest's exit code. All files of the tests, and of Spark, are made in `files`.
+    """Returns pytest's exit code. All files of the tests, and of Spark, are created in `files`.
 
-    What is said beside pytest goes to a file there: clients that outlive their test complain for long of a node that
-    was stopped. It is shown if pytest has come to no verdict, since then it may be the reason.
+    Other output than pytest's goes to a file there: clients that outlive their test log many errors about a stopped
+    node. It is shown if pytest reached no verdict, since it may contain the reason.
     """
     spread = ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
     environ = os.environ | {"TMPDIR": str(files), "SPARK_LOCAL_DIRS": str(files)}

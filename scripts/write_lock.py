@@ -1,10 +1,11 @@
-"""Write requirements.lock and its kin (-bench, -spark, -test, -fuzz) anew from pyproject.toml, with pins and hashes.
+"""Write requirements.lock and the other lock files (-bench, -spark, -test, -fuzz) from pyproject.toml, with pins and
+hashes.
 
     python3 scripts/write_lock.py            newest versions that pyproject.toml allows
-    python3 scripts/write_lock.py --keep     only what pyproject.toml newly asks for
+    python3 scripts/write_lock.py --keep     only packages that are new in pyproject.toml
 
-Needs `uv` on the path (`pip install uv`), whose universal resolution makes one lock for all Python versions
-from 3.11; nothing else in the project needs it. See docs/decisions/0002-dependencies.md.
+Needs `uv` on the path (`pip install uv`), whose universal resolution makes one lock for all Python versions from 3.11;
+nothing else in the project needs it. See docs/decisions/0002-dependencies.md.
 """
 
 from __future__ import annotations

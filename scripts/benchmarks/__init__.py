@@ -1,1 +1,1 @@
-"""The scenarios of scripts/bench.py, one per module; what runs them, and what makes tables and charts of the rows."""
+"""The scenarios of scripts/bench.py, one per module; the runner, and the code for tables and charts."""

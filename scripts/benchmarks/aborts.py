@@ -1,8 +1,8 @@
-"""`aborts`: what a consumer pays for the transactions that were aborted.
+"""`aborts`: what aborted transactions cost a consumer.
 
-Where transactional records go into the log before their transaction is decided, aborted ones stay there: the broker
-sends them, and the consumer throws them away. The same number of records is delivered in every case, so what more is
-fetched is the aborted ones.
+If transactional records go into the log before their transaction is decided, aborted ones stay there: the broker sends
+them, and the consumer drops them. The same number of records is delivered in every case, so everything else that is
+fetched is aborted records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ANSWER_WAIT_S = 60.0
 
 
 class Aborts:
-    """One case per share of aborted transactions; the logs are written once per peer, and read again in each round."""
+    """One case per share of aborted transactions. The logs are written once per peer and read again in each round."""
 
     name = "aborts"
     question = (
@@ -70,9 +70,10 @@ class Aborts:
 
 
 def outcomes(committed: int, percent: int) -> Iterator[bool]:
-    """Whether each transaction commits, in turn: `committed` do, and `percent` of all do not, evenly between them.
+    """For each transaction in turn, whether it commits: `committed` do, and `percent` of all do not, evenly
+    distributed.
 
-    Ends with a commit, so that the last record of the log is one that is delivered.
+    Ends with a commit, so that the last record of the log is delivered.
     """
     aborted_so_far = 0
     for number in range(1, committed + 1):
@@ -92,7 +93,9 @@ class AbortingProducer:
         self._producer.init_transactions(ANSWER_WAIT_S)
 
     def write(self, topic: str, committed: int, percent: int) -> None:
-        """Write to partition 0 of `topic`. The values of aborted records are a byte longer: a delivered one shows."""
+        """Write to partition 0 of `topic`. The values of aborted records are a byte longer, so a delivered one is
+        noticed.
+        """
         for commits in outcomes(committed, percent):
             self._producer.begin_transaction()
             value = bytes(RECORD_BYTES if commits else RECORD_BYTES + 1)

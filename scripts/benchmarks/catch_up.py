@@ -1,10 +1,10 @@
-"""A consumer that catches up: it reads logs from their beginning to their end, as fast as it can, again and again.
+"""A consumer that catches up: it repeatedly reads logs from their beginning to their end, as fast as it can.
 
-How much there is to read is told, not found: reading ends with the last record that must be delivered, so that no
-waiting for more is in the time. Two settings are other than the client library's own: `queued.min.messages` and
-`fetch.queue.backoff.ms` let it fetch while it is busy (by default it stops fetching for up to a second at a time),
-and `fetch.wait.max.ms` is short, since a pass can begin only when the fetch that waits at the log's end after the
-pass before it is answered.
+The caller says how much there is to read: reading ends with the last record that must be delivered, so that the time
+includes no waiting for more. Some settings differ from the client library's defaults: `queued.min.messages` and
+`fetch.queue.backoff.ms` let it fetch while it is busy (by default it stops fetching for up to a second at a time), and
+`fetch.wait.max.ms` is short, since a pass can begin only when the fetch that still waits at the log's end after the
+previous pass is answered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CatchUpReader:
         self._consumer: Consumer | None = None
 
     def open(self, isolation: str, fetch_bytes: int) -> None:
-        """Make the consumer and let it connect; it asks for at most `fetch_bytes` per partition and request."""
+        """Create the consumer and let it connect; it asks for at most `fetch_bytes` per partition and request."""
         self._tap = Tap()
         self._consumer = Consumer(
             {
@@ -50,10 +50,10 @@ class CatchUpReader:
         self._before = self._tap.counts(self._consumer.poll)
 
     def read(self, topic: str, partitions: int, records: int, seconds_min: float) -> dict[str, float]:
-        """Read `records` records from the beginning, whole passes of it until `seconds_min` have gone.
+        """Read `records` records from the beginning, in whole passes until `seconds_min` have passed.
 
-        {"passes", "records", "bytes", "seconds", "client_cpu_s"}: all passes together, bytes those of values.
-        Raises TimeoutError if records that must come do not.
+        {"passes", "records", "bytes", "seconds", "client_cpu_s"}: all passes together, bytes those of values. Raises
+        TimeoutError if expected records do not arrive.
         """
         assert self._consumer is not None
         beginning = [TopicPartition(topic, partition, 0) for partition in range(partitions)]
@@ -90,14 +90,14 @@ class CatchUpReader:
         return {"bytes": fetched.received_bytes, "requests": fetched.requests.get("Fetch", 0)}
 
     def close(self) -> None:
-        """Let go of the consumer and its connections."""
+        """Close the consumer and its connections."""
         assert self._consumer is not None
         self._consumer.close()
         self._consumer = None
 
 
 def _bytes_of(messages: list[Message]) -> int:
-    """The bytes of their values. Raises RuntimeError for an error, which comes in a message's place."""
+    """The bytes of their values. Raises RuntimeError for an error, which is returned instead of a message."""
     total = 0
     for message in messages:
         if error := message.error():

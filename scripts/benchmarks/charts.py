@@ -1,12 +1,12 @@
-"""Charts of the rows: each as a PNG beside the report, and as SVG for its HTML page.
+"""Charts of the rows, each as a PNG beside the report and as SVG for its HTML page.
 
-One chart for each metric of a scenario. What it looks like follows from the parameters of the cases:
+There is one chart for each metric of a scenario. The parameters of the cases determine its form:
 
     one number        lines over it
-    and a second      lines over the first, a panel for each value of the second
+    and a second      lines over the first, with a panel for each value of the second
     anything else     bars, a group for each case; dots where the axis is logarithmic and a bar's length says nothing
 
-A figure is a median; its whisker goes from the lowest round to the highest. Axes are logarithmic where values span more
+A figure is a median; its whisker extends from the lowest round to the highest. Axes are logarithmic if values span more
 than a factor of twenty.
 """
 
@@ -41,7 +41,7 @@ LOG_FROM = 20
 PANEL_INCHES = (3.4, 3.2)
 BARS_INCHES = (9.0, 3.6)
 LABEL_LETTERS = 100
-"""How many letters stand side by side below a chart of bars."""
+"""How many letters fit next to each other below a bar chart."""
 
 _STYLE = {
     "axes.axisbelow": True,
@@ -67,7 +67,7 @@ class Chart:
 def draw(results: Results, out: Path) -> list[Chart]:
     """Draw a chart of every metric that is compared, and write its PNG, SCENARIO.METRIC.png, into `out`.
 
-    Charts of these scenarios that were there before are deleted.
+    Earlier charts of these scenarios are deleted.
     """
     by_metric: dict[tuple[str, str], list[Row]] = {}
     for row in results.rows:
@@ -94,11 +94,11 @@ def _chart(run: ScenarioRun, rows: Sequence[Row], out: Path) -> Chart:
 
 
 _Panels = dict[str, dict[str, float]]
-"""By panel, what its title says: the place of each case on the axis."""
+"""The position of each case on the axis, by the title of its panel."""
 
 
 def _panels(run: ScenarioRun, rows: Sequence[Row]) -> tuple[str, _Panels] | None:
-    """What the axis is, and where each case stands; None if there is nothing to draw a line over."""
+    """The axis, and the position of each case on it; None if there is no number for an axis."""
     found = {row.case for row in rows}
     cases = {name: parameters for name, parameters in run.cases.items() if name in found}
     names = list(next(iter(cases.values()), {}))
@@ -192,7 +192,7 @@ def _legend(drawing: Figure, panel: Axes) -> None:
 
 
 def _plain(value: float) -> str:
-    """A number as people write it: 0.05, 2.5, 1,000,000."""
+    """A number in the usual form: 0.05, 2.5, 1,000,000."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
 
 

@@ -1,12 +1,12 @@
-"""A client in a process of its own, as its measuring parent sees it.
+"""The measuring parent's interface to a client in a process of its own.
 
     client = ClientProcess("benchmarks.transactions:Transactor", address=peer.address, partitions=2)
     seconds = client.call("run", transactions=500)     # Transactor.run(transactions=500), in the other process
     client.close()
 
-Parent and child exchange one line of JSON for a call and one for its answer (worker.py), so a call costs some 0.1 ms: a
-call measures many operations by the child's own clock, never one. All processes of a machine read the same monotonic
-clock (`time.monotonic_ns`), so times of two children may be compared.
+Parent and child exchange one line of JSON for a call and one for its answer (worker.py), so a call takes about 0.1 ms.
+Therefore a call measures many operations by the child's own clock, never one. All processes of a machine read the same
+monotonic clock (`time.monotonic_ns`), so times of two children can be compared.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ WAIT_S = 600.0
 
 
 class ClientFailed(Exception):
-    """The class in the child raised, or the child ended. The message carries its traceback."""
+    """The class in the child raised an error, or the child ended. The message contains the traceback."""
 
 
 class ClientProcess:
     """One object of a class, in a process of its own; the class is `target`, "module:Class"."""
 
     def __init__(self, target: str, **arguments: object) -> None:
-        """Start the process and make the object there. Raises ClientFailed with what its making raised."""
+        """Start the process and create the object in it. Raises ClientFailed with the error of its creation."""
         self._target = target
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.worker", target, json.dumps(arguments)],
@@ -51,12 +51,12 @@ class ClientProcess:
         return self._process.pid
 
     def call(self, method: str, **arguments: object) -> Any:
-        """What the method answers, as JSON carries it."""
+        """The method's result, after its way through JSON."""
         self.ask(method, **arguments)
         return self.answer()
 
     def ask(self, method: str, **arguments: object) -> None:
-        """Begin a call, so that other processes can work meanwhile. `answer` must follow, and one at a time."""
+        """Begin a call, so that other processes can work meanwhile. `answer` must follow before the next call."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"method": method, "arguments": arguments}) + "\n")
@@ -65,7 +65,7 @@ class ClientProcess:
             raise ClientFailed(f"{self._target} has ended with status {self._process.wait()}") from None
 
     def answer(self, timeout_s: float = WAIT_S) -> Any:
-        """The answer of the call that was begun. A child that says nothing for `timeout_s` is killed: ClientFailed."""
+        """The answer of the call that was begun. A child that is silent for `timeout_s` is killed: ClientFailed."""
         assert self._process.stdout is not None
         watchdog = threading.Timer(timeout_s, self._process.kill)
         watchdog.start()
@@ -82,12 +82,12 @@ class ClientProcess:
         return message["answer"]
 
     def kill(self) -> None:
-        """SIGKILL: a client that vanishes, with whatever it had open."""
+        """Send SIGKILL: the client vanishes, with everything that it had open."""
         self._process.kill()
         self._end()
 
     def close(self) -> None:
-        """Let the process end, by the end of its input; kill it if it does not."""
+        """End the process by closing its input; kill it if it does not end."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()

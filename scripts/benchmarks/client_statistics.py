@@ -1,8 +1,8 @@
-"""What the client library counts by itself: bytes received and requests sent, as librdkafka's statistics tell them.
+"""The client library's own counts: bytes received and requests sent, from librdkafka's statistics.
 
 Bytes are counted where the library reads its sockets (`rxbytes`: whole answers, with their headers), over all
-connections of one client. So what a broker sends and the client then throws away, such as records of aborted
-transactions, is counted like any other. `parse` is pure; `Tap` collects what a client's statistics callback is given.
+connections of one client. So data that a broker sends and the client drops, such as records of aborted transactions,
+are counted as well. `parse` is pure; `Tap` collects the arguments of a client's statistics callback.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WAITS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Totals since the client was made."""
+    """Totals since the client was created."""
 
     received_bytes: int
     requests: Mapping[str, int]
@@ -40,7 +40,7 @@ def parse(statistics: str) -> Counts:
 
 
 class Tap:
-    """Hangs on one client: `Consumer({... **tap.configuration})`, and `tap.counts(consumer.poll)`."""
+    """Attaches to one client: `Consumer({... **tap.configuration})`, and `tap.counts(consumer.poll)`."""
 
     def __init__(self) -> None:
         self._received = 0
@@ -55,10 +55,10 @@ class Tap:
         self._last = parse(statistics)
 
     def counts(self, poll: Callable[[float], object]) -> Counts:
-        """Totals up to a moment after this call began; takes up to two intervals. What `poll` answers is not looked at.
+        """Totals up to a moment after this call began; takes up to two intervals. The results of `poll` are ignored.
 
-        Of two documents that come in after the call began, the second was made after it began, too.
-        Raises TimeoutError if the client library sends none.
+        Of two documents that arrive after the call began, the second was also created after it began. Raises
+        TimeoutError if the client library sends none.
         """
         enough = self._received + 2
         for _ in range(WAITS_MAX):

@@ -1,4 +1,4 @@
-"""Which of two figures is better, and by how much: between the journal mode and every other peer. Pure."""
+"""Which of two figures is better, and by how much, for the journal mode and every other peer. Pure."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from benchmarks.rows import Row
 
 OURS, BASELINE = "journal", "mock"
 LOST_FROM = 1.02
-"""Worse by more than two percent: less is within what rounds differ by."""
+"""Worse by more than two percent: smaller differences occur between rounds."""
 
 SHARES = frozenset({"%", "ratio"})
-"""Units of what is a comparison already, of two figures of one peer: those are compared, each by itself."""
+"""Units of metrics that already compare two figures of one peer; those figures are compared separately."""
 
 AMOUNTS = frozenset({"transactions"})
-"""Units of how much a round did: context, of which more is neither better nor worse."""
+"""Units for the amount of work in a round: context, neither better nor worse if larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One figure of the journal mode beside another broker's."""
+    """One figure of the journal mode, with another broker's."""
 
     row: Row
     other: Row
 
     @property
     def times_worse(self) -> float:
-        """Above 1 if the journal mode is worse: 1.5 is half as much time again, or two thirds of the rate."""
+        """Above 1 if the journal mode is worse: 1.5 means 1.5 times the time, or two thirds of the rate."""
         ratio = ratio_of(self.row, self.other)
         assert ratio is not None
         if more_is_better(self.row.unit):
@@ -41,7 +41,7 @@ class Comparison:
 
 
 def comparisons(results: Results) -> Iterator[Comparison]:
-    """Every figure of the journal mode beside that of every broker that does the same work."""
+    """Every figure of the journal mode, with that of every broker that does the same work."""
     peers = list(dict.fromkeys(row.peer for row in results.rows))
     for row in results.rows:
         if row.peer != OURS:
@@ -53,19 +53,19 @@ def comparisons(results: Results) -> Iterator[Comparison]:
 
 
 def more_is_better(unit: str) -> bool:
-    """Rates are; times, sizes, and what something costs are not."""
+    """Whether larger is better: for rates it is; for times, sizes and costs it is not."""
     return unit.endswith("/s")
 
 
 def ratio_of(row: Row, other: Row) -> float | None:
-    """Of the medians; None where a ratio says nothing: of shares, of mere amounts, and if one is not positive."""
+    """The ratio of the medians; None where it means nothing: for shares, for amounts, and if one is not positive."""
     if row.unit in SHARES | AMOUNTS or row.median <= 0 or other.median <= 0:
         return None
     return row.median / other.median
 
 
 def figure(value: float) -> str:
-    """Three digits that count, as people write them: 0.0123, 1.23, 12.3, 1,234."""
+    """Three significant digits in the usual form: 0.0123, 1.23, 12.3, 1,234."""
     size = abs(value)
     if size >= 100:
         return f"{value:,.0f}"

@@ -1,7 +1,8 @@
-"""Many transactional ids at once, for what is made in bulk: ids that exist, transactions that are finished or open.
+"""Many transactional ids at once, to create in bulk: existing ids, and finished or open transactions.
 
-A crowd has WIDTH connections and takes ids by so many: each step of the protocol is sent on all connections and then
-answered on all, so the broker always has WIDTH requests to work on. An answer that says "later" is asked again.
+A crowd has WIDTH connections and handles that many ids at a time: it sends each step of the protocol on all connections
+and then reads all answers, so the broker always has WIDTH requests to work on. If an answer says "later", the request
+is sent again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Crowd:
         self._open: list[Who] = []
 
     def commit_once(self, first: int, count: int) -> float:
-        """Ids FIRST to FIRST + COUNT, each with a transaction of one record that commits; seconds."""
+        """Ids FIRST to FIRST + COUNT, each with one committed transaction of one record; returns the seconds."""
         started = time.perf_counter()
         for number in range(first, first + count, WIDTH):
             everyone = self._begin(range(number, min(number + WIDTH, first + count)))
@@ -39,7 +40,7 @@ class Crowd:
         return time.perf_counter() - started
 
     def commit_many(self, count: int) -> float:
-        """COUNT transactions of one record, by WIDTH ids that commit again and again; seconds."""
+        """COUNT transactions of one record, by WIDTH ids that commit repeatedly; returns the seconds."""
         started = time.perf_counter()
         everyone = self._begin(range(WIDTH))
         for number in range(0, count, WIDTH):
@@ -49,25 +50,25 @@ class Crowd:
         return time.perf_counter() - started
 
     def open(self, first: int, count: int) -> None:
-        """Begin a transaction by each of these ids, with one record, and leave it open."""
+        """Begin a transaction with one record for each of these ids, and leave it open."""
         for number in range(first, first + count, WIDTH):
             everyone = self._begin(range(number, min(number + WIDTH, first + count)))
             self._write(everyone, number)
             self._open += everyone
 
     def abort_open(self) -> None:
-        """Abort what `open` has left."""
+        """Abort the transactions that `open` has left."""
         while self._open:
             everyone, self._open = self._open[:WIDTH], self._open[WIDTH:]
             self._steps([protocol.end(who, commit=False) for who in everyone])
 
     def fence(self, first: int, count: int) -> None:
-        """Abort what an earlier crowd of the same prefix has left open, by taking its ids over."""
+        """Abort the transactions that an earlier crowd with the same prefix has left open, by taking its ids over."""
         for number in range(first, first + count, WIDTH):
             self._begin(range(number, min(number + WIDTH, first + count)))
 
     def close(self) -> None:
-        """Let the connections go; what is open stays open."""
+        """Close the connections; open transactions stay open."""
         for connection in self._connections:
             connection.close()
 
@@ -78,7 +79,7 @@ class Crowd:
         return [protocol.initialized(each, answer) for each, answer in zip(ids, answers, strict=True)]
 
     def _write(self, everyone: Sequence[Who], number: int) -> None:
-        """A record by each, each to another partition; the partitions move on with `number`."""
+        """One record by each id, each to another partition; the partitions move on with `number`."""
         partitions = [(number + index) % self._partitions for index in range(len(everyone))]
         pairs = list(zip(everyone, partitions, strict=True))
         self._steps([protocol.add_partition(who, self._topic, partition) for who, partition in pairs])

@@ -1,7 +1,7 @@
-"""A report as blocks, and the blocks as Markdown and as one HTML page. Pure.
+"""A report made of blocks, written as Markdown and as one HTML page. Pure.
 
-Text in blocks is Markdown of the plainest kind: words, with *emphasis*, `code` and [links](#heading) to a heading of
-the page that is one word without capitals, as scenarios are named.
+Text in blocks is very simple Markdown: words, with *emphasis*, `code` and [links](#heading) to a heading of the page
+that is one word without capitals, as scenarios are named.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The first column is words and stands left, the others are figures and stand right."""
+    """The first column contains words and is left-aligned; the others contain figures and are right-aligned."""
 
     head: Sequence[str]
     lines: Sequence[Sequence[str]]
@@ -41,7 +41,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A chart: `name` is its file without the ending, beside the report."""
+    """A chart: `name` is its file beside the report, without the extension."""
 
     name: str
     text: str
@@ -94,7 +94,7 @@ def as_html(title: str, blocks: Sequence[Block]) -> str:
 
 
 _WORD = re.compile(r"[a-z-]+")
-"""A heading that can be linked to: Markdown's readers give it the same name."""
+"""A heading that can be linked to: Markdown viewers give it the same name."""
 
 
 def _html(block: Block) -> str:

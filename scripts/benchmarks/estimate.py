@@ -1,9 +1,8 @@
 """How long a scenario will take, before it starts. Pure.
 
-A turn is one measurement of one case on one peer, with what comes before and after it. What it takes on two cores was
-derived from the amounts of each scenario, and holds for brokers of the speed of those that are measured here: it is for
-planning, not for judging. What is made once for all runs (finished.py) is not in it, and says for itself how long that
-takes.
+A turn is one measurement of one case on one peer, with the work before and after it. Its time on two cores was derived
+from the amounts of each scenario, for brokers about as fast as the measured ones: it is for planning, not for judging.
+Data that are made once for all runs (finished.py) are not included; that step prints its own estimate.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from benchmarks.warming import warm_up_s
 
 START_S = 4.0
 QUICK_SHARE, QUICK_TURN_S = 0.1, 0.5
-"""A quick run does a tenth of the work, and has its answers and processes to wait for all the same."""
+"""A quick run does a tenth of the work, but still has to wait for answers and processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds of one scenario at full size."""
+    """The seconds of one scenario at full size."""
 
     turn_s: float
     once_s: float = 0.0
-    """For each peer, beside starting it and warming it up."""
+    """For each peer, besides starting it and warming it up."""
     with_mock: bool = True
     """Whether the mock has turns, too."""
     warmed: bool = True
-    """Whether the runner starts the peers; else starting them is in the turn."""
+    """Whether the runner starts the peers; otherwise their start is part of the turn."""
 
 
 COSTS = {
@@ -62,7 +61,7 @@ def estimate_s(scenario: str, peers: Sequence[str], *, cases: int, rounds: int, 
 
 
 def duration(seconds: float) -> str:
-    """As people say it: 40 s, 8 min, 2.5 h."""
+    """In the usual form: 40 s, 8 min, 2.5 h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

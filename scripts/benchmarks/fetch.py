@@ -1,7 +1,7 @@
 """`fetch`: catch-up reads of plain records, in the shapes in which `produce` writes them.
 
-Everything is read from the page cache: what a disk can do is not asked. With small records the client is what limits
-the rate; so its own CPU stands beside the broker's.
+Everything is read from the page cache: the disk is not measured. With small records the client limits the rate, so its
+own CPU time is shown beside the broker's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ READING_S = 1.5
 
 
 class Fetch:
-    """One case per shape of plain_load.py; the logs are written once per peer, and read again in each round."""
+    """One case per shape of plain_load.py. The logs are written once per peer and read again in each round."""
 
     name = "fetch"
     question = (

@@ -1,17 +1,18 @@
-"""Brokers' data with finished transactions in it: made once, kept, and copied by whoever begins with it.
+"""Brokers' data with finished transactions: made once, kept, and copied by scenarios that begin with them.
 
-A million transactions over the protocol take a quarter of an hour with a broker, every time. So they are made by a
-broker of the same kind beforehand, which is then stopped in order, and its data stays in the cache (peers/cache.py); a
-peer that is to begin with them is stopped and gets a copy in place of its own. The first who needs them makes them;
-`bench.py make-finished` makes them without measuring anything.
+A million transactions over the protocol take a quarter of an hour with a broker, every time. So a broker of the same
+kind makes them beforehand, is then stopped in order, and its data stay in the cache (peers/cache.py). A peer that
+should begin with them is stopped and gets a copy instead of its own data. The first scenario that needs them makes
+them; `bench.py make-finished` makes them without measuring anything.
 
-A finished transaction is one that went through the protocol: begun by one of WIDTH ids (crowd.py) that take turns, one
-record of five bytes to one of PARTITIONS partitions, committed. The name under which data are kept says all of that,
-and what wrote them in which formats; not on which disk, as the broker writes the same on each, in memory too.
+A finished transaction is one that went through the protocol: begun by one of WIDTH ids (crowd.py) that take turns, with
+one record of five bytes to one of PARTITIONS partitions, and committed. The name under which data are kept contains all
+of this, the program that wrote them, and their formats. It does not contain the disk, because the broker writes the
+same on each, also in memory.
 
-The records carry a time of 1970 (plain_protocol.py), so retention takes them at its next look, while they are made or
-after a copy has started. What stays is what is to be measured: what coordinators and partitions remember of the
-transactions. They forget ids that were idle for a week; so data are made anew before they are that old.
+The records carry a time of 1970 (plain_protocol.py), so retention deletes them at its next check, while they are made
+or after a copy has started. What remains is to be measured: the state that coordinators and partitions keep about the
+transactions. They forget ids that were idle for a week, so data are made again before they are that old.
 """
 
 from __future__ import annotations
@@ -36,15 +37,16 @@ PIECE = 10_000
 """Transactions that are made by one call."""
 SAID_EACH_S = 30.0
 AGE_S_MAX = 6 * 86_400.0
-"""A day less than what brokers forget by, unless they are told otherwise: transactional.id.expiration.ms."""
+"""A day less than the time after which brokers forget ids by default: transactional.id.expiration.ms."""
 MADE_BY = {"kafka-fsync": "kafka"}
-"""Who makes the data of a peer, if not one of its own kind: the same broker, that does not flush each batch."""
+"""The peer that makes the data for a peer, if not one of its own kind: the same broker without a flush of each batch.
+"""
 
 console = Console(highlight=False, soft_wrap=True)
 
 
 def begin_with(peer: Peer, count: int) -> None:
-    """Let the peer run on a copy of the data with so many finished transactions, in place of the data that it has.
+    """Let the peer run on a copy of the data with this many finished transactions, instead of its own data.
 
     Makes them first if they are not kept. The peer's address stays. Raises PeerDidNotStart, ClientFailed.
     """
@@ -57,9 +59,10 @@ def begin_with(peer: Peer, count: int) -> None:
 
 
 def make(names: Sequence[str], count: int) -> int:
-    """Have such data for each of these peers, and say where it is. 0, or 1 if one of them cannot be had.
+    """Make such data for each of these peers if necessary, and print where they are. Returns 0, or 1 if some are not
+    available.
 
-    Raises as `begin_with` does.
+    Raises the same as `begin_with`.
     """
     missing = False
     for name in names:
@@ -76,7 +79,7 @@ def make(names: Sequence[str], count: int) -> int:
 
 
 def kept(peer: Peer, count: int) -> Path:
-    """The data with so many finished transactions for this peer, made if they are not there. Not to be changed."""
+    """The data with this many finished transactions for this peer, made if they do not exist. Do not change them."""
     name = MADE_BY.get(peer.name, peer.name)
     directory = cache.kept(
         f"finished-{count}-ids-{WIDTH}-partitions-{PARTITIONS}-{peer.storage}",
@@ -87,7 +90,7 @@ def kept(peer: Peer, count: int) -> Path:
 
 
 def _make(name: str, count: int, directory: Path) -> None:
-    """Let a broker finish so many transactions, and end it in order."""
+    """Let a broker finish this many transactions, and stop it in order."""
     peer = available(name, directory)
     if isinstance(peer, Missing):
         raise PeerDidNotStart(f"there is no {name} here: {peer.reason}")

@@ -1,13 +1,14 @@
 """`hung`: what other consumers see while a transaction is left open.
 
-A consumer that reads committed records can only go on to where the oldest open transaction began, if records lie in the
-order in which they were sent: everything behind it waits, whoever wrote it. How long do records wait here?
+If records are stored in the order in which they were sent, a consumer of committed records can only read up to the
+beginning of the oldest open transaction: everything after it waits, whichever producer wrote it. How long do records
+wait here?
 
     before     records and transactions as in `visible`
     during     the same, while another producer's transaction is open with a record in each partition; then it aborts
     after      the same; before and after, together, are what "undisturbed" means
 
-Senders wait for the broker's answers only, never for the consumer, so a consumer that stalls does not slow the load.
+Senders wait only for the broker's answers, never for the consumer, so a consumer that stalls does not slow the load.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Hanger:
         self._producer.init_transactions(WAIT_S)
 
     def hang(self) -> None:
-        """Begin, and write a record to each partition; returns when the broker has them."""
+        """Begin, and write a record to each partition. Returns when the broker has them."""
         self._producer.begin_transaction()
         for partition in range(PARTITIONS):
             self._producer.produce(self._topic, b"left open", partition=partition)
@@ -52,15 +53,16 @@ class Hanger:
             raise TimeoutError("the records of the transaction that is left open were not answered")
 
     def end(self) -> None:
-        """Abort it at last."""
+        """Abort the transaction."""
         self._producer.abort_transaction(WAIT_S)
 
 
 class LastingWatcher(Watcher):
-    """A watcher that is not told how much will come, but what comes last."""
+    """A watcher that knows not the number of records, but the last one."""
 
     def watch_through(self, last: int, timeout_s: float) -> list[tuple[int, int]]:
-        """Read until the record with the number `last` was got: the number of each, and when it was got, in ns.
+        """Read until the record with the number `last` has arrived. Returns the number of each, and its time of arrival
+        in ns.
 
         Other partitions may hold more. Raises TimeoutError without it.
         """
@@ -75,27 +77,27 @@ class LastingWatcher(Watcher):
 
 @dataclass(slots=True)
 class Sent:
-    """What was sent in one phase, in ns of the monotonic clock: when produce() was called, by number."""
+    """The records sent in one phase: the time of the produce() call in ns of the monotonic clock, by number."""
 
     plain: dict[int, int] = field(default_factory=dict[int, int])
     transactions: dict[int, int] = field(default_factory=dict[int, int])
 
 
 def waits_ms(sent: Mapping[int, int], seen: Mapping[int, int]) -> list[float]:
-    """How long each was on its way, in ms. Raises ValueError if one was never seen."""
+    """The time from sending to arrival of each, in ms. Raises ValueError if one was never seen."""
     if missing := sent.keys() - seen.keys():
         raise ValueError(f"{len(missing)} of {len(sent)} were never seen")
     return [(seen[number] - at) / 1e6 for number, at in sent.items()]
 
 
 def longest_stall_s(begun_ns: int, seen_ns: Iterable[int]) -> float:
-    """The longest time from `begun_ns` to the last that was seen in which nothing was, in seconds."""
+    """The longest time without an arrival, from `begun_ns` to the last arrival, in seconds."""
     ordered = [begun_ns, *sorted(seen_ns)]
     return max((later - earlier for earlier, later in pairwise(ordered)), default=0) / 1e9
 
 
 def last_seen(records: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """By number, when the last of its records was seen: a transaction's have all the same."""
+    """By number, when the last of its records was seen: all records of a transaction have the same number."""
     seen: dict[int, int] = {}
     for number, at in records:
         seen[number] = max(at, seen.get(number, at))
@@ -103,7 +105,7 @@ def last_seen(records: Iterable[tuple[int, int]]) -> dict[int, int]:
 
 
 class Hung:
-    """One case: everything is measured in one go."""
+    """One case: everything is measured in one run."""
 
     name = "hung"
     question = (
@@ -178,7 +180,7 @@ class _Load:
         self._sent = 0
 
     def send(self, seconds: float) -> Sent:
-        """Send blocks of both kinds, each answered before the next, for that long."""
+        """Send blocks of both kinds for this time, each answered before the next."""
         sent = Sent()
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -193,7 +195,7 @@ class _Load:
         return sent
 
     def seen(self) -> list[tuple[int, int]]:
-        """All that the watcher saw in this round, when it has seen everything: (number, ns) of each record."""
+        """Everything that the watcher saw in this round, after it has seen all records: (number, ns) of each."""
         self._plain.call("records", first=LAST, count=1)
         seen: list[tuple[int, int]] = self._watcher.answer()
         missing = self._sent * (1 + RECORDS) + 1 - len(seen)

@@ -1,13 +1,13 @@
-"""The case of `txn-latency` with a Java client, in both versions of the transactions' protocol.
+"""The case of `txn-latency` with a Java client, in both versions of the transaction protocol.
 
-Java's client speaks transaction version 2 (KIP-890) if the broker's feature `transaction.version` is at level 2. Then
-Produce adds the partitions, so AddPartitionsToTxn falls away, and each EndTxn grants the next epoch. Here the same
-client speaks version 1 and version 2 in turn, to the same broker. It has a producer for each in one virtual machine:
-the level is set on the broker before the producer connects, and the producer keeps it. Only the protocol differs.
-The turns are short (SLICES of them in a round), so that both have the same of whatever else the machine does.
+Java's client uses transaction version 2 (KIP-890) if the broker's feature `transaction.version` is at level 2. Then
+Produce adds the partitions, so AddPartitionsToTxn is not needed, and each EndTxn grants the next epoch. Here the same
+client uses version 1 and version 2 alternately, with the same broker. It has a producer for each in one virtual
+machine: the level is set on the broker before the producer connects, and the producer keeps it. Only the protocol
+differs. The turns are short (SLICES of them in a round), so that other load on the machine affects both equally.
 
-The program is java/TransactionLatency.java, compiled against the newest clients from Maven. It is told a line at a time
-what to do and answers with a line of JSON.
+The program is java/TransactionLatency.java, compiled against the newest clients from Maven. It gets one command per
+line and answers with a line of JSON.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from benchmarks.scenario import Bench, NotMeasured
 VERSIONS = (1, 2)
 """Levels of `transaction.version`."""
 SAVED = "version 2 ÷ version 1"
-"""How metrics name what version 2 takes of the time that version 1 takes."""
+"""How metrics name the time of version 2 as a share of version 1's."""
 SLICES = 7
 """Turns of each version in a round."""
 WARM_UP_S = 5.0
-"""In each version, before the first round: what runs often is compiled, in the client and in Kafka."""
+"""In each version, before the first round, so that frequent code is compiled, in the client and in Kafka."""
 OPTIONS = ("-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 PROGRAM = JavaProgram("clients-4", CLIENTS_POM, "kafka-clients", Path(__file__).resolve().parent / "java")
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a round does in each version: amounts and times of `txn-latency`."""
+    """The work of a round in each version: amounts and times of `txn-latency`."""
 
     topic: str
     records: int
@@ -55,7 +55,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """Transactions of one run, in their order."""
+    """The transactions of one run, in order."""
 
     totals: Sequence[float]
     """Milliseconds from begin to the commit's answer."""
@@ -66,7 +66,7 @@ class Ran:
 
 
 def ran(answer: Mapping[str, Any]) -> Ran:
-    """What the program answers to `run`. Raises ValueError if the answer is none of that."""
+    """The program's answer to `run`. Raises ValueError if the answer is not one."""
     match answer:
         case {"totals": [*totals], "commits": [*commits], "requests": int(requests)} if len(totals) == len(commits) > 0:
             return Ran([float(each) for each in totals], [float(each) for each in commits], requests)
@@ -75,12 +75,12 @@ def ran(answer: Mapping[str, Any]) -> Ran:
 
 
 def in_turns(round_number: int) -> tuple[int, ...]:
-    """The versions in this round's order, SLICES of each. The one that begins now is second in the next round."""
+    """The versions in this round's order, SLICES of each. The version that begins now is second in the next round."""
     return (VERSIONS if round_number % 2 == 0 else VERSIONS[::-1]) * SLICES
 
 
 class JavaTransactor:
-    """The Java program, in a process of its own; it ends with its input, when whoever has this ends."""
+    """The Java program, in a process of its own; it ends when its input ends, so also when this process ends."""
 
     def __init__(self, address: str, command: Sequence[str]) -> None:
         self._program = subprocess.Popen([*command, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -101,9 +101,9 @@ class JavaTransactor:
         seconds: float,
         pause_s: float,
     ) -> dict[str, object]:
-        """Transactions by that version's producer, as `txn_latency.Transactor.run` makes them.
+        """Run transactions with that version's producer, like `txn_latency.Transactor.run`.
 
-        What the program answered, for `ran`.
+        Returns the program's answer, for `ran`.
         """
         return self._ask("run", version, topic, records, partitions, transactions_min, seconds, round(pause_s * 1e3))
 
@@ -119,7 +119,7 @@ class JavaTransactor:
 
 
 def measure(bench: Bench, peer: Peer, load: Load, round_number: int) -> Measurements:
-    """One round: both versions in turns, unpaced and paced. Raises NotMeasured."""
+    """One round: both versions alternately, unpaced and paced. Raises NotMeasured."""
     client = _started(bench, peer)
     if bench.first_time(peer, "java"):
         for version in VERSIONS:
@@ -153,7 +153,7 @@ def measure(bench: Bench, peer: Peer, load: Load, round_number: int) -> Measurem
 
 
 def _started(bench: Bench, peer: Peer) -> ClientProcess:
-    """The Java client of this peer. Raises NotMeasured if there cannot be one."""
+    """The Java client of this peer. Raises NotMeasured if it is not available."""
     if not peer.durable:
         raise NotMeasured("it has no level of transaction.version that could be set")
     if peer.name == "markers":
@@ -169,7 +169,7 @@ def _started(bench: Bench, peer: Peer) -> ClientProcess:
 
 
 def _figures(whole: Sequence[Ran], paced: Sequence[Ran], cpu_s: float) -> dict[str, Measured]:
-    """One version's figures of a round, of all its turns."""
+    """One version's figures of a round, from all its turns."""
     totals = [each for ran in whole for each in ran.totals]
     return {
         "transaction": sampled("ms", totals),

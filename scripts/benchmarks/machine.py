@@ -1,4 +1,4 @@
-"""What the figures were measured on: the machine, its disk, and the versions of what took part."""
+"""The environment of the figures: the machine, its disk, and the versions of the software."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLUSHES = 200
 
 
 def machine(directory: Path) -> dict[str, str | int | float]:
-    """The machine as `directory` sees it. What varies from minute to minute is not in it."""
+    """The machine and the disk of `directory`, without anything that varies from minute to minute."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count() or 0,
@@ -38,7 +38,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The source that is measured, as `git describe` names it; "unknown" outside of a repository."""
+    """The measured source, as `git describe` names it; "unknown" outside a repository."""
     command = ["git", "describe", "--always", "--dirty"]
     try:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
@@ -47,7 +47,7 @@ def commit() -> str:
 
 
 def flush_us(directory: Path) -> float:
-    """Median microseconds of an fdatasync of one changed page: what no durable commit can be faster than."""
+    """Median microseconds of an fdatasync of one changed page: no durable commit can be faster."""
     with tempfile.TemporaryFile(dir=directory) as file:
         descriptor = file.fileno()
         os.pwrite(descriptor, bytes(FLUSHES * 4096), 0)
@@ -62,7 +62,7 @@ def flush_us(directory: Path) -> float:
 
 
 def load() -> float:
-    """How many processes wanted a core, on average over the last minute."""
+    """How many processes wanted to run, on average over the last minute."""
     return os.getloadavg()[0]
 
 
@@ -75,7 +75,7 @@ def _processor() -> str:
 
 
 def _file_system(directory: Path) -> str:
-    """The type of the file system that holds `directory`; from the longest mount point above it."""
+    """The type of the file system of `directory`, from the longest mount point above it."""
     try:
         mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
     except OSError:

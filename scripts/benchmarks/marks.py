@@ -1,9 +1,9 @@
-"""The marks to reach: each a value made of a run's rows, and the bound that it should keep. Pure.
+"""The targets (marks): each is a value computed from a run's rows, and the bound that it should keep. Pure.
 
-Beside a mark there may be a line of the same kind without a bound: information that a mark is to be read with.
+There may also be lines of the same kind without a bound: information for interpreting a mark.
 
-A mark is computed from medians of one run. Its spread is that of the same value made of each round alone, since the
-peers were measured in turns. A mark whose rows are missing says which, and is neither reached nor missed.
+A mark is computed from the medians of one run. Its spread is that of the same value for each single round, since the
+peers were measured in turns. If rows are missing, the mark names them, and is neither reached nor missed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AT_MOST, AT_LEAST = "at most", "at least"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Which row a mark looks at."""
+    """The row that a mark uses."""
 
     peer: str
     case: str
@@ -28,9 +28,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One promise. `value` gets the figures' medians, in their order, or one round's values.
+    """One target. `value` gets the figures' medians, in their order, or one round's values.
 
-    Without a `bound` it is information only. `note` is what a reader of the value must know.
+    Without a `bound` it is only information. `note` says what a reader of the value must know.
     """
 
     scenario: str
@@ -45,7 +45,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a mark; `value` is None if it could not be computed, and `why` says why."""
+    """The result for a mark; `value` is None if it could not be computed, and `why` says why."""
 
     mark: Mark
     value: float | None
@@ -74,7 +74,7 @@ def _itself(values: Sequence[float]) -> float:
 
 
 def verdict(mark: Mark, results: Results) -> Verdict:
-    """What the mark's rows say."""
+    """The result from the mark's rows."""
     if mark.scenario not in results.scenarios:
         return Verdict(mark, None, why="the scenario was not run")
     rows: list[Row] = []
@@ -98,13 +98,13 @@ def _ratio_at_most(scenario: str, other: str, case: str, metric: str, bound: flo
 
 
 def _paced(other: str) -> Mark:
-    """Information: the same transaction, begun when the other broker has surely done with the one before."""
+    """Information: the same transaction, begun when the other broker has certainly finished the previous one."""
     text = f"transaction, paced, {_SMALL}, journal ÷ {other}"
     return Mark("txn-latency", text, _both("journal", other, _SMALL, "transaction, paced"), _ratio)
 
 
 def _produce(records: str) -> tuple[Mark, Mark]:
-    """Plain produce with large requests: no slower than Kafka, and no dearer."""
+    """Plain produce with large requests: no slower than Kafka, and with no more CPU time."""
     case = f"{records} records, 1 MB requests"
     text = f"{case}, journal ÷ kafka"
     return (
@@ -114,32 +114,32 @@ def _produce(records: str) -> tuple[Mark, Mark]:
 
 
 def _undisturbed(kind: str) -> Mark:
-    """What a transaction that hangs beside it does to the journal mode's readers."""
+    """The effect of a hung transaction on the journal mode's readers."""
     metric = f"{kind}, beside it / undisturbed"
     return Mark("hung", f"{metric}, journal", [Figure("journal", _HUNG, metric)], _itself, AT_MOST, 1.05)
 
 
 def _stalled(peer: str) -> Mark:
-    """What it does to readers of an order in which records were sent: they wait until it ends."""
+    """Its effect on readers if records are in the order in which they were sent: they wait until it ends."""
     text = f"longest stall of {peer} while a transaction hangs for 30 s"
     return Mark("hung", text, [Figure(peer, _HUNG, "longest stall")], _itself, AT_LEAST, 30.0, "s")
 
 
 def _beside_the_connector(case: str, bound: float, note: str = "") -> Mark:
-    """The same Spark job over one node, by our format and by Spark's Kafka connector."""
+    """The same Spark job on one node, with our format and with Spark's Kafka connector."""
     figures = [Figure("journal", case, f'rate, format("{kind}")') for kind in ("fairlog", "kafka")]
     return Mark("spark", f"rate, {case}, fairlog ÷ kafka connector", figures, _ratio, AT_LEAST, bound, note=note)
 
 
 def _large_batches() -> Mark:
-    """Information: the connector's sink with our client's batches, which nobody gets by default."""
+    """Information: the connector's sink with our client's batches, which is not the default."""
     metrics = ('rate, format("fairlog")', 'rate, format("kafka"), batches of 1 MB')
     figures = [Figure("journal", "sink, 1 KB", metric) for metric in metrics]
     return Mark("spark", "rate, sink, 1 KB, fairlog ÷ kafka connector with batches of 1 MB", figures, _ratio)
 
 
 def _read_meanwhile(peer: str, kind: str, direction: str, bound: float) -> Mark:
-    """What a Spark stream reads while a transaction hangs: everything, or nothing at all."""
+    """What a Spark stream reads while a transaction hangs: everything, or nothing."""
     metric = f'read meanwhile, format("{kind}")'
     return Mark("spark", f"{metric}, {peer}", [Figure(peer, _HUNG, metric)], _itself, direction, bound, "%")
 
@@ -205,4 +205,4 @@ MARKS: tuple[Mark, ...] = (
     _read_meanwhile("markers", "kafka", AT_MOST, 1.0),
     _read_meanwhile("kafka", "kafka", AT_MOST, 1.0),
 )  # fmt: skip
-"""In the order of the report. The names of cases and metrics are the scenarios' own."""
+"""All marks in the order of the report. The names of cases and metrics are those of the scenarios."""

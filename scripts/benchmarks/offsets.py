@@ -1,4 +1,4 @@
-"""`offsets`: what it takes to commit a consumer's offsets in every transaction, as consume-transform-produce does."""
+"""`offsets`: the cost of committing a consumer's offsets in every transaction, as consume-transform-produce does."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Transformer:
         self._producer.init_transactions(ANSWER_WAIT_S)
 
     def join(self) -> None:
-        """Make the consumer and wait until the group has given it its partition."""
+        """Create the consumer and wait until the group has assigned its partition."""
         self._consumer = Consumer(
             {
                 "bootstrap.servers": self._address,
@@ -108,9 +108,9 @@ class Transformer:
         self._consumer = None
 
     def run(self, seconds: float, offsets: bool) -> dict[str, list[float]]:
-        """Transactions one after the other for that long, and at least TRANSACTIONS_MIN of them.
+        """Run transactions one after the other for this time, and at least TRANSACTIONS_MIN of them.
 
-        {"transactions_ms", "sending_ms"}: what each took, from begin to the commit's answer, and of these the call
+        {"transactions_ms", "sending_ms"}: the time of each, from begin to the commit's answer, and the part of the call
         that sends its offsets.
         """
         assert self._consumer is not None

@@ -1,10 +1,10 @@
-"""Plain records at full speed: the shapes in which `produce` writes them and `fetch` reads them, and the client.
+"""Plain records at full speed: the shapes in which `produce` writes and `fetch` reads them, and the client.
 
 A shape is the size of a record's value and the size of a request: librdkafka sends one batch per Produce request, so
 its `batch.size` is the request's size. Records are sent to PARTITIONS partitions in turns, a run of them to each, by
-one idempotent producer with acks=all that waits up to LINGER_MS for a request to fill: long enough that the last ones
-alone are not full. Values are zeros, uncompressed by client and broker. A record's size here is that of its value:
-neither keys nor headers are sent, and framing costs librdkafka some 7 bytes a record.
+one idempotent producer with acks=all that waits up to LINGER_MS for a request to fill: long enough that only the last
+ones are not full. Values are zeros, uncompressed by client and broker. A record's size here is that of its value:
+neither keys nor headers are sent, and framing takes librdkafka about 7 bytes per record.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Shape:
 
     @property
     def queue_bytes(self) -> int:
-        """How much the client may have under way: enough for five requests in flight while others fill up.
+        """How much the client may have in its queue: enough for five requests in flight while others fill up.
 
-        Not more: what librdkafka takes for a small request grows with the number of records that wait.
+        Not more: librdkafka's cost for a small request grows with the number of waiting records.
         """
         return max(1_000_000, 10 * PARTITIONS * self.request_bytes)
 
@@ -75,7 +75,7 @@ def shape_of(case: Case, quick: bool) -> Shape:
 
 
 def records_of(shape: Shape) -> int:
-    """How many records `total_bytes` are: whole runs, the same number of them to each partition."""
+    """The number of records in `total_bytes`: whole runs, the same number to each partition."""
     return runs_of(shape) * records_per_run(shape)
 
 
@@ -94,7 +94,7 @@ def sender_of(bench: Bench, peer: Peer) -> ClientProcess:
 
 
 def write(bench: Bench, peer: Peer, topic: str, shape: Shape) -> None:
-    """Write the shape's records to `topic`, with a producer of their own."""
+    """Write the shape's records to `topic`, with a separate producer."""
     sender = sender_of(bench, peer)
     sender.call("open", shape=asdict(shape))
     sender.call("send", topic=topic, shape=asdict(shape))
@@ -102,7 +102,7 @@ def write(bench: Bench, peer: Peer, topic: str, shape: Shape) -> None:
 
 
 class PlainSender:
-    """A client process's class (client.py): one producer at a time, `open`, `send` as often as wanted, `close`."""
+    """A client process's class (client.py): one producer at a time, `open`, any number of `send`, `close`."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -112,7 +112,7 @@ class PlainSender:
         self._failures: list[str] = []
 
     def open(self, shape: Mapping[str, int]) -> None:
-        """Make the producer and let it connect. A shape crosses between processes as its fields by name."""
+        """Create the producer and let it connect. A shape is passed between processes as its fields by name."""
         size = Shape(**shape)
         self._tap = Tap()
         self._failures = []
@@ -172,5 +172,5 @@ class PlainSender:
         return sent
 
     def close(self) -> None:
-        """Let go of the producer and its connections."""
+        """Close the producer and its connections."""
         self._producer = None

@@ -1,8 +1,8 @@
-"""The plainest possible transactional client: four requests in old versions, packed by hand. Pure but for `Connection`.
+"""A minimal transactional client: four requests in old versions, encoded by hand. Pure except `Connection`.
 
-A stock client is a handful of threads and takes milliseconds to start: a hundred thousand of them would measure
-themselves. What is made in bulk (ids that exist, transactions that are finished or left open) is made with this one;
-what is timed goes through confluent-kafka.
+A stock client is a handful of threads and takes milliseconds to start: with a hundred thousand of them one would
+measure the clients. Bulk data (existing ids, finished or open transactions) are made with this client; timed operations
+go through confluent-kafka.
 
 InitProducerId v0, AddPartitionsToTxn v0, Produce v3 (acks=all), EndTxn v0 and FindCoordinator v1; Kafka 4 and Fairlog
 serve them all.
@@ -25,7 +25,7 @@ RETRIABLE = frozenset({14, 15, 16, 51})
 
 
 class Refused(Exception):
-    """The broker answered with an error that waiting does not help."""
+    """The broker answered with an error that a later retry does not solve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Request:
 
 
 class Connection:
-    """One connection; requests are answered in their order. Addresses that the broker tells are not looked at."""
+    """One connection; requests are answered in their order. Addresses in the broker's answers are ignored."""
 
     def __init__(self, address: str) -> None:
         host, port = address.rsplit(":", 1)
@@ -61,7 +61,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """A transactional id with what InitProducerId has answered."""
+    """A transactional id with the answer to InitProducerId."""
 
     transactional_id: str
     producer_id: int
@@ -73,7 +73,7 @@ class Who:
 
 
 def find_coordinator(transactional_id: str) -> Request:
-    """Kafka makes its transaction log when it is first asked."""
+    """Kafka creates its transaction log at the first request."""
     return Request(FIND_COORDINATOR, text(transactional_id) + b"\x01")
 
 

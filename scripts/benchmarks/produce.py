@@ -1,7 +1,7 @@
 """`produce`: plain records at full speed, by the size of records and of requests.
 
-An answer means what the peer's settings say: with fsync, durable. The time is that until the last answer. The client
-shares the machine, and with small records it is what limits the rate; so the client's own CPU stands beside the
+The meaning of an answer depends on the peer's settings: with fsync, durable. The time is measured until the last
+answer. The client shares the machine, and limits the rate with small records, so its own CPU time is shown beside the
 broker's.
 """
 

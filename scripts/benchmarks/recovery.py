@@ -1,16 +1,15 @@
-"""How long a broker is away that was killed under load: until its first answer, and until all is visible.
+"""How long a broker is away after it was killed under load: until its first answer, and until everything is visible.
 
     finished transactions │ plain records beside an open transaction │ load ─────╳ SIGKILL
                                                                                  └ start … first answer … all visible
 
-What a restart has to go through is made beforehand: transactions that are finished, which coordinators remember, once
-for all runs (finished.py); and, in each round, gigabytes that recovery has to look at. Fairlog gives journals back as
-they are copied, so what keeps them is a transaction that stays open (in journal mode; in markers mode nothing does),
-and that is the worst case. Kafka, after an unclean end, reads what it had not flushed: up to a segment of each
-partition.
+The data that a restart has to process are made beforehand: finished transactions, which coordinators remember, once for
+all runs (finished.py); and, in each round, gigabytes that recovery has to read. Fairlog deletes journals as they are
+copied, so only a transaction that stays open keeps them (in journal mode; in marker mode nothing does), which is the
+worst case. After an unclean end, Kafka reads what it had not flushed: up to a segment of each partition.
 
-The load's clients survive the broker, as clients do, and go on when it is back. *All* is every transaction that was
-answered as committed before the kill: the round fails if one of them is not seen.
+The load's clients survive the broker, as clients do, and continue when it is back. *Everything* means every transaction
+that was answered as committed before the kill: the round fails if one of them is not seen.
 """
 
 from __future__ import annotations
@@ -36,11 +35,13 @@ BACK_S_MAX, VISIBLE_S_MAX, WAIT_S = 600.0, 300.0, 120.0
 POLL_S = 0.005
 PINNING = "pinning"
 RECONNECT = {"reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 100}
-"""The clients' waits between two attempts to connect, short, as the broker's time is what is measured."""
+"""The clients' waits between two attempts to connect: short, because the broker's time is measured."""
 
 
 class Load:
-    """Transactional producers in one process, each in a thread, that commit until told to stop, whatever happens."""
+    """Transactional producers in one process, each in a thread, that commit until they are told to stop, despite all
+    errors.
+    """
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -61,7 +62,7 @@ class Load:
             time.sleep(POLL_S)
 
     def committed(self) -> list[list[int]]:
-        """By producer, the numbers of the transactions whose commit has been answered."""
+        """The numbers of the transactions whose commit has been answered, by producer."""
         return [list(numbers) for numbers in self._committed]
 
     def stop(self) -> None:
@@ -105,7 +106,7 @@ class Load:
 
 
 class Watch:
-    """A consumer in a process of its own that waits until it has seen given transactions."""
+    """A consumer in a process of its own that waits until it has seen the given transactions."""
 
     def __init__(self, address: str, isolation: str) -> None:
         self._settings = {
@@ -120,7 +121,7 @@ class Watch:
         }
 
     def until_seen(self, topic: str, committed: Sequence[Sequence[int]]) -> int:
-        """When all records of these transactions (by producer, their numbers) were seen: ns of the monotonic clock."""
+        """When all records of these transactions (numbers by producer) were seen: ns of the monotonic clock."""
         missing = {(index, number): RECORDS for index, numbers in enumerate(committed) for number in numbers}
         consumer = Consumer(self._settings)
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
@@ -234,7 +235,7 @@ def _wait_for_answer(peer: Peer) -> None:
 
 
 def _journal_bytes(peer: Peer) -> int:
-    """What Fairlog's journals take; 0 for a broker that has none."""
+    """The size of Fairlog's journals; 0 for a broker that has none."""
     return sum(path.stat().st_blocks * 512 for path in peer.directory.rglob("*.journal"))
 
 

@@ -1,7 +1,7 @@
-"""Recovery at its full size: up to a million finished transactions and 5 GB. Only run when it is named.
+"""Recovery at its full size: up to a million finished transactions and 5 GB. Runs only if it is named.
 
 The million is made once, beforehand or by the first run (finished.py); later runs begin with copies. The disk needs
-some 15 GB for each peer of Fairlog's, and half of that for each of Kafka's.
+about 15 GB for each Fairlog peer, and half of that for each Kafka peer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The report of a run: report.md with its charts as PNG, and the same as one report.html.
+"""The report of a run: report.md with its charts as PNG, and the same content as one report.html.
 
-What it says is computed from results.json alone, so it can be written again. Nothing is left out: a peer that is
-missing, a case that could not be measured and every comparison that is lost have their lines.
+It is computed only from results.json, so it can be written again. Nothing is left out: missing peers, cases that could
+not be measured, and all comparisons with a worse result are listed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _reading() -> Iterator[Block]:
 
 
 def _index(results: Results) -> Iterator[Block]:
-    """The scenarios, each with the run that its figures are of: they may be days apart."""
+    """The scenarios, each with the run of its figures: the runs may be days apart."""
     yield Heading(2, "Scenarios")
     yield Table(
         ["scenario", "begun (UTC)", "rounds", "peers", "took", "commit", "load before", "fdatasync of a page"],
@@ -90,7 +90,7 @@ def _setup(results: Results) -> Iterator[Block]:
 
 
 def _label(run: ScenarioRun | None) -> str:
-    """What stands behind the name of a scenario whose figures are not for quoting."""
+    """The note after the name of a scenario whose figures must not be quoted."""
     return " (quick)" if run is not None and run.quick else ""
 
 
@@ -105,7 +105,7 @@ def _listed(settings: Mapping[str, str]) -> str:
 
 
 def _missing(results: Results) -> Iterator[str]:
-    """Who could not be had, and in which scenarios, if others, at another time, had it."""
+    """The peers that were not available, and in which scenarios, if only in some."""
     remarks = [
         (name, remark) for name, run in results.scenarios.items() for remark in run.remarks if remark.kind == "missing"
     ]
@@ -202,7 +202,7 @@ def _metric(rows: Sequence[Row], cases: Sequence[str]) -> Iterator[Block]:
 
 
 def _table(corner: str, cases: Sequence[str], peers: Sequence[str], cell: Callable[[str, str], str]) -> Table:
-    """A line for each case, a column for each peer."""
+    """A row for each case, a column for each peer."""
     return Table([corner, *peers], [[case, *(cell(case, peer) for peer in peers)] for case in cases])
 
 

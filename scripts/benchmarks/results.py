@@ -1,11 +1,11 @@
-"""results.json: all rows of a run, flat, under a header that says what they were measured on. Pure.
+"""results.json: all rows of a run, flat, under a header that describes the environment. Pure.
 
     {"header": {"machine": …, "versions": …, "peers": {name: {description, settings}}, "scenarios": {name: …}},
      "rows": [{scenario, peer, case, metric, unit, median, p99, low, high, rounds, values, p99s}, …]}
 
-A directory holds one machine's results with one set of versions. Scenarios may be measured one by one into it: what is
-measured again replaces what was there. A scenario may set brokers otherwise than others do, so each keeps its own
-`setups`; the header's `peers` are made of them, and say what a broker was set to in all scenarios alike.
+A directory holds one machine's results with one set of versions. Scenarios may be measured one by one: a new run of a
+scenario replaces its earlier results. A scenario may have other broker settings than the rest, so each keeps its own
+`setups`; the header's `peers` are computed from them, and contain the settings common to all scenarios.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ FORMAT = 2
 
 
 class OtherRun(Exception):
-    """The directory holds results of another machine or of other versions. The message says what differs."""
+    """The directory contains results of another machine or of other versions. The message says what differs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Why something has no row: the peer is not there, it cannot do the case at all, or it broke."""
+    """Why something has no row: the peer is not available, it cannot do the case, or it failed."""
 
     kind: Literal["missing", "not measured", "failed"]
     peer: str
@@ -43,33 +43,33 @@ class PeerSetup:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioRun:
-    """One scenario as it was run: everything but the rows."""
+    """One run of a scenario: everything except the rows."""
 
     name: str
     question: str
     quick: bool
     rounds: int
     begun: str
-    """When, in UTC: 2026-01-31T12:00:00Z."""
+    """The time, in UTC: 2026-01-31T12:00:00Z."""
     commit: str
-    """The source that was measured, as `git describe` names it."""
+    """The measured source, as `git describe` names it."""
     seconds: float
     load_before: float
-    """The machine's load average over the minute before: more than a little, and something else was running."""
+    """The machine's load average over the minute before: if it is not small, something else was running."""
     flush_us: float
-    """Microseconds of an fdatasync of one changed page, just before: no durable commit can be faster."""
+    """Microseconds of an fdatasync of one changed page, measured just before: no durable commit can be faster."""
     cases: Mapping[str, Mapping[str, int | float | str | bool]]
     """The parameters of each case, by its name, in the order of the tables."""
     remarks: Sequence[Remark] = ()
     idle_cores: Mapping[str, float] = field(default_factory=dict[str, float])
-    """By peer: how many cores it used while others were measured."""
+    """How many cores each peer used while others were measured."""
     setups: Mapping[str, PeerSetup] = field(default_factory=dict[str, PeerSetup])
     """The peers that took part, in the order of the tables, as this scenario set them up."""
 
 
 @dataclass(slots=True)
 class Results:
-    """What results.json holds."""
+    """The content of results.json."""
 
     machine: Mapping[str, Any]
     versions: Mapping[str, str]
@@ -78,7 +78,7 @@ class Results:
 
     @property
     def quick(self) -> bool:
-        """Whether any of it may not be quoted."""
+        """Whether any of its figures must not be quoted."""
         return any(run.quick for run in self.scenarios.values())
 
     @property
@@ -93,7 +93,9 @@ class Results:
         return found
 
     def own_settings(self, run: ScenarioRun) -> dict[str, dict[str, str]]:
-        """By peer: what this scenario set otherwise than another one of these did. Peers without any are left out."""
+        """By peer, the settings in which this scenario differs from another one of these. Peers without any are left
+        out.
+        """
         everywhere = self.peers
         own = {
             name: dict(setup.settings.items() - everywhere[name].settings.items()) for name, setup in run.setups.items()
@@ -101,7 +103,7 @@ class Results:
         return {name: dict(sorted(settings.items())) for name, settings in own.items() if settings}
 
     def put(self, run: ScenarioRun, rows: Sequence[Row]) -> None:
-        """Add a scenario's run, in place of an earlier one."""
+        """Add a scenario's run, replacing an earlier one."""
         self.scenarios[run.name] = run
         self.rows = [row for row in self.rows if row.scenario != run.name] + list(rows)
 
@@ -134,7 +136,7 @@ class Results:
 
 
 def results_from_json(document: Mapping[str, Any]) -> Results:
-    """What `as_json` made this of. Raises OtherRun for another format."""
+    """The inverse of `as_json`. Raises OtherRun for another format."""
     header = document["header"]
     if header["format"] != FORMAT:
         raise OtherRun(f"the results that are there have format {header['format']}, and this program writes {FORMAT}")

@@ -1,12 +1,12 @@
-"""What a benchmark says: one row per quantity, with its spread over the rounds. Pure.
+"""The results of a benchmark: one row per quantity, with its spread over the rounds. Pure.
 
     a round       one measurement of one case on one peer: `Measured`, by the name of what was measured
     a row         the same over all rounds: `Row`, the line of results.json and of every table
 
-A quantity is either counted once per round (MB/s, CPU-seconds) or sampled many times within it (a latency). Of samples
-the round keeps the median and the 99th percentile. A row's `median` is the median over the rounds, `low` and `high` are
-the lowest and the highest round, and `p99` is the median of the rounds' 99th percentiles: one bad round shows in `high`
-and does not hide the others. Quantities that are counted have no `p99`.
+A quantity is either counted once per round (MB/s, CPU-seconds) or sampled many times within it (a latency). Of its
+samples a round keeps the median and the 99th percentile. A row's `median` is the median over the rounds, `low` and
+`high` are the lowest and the highest round, and `p99` is the median of the rounds' 99th percentiles: one bad round
+shows in `high` and does not hide the others. Quantities that are counted have no `p99`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one round says of one quantity. Made by `counted` and `sampled`."""
+    """The result of one round for one quantity. Created by `counted` and `sampled`."""
 
     unit: str
     value: float
@@ -31,19 +31,19 @@ Measurements = Mapping[str, Measured]
 
 
 def counted(unit: str, value: float) -> Measured:
-    """A quantity that a round has one value of."""
+    """A quantity with one value per round."""
     return Measured(unit, value)
 
 
 def sampled(unit: str, values: Sequence[float]) -> Measured:
-    """A quantity that a round has many values of: at least one. Raises ValueError without any."""
+    """A quantity with many values per round, at least one. Raises ValueError without any."""
     if not values:
         raise ValueError("nothing was sampled: a round without a single value says nothing")
     return Measured(unit, quantile(values, 0.5), quantile(values, 0.99))
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` (0 to 1) of all are not above."""
+    """The smallest value such that at least `share` (0 to 1) of all values are not above it."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
@@ -81,7 +81,7 @@ class Row:
         return len(self.values)
 
     def as_json(self) -> dict[str, object]:
-        """The line of results.json: the row's summary, and the rounds that it summarizes."""
+        """The entry in results.json: the row's summary, and the rounds that it summarizes."""
         summary = {"median": self.median, "p99": self.p99, "low": self.low, "high": self.high, "rounds": self.rounds}
         return {
             "scenario": self.scenario,
@@ -96,7 +96,7 @@ class Row:
 
 
 def row_from_json(line: Mapping[str, Any]) -> Row:
-    """The row that `as_json` made this of."""
+    """The inverse of `as_json`."""
     return Row(
         scenario=line["scenario"],
         peer=line["peer"],
@@ -111,7 +111,7 @@ def row_from_json(line: Mapping[str, Any]) -> Row:
 def rows_of(scenario: str, peer: str, case: str, rounds: Sequence[Measurements]) -> list[Row]:
     """One row per metric, in the order in which the first round names them.
 
-    A metric that is not in every round, or that changes its unit, is a mistake of the scenario: ValueError.
+    A metric that is not in every round, or that changes its unit, is an error in the scenario: ValueError.
     """
     rows: list[Row] = []
     for metric, first in (rounds[0] if rounds else {}).items():

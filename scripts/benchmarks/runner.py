@@ -1,9 +1,9 @@
-"""Runs scenarios: peers in turns, round by round; results.json is written after each scenario.
+"""Runs scenarios: peers in turns, round by round. It writes results.json after each scenario.
 
 For each case, for each round, every peer is measured once, and each round begins with another peer. All peers of a
-scenario are up meanwhile, on directories of their own, and only one of them has work; what the others use meanwhile is
-measured and reported. What one has left to be written to the disk is written before the next has its turn. A peer that
-cannot be had, or that breaks, is named in the results, and the others go on.
+scenario run meanwhile, in directories of their own, and only one of them has work; the CPU time of the others is
+measured and reported. Dirty pages of one peer are written to the disk before the next one's turn. A peer that is not
+available, or that fails, is named in the results, and the others continue.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ console = Console(highlight=False, soft_wrap=True)
 def run(names: Sequence[str], peers: Sequence[str], out: Path, *, quick: bool, rounds: int) -> int:
     """Measure these scenarios on these peers and write everything into `out`.
 
-    0 if all could be measured; 1 if something broke, which the report then names. Raises OtherRun if `out` holds the
-    results of another machine or of other versions.
+    Returns 0 if everything could be measured; 1 if something failed, which the report then names. Raises OtherRun if
+    `out` contains the results of another machine or of other versions.
     """
     out.mkdir(parents=True, exist_ok=True)
     mine = Results(machine.machine(out), machine.versions())
@@ -77,7 +77,7 @@ def _report(results: Results, out: Path) -> None:
 
 
 def _joined(mine: Results, out: Path) -> Results:
-    """What `out` holds already, or `mine` if that is nothing. Raises OtherRun if the two must not be mixed."""
+    """The results in `out`, or `mine` if there are none. Raises OtherRun if the two must not be mixed."""
     before = load(out)
     if before is None:
         return mine
@@ -86,7 +86,9 @@ def _joined(mine: Results, out: Path) -> Results:
 
 
 def _save(results: Results, out: Path) -> None:
-    """Write results.json. Who is killed meanwhile leaves the old one: it may hold hours of other scenarios."""
+    """Write results.json. A process that is killed meanwhile leaves the old file, which may contain hours of other
+    scenarios.
+    """
     new = out / "results.json.new"
     new.write_text(json.dumps(results.as_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     new.replace(out / "results.json")
@@ -100,7 +102,7 @@ def load(out: Path) -> Results | None:
 class Measuring:
     """One scenario's run on these peers, in an empty directory. `obtain` finds a peer by its name.
 
-    `warm_up` is what a broker does before the first case, unless the scenario starts its brokers itself.
+    `warm_up` runs on each broker before the first case, unless the scenario starts its brokers itself.
     """
 
     def __init__(
@@ -140,7 +142,7 @@ class Measuring:
         return self._obtain_peer(name, directory, self._scenario.tuning)
 
     def estimate_s(self) -> float:
-        """How many seconds `run` will take, about."""
+        """About how many seconds `run` will take."""
         cases = len(self._scenario.cases(self._quick))
         names = [peer.name for peer in self._peers]
         return estimate_s(self._scenario.name, names, cases=cases, rounds=self._rounds, quick=self._quick)
@@ -223,7 +225,7 @@ class Measuring:
         return one
 
     def _measure_alone(self, name: str, case: Case, round_number: int) -> Measurements:
-        """With a peer on a directory of its own, which the scenario starts; gone afterwards."""
+        """A peer in a directory of its own, which the scenario starts; removed afterwards."""
         directory = Path(tempfile.mkdtemp(dir=self._directory))
         bench = Bench(self._quick, self._rounds, directory)
         peer = self._obtain(name, directory / name)
@@ -236,7 +238,7 @@ class Measuring:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _broke(self, peer: Peer, case: Case, error: Exception) -> None:
-        """The peer is out for the rest of this scenario, and the results say why."""
+        """Exclude the peer from the rest of this scenario; the results say why."""
         self._out.add(peer.name)
         self._bench.close_clients(peer)
         last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
@@ -246,7 +248,7 @@ class Measuring:
 
 
 def _line_of(scenario: str, case: Case, rows: Sequence[Row]) -> str:
-    """What a case's end looks like on the terminal: the first metric of each peer, which need not be the same."""
+    """The line on the terminal at the end of a case: the first metric of each peer, which need not be the same."""
     first: dict[str, Row] = {}
     for row in rows:
         first.setdefault(row.peer, row)

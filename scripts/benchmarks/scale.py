@@ -1,8 +1,8 @@
-"""What more of everything costs: transactional ids, partitions, concurrent producers, open transactions.
+"""The cost of more transactional ids, partitions, concurrent producers and open transactions.
 
 One thing is varied at a time, from a base of 10 ids, 10 partitions, one producer and nothing open, and at the end all
-of them together. Ids are never given back, so the cases with many stand last; what is made in bulk is made by a crowd
-(crowd.py), and what is timed are transactions through confluent-kafka.
+of them together. Ids are never freed, so the cases with many are last. Bulk data are made by a crowd (crowd.py); the
+timed transactions go through confluent-kafka.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Committers:
         self._producers: list[Producer] = []
 
     def run(self, topic: str, partitions: int, producers: int, seconds: float) -> list[float]:
-        """The ms of every transaction, from begin to the commit's answer, of all of them."""
+        """The ms of every transaction of all producers, from begin to the commit's answer."""
         self._have(producers)
         totals: list[list[float]] = [[] for _ in range(producers)]
         failures: list[BaseException] = []
@@ -56,7 +56,7 @@ class Committers:
         return [total for one in totals for total in one]
 
     def _have(self, producers: int) -> None:
-        """As many producers as that, which have their producer ids."""
+        """This many producers, all with their producer ids."""
         while len(self._producers) < producers:
             transactional_id = f"committer-{len(self._producers)}"
             producer = Producer(
@@ -93,7 +93,7 @@ def _case(
 
 
 class Scale:
-    """The cases of the module's head."""
+    """The cases described in the module head."""
 
     name = "scale"
     question = (
@@ -168,7 +168,7 @@ class Scale:
         }
 
     def _make_ids(self, bench: Bench, peer: Peer, ids: int) -> Measurements:
-        """Have as many ids as that; what the first and the second half of the new ones took in memory."""
+        """Create ids up to this number; returns the memory of the first and the second half of the new ones."""
         had = self._ids[peer.name]
         half = had + (ids - had) // 2
         memory = [_settled_bytes(peer)]

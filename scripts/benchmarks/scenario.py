@@ -1,12 +1,13 @@
-"""What a scenario is: cases, and a way to measure one of them once on one peer. The runner does the rest.
+"""The interface of a scenario: cases, and a way to measure one of them once on one peer. The runner does the rest.
 
 The runner (runner.py) takes the peers in turns: for each case, for each round, every peer once, and in each round
-another peer first. So drift of the machine hits all alike, and a scenario must not care who was measured before it.
+another peer first. So drift of the machine affects all equally, and a scenario must not depend on which peer was
+measured before.
 
 A scenario's client work runs in processes of its own (client.py), never in the runner's: one client process per peer,
-kept warm between rounds (`bench.client`), or a fresh one where a fresh one is what is measured.
+kept warm between rounds (`bench.client`), or a new one where a new client is to be measured.
 
-The module of a scenario is named as the scenario is (`txn-latency`: txn_latency.py); in it, SCENARIO is the scenario.
+The module of a scenario has the scenario's name (`txn-latency`: txn_latency.py); in it, SCENARIO is the scenario.
 """
 
 from __future__ import annotations
@@ -25,34 +26,34 @@ from benchmarks.rows import Measurements
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One setting of a scenario. `name` is what tables show; `parameters` can be written as JSON."""
+    """One setting of a scenario. Tables show `name`; `parameters` can be written as JSON."""
 
     name: str
     parameters: Mapping[str, int | float | str | bool] = field(default_factory=dict[str, int | float | str | bool])
 
 
 class NotMeasured(Exception):
-    """Raised by `measure` where a peer cannot do a case at all. The message says why; the report repeats it."""
+    """Raised by `measure` if a peer cannot do a case. The message says why; the report repeats it."""
 
 
 class Lifetime(Enum):
-    """Who starts a scenario's peers, and when."""
+    """What starts a scenario's peers, and when."""
 
     SCENARIO = "the runner starts every peer on an empty directory and warms it up (warming.py), before the first case"
     OWN = "measure() gets a peer that is not started, with an empty directory, and leaves it stopped"
 
 
 class Scenario(Protocol):
-    """One question that the benchmark asks."""
+    """One question that the benchmark answers."""
 
     @property
     def name(self) -> str:
-        """As it is asked for on the command line: `txn-latency`."""
+        """The name on the command line: `txn-latency`."""
         ...
 
     @property
     def question(self) -> str:
-        """What is measured and how, for the report: one paragraph that says load, warm-up and amounts."""
+        """What is measured and how, for the report: one paragraph with load, warm-up and amounts."""
         ...
 
     @property
@@ -60,13 +61,13 @@ class Scenario(Protocol):
 
     @property
     def tuning(self) -> Tuning:
-        """What every peer is set to beyond its defaults; `Tuning()` for nothing."""
+        """The settings of every peer beyond its defaults; `Tuning()` for none."""
         ...
 
     def cases(self, quick: bool) -> Sequence[Case]: ...
 
     def measure(self, bench: Bench, peer: Peer, case: Case, round_number: int) -> Measurements:
-        """Measure this case once. `round_number` counts from 0. The first call for a peer makes its topics.
+        """Measure this case once. `round_number` counts from 0. The first call for a peer creates its topics.
 
         Raises NotMeasured if this peer cannot do this case; anything else that is raised ends the run.
         """
@@ -75,13 +76,13 @@ class Scenario(Protocol):
 
 @dataclass(slots=True)
 class Bench:
-    """What a scenario gets from the runner. One for each scenario, so names are unique if they are within it."""
+    """What a scenario gets from the runner. There is one for each scenario, so names must be unique only within it."""
 
     quick: bool
-    """A tenth of the work: for trying things out. The report says that its figures are not for quoting."""
+    """A tenth of the work, for experiments. The report says that its figures must not be quoted."""
     rounds: int
     directory: Path
-    """An empty directory on the disk that is measured; gone afterwards."""
+    """An empty directory on the measured disk; deleted afterwards."""
     _clients: dict[tuple[str, str], ClientProcess] = field(default_factory=dict[tuple[str, str], ClientProcess])
     _done: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
 
@@ -90,10 +91,10 @@ class Bench:
         return max(1, full // 10) if self.quick else full
 
     def client(self, peer: Peer, target: str, role: str = "", **arguments: object) -> ClientProcess:
-        """This peer's client of that class: started with `arguments` at the first call, kept for all later ones.
+        """This peer's client of that class: started with `arguments` at the first call, and kept for all later ones.
 
-        `target` is "module:Class", such as "benchmarks.transactions:Transactor". `role` tells two clients of one class
-        apart. Closed at the end of the scenario; or earlier, by `close_clients`.
+        `target` is "module:Class", such as "benchmarks.transactions:Transactor". `role` distinguishes two clients of
+        one class. Closed at the end of the scenario, or earlier by `close_clients`.
         """
         key = (peer.name, f"{target} {role}")
         client = self._clients.get(key)
@@ -107,7 +108,7 @@ class Bench:
             self._clients.pop(key).close()
 
     def first_time(self, peer: Peer, what: str = "") -> bool:
-        """True once for each peer and `what`: for making topics, and for warming up."""
+        """True once for each peer and `what`: for creating topics, and for warming up."""
         key = (peer.name, what)
         if key in self._done:
             return False

@@ -1,7 +1,7 @@
 """Figures of one round that differ by a number, such as a rate in each tenth of a soak. Pure.
 
-A scenario measures them in one go, so they come as metrics with a number at the end: "rate, tenth 1", "rate, tenth 2".
-To be read they are one metric whose cases are the numbers.
+A scenario measures them in one run, so they are metrics with a number at the end: "rate, tenth 1", "rate, tenth 2". For
+reading they become one metric whose cases are the numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NUMBERED = re.compile(r"(?P<metric>.+), (?P<word>[a-z]+) (?P<number>\d+)")
 
 
 def unrolled(results: Results) -> Results:
-    """The same results with every numbered metric as one, and a case for each number: "deletion, tenth 3"."""
+    """The same results, with all numbered metrics of a kind as one, and a case for each number: "deletion, tenth 3"."""
     scenarios = dict(results.scenarios)
     rows: list[Row] = []
     for row in results.rows:

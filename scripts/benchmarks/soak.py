@@ -1,11 +1,11 @@
-"""Ten times what is kept: what must stay flat while records are written and expire all the time?
+"""Writes ten times the amount that is kept: what must stay constant while records are written and expire all the time?
 
     | fill 1 | fill 2 | fill 3 |  …  | fill 10 |      each as many bytes, or keys, as the topic keeps
       first tenth                     last tenth
 
-The producer never waits for what expires; so a broker that cannot keep up shows it in the size of its files, and one
-that keeps up at the producer's expense in the rate. Beside it another producer sends one small record at a time: what
-waits for a lock or a disk that expiry holds shows in how long that takes.
+The producer never waits for the expiry. So a broker that cannot keep up shows it in the size of its files, and one that
+keeps up at the producer's expense shows it in the rate. Meanwhile another producer sends one small record at a time:
+its latency shows waits for a lock or a disk that the expiry uses.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Filler:
         self._failures: list[str] = []
 
     def fill(self, topic: str, partitions: int, total_bytes: int, large_share: float) -> float:
-        """Seconds until that much was answered: that share of the bytes in records of 62 KB, the rest of 1 KB."""
+        """The seconds until this amount was answered: this share of the bytes in records of 62 KB, the rest of 1 KB."""
         started = time.perf_counter()
         for record_bytes, share in ((LARGE_RECORD, large_share), (SMALL_RECORD, 1 - large_share)):
             value = bytes(record_bytes)
@@ -64,7 +64,7 @@ class Filler:
         return time.perf_counter() - started
 
     def fill_keys(self, topic: str, keys: int, seed: int) -> float:
-        """Seconds until each key was written once, to partition 0, in an order of its own for each seed."""
+        """The seconds until each key was written once, to partition 0, in an order that depends on the seed."""
         order = list(range(keys))
         random.Random(seed).shuffle(order)
         value = bytes(KEY_VALUE_BYTES)
@@ -179,7 +179,7 @@ class Soak:
 
     @staticmethod
     def _make_topics(peer: Peer, case: Case) -> None:
-        """The topic, one like it to warm up with, and the probe's."""
+        """The topic, a similar one for the warm-up, and the probe's topic."""
         if case.name == "deletion":
             partitions, kept = PARTITIONS, int(case.parameters["kept_bytes"]) // PARTITIONS
             configs = {"retention.bytes": str(kept)}
@@ -195,7 +195,7 @@ class Soak:
 
 
 def _fill(filler: ClientProcess, case: Case, topic: str, number: int, share: float) -> float:
-    """Write that share of what is kept; MB/s of values."""
+    """Write this share of the kept amount; returns MB/s of values."""
     if case.name == "deletion":
         amount = int(int(case.parameters["kept_bytes"]) * share)
         seconds: float = filler.call(
@@ -209,7 +209,7 @@ def _fill(filler: ClientProcess, case: Case, topic: str, number: int, share: flo
 
 
 def _settled_disk_bytes(peer: Peer) -> int:
-    """What is left on the disk when the broker computes nothing to speak of any more, or after a minute."""
+    """The size on the disk when the broker is nearly idle, or after a minute."""
     deadline = time.monotonic() + SETTLING_S_MAX
     while time.monotonic() < deadline:
         before = peer.cpu_s()

@@ -1,12 +1,13 @@
-"""`spark`: the same job with `format("fairlog")` and with Spark's own Kafka connector.
+"""`spark`: the same jobs with `format("fairlog")` and with Spark's own Kafka connector.
 
     source        a topic of 1 KB records, read as a batch into nothing
     sink          rows of 1 KB, written as a batch: exactly once, and by the connector at least once
-    micro-batch   what a stream's batch takes that writes few rows; and a group commit alone, without Spark
-    hung          a stream that reads committed records while a transaction is left open: do its batches go on?
+    micro-batch   the time of a stream's batch that writes few rows; and a group commit alone, without Spark
+    hung          a stream that reads committed records while a transaction is left open: do its batches continue?
 
-The peer is the broker. On the journal mode both formats have their turn, one after the other, in each round another one
-first; the connector also has the others. Each broker has a Spark session of its own, in which nothing else runs.
+The peer is the broker. In journal mode both formats are measured, one after the other, in each round another one first;
+the other brokers are measured only with the connector. Each broker has a Spark session of its own, in which nothing
+else runs.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ SOURCE, SINK, MICRO_BATCH, HUNG = "source, 1 KB", "sink, 1 KB", "micro-batch", "
 
 
 def formats(peer: Peer, round_number: int) -> list[str]:
-    """The formats that have their turn on this broker, in this round's order."""
+    """The formats that are measured on this broker, in this round's order."""
     if peer.name != "journal":
         return [CONNECTOR]
     return [OURS, CONNECTOR] if round_number % 2 == 0 else [CONNECTOR, OURS]
 
 
 def shown(kind: str) -> str:
-    """As metrics name it."""
+    """The name in metrics."""
     return f'format("{kind}")'
 
 
 def rows_read_share(written: int, read: int) -> float:
-    """In percent, of what was written meanwhile. Raises ValueError if nothing was."""
+    """The share in percent of the rows written meanwhile. Raises ValueError if there were none."""
     if written <= 0:
         raise ValueError("nothing was written while the transaction was left open")
     return 100.0 * min(read, written) / written
@@ -61,7 +62,7 @@ def _all_read(answer: tuple[float, int], kind: str, records: int) -> float:
 
 
 def _all_written(answer: tuple[float, int], kind: str, rows: int) -> float:
-    """The seconds of `Jobs.write`. Raises AssertionError if rows are missing, or if ours has written some twice."""
+    """The seconds of `Jobs.write`. Raises AssertionError if rows are missing, or written twice by our format."""
     seconds, records = answer
     if records < rows or (kind == OURS and records > rows):
         raise AssertionError(f"{shown(kind)} has made {records:,} records of {rows:,} rows")

@@ -1,8 +1,8 @@
-"""What the Spark scenario's client processes do: jobs in a session of their own, and group commits without Spark.
+"""The work of the Spark scenario's client processes: jobs in a session of their own, and group commits without Spark.
 
 `Jobs` has a driver and its executors in one JVM, `local[2]`, with the Kafka connector's jars on its class path; it runs
-the same job with either format. `Committer` does by hand what a micro-batch's tasks and driver do with a sink, so that
-the commit can be timed by itself.
+the same job with either format. `Committer` does the same as a micro-batch's tasks and driver do with a sink, so that
+the commit can be timed separately.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _POLL_S = 0.02
 OURS, CONNECTOR = "fairlog", "kafka"
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 LARGE_BATCHES = {"kafka.batch.size": "1000000", "kafka.linger.ms": "5"}
-"""What librdkafka has by default, and with it our sink; the connector's producer has 16 KB and 0 ms."""
+"""The defaults of librdkafka, and so of our sink; the connector's producer has 16 KB and 0 ms."""
 
 
 class Jobs:
-    """A Spark session, and jobs over topics of one broker."""
+    """A Spark session, and jobs on topics of one broker."""
 
     def __init__(self, address: str, jars: str) -> None:
         """`jars` is the directory with the connector's."""
@@ -63,17 +63,19 @@ class Jobs:
         self._query: Any = None
 
     def read(self, kind: str, topic: str, isolation: str = COMMITTED) -> tuple[float, int]:
-        """Read the whole topic into nothing: seconds. And how many rows there were, counted afterwards.
+        """Read the whole topic and drop the rows. Returns the seconds, and the number of rows, counted afterwards.
 
-        Both formats have made a row of seven columns for Spark by then: one by one from the client's records, or out
-        of an Arrow batch that was handed over from Python.
+        Both formats make a row of seven columns for Spark: one by one from the client's records, or from an Arrow batch
+        that comes from Python.
         """
         started = time.perf_counter()
         self._rows(kind, topic, isolation).write.format("noop").mode("overwrite").save()
         return time.perf_counter() - started, self._rows(kind, topic, isolation).count()
 
     def write(self, kind: str, topic: str, rows: int, options: Mapping[str, str] | None = None) -> tuple[float, int]:
-        """Write so many rows of 1 KB, made on the way, from two tasks: seconds, and how many records came of it."""
+        """Write this many generated rows of 1 KB from two tasks. Returns the seconds, and the number of records
+        written.
+        """
         made = self._spark.range(0, rows, 1, 2).selectExpr(
             "cast(id as string) as key", f"rpad(cast(id as string), {RECORD_BYTES}, 'x') as value"
         )
@@ -83,9 +85,9 @@ class Jobs:
         return time.perf_counter() - started, self._records(topic) - before
 
     def micro_batches(self, kind: str, topic: str, count: int, rows: int) -> tuple[list[float], list[float]]:
-        """A stream of so many micro-batches of `rows` small rows into the topic.
+        """A stream of this many micro-batches of `rows` small rows into the topic.
 
-        The milliseconds that Spark took to add each; and those that each commit took in the driver's Python, if `kind`
+        Returns the milliseconds that Spark took to add each, and those of each commit in the driver's Python, if `kind`
         is the one that notes them.
         """
         source = (
@@ -108,7 +110,7 @@ class Jobs:
             query.stop()
 
     def follow(self, kind: str, topic: str) -> None:
-        """Begin to read the topic as a stream of committed records, from its end on; returns when it is under way."""
+        """Begin to read the topic as a stream of committed records, from its end on; returns when it has started."""
         stream = (
             self._of(kind, self._spark.readStream.format(kind), topic)
             .option("startingOffsets", "latest")
@@ -123,18 +125,18 @@ class Jobs:
             self._check(self._query, deadline)
 
     def followed(self) -> int:
-        """How many rows the stream has read by now."""
+        """How many rows the stream has read so far."""
         return sum(each["numInputRows"] for each in self._query.recentProgress)
 
     def follow_until(self, rows: int) -> None:
-        """Return when the stream has read so many rows, and end it. Raises TimeoutError."""
+        """Return when the stream has read this many rows, and end it. Raises TimeoutError."""
         deadline = time.monotonic() + WAIT_S
         while self.followed() < rows:
             self._check(self._query, deadline)
         self._query.stop()
 
     def _records(self, topic: str) -> int:
-        """How many the topic has, by what a plain consumer is told of its partitions' ends."""
+        """The number of records in the topic, from the ends of its partitions as a plain consumer sees them."""
         consumer = Consumer({"bootstrap.servers": self._address, "group.id": "counting", "log_level": 0})
         try:
             partitions = consumer.list_topics(topic, WAIT_S).topics[topic].partitions
@@ -173,7 +175,7 @@ class Filler:
         self._topic, self._partitions = topic, partitions
 
     def fill(self, records: int) -> None:
-        """Write so many records of 1 KB, in turns to all partitions; returns when all are answered."""
+        """Write this many records of 1 KB, in turn to all partitions; returns when all are answered."""
         value = os.urandom(RECORD_BYTES)
         for number in range(records):
             while True:
@@ -187,16 +189,16 @@ class Filler:
 
 
 class Committer:
-    """The lanes and the driver of a sink, by hand."""
+    """The lanes and the driver of a sink, without Spark."""
 
     def __init__(self, address: str, topic: str, partitions: int) -> None:
         self._address, self._topic, self._partitions = address, topic, partitions
         self._batch = 0
 
     def commits(self, count: int, lanes: int, records: int) -> list[tuple[float, float]]:
-        """Commit so many batches, each of so many lanes with so many small records in all partitions.
+        """Commit this many batches, each of this many lanes with this many small records in all partitions.
 
-        Of each: the milliseconds that the joins of all lanes took, and those of the commit.
+        Returns for each the milliseconds of the joins of all lanes, and those of the commit.
         """
         from pyspark_fairlog.native import Native
 

@@ -1,7 +1,7 @@
-"""Two sinks beside the real ones, for what a micro-batch costs; Spark's Python processes find them by PYTHONPATH.
+"""Two additional sinks, to measure the cost of a micro-batch; Spark's Python processes find them by PYTHONPATH.
 
-fairlog-timed    `format("fairlog")`, which notes how long each commit took in the driver's Python
-nothing          a sink in Python that takes its rows and does nothing with them: what Spark takes for any such sink
+fairlog-timed `format("fairlog")`, which notes how long each commit took in the driver's Python nothing a sink in Python
+that drops its rows: the time that Spark takes for any such sink
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 TIMED, NOTHING = "fairlog-timed", "nothing"
 TIMES = "benchmarkTimes"
-"""The option that says into which file the commits' milliseconds go, a line for each."""
+"""The option that names the file for the commits' milliseconds, a line for each."""
 
 
 class TimedSource(DefaultSource):
-    """`format("fairlog")` but for the name, and the times."""
+    """Like `format("fairlog")`, with another name, and with the times."""
 
     @classmethod
     def name(cls) -> str:
@@ -64,7 +64,7 @@ class NothingSource(DataSource):
 
 
 class NothingWriter(DataSourceStreamArrowWriter):
-    """Takes all rows, as a sink has to."""
+    """Consumes all rows, as a sink must."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         for _ in iterator:
@@ -79,5 +79,5 @@ class NothingWriter(DataSourceStreamArrowWriter):
 
 
 def times_ms(file: Path) -> list[float]:
-    """What was noted in the file, in the order of the commits; none if there is no file."""
+    """The times in the file, in the order of the commits; none if there is no file."""
     return [float(line) for line in file.read_text(encoding="ascii").splitlines()] if file.exists() else []

@@ -1,8 +1,8 @@
-"""How long a transaction takes, from begin to the commit's answer, by its size and by how many partitions it touches.
+"""How long a transaction takes, from begin to the commit's answer, by its size and its number of partitions.
 
-The mock cluster inside librdkafka stores nothing and answers at once, so what a transaction takes against it is what
-the client itself costs. What the broker takes is measured in a second way, the same for every peer: the CPU time of its
-whole process over the round, by transaction.
+The mock cluster inside librdkafka stores nothing and answers at once, so the time of a transaction with it is the cost
+of the client itself. The broker's cost is also measured in a second way, the same for every peer: the CPU time of its
+whole process over the round, per transaction.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Transactor:
     def run(
         self, topic: str, records: int, partitions: int, seconds: float, pause_s: float = 0.0
     ) -> tuple[list[float], list[float]]:
-        """Transactions one after the other for that long, and at least TRANSACTIONS_MIN of them.
+        """Run transactions one after the other for this time, and at least TRANSACTIONS_MIN of them.
 
-        Each begins `pause_s` after the answer of the one before; the pause is in no figure. Answers the ms that each
-        took, from begin to the commit's answer; and of these the commit's alone.
+        Each begins `pause_s` after the answer of the previous one; no figure includes the pause. Returns the ms of
+        each, from begin to the commit's answer, and the part of the commit.
         """
         value = bytes(RECORD_BYTES)
         totals: list[float] = []
@@ -72,13 +72,13 @@ def case_of(records: int, partitions: int) -> Case:
 
 
 PACED = case_of(10, 2)
-"""The case that is measured paced, too."""
+"""The case that is also measured with pauses."""
 JAVA = Case(f"{PACED.name}, Java", {**PACED.parameters, "client": "java"})
-"""The same by a Java client, in both versions of the protocol (java_latency.py)."""
+"""The same with a Java client, in both versions of the protocol (java_latency.py)."""
 
 
 class TxnLatency:
-    """Records × partitions; and one case again at the pace of an application that does something in between."""
+    """Records × partitions; and one case again with the pauses of an application that does other work in between."""
 
     name = "txn-latency"
     question = (
@@ -129,7 +129,7 @@ class TxnLatency:
 
 
 def _load(shorter: float) -> java_latency.Load:
-    """What the Java client does: the case that is paced too, by the same amounts."""
+    """The Java client's work: the case that is also measured with pauses, with the same amounts."""
     partitions = int(JAVA.parameters["partitions"])
     return java_latency.Load(
         topic=f"latency-{partitions}",
@@ -144,7 +144,7 @@ def _load(shorter: float) -> java_latency.Load:
 
 
 def _paced(client: ClientProcess, case: Case, seconds: float) -> list[float]:
-    """The first is left out: it may wait for what came without a pause before it."""
+    """The first is left out: it may wait for earlier ones that were made without a pause."""
     totals, _ = _run(client, case, seconds, PAUSE_S)
     return totals[1:]
 

@@ -1,11 +1,11 @@
-"""What transactions cost in throughput: records at full speed with a commit every so often, against the same without.
+"""The cost of transactions in throughput: records at full speed with regular commits, against the same without.
 
-Both halves of a case run in the same round, one right after the other and in turns first, so the loss is a ratio of two
-neighbouring measurements. Full speed is what the client can make and the broker can take: on a small machine they share
-the cores, and a broker that takes more CPU time leaves the client less.
+Both halves of a case run in the same round, one right after the other, alternately first, so the loss is a ratio of two
+neighbouring measurements. Full speed is as fast as client and broker can work: on a small machine they share the cores,
+and a broker that takes more CPU time leaves the client less.
 
-A broker that flushes before it answers does so for every plain request, and for transactional ones perhaps only at the
-commit: then transactions may be the faster half, and the loss is below zero.
+A broker that flushes before it answers does so for every plain request, but for transactional ones perhaps only at the
+commit. Then transactions may be the faster half, and the loss is negative.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Pump:
         self._value = bytes(RECORD_BYTES)
 
     def plain(self, seconds: float) -> tuple[int, float]:
-        """Records, and the seconds until the last was answered."""
+        """The number of records, and the seconds until the last was answered."""
         started = time.perf_counter()
         sent = self._produce_until(started + seconds)
         left = self._producer.flush(WAIT_S)
@@ -53,7 +53,7 @@ class Pump:
         return sent, taken
 
     def transactional(self, seconds: float, interval_ms: int) -> tuple[int, float, int]:
-        """Records, the seconds until the last commit was answered, and how many transactions that were."""
+        """The number of records, the seconds until the last commit was answered, and the number of transactions."""
         started = time.perf_counter()
         deadline = started + seconds
         sent = transactions = 0

@@ -1,10 +1,10 @@
-"""From produce to seen: how long after a record is written does a consumer that waits for it have it in hand?
+"""From produce to seen: how long after a record is written does a consumer that waits for it get it?
 
     Sender     a process that writes: plain records or transactions, one after the other, with a pause between
     Watcher    a process that reads the same partitions and notes when the application got each record
 
-Both note times of the machine's monotonic clock; the records carry a number that joins the two lists. The watcher
-reads as an application of that peer would: read_committed, but plain where plain consumers see committed records only.
+Both note times of the machine's monotonic clock; the records carry a number that joins the two lists. The watcher reads
+as an application of that peer would: read_committed, or plain where plain consumers see only committed records.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Sender:
             self._producer.init_transactions(WAIT_S)
 
     def records(self, first: int, count: int, pause_s: float = PAUSE_S) -> list[tuple[int, int]]:
-        """Write `count` records to partition 0, numbered from `first`: when each was produced, and was answered."""
+        """Write `count` records to partition 0, numbered from `first`. Returns when each was produced, and answered."""
         times: list[tuple[int, int]] = []
         for number in range(first, first + count):
             produced = time.monotonic_ns()
@@ -58,9 +58,9 @@ class Sender:
     def transactions(
         self, first: int, count: int, records: int, partitions: int, pause_s: float = PAUSE_S
     ) -> list[tuple[int, int, int]]:
-        """Commit `count` transactions: when each began, asked for the commit, and was answered.
+        """Commit `count` transactions. Returns when each began, requested the commit, and was answered.
 
-        The records, of which each has `records`, carry its number and go to the partitions in turns.
+        Each has `records` records, which contain its number and go to the partitions in turn.
         """
         times: list[tuple[int, int, int]] = []
         for number in range(first, first + count):
@@ -76,7 +76,7 @@ class Sender:
 
 
 class Watcher:
-    """Reads a topic from its end and notes when the application got which number, in ns of the monotonic clock."""
+    """Reads a topic from its end and notes when the application got each number, in ns of the monotonic clock."""
 
     def __init__(self, address: str, topic: str, partitions: int, isolation: str) -> None:
         self._consumer = Consumer(
@@ -98,7 +98,9 @@ class Watcher:
         return end[1]
 
     def watch(self, count: int, timeout_s: float = WAIT_S) -> list[tuple[int, int]]:
-        """Read until `count` records were got, or for `timeout_s`: the number of each, and when it was got."""
+        """Read until `count` records have arrived, or for `timeout_s`. Returns the number of each, and its time of
+        arrival.
+        """
         seen: list[tuple[int, int]] = []
         deadline = time.monotonic() + timeout_s
         while len(seen) < count and time.monotonic() < deadline:
@@ -114,7 +116,7 @@ class Watcher:
 
 
 def start_watcher(bench: Bench, peer: Peer, topic: str, partitions: int) -> ClientProcess:
-    """This peer's watcher of that topic; it sees what is written from now on."""
+    """This peer's watcher of that topic; it sees records written from now on."""
     isolation = peer.transactional_isolation
     return bench.client(
         peer, "benchmarks.visible:Watcher", topic, topic=topic, partitions=partitions, isolation=isolation

@@ -1,9 +1,10 @@
-"""The first seconds of a broker, which are nobody's figure: transactions are written, and read beside it.
+"""The warm-up of a broker, which is not measured: transactions are written, and read at the same time.
 
-A virtual machine that compiles what runs often (Kafka's) is many times slower in its first seconds than ever after, and
-makes its internal topics when a client first asks for a coordinator. So every broker gets the same load before a
-scenario; what else a scenario does before it measures, it says itself. It lasts twenty seconds, as every scenario whose
-brokers the runner starts has times or rates among its figures, and who flushes every batch sees few requests in ten.
+A virtual machine that compiles frequent code (Kafka's) is many times slower in its first seconds than later, and Kafka
+creates its internal topics when a client first asks for a coordinator. So every broker gets the same load before a
+scenario; a scenario describes any further preparation itself. The warm-up lasts twenty seconds, because every scenario
+whose brokers the runner starts has times or rates among its figures, and a broker that flushes every batch gets few
+requests in ten seconds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The child of client.py: `python -m benchmarks.worker MODULE:CLASS ARGUMENTS`.
 
-Makes one object of the class with ARGUMENTS (JSON), then reads calls, a line of JSON each, and answers each with a
-line. Nothing else may write to standard output; the class may write to standard error. Ends with its input.
+Creates one object of the class with ARGUMENTS (JSON), then reads calls, a line of JSON each, and answers each with a
+line. Nothing else may write to standard output; the class may write to standard error. Ends when its input ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def _answer(call: Callable[[], Any]) -> Any:
-    """What is sent for this call. A failure is sent, too: it is raised where the call was made."""
+    """The answer to this call. A failure is sent as well: it is raised in the caller."""
     try:
         message = {"answer": call()}
     except Exception:  # noqa: BLE001

@@ -1,1 +1,1 @@
-"""The brokers that the benchmark compares: started on loopback, each in a directory of its own."""
+"""The brokers that the benchmark compares, started on loopback, each in a directory of its own."""

@@ -1,8 +1,8 @@
-"""What takes long to have is had once: directories that are kept in `bench-cache`, which git ignores.
+"""Keeps directories that take long to make in `bench-cache`, which git ignores.
 
 The environment variable BENCH_CACHE names another place, such as one in memory. A directory is made under another name
-and renamed when it is whole, so an interrupted making leaves nothing that is taken for one; the next making begins
-anew. What tells one from another (versions, amounts) must be in its name.
+and renamed when it is complete, so an interruption leaves nothing that looks complete, and the next attempt starts from
+the beginning. Everything that distinguishes directories (versions, amounts) must be in the name.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ DIRECTORY = Path(os.environ.get("BENCH_CACHE") or Path(__file__).parent.parent.p
 
 
 def kept(name: str, make: Callable[[Path], None], *, age_s_max: float = math.inf) -> Path:
-    """The directory of this name; if there is none, or one that is older than that, `make` makes it.
+    """The directory with this name; if there is none, or it is older than the limit, `make` makes it.
 
-    `make` gets the path of a directory that is not there yet, under the name that it has meanwhile. What it raises
-    passes, and nothing is kept. Of two processes that want the same one the second waits for the first. The age counts
-    from when `make` put the first files into it.
+    `make` gets the path of a directory that does not exist yet, under its temporary name. Its exceptions pass through,
+    and nothing is kept. If two processes need the same directory, the second waits for the first. The age counts from
+    when `make` put the first files into it.
     """
     directory, partial = DIRECTORY / name, DIRECTORY / f"{name}.partial"
     DIRECTORY.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The peers by name, and which of them can be had on this machine."""
+"""The peers by name, and which of them are available on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _DEFAULTS = Tuning()
 
 
 def available(name: str, directory: Path, tuning: Tuning = _DEFAULTS) -> Peer | Missing:
-    """The peer of this name over `directory`, which it makes; not started. The first time, Kafka is had from Maven."""
+    """The peer with this name in `directory`, which it creates; not started. The first time, Kafka is downloaded from
+    Maven.
+    """
     directory = directory.resolve()
     match name:
         case "journal" | "markers":

@@ -1,6 +1,6 @@
 """A Fairlog node, as a user runs it; `journal` and `markers` differ in how transactions of a new topic are kept.
 
-Both answer when the data is on the disk (journal.fsync = commit, the default).
+Both answer when the data are on the disk (journal.fsync = commit, the default).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from peers.interface import Isolation, PeerDidNotStart, Tuning
 
 _STOP_S = 60.0
 _FORMATS = (*journal.segment.VERSIONS.values(), datalog.layout.VERSION, fairlog.cluster.records.VERSION)
-"""Of local and group journals, data logs and cluster store."""
+"""The formats of local and group journals, data logs and cluster store."""
 
 
 class FairlogNode:
-    """One node over `directory`. See interface.Peer for what its methods promise."""
+    """One node in `directory`. interface.Peer documents its methods."""
 
     durable = True
 

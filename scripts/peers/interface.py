@@ -1,7 +1,7 @@
-"""What the benchmark knows of a broker: how to start and end it, where it is, and what it has used.
+"""What the benchmark knows about a broker: how to start and stop it, its address, and the resources that it has used.
 
-A peer is one broker in processes of its own, on loopback, over one directory. `catalogue.available(name, directory)`
-answers the peer of that name, or `Missing` with the reason; the report names what is missing.
+A peer is one broker in processes of its own, on loopback, with one directory. `catalogue.available(name, directory)`
+returns the peer with that name, or `Missing` with the reason; the report names what is missing.
 
     peer = available("kafka", directory)
     if isinstance(peer, Missing): ...          # say peer.reason, and go on with the others
@@ -29,7 +29,7 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A peer that cannot be had on this machine. `reason` is a sentence for the report."""
+    """A peer that is not available on this machine. `reason` is a sentence for the report."""
 
     name: str
     reason: str
@@ -37,20 +37,20 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What a scenario asks of every broker alike, beyond each one's defaults. None leaves the broker's own default."""
+    """Settings that a scenario makes for every broker. None keeps the broker's own default."""
 
     retention_check_ms: int | None = None
-    """Milliseconds between two looks for records that are too old or too many."""
+    """Milliseconds between two checks for records that are too old or too many."""
     clean_check_ms: int | None = None
-    """Milliseconds between two looks for what to compact."""
+    """Milliseconds between two checks for records to compact."""
 
 
 class PeerDidNotStart(Exception):
-    """The broker ended, or did not serve in time. The message carries the end of what it wrote."""
+    """The broker ended, or did not serve in time. The message contains the end of its output."""
 
 
 class Peer(Protocol):
-    """One broker. What it has stored outlives `stop` and `kill`, if it is `durable`."""
+    """One broker. Its data outlive `stop` and `kill` if it is `durable`."""
 
     @property
     def name(self) -> str:
@@ -59,43 +59,44 @@ class Peer(Protocol):
 
     @property
     def description(self) -> str:
-        """What it is, with its version, in one line for the report."""
+        """A description with the version, in one line for the report."""
         ...
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """Everything that is set other than the broker's own defaults, under the broker's own names."""
+        """All settings that differ from the broker's defaults, by the broker's own names."""
         ...
 
     @property
     def directory(self) -> Path:
-        """Where it keeps its data and what it has to say; whoever gave it deletes it."""
+        """The directory for its data and its output; the caller that gave it deletes it."""
         ...
 
     @property
     def data(self) -> Path:
-        """What it has stored, all of it, in its `directory`. While it does not run, another's may take its place."""
+        """All its stored data, in its `directory`. While it does not run, another peer's data may replace them."""
         ...
 
     @property
     def storage(self) -> str:
-        """What has written `data`, in which formats, as a part of a file's name. Peers may have each other's data if it
-        is the same for both. Empty if it is not `durable`."""
+        """The program that wrote `data`, and its formats, as a part of a file's name. Peers with the same value can use
+        each other's data. Empty if it is not `durable`.
+        """
         ...
 
     @property
     def durable(self) -> bool:
-        """Whether it stores anything. The mock does not: it is the client's floor in latency, and nothing else."""
+        """Whether it stores anything. The mock does not: it only shows the client's minimum latency."""
         ...
 
     @property
     def transactional_isolation(self) -> Isolation:
-        """The isolation.level with which a consumer sees committed records only."""
+        """The isolation.level with which a consumer sees only committed records."""
         ...
 
     @property
     def address(self) -> str:
-        """HOST:PORT for clients, the same over restarts if it is `durable`. Only after the first `start`."""
+        """HOST:PORT for clients, the same over restarts if it is `durable`. Available after the first `start`."""
         ...
 
     @property
@@ -106,15 +107,15 @@ class Peer(Protocol):
         ...
 
     def spawn(self) -> None:
-        """Start the process and return at once; `answers` tells when it serves."""
+        """Start the process and return at once; `answers` says when it serves."""
         ...
 
     def stop(self) -> None:
-        """End it in order and wait until it is gone. Does nothing if it does not run."""
+        """Stop it in order and wait for its end. Does nothing if it does not run."""
         ...
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone. Does nothing if it does not run."""
+        """Send SIGKILL, and wait for its end. Does nothing if it does not run."""
         ...
 
     def cpu_s(self) -> float:
@@ -126,17 +127,17 @@ class Peer(Protocol):
         ...
 
     def written_bytes(self) -> int:
-        """Bytes that the process has passed to write calls since its start; 0 where the system does not tell."""
+        """Bytes that the process has passed to write calls since its start; 0 where the system does not report it."""
         ...
 
     def disk_bytes(self) -> int:
-        """What its data takes on the disk (allocated blocks, so that a sparse file counts what it holds)."""
+        """The size of its data on the disk (allocated blocks, so that a sparse file counts only its content)."""
         ...
 
     def create_topics(
         self, names: Sequence[str], partitions: int = 1, configs: Mapping[str, str] | None = None
     ) -> None:
-        """Make these topics, with one replica, and return when they can be written to.
+        """Create these topics, with one replica, and return when they can be written to.
 
         `configs` are Kafka's names; a peer that is not `durable` ignores them.
         """

@@ -1,7 +1,7 @@
 """Small Java programs of ours, compiled against jars from Maven: for the benchmark, and for the engines in the tests.
 
-A program's jars are named by a pom, come from Maven once and are kept (kafka_artifacts.py). Its classes are compiled
-when they are first needed and kept beside the jars, under a name with a hash of both.
+A pom names a program's jars, which are downloaded from Maven once and kept (kafka_artifacts.py). Its classes are
+compiled when they are first needed and kept beside the jars, under a name with a hash of both.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class JavaProgram:
     """Jars that belong together, and the programs that use them."""
 
     name: str
-    """What the jars are kept under."""
+    """The name under which the jars are kept."""
     pom: Path
     artifact: str
-    """Whose version is the program's."""
+    """The artifact whose version is the program's."""
     sources: Path | None = None
     """The folder of Java files; None if there are no programs of ours."""
 
@@ -43,16 +43,16 @@ class JavaProgram:
         return kafka_artifacts.pom_version(self.pom, self.artifact)
 
     def obtain(self) -> Path:
-        """The directory of its jars, from Maven if they are not there yet. Raises Unavailable."""
+        """The directory of its jars, downloaded from Maven if necessary. Raises Unavailable."""
         whose = f"{self.artifact} {self.version}'s"
         return kafka_artifacts.obtain_pom(self.pom, whose, f"engine-{self.name}", self.artifact).jars
 
     def at_hand(self) -> Path | None:
-        """The same if they are there, else None."""
+        """The directory of its jars if they are present, otherwise None."""
         return kafka_artifacts.at_hand(self.pom, f"engine-{self.name}", self.artifact)
 
     def tools_missing(self) -> str | None:
-        """Which program this machine lacks, a Java or its compiler; None if both are there, or one is not needed."""
+        """The program that this machine lacks, a Java or its compiler; None if nothing needed is missing."""
         if java.find() is None:
             return java.MISSING
         if self.sources is not None and jdk.find() is None:
@@ -60,7 +60,7 @@ class JavaProgram:
         return None
 
     def classes(self) -> Path:
-        """The directory of the compiled programs. Jars and compiler must be there."""
+        """The directory of the compiled programs. Jars and compiler must be present."""
         assert self.sources is not None
         paths = sorted(self.sources.rglob("*.java"))
         jars = self._jars
@@ -70,7 +70,7 @@ class JavaProgram:
         return cache.kept(f"{jars.name}-classes-{digest.hexdigest()[:12]}", lambda out: _compile(paths, jars, out))
 
     def command(self, main: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
-        """The command that runs a class, of ours or one of the jars'. `options` are the virtual machine's."""
+        """The command that runs a class, ours or one in the jars. `options` are for the virtual machine."""
         program = java.find()
         assert program is not None
         path = [f"{self._jars}/*"]

@@ -1,16 +1,16 @@
-"""Apache Kafka in KRaft mode: one process that is broker and controller, as its own quick start has it.
+"""Apache Kafka in KRaft mode: one process that is broker and controller, as in its own quick start.
 
-Settings are Kafka's defaults but for what one node on one machine makes necessary: ports and a directory of its own,
-one replica of its internal topics, and no wait for company in a group. The heap and the collector's flags are those of
-Kafka's start script. `kafka-fsync` flushes every partition after every batch, its transaction log and its offsets too,
-and so answers when the data is on the disk, as Fairlog does by default; `kafka` leaves that to the system. Log lines
-below WARN are off, for it and for Fairlog.
+Settings are Kafka's defaults, except where one node on one machine needs others: ports and a directory of its own, one
+replica of its internal topics, and no wait for other members in a group. The heap and the collector's flags are those
+of Kafka's start script. `kafka-fsync` flushes every partition after every batch, including its transaction log and its
+offsets, and so answers when the data are on the disk, as Fairlog does by default; `kafka` leaves flushing to the
+system. Log lines below WARN are off, for Kafka and for Fairlog.
 
-On two cores the first start takes 3 to 5 s until the first answer (a JVM of its own formats the directory), a later one
-3 s, and one after SIGKILL 12 s: the controller lets a broker register again when the session of the one that was killed
+On two cores the first start takes 3 to 5 s until the first answer (a separate JVM formats the directory), a later one 3
+s, and one after SIGKILL 12 s: the controller lets a broker register again when the session of the one that was killed
 has expired (broker.session.timeout.ms, 9 s). Stopping takes 0.6 s. Idle, it takes a tenth of a core in its first
-seconds. The internal topics are made when a client first asks for a coordinator: that `init_transactions` takes a
-second, which is not to be measured by mistake.
+seconds. The internal topics are created when a client first asks for a coordinator: that `init_transactions` takes a
+second, which must not be measured by mistake.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from peers.interface import Isolation, PeerDidNotStart, Tuning
 from peers.kafka_artifacts import Artifacts
 
 HEAP = "1g"
-"""Kafka's start script's own."""
+"""From Kafka's start script."""
 _COLLECTOR = (
     "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
@@ -50,7 +50,7 @@ _STOP_S = 60.0
 
 
 class Kafka:
-    """One node over `directory`. See interface.Peer for what its methods promise."""
+    """One node in `directory`. interface.Peer documents its methods."""
 
     durable = True
     transactional_isolation: Isolation = "read_committed"
@@ -65,8 +65,9 @@ class Kafka:
         advertised: str | None = None,
         more: Mapping[str, str] | None = None,
     ) -> None:
-        """`advertised` is the HOST:PORT by which clients are to find it, if it is another than where it listens: a
-        proxy's. What it has to tell itself goes past that. `more` are settings, by Kafka's names."""
+        """`advertised` is the HOST:PORT for clients, if it differs from where the broker listens: a proxy's. The
+        broker's requests to itself do not use it. `more` are settings, by Kafka's names.
+        """
         self.name = name
         self._advertised = advertised
         self.directory = directory
@@ -109,7 +110,7 @@ class Kafka:
         return self._program.pid
 
     def output_tail(self) -> str:
-        """The end of what it has said."""
+        """The end of its output."""
         return self._program.output_tail()
 
     def spawn(self) -> None:
@@ -191,7 +192,7 @@ class Kafka:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at the moment."""
+    """Ports on which no program listens at the moment."""
     with ExitStack() as stack:
         servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [server.getsockname()[1] for server in servers]

@@ -1,9 +1,9 @@
-"""Apache Kafka's jars, and those of Spark's connector to it: had from Maven once, and kept in a directory that git
-ignores.
+"""Apache Kafka's jars, and those of Spark's connector to it: downloaded from Maven once, and kept in a directory that
+git ignores.
 
-`mvn dependency:copy-dependencies` on kafka.pom.xml copies the broker and what it depends on, on spark-connector.pom.xml
-the connector. Where they come from is the machine's Maven settings' affair; by default that is Maven's own central
-repository. The directory's name carries a hash of the pom, so another version is another directory.
+`mvn dependency:copy-dependencies` on kafka.pom.xml copies the broker and its dependencies, on spark-connector.pom.xml
+the connector. The machine's Maven settings determine the source; by default it is Maven's own central repository. The
+directory's name contains a hash of the pom, so another version is another directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAMESPACE = {"pom": "http://maven.apache.org/POM/4.0.0"}
 
 
 class Unavailable(Exception):
-    """The jars or the programs that they take cannot be had. The message is a sentence for the report."""
+    """The jars, or the programs that they need, are not available. The message is a sentence for the report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,36 +38,38 @@ class Artifacts:
 
 
 def obtain() -> Artifacts:
-    """The broker's jars, had from Maven if they are not there yet (a minute, some 45 MB). Raises Unavailable."""
+    """The broker's jars, downloaded from Maven if necessary (a minute, about 45 MB). Raises Unavailable."""
     return obtain_pom(POM, "Kafka's", "kafka", "kafka_")
 
 
 def obtain_connector() -> Artifacts:
-    """The jars of Spark's connector to Kafka, likewise; those of Spark itself are pyspark's. Raises Unavailable."""
+    """The jars of Spark's connector to Kafka, in the same way; those of Spark itself are in pyspark. Raises
+    Unavailable.
+    """
     return obtain_pom(CONNECTOR_POM, "the Kafka connector's", "spark-connector", _CONNECTOR)
 
 
 def connector_at_hand() -> Path | None:
-    """The directory of the connector's jars if they have been had already; Maven is asked for nothing."""
+    """The directory of the connector's jars if they are downloaded already; does not run Maven."""
     return at_hand(CONNECTOR_POM, "spark-connector", _CONNECTOR)
 
 
 def connector_version() -> str:
-    """The connector's version, whether it is there or not."""
+    """The connector's version, whether it is downloaded or not."""
     return pom_version(CONNECTOR_POM, _CONNECTOR)
 
 
 def at_hand(pom: Path, name: str, artifact: str) -> Path | None:
-    """The directory of a pom's jars if they have been had already; Maven is asked for nothing."""
+    """The directory of a pom's jars if they are downloaded already; does not run Maven."""
     directory = cache.DIRECTORY / _directory(pom, name, artifact)
     return directory if directory.is_dir() else None
 
 
 def obtain_pom(pom_path: Path, whose: str, name: str, artifact: str) -> Artifacts:
-    """The jars that a pom names, likewise.
+    """The jars that a pom names, downloaded if necessary.
 
-    `whose` names them in messages. `name` is how their directory's name begins; the version in it is that of the first
-    dependency whose artifact begins with `artifact`. Raises Unavailable.
+    `whose` names them in messages. `name` is the beginning of their directory's name; the version in it is that of the
+    first dependency whose artifact begins with `artifact`. Raises Unavailable.
     """
     java = shutil.which("java")
     if java is None:
@@ -78,12 +80,12 @@ def obtain_pom(pom_path: Path, whose: str, name: str, artifact: str) -> Artifact
 
 
 def _directory(pom: Path, name: str, artifact: str) -> str:
-    """What the jars are kept under."""
+    """The name under which the jars are kept."""
     return f"{name}-{pom_version(pom, artifact)}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:8]}"
 
 
 def pom_version(pom: Path, artifact: str) -> str:
-    """The version that a pom has of the first dependency whose artifact begins so."""
+    """The version, in a pom, of the first dependency whose artifact begins with this text."""
     for dependency in ElementTree.fromstring(pom.read_bytes()).iterfind(".//pom:dependency", _NAMESPACE):
         if dependency.findtext("pom:artifactId", "", _NAMESPACE).startswith(artifact):
             return dependency.findtext("pom:version", "", _NAMESPACE)

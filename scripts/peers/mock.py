@@ -1,7 +1,7 @@
-"""librdkafka's mock cluster in a process of its own: the client's floor.
+"""librdkafka's mock cluster in a process of its own: the client's minimum.
 
-What a transaction takes against it is what the client and the loopback cost. It stores nothing, so it is no peer for
-what is about storage, and where it stops being asked for many records it throws old ones away.
+The time of a transaction with it is the cost of the client and the loopback. It stores nothing, so it takes no part in
+scenarios about storage, and after many records it drops old ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PROGRAM = Path(__file__).resolve().parent / "mock_cluster.py"
 
 
 class Mock:
-    """See interface.Peer for what its methods promise."""
+    """interface.Peer documents its methods."""
 
     name = "mock"
     durable = False

@@ -1,9 +1,9 @@
-"""The program of the mock peer: a process that does nothing but run librdkafka's mock cluster.
+"""The program of the mock peer: a process that only runs librdkafka's mock cluster.
 
     python mock_cluster.py      prints HOST:PORT, then answers each line on standard input until that ends:
                                 `NAME PARTITIONS` makes the topic and is answered with `ok` or with an error
 
-The mock is a broker inside librdkafka, made for its own tests: it keeps up to 5 MB per partition in memory, writes
+The mock is a broker inside librdkafka, written for its own tests: it keeps up to 5 MB per partition in memory, writes
 nothing, and answers at once from a thread of its own, in C. The client library does not offer it, but its C functions
 are in the client's extension module.
 """

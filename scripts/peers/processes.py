@@ -1,7 +1,7 @@
-"""A broker's process: started with its output in a file, ended, and asked what it has used.
+"""A broker's process: start it with its output in a file, stop it, and read its resource use.
 
-Output goes to a file and never to a pipe: a pipe that nobody reads would stop the broker. Figures are read from
-/proc, so they are there on Linux only.
+Output goes to a file and never to a pipe: a pipe that is not read would stop the broker. Figures are read from /proc,
+so they are available only on Linux.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own
 
 @dataclass(slots=True)
 class Program:
-    """One program that is run again and again. What it prints is appended to `output_path`."""
+    """One program that can be run several times. Its output is appended to `output_path`."""
 
     command: Sequence[str]
     output_path: Path
@@ -53,7 +53,7 @@ class Program:
             )
 
     def stop(self, timeout_s: float) -> None:
-        """SIGTERM, and wait. One that does not end in time is killed, and that is an error."""
+        """Send SIGTERM, and wait. A process that does not end in time is killed, which is an error."""
         if self._child is None or not self.running:
             return
         self._child.send_signal(signal.SIGTERM)
@@ -66,7 +66,7 @@ class Program:
             ) from None
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait for its end."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
@@ -78,7 +78,7 @@ class Program:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU-seconds of all threads of the process, user and system, ended ones too."""
+    """CPU-seconds of all threads of the process, user and system, including ended ones."""
     # Fields 14 and 15 of proc(5)'s stat; counted behind the command's name, which may hold spaces.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -90,13 +90,13 @@ def memory_bytes(pid: int) -> int:
 
 
 def written_bytes(pid: int) -> int:
-    """What the process has passed to write(2) and its kin; 0 where the system does not tell.
+    """The bytes that the process has passed to write(2) and related calls; 0 where the system does not report it.
 
-    Answers to clients are in it (when producing some 100 bytes per request): Java sends them with write(2), and so does
-    Fairlog, but for large ones. What is fetched says nothing of the disk for either.
+    This includes answers to clients (about 100 bytes per request when producing): Java sends them with write(2), and so
+    does Fairlog, except large ones. When records are fetched, the figure says nothing about the disk, for either.
 
-    Not `write_bytes` of the same file: that counts the pages made dirty, and where the page cache keeps a file in
-    large folios (ext4 on Linux 6.16 and newer) one write of 16 KB makes up to 2 MB dirty, of which the disk sees 16.
+    Not `write_bytes` of the same file: that counts the pages made dirty, and where the page cache keeps a file in large
+    folios (ext4 on Linux 6.16 and newer) one write of 16 KB makes up to 2 MB dirty, of which 16 KB reach the disk.
     """
     try:
         lines = Path(f"/proc/{pid}/io").read_text().splitlines()

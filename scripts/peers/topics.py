@@ -14,7 +14,7 @@ _POLL_S = 0.02
 
 
 def create(address: str, names: Sequence[str], partitions: int, configs: Mapping[str, str]) -> None:
-    """Make topics with one replica; return when each of their partitions has a leader."""
+    """Create topics with one replica; return when each of their partitions has a leader."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     topics = [NewTopic(name, partitions, 1, config=dict(configs)) for name in names]
     for future in admin.create_topics(topics, operation_timeout=WAIT_S).values():
@@ -37,9 +37,10 @@ def create(address: str, names: Sequence[str], partitions: int, configs: Mapping
 
 
 def answers(address: str, timeout_s: float = 1.0) -> bool:
-    """Whether what listens at `address` answers a Metadata request (version 1, of no topic) and names a broker.
+    """Whether the program at `address` answers a Metadata request (version 1, for no topic) and names a broker.
 
-    By hand on a socket: a client library waits between its attempts, and the time until the first answer is measured.
+    It uses a socket directly: a client library waits between its attempts, and the time until the first answer is
+    measured.
     """
     host, port = address.rsplit(":", 1)
     request = struct.pack(">hhih", 3, 1, 0, -1) + struct.pack(">i", 0)
@@ -53,7 +54,7 @@ def answers(address: str, timeout_s: float = 1.0) -> bool:
 
 
 def delete(address: str, names: Sequence[str]) -> None:
-    """Delete these topics; their space comes back when the broker likes."""
+    """Delete these topics; the broker frees their space later."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     for future in admin.delete_topics(list(names), operation_timeout=WAIT_S).values():
         future.result(timeout=WAIT_S)
