@@ -233,7 +233,7 @@ def check_produced_untrusted(data: Buffer, *, bytes_max: int) -> BatchHeader:
         message = f"{len(data) - header.size_bytes} bytes follow the first, and a partition takes one"
         raise BadBatch(BadBatchReason.MORE_THAN_ONE, message)
     if len(data) > bytes_max:
-        raise BadBatch(BadBatchReason.TOO_LARGE, f"{len(data)} bytes, the topic takes {bytes_max}")
+        raise BadBatch(BadBatchReason.TOO_LARGE, f"{len(data)} bytes, the topic allows {bytes_max}")
     if header.control:
         raise BadBatch(BadBatchReason.CONTROL, "a client may not write control batches")
     check_crc(header, data)

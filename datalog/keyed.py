@@ -121,7 +121,7 @@ def why_not_keyed_untrusted(batch: Buffer) -> NotKeyed | None:
     header = opened.header
     without_key = (index for index, record in enumerate(opened.records) if record.key is None)
     if records := tuple(itertools.islice(without_key, RECORDS_TOLD_MAX)):
-        return NotKeyed("a compacted topic does not take records without a key", records)
+        return NotKeyed("a compacted topic refuses records without a key", records)
     if opened.records[-1].offset - header.base_offset != header.record_count - 1:
         return NotKeyed("the records' offset deltas are not 0, 1, 2, …")
     return None
@@ -169,7 +169,7 @@ def _records(header: BatchHeader, data: bytes) -> list[KeyedRecord]:
             at += key_bytes
         value_bytes, at = read_varint(data, at)
         if at + max(value_bytes, 0) > end:
-            raise UnreadableRecords(f"a key of {key_bytes} and a value of {value_bytes} bytes reach over their record")
+            raise UnreadableRecords(f"a key of {key_bytes} and a value of {value_bytes} bytes exceed their record")
         fields = base_offset + offset_delta, timestamp_delta, key, value_bytes < 0, start, end
         records.append(_new(KeyedRecord, fields))
         at = end

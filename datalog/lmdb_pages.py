@@ -129,7 +129,7 @@ class LmdbFile:
         before: bytes | None = None
         for item in self._all(tree, start):
             if before is not None and item.key <= before:
-                raise DamagedPage(item.at, f"the key {item.key.hex()} stands behind {before.hex()}")
+                raise DamagedPage(item.at, f"the key {item.key.hex()} comes after {before.hex()}")
             before = item.key
             yield item
 
@@ -144,7 +144,7 @@ class LmdbFile:
                 raise DamagedPage(item.at, "an entry of the free list has an impossible size")
             (transaction,) = _NUMBER.unpack(item.key)
             if transaction <= before:
-                raise DamagedPage(item.at, f"transaction {transaction} stands behind {before} in the free list")
+                raise DamagedPage(item.at, f"transaction {transaction} comes after {before} in the free list")
             before = transaction
             found.append(item)
         return found
@@ -158,14 +158,14 @@ class LmdbFile:
         for item in self.free_list():
             (count,) = _NUMBER.unpack_from(item.value)
             if (count + 1) * _NUMBER.size > len(item.value):
-                raise DamagedPage(item.at, f"an entry of the free list tells of {count} pages and has no room for them")
+                raise DamagedPage(item.at, f"an entry of the free list names {count} pages and is too short for them")
             for page in struct.unpack_from(f"={count}Q", item.value, _NUMBER.size):
                 if page > self.meta.last_page or page in free:
                     raise DamagedPage(item.at, f"page {page} is in the free list, twice or beyond the last page")
                 free.add(page)
         for page in sorted(free):
             if page < len(self._reached) and self._reached[page]:
-                raise DamagedPage(page * self._page_bytes, f"page {page} is in the free list, and in use")
+                raise DamagedPage(page * self._page_bytes, f"page {page} is both in the free list and in use")
         return len(free)
 
     def _all(self, tree: Tree, start: bytes = b"") -> Iterator[Item]:
@@ -181,7 +181,7 @@ class LmdbFile:
             count += 1
             yield item
         if count != tree.entries and not start:
-            raise DamagedPage(tree.at, f"a tree should have {tree.entries} entries, and has {count}")
+            raise DamagedPage(tree.at, f"a tree should have {tree.entries} entries, but has {count}")
 
     def _below(self, number: int, depth: int, from_byte: int, start: bytes) -> Iterator[Item]:
         page_start = self._take(number, 1, from_byte)
@@ -198,7 +198,9 @@ class LmdbFile:
         page_number, _, flags, lower, upper = _PAGE_HEAD.unpack_from(self._data, start)
         if page_number != number or flags & _KINDS != kind:
             wanted = "leaf" if kind == _LEAF else "branch"
-            raise DamagedPage(start, f"{wanted} page {number} is due; it says page {page_number}, flags {flags:#x}")
+            raise DamagedPage(
+                start, f"{wanted} page {number} was expected; it says page {page_number}, flags {flags:#x}"
+            )
         if not _PAGE_HEAD.size <= lower <= upper <= self._page_bytes or lower % _POINTER.size:
             raise DamagedPage(start, f"page {number} has the impossible bounds {lower} and {upper}")
         for pointer_at in range(start + _PAGE_HEAD.size, start + lower, _POINTER.size):
@@ -237,7 +239,7 @@ class LmdbFile:
         if (page_number, flags & _KINDS, claimed) != (number, _OVERFLOW, count):
             raise DamagedPage(
                 start,
-                f"{count} overflow pages from {number} on are due; it says page {page_number}, flags {flags:#x},"
+                f"{count} overflow pages from {number} on were expected; it says page {page_number}, flags {flags:#x},"
                 f" {claimed} pages",
             )
         return start + _PAGE_HEAD.size
@@ -245,13 +247,13 @@ class LmdbFile:
     def _take(self, number: int, count: int, from_byte: int) -> int:
         """Where the pages begin; they must exist and belong to no other tree."""
         if not 2 <= number <= self.meta.last_page - count + 1:
-            raise DamagedPage(from_byte, f"page {number} is named, the last is {self.meta.last_page}")
+            raise DamagedPage(from_byte, f"page {number} is referenced, but the last is {self.meta.last_page}")
         start = number * self._page_bytes
         if start + count * self._page_bytes > len(self._data):
-            raise DamagedPage(from_byte, f"page {number} is named, and lies behind the end of the file")
+            raise DamagedPage(from_byte, f"page {number} is referenced, but is after the end of the file")
         pages = slice(number, number + count)
         if any(self._reached[pages]):
-            raise DamagedPage(from_byte, f"page {number + self._reached[pages].index(1)} is named a second time")
+            raise DamagedPage(from_byte, f"page {number + self._reached[pages].index(1)} is referenced twice")
         self._reached[pages] = bytes([1]) * count
         return start
 

@@ -149,7 +149,8 @@ async def _write_offsets(
     ]
     if not broker.groups.is_empty(group):
         raise Refused(
-            "group-in-use", f"the consumer group {group} has members, who commit its offsets themselves: use another"
+            "group-in-use",
+            f"the consumer group {group} has members, which commit its offsets themselves: use another group",
         )
     granted = await broker.coordinator.init_producer_id(
         transactional_id,
@@ -195,7 +196,7 @@ def _not_taken(group: str, refusal: CommitRefusal) -> Refused:
     """The refusal for offsets that were not accepted, without effect: the batch is not committed without them."""
     if refusal in (Refusal.STORAGE, Refusal.STORAGE_EFFECT_UNKNOWN, RefusedAppend.STORAGE):
         return Refused("storage", f"the offsets of the consumer group {group} are not written: {refusal.value}")
-    return Refused("offsets-refused", f"the offsets of the consumer group {group} are not taken: {refusal.value}")
+    return Refused("offsets-refused", f"the offsets of the consumer group {group} are refused: {refusal.value}")
 
 
 # --- the coordinator's words in the protocol's ----------------------------------------------------------

@@ -40,7 +40,5 @@ def log_of(broker: Broker, name: str, partition: int) -> LogId:
     """The log of a topic's partition. Raises Refused."""
     topic = topic_of(broker, name)
     if partition >= topic.partitions:
-        raise Refused(
-            "unknown-partition", f"topic {name} has {topic.partitions} partitions, and not {name}-{partition}"
-        )
+        raise Refused("unknown-partition", f"topic {name} has {topic.partitions} partitions, not {name}-{partition}")
     return LogId.of_topic(topic.topic_id, partition)

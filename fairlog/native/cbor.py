@@ -65,7 +65,7 @@ class _Reader:
             return self._map(argument, depth_left - 1)
         if major == 7 and argument in _SIMPLE and self._position == begins_at + 1:
             return _SIMPLE[argument]
-        raise Malformed(f"byte {begins_at}: {_KINDS[major]} that no request has")
+        raise Malformed(f"byte {begins_at}: {_KINDS[major]}, which no request contains")
 
     def end(self) -> None:
         if self._position < len(self._data):
@@ -77,9 +77,9 @@ class _Reader:
             begins_at = self._position
             key = self.item(0)
             if not isinstance(key, str):
-                raise Malformed(f"byte {begins_at}: a map's key that is no text")
+                raise Malformed(f"byte {begins_at}: a map key that is not a text")
             if key in found:
-                raise Malformed(f"byte {begins_at}: the key {key[:100]!r} for the second time")
+                raise Malformed(f"byte {begins_at}: the key {key[:100]!r} occurs twice")
             found[key] = self.item(depth_left)
         return found
 
@@ -91,8 +91,8 @@ class _Reader:
             return major, argument
         size = _ARGUMENT_BYTES.get(argument)
         if size is None or major == 7:
-            what = "a length that is not told" if argument == 31 else _KINDS[major]
-            raise Malformed(f"byte {self._position - 1}: {what}, which no request has")
+            what = "an indefinite length" if argument == 31 else _KINDS[major]
+            raise Malformed(f"byte {self._position - 1}: {what}, which no request contains")
         return major, int.from_bytes(self._take(size), "big")
 
     def _text(self, length: int) -> str:
@@ -100,13 +100,13 @@ class _Reader:
         try:
             return self._take(length).decode()
         except UnicodeDecodeError as error:
-            raise Malformed(f"byte {begins_at + error.start}: a text that is no UTF-8") from None
+            raise Malformed(f"byte {begins_at + error.start}: a text that is not UTF-8") from None
 
     def _enter(self, length: int, items: int, depth_left: int, begins_at: int) -> None:
         if depth_left == 0:
-            raise Malformed(f"byte {begins_at}: nested more than {DEPTH_MAX} deep, or a map's key that is no text")
+            raise Malformed(f"byte {begins_at}: nested more than {DEPTH_MAX} deep, or a map key that is not a text")
         if items > len(self._data) - self._position:
-            raise Malformed(f"byte {begins_at}: {length} elements in a frame that ends before them")
+            raise Malformed(f"byte {begins_at}: {length} elements, but the frame ends before them")
         self._items_left -= items
         if self._items_left < 0:
             raise Malformed(f"byte {begins_at}: more than {ITEMS_MAX} items")

@@ -43,7 +43,7 @@ async def cut(call: Call) -> Result:
     for log, (topic, partition) in selected.items():
         await _let_others_run(len(rows))
         if log not in found:
-            raise Refused("unknown-topic", f"topic {topic} is being made or deleted just now")
+            raise Refused("unknown-topic", f"topic {topic} is being created or deleted at the moment")
         rows.append([topic, partition, *found[log]])
         topic_ids[topic] = log.topic
     return {"partitions": rows, "topic_ids": topic_ids}
@@ -53,7 +53,7 @@ async def _selected(call: Call) -> Mapping[LogId, tuple[str, int]]:
     """The requested logs, and the names of their partitions. Raises Refused."""
     broker, arguments = call.broker, call.arguments
     if arguments.has("topics") == arguments.has("partitions"):
-        raise Refused("bad-request", "cut: either topics or partitions says what is to be cut")
+        raise Refused("bad-request", "cut: either topics or partitions must be given")
     if arguments.has("partitions"):
         asked = arguments.partitions("partitions")
         return {log_of(broker, name, partition): (name, partition) for name, partition in asked}
@@ -77,6 +77,6 @@ def _starts(call: Call, selected: Mapping[LogId, tuple[str, int]]) -> Mapping[Lo
     for name, partition, offset in call.arguments.offsets("starts"):
         log = log_of(call.broker, name, partition)
         if log not in selected:
-            raise Refused("bad-request", f"cut: starts has {name}-{partition}, which is not among what is to be cut")
+            raise Refused("bad-request", f"cut: starts has {name}-{partition}, which is not part of the cut")
         starts[log] = Offset(offset)
     return starts

@@ -60,7 +60,7 @@ def parse_request_untrusted(frame: bytes | bytearray | memoryview) -> Request:
                 raise Malformed(f"the request id {request_id} is not between 0 and {NUMBER_MAX}")
             return Request(request_id, op, cast("dict[str, Item]", arguments))
         case _:
-            raise Malformed(f"a request is [id, op, {{arguments}}], and not {_shown(item)}")
+            raise Malformed(f"a request is [id, op, {{arguments}}], not {_shown(item)}")
 
 
 def encode_result(request: Request, result: Result) -> bytes:
@@ -108,7 +108,7 @@ class Arguments:
         """A map, whose fields are taken in the same way."""
         value = self._take(name)
         if not isinstance(value, dict):
-            raise Refused("bad-request", f"{self._named(name)} is {_shown(value)}, and no map")
+            raise Refused("bad-request", f"{self._named(name)} is {_shown(value)}, not a map")
         return Arguments(self._op, value, f"{self._inside}{name}.")
 
     def partitions(self, name: str) -> list[tuple[str, int]]:
@@ -140,13 +140,13 @@ class Arguments:
         for number, row in enumerate(self._array(name)):
             at = f"{self._named(name)}[{number}]"
             if not isinstance(row, list) or len(row) != width:
-                raise Refused("bad-request", f"{at} is {_shown(row)}, and no array of {width}")
+                raise Refused("bad-request", f"{at} is {_shown(row)}, not an array of {width}")
             yield row, at
 
     def _array(self, name: str) -> list[Item]:
         value = self._take(name)
         if not isinstance(value, list):
-            raise Refused("bad-request", f"{self._named(name)} is {_shown(value)}, and no array")
+            raise Refused("bad-request", f"{self._named(name)} is {_shown(value)}, not an array")
         return value
 
     def _take(self, name: str) -> Item:
@@ -160,17 +160,17 @@ class Arguments:
 
 def _text(value: Item, named: str) -> str:
     if not isinstance(value, str):
-        raise Refused("bad-request", f"{named} is {_shown(value)}, and no text")
+        raise Refused("bad-request", f"{named} is {_shown(value)}, not a text")
     if not 0 < len(value) <= TEXT_CHARACTERS_MAX:
-        raise Refused("bad-request", f"{named} has {len(value)} characters; it takes 1 to {TEXT_CHARACTERS_MAX}")
+        raise Refused("bad-request", f"{named} has {len(value)} characters; it must have 1 to {TEXT_CHARACTERS_MAX}")
     return value
 
 
 def _number(value: Item, named: str, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise Refused("bad-request", f"{named} is {_shown(value)}, and no integer")
+        raise Refused("bad-request", f"{named} is {_shown(value)}, not an integer")
     if not least <= value <= most:
-        raise Refused("bad-request", f"{named} is {value}, and not between {least} and {most}")
+        raise Refused("bad-request", f"{named} is {value}, not between {least} and {most}")
     return value
 
 

@@ -191,7 +191,7 @@ def test_free_list_out_of_order_is_damage(busy: bytes) -> None:
     first, second = LmdbFile(memoryview(damaged)).free_list()[:2]
     for item, key in ((first, second.key), (second, first.key)):
         damaged[item.at - len(key) : item.at] = key
-    with pytest.raises(DamagedPage, match="stands behind"):
+    with pytest.raises(DamagedPage, match="comes after"):
         read_all(LmdbFile(memoryview(damaged)))
 
 

@@ -237,7 +237,7 @@ async def test_compacted_topic_takes_records_with_keys_only(ask, memory, pairs, 
         answer = only(await ask(PRODUCE, 9, **sent))
         refused = not taken and name != "d"
         assert answer.error_code == (ErrorCode.INVALID_RECORD if refused else 0)
-        assert answer.error_message == ("a compacted topic does not take records without a key" if refused else None)
+        assert answer.error_message == ("a compacted topic refuses records without a key" if refused else None)
         stored = len(memory.leaders.logs[memory.log(name)])
         assert stored == (not refused and transactional_id is None), "the double keeps plain batches only"
 
@@ -250,7 +250,7 @@ async def test_records_to_blame_for_a_refusal_are_named(ask, memory, version):
     answer = only(await ask(PRODUCE, version, **request(bytes(keyed_batch(0, pairs)), topic="c")))
     assert answer.error_code == ErrorCode.INVALID_RECORD
     if version >= 8:
-        reason = "a compacted topic does not take records without a key"
+        reason = "a compacted topic refuses records without a key"
         assert answer.error_message == reason
         told = [(each.batch_index, each.batch_index_error_message) for each in answer.record_errors]
         assert told == [(3, reason), (7, reason)]

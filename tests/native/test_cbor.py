@@ -61,19 +61,19 @@ def test_what_is_cut_short_or_goes_on_is_malformed(item, data):
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        (cbor2.dumps(1.5), "byte 0: a simple value, which no request has"),
-        (cbor2.dumps(b"bytes"), "byte 0: a byte string that no request has"),
-        (cbor2.dumps(2**64), "byte 0: a tag that no request has"),
+        (cbor2.dumps(1.5), "byte 0: a simple value, which no request contains"),
+        (cbor2.dumps(b"bytes"), "byte 0: a byte string, which no request contains"),
+        (cbor2.dumps(2**64), "byte 0: a tag, which no request contains"),
         (b"\xd8\x23\x64(a+)", "byte 0: a tag"),  # a regular expression
-        (b"\x9f\xff", "byte 0: a length that is not told"),
-        (b"\x7f\x61a\xff", "byte 0: a length that is not told"),
+        (b"\x9f\xff", "byte 0: an indefinite length"),
+        (b"\x7f\x61a\xff", "byte 0: an indefinite length"),
         (b"\xf8\x14", "byte 0: a simple value"),  # false, written at length
         (b"\xf7", "byte 0: a simple value"),  # undefined
         (b"\x1c", "byte 0: an integer"),  # reserved
-        (b"\xa1\x01\x02", "byte 1: a map's key that is no text"),
-        (b"\xa1\x80\x02", "byte 1: nested more than 8 deep, or a map's key that is no text"),
-        (b"\xa2\x61a\x01\x61a\x02", "byte 4: the key 'a' for the second time"),
-        (b"\x61\xff", "byte 1: a text that is no UTF-8"),
+        (b"\xa1\x01\x02", "byte 1: a map key that is not a text"),
+        (b"\xa1\x80\x02", "byte 1: nested more than 8 deep, or a map key that is not a text"),
+        (b"\xa2\x61a\x01\x61a\x02", "byte 4: the key 'a' occurs twice"),
+        (b"\x61\xff", "byte 1: a text that is not UTF-8"),
         (b"", "byte 0: the frame ends"),
         (b"\x19\x01", "byte 1: the frame ends within an item"),
     ],

@@ -223,9 +223,9 @@ async def test_batch_that_is_committed_is_committed_whoever_has_joined_the_group
     ("partitions", "kind", "why"),
     [
         ([["nowhere", 0, 1]], "unknown-topic", "there is no topic nowhere"),
-        ([["orders", 2, 1]], "unknown-partition", "topic orders has 2 partitions, and not orders-2"),
+        ([["orders", 2, 1]], "unknown-partition", "topic orders has 2 partitions, not orders-2"),
         ([], "bad-request", "commit: offsets.partitions is empty"),
-        ([["orders", 0]], "bad-request", "commit: offsets.partitions[0] is an array of 2, and no array of 3"),
+        ([["orders", 0]], "bad-request", "commit: offsets.partitions[0] is an array of 2, not an array of 3"),
         ([["orders", 0, -1]], "bad-request", "commit: offsets.partitions[0][2] is -1"),
     ],
 )
@@ -324,19 +324,19 @@ async def test_cut_with_a_limit_asks_from_the_starts(talker, written, monkeypatc
     ("asked", "kind", "why"),
     [
         ({"topics": ["orders", "nowhere"]}, "unknown-topic", "there is no topic nowhere"),
-        ({"partitions": [["totals", 1]]}, "unknown-partition", "topic totals has 1 partitions, and not totals-1"),
+        ({"partitions": [["totals", 1]]}, "unknown-partition", "topic totals has 1 partitions, not totals-1"),
         ({}, "bad-request", "cut: either topics or partitions"),
         ({"topics": [], "partitions": []}, "bad-request", "cut: either topics or partitions"),
         ({"pattern": ".*"}, "bad-request", "cut: either topics or partitions"),
         ({"topics": ["orders"], "pattern": ".*"}, "bad-request", "cut has no argument pattern"),
-        ({"topics": ["orders"], "limit": 0}, "bad-request", "cut: limit is 0, and not between 1"),
+        ({"topics": ["orders"], "limit": 0}, "bad-request", "cut: limit is 0, not between 1"),
         ({"topics": ["orders"], "starts": [["totals", 0, 0]]}, "bad-request", "cut: starts has totals-0, which is not"),
-        ({"topics": "orders"}, "bad-request", "cut: topics is 'orders', and no array"),
-        ({"topics": [1]}, "bad-request", "cut: topics[0] is 1, and no text"),
+        ({"topics": "orders"}, "bad-request", "cut: topics is 'orders', not an array"),
+        ({"topics": [1]}, "bad-request", "cut: topics[0] is 1, not a text"),
         ({"topics": [""]}, "bad-request", "cut: topics[0] has 0 characters"),
-        ({"partitions": [["orders", "0"]]}, "bad-request", "cut: partitions[0][1] is '0', and no integer"),
-        ({"partitions": [["orders", True]]}, "bad-request", "cut: partitions[0][1] is true, and no integer"),
-        ({"partitions": [None]}, "bad-request", "cut: partitions[0] is null, and no array of 2"),
+        ({"partitions": [["orders", "0"]]}, "bad-request", "cut: partitions[0][1] is '0', not an integer"),
+        ({"partitions": [["orders", True]]}, "bad-request", "cut: partitions[0][1] is true, not an integer"),
+        ({"partitions": [None]}, "bad-request", "cut: partitions[0] is null, not an array of 2"),
     ],
 )
 async def test_cut_of_what_is_not_there_is_refused(talker, asked, kind, why):
@@ -346,10 +346,10 @@ async def test_cut_of_what_is_not_there_is_refused(talker, asked, kind, why):
 
 
 async def test_topic_that_is_not_led_yet_is_refused(talker, memory):
-    """It is being made or deleted: half a topic is no cut."""
+    """It is being created or deleted: half a topic is no cut."""
     del memory.leaders.logs[memory.log("orders", 1)]
     answered, sentence = await talker.ask("cut", topics=["orders"])
-    assert (answered, "orders is being made or deleted" in sentence) == ("unknown-topic", True)
+    assert (answered, "orders is being created or deleted" in sentence) == ("unknown-topic", True)
 
 
 async def test_answer_that_is_too_large_is_a_refusal(talker, memory, monkeypatch):
@@ -365,15 +365,15 @@ async def test_answer_that_is_too_large_is_a_refusal(talker, memory, monkeypatch
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"sink": ""}, "join: sink has 0 characters; it takes 1 to 249"),
+        ({"sink": ""}, "join: sink has 0 characters; it must have 1 to 249"),
         ({"run": "r" * 250}, "join: run has 250 characters"),
-        ({"query": 7}, "join: query is 7, and no text"),
-        ({"query": {"a": 1}}, "join: query is a map of 1, and no text"),
-        ({"batch": -1}, "join: batch is -1, and not between 0 and 9223372036854775807"),
-        ({"batch": "0"}, "join: batch is '0', and no integer"),
+        ({"query": 7}, "join: query is 7, not a text"),
+        ({"query": {"a": 1}}, "join: query is a map of 1, not a text"),
+        ({"batch": -1}, "join: batch is -1, not between 0 and 9223372036854775807"),
+        ({"batch": "0"}, "join: batch is '0', not an integer"),
         ({"partition": -1}, "join: partition is -1"),
         ({"partition": 2**31}, "join: partition is 2147483648"),
-        ({"attempt": None}, "join: attempt is null, and no integer"),
+        ({"attempt": None}, "join: attempt is null, not an integer"),
         ({"atempt": 1}, "join has no argument atempt"),
         ({"sink": "x" * 1000 + "y"}, "join: sink has 1001 characters"),
     ],

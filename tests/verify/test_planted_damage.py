@@ -371,7 +371,7 @@ FIRST = [
         r"t-0 .*: begins with 1 in the cut index, and not with 0 \(invariant 7\)",
     ),
     (put_an_entry_of_no_log, r"data\.mdb, fairlog\.time: the key \w+ belongs to no log"),
-    (damage_a_page, r"data\.mdb: byte \d+: leaf page \d+ is due"),
+    (damage_a_page, r"data\.mdb: byte \d+: leaf page \d+ was expected"),
     (move_a_mark_forward, r"ends at position \d+, and the data log's mark says that all up to \d+ is copied.*\(invari"),
     (move_a_mark_back, r"mark, \d+, is not where a frame ends \(invariant 4\)"),
     (replay_from_too_late, r"a restart would replay from \d+, behind the mark \d+ \(invariant 4\)"),

@@ -205,7 +205,7 @@ async def _append(
         except StorageFailure as failure:
             return result.fail(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
     if outcome is None:
-        return result.fail(ErrorCode.REQUEST_TIMED_OUT, "the journal, or the copy behind it, had no room in time")
+        return result.fail(ErrorCode.REQUEST_TIMED_OUT, "the journal, or the copy after it, had no room in time")
     if outcome is RefusedAppend.NOT_IN_TRANSACTION:
         outcome = _why_not_in_transaction(broker, request.transactional_id, header)
     if isinstance(outcome, RefusedAppend):

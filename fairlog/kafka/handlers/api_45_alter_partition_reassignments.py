@@ -91,7 +91,7 @@ def _outcome(log: LogId | None, wanted: Reassignment, node_id: int) -> tuple[Err
     if log is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "there is no such partition"
     if replicas is None:
-        return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment of the partition is under way"
+        return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment of the partition is in progress"
     if not replicas:
         return ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the assignment names no broker"
     others = sorted({broker_id for broker_id in replicas if broker_id != node_id})

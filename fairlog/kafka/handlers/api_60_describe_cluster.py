@@ -71,7 +71,7 @@ def _refusal(endpoint_type: int) -> tuple[ErrorCode, str | None]:
     if endpoint_type == _BROKERS:
         return ErrorCode.NONE, None
     if endpoint_type == _CONTROLLERS:
-        return ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this is a broker, and tells of brokers (endpoint type 1) only"
+        return ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this is a broker; it describes only brokers (endpoint type 1)"
     return ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"there is no endpoint type {endpoint_type}"
 
 

@@ -99,11 +99,11 @@ def what_is_wrong(request: ConsumerGroupHeartbeatRequest, version: int) -> str |
         return "a member without an instance id cannot leave for a while"
     if request.epoch == JOINING:
         if request.rebalance_timeout_ms == -1:
-            return "a member that joins has to say its rebalance time-out"
+            return "a member that joins must give its rebalance time-out"
         if request.owned is None or request.owned:
             return "a member that joins cannot own partitions"
         if request.topic_names is None and request.topic_regex is None:
-            return "a member that joins has to say what it subscribes to"
+            return "a member that joins must give its subscription"
     return None
 
 
