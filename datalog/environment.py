@@ -221,7 +221,7 @@ class LmdbDataLogs:
 
             def end_at(index: int, cut: int) -> Offset:
                 row = reader.newest_cut(rows, records[index].number, at=cut)
-                assert row is not None, "the search does not go behind a log's oldest row"
+                assert row is not None, "the search does not go before a log's oldest row"
                 return row.end
 
             return dict(zip(starts, find_cut(logs, records_max=records_max, end_at=end_at), strict=True))
@@ -320,8 +320,8 @@ class LmdbDataLogs:
 
     def sync(self) -> None:
         if _last_commit(self._env) == self._found_at:
-            # A sync that failed in the process before may have lost the page that points to its last commit: we have
-            # it from the system's memory, from where no sync writes it again. A commit of ours points to all anew.
+            # A failed sync of the previous process may have lost the page that points to its last commit: we read it
+            # from the system's memory, and no sync writes it again. A commit of ours writes a new one.
             with self._write() as writer:
                 writer.point_anew()
         # The system tells of a failed write once. Beside a commit, each could take the other's failure for a success.
@@ -347,7 +347,7 @@ class LmdbDataLogs:
         finally:
             with self._readers_lock:
                 self._closed = True
-                # LMDB unmaps the file under whoever still reads: that would end the process.
+                # LMDB unmaps the file even if a thread still reads it, which would end the process.
                 self._readers_ended.wait_for(lambda: not self._readers)
             self._env.close()
 

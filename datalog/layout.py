@@ -10,7 +10,7 @@
     fairlog.aborted      (log number, offset of its marker) → an aborted transaction of such a log
     fairlog.cuts         (log number, cut number) → where the log ended at that cut: see `datalog.cuts`
     fairlog.offsets      (log number, digests of group and topic, partition) → CBOR
-    <str(LogId)>         a topic's log: last offset of the batch → the batch; behind the log's end, what is staged
+    <str(LogId)>         a topic's log: last offset of the batch → the batch; after the log's end, staged batches
 
 Integers in keys are big-endian and never negative (timestamps are biased), so that LMDB's order of bytes is the order
 of the numbers. A log's number replaces its name in composite keys; it is never assigned twice.

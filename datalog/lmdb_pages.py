@@ -5,7 +5,7 @@ LMDB's own refusals do not name a byte. So tools that look for damage read the p
 checked before it is used, and the first that cannot be right raises `DamagedPage`, with its byte.
 
     meta 0 | meta 1 | pages …         the newer of the two metas counts; it names two trees:
-    free list: transaction → pages that nobody needs any more; in the order of the numbers, not of their bytes
+    free list: transaction → pages that are free again; in the order of the numbers, not of their bytes
     main:      key → value, or name → tree (a named database)
     tree:      branch pages ─▶ leaf pages ─▶ values, or overflow pages for what is larger than a quarter of a page
 

@@ -265,7 +265,7 @@ class DataLogReader:
         try:
             return self._environment.begin()
         except lmdb.MapResizedError:
-            # The node was started anew with a larger map, and the file has grown into it.
+            # The node was restarted with a larger map, and the file has grown into it.
             if self._cuts:
                 raise StorageFailure(
                     f"{self._environment.directory} has outgrown this reader's map: end its other cuts, then ask again"
@@ -281,7 +281,7 @@ class DataLogReader:
             try:
                 batches[log] = self._batches.get(log) or self._environment.open_database(str(log).encode())
             except lmdb.NotFoundError:
-                continue  # dropped since, and the node started anew: the next transaction does not list it
+                continue  # dropped since, and the node restarted: the next transaction does not list it
             except lmdb.DbsFullError as error:
                 raise StorageFailure(
                     f"{self._environment.directory}: this reader has met {DATABASES_MAX} logs, deleted ones counted,"

@@ -51,7 +51,7 @@ def reindexing(
             break
         yield
     there = entries()
-    # Entries behind `through` are the copier's, of this very moment.
+    # Entries after `through` are the copier's, written meanwhile.
     drop = [before for before, at in there.items() if at <= through and wanted.get(before) != at]
     put = [(before, at) for before, at in wanted.items() if there.get(before) != at]
     yield

@@ -58,7 +58,7 @@ def mapped_lmdb(path: Path, *, transaction: int | None = None) -> LmdbFile | Non
         try:
             if os.fstat(descriptor).st_size == 0:
                 return None
-            # Unmapped with the last view of it: what was read is in use for as long as somebody has it.
+            # It is unmapped with the last view of it, so the data that were read stay valid as long as they are used.
             data = memoryview(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ))
         finally:
             os.close(descriptor)

@@ -121,7 +121,7 @@ class LmdbWriter:
         _assert_header_agrees(log, base_offset, record_count, max_timestamp_ms, data)
         last_offset = Offset(base_offset + record_count - 1)
         if not self._txn.put(layout.batch_key(last_offset), data, append=True, db=self._database(log)):
-            raise AssertionError(f"data log {log} holds a batch behind its end, {base_offset}: it is staged")
+            raise AssertionError(f"data log {log} holds a batch after its end, {base_offset}: it is staged")
         before = time_index.note(record, last_offset, max_timestamp_ms, len(data))
         if before is not None:
             self._put_time_entry(record.number, before, last_offset)

@@ -31,7 +31,7 @@ LOCKS = {
 
 def ensure(purpose: str) -> Path:
     """Create or complete `.venv` for `purpose`, a key of LOCKS; returns its Python. Exits with a message on failure."""
-    # Whoever runs this with an older Python is told; the linter only knows that the project needs 3.11.
+    # A user with an older Python gets a message; the linter only knows that the project needs 3.11.
     if sys.version_info < (3, 11):  # noqa: UP036
         sys.exit(f"Fairlog needs Python 3.11 or newer; this is {sys.version.split()[0]}")
     purposes = list(LOCKS)

@@ -83,7 +83,7 @@ class NodeProcess:
                 try:
                     holder.bind((host, int(port)))
                 except OSError:
-                    return self.address  # somebody listens there: the node says so in its own words
+                    return self.address  # another program listens there: the node reports it
                 self._listening = f"{host}:{holder.getsockname()[1]}"
                 weakref.finalize(self, os.close, holder.detach())
         return self._listening
@@ -200,6 +200,6 @@ class NodeProcess:
 
     def cpu_s(self) -> float:
         """CPU-seconds that the node has used, user and system."""
-        # Fields 14 and 15 of proc(5)'s stat; counted behind the command's name, which may hold spaces.
+        # Fields 14 and 15 of proc(5)'s stat; counted after the command's name, which may contain spaces.
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -31,7 +31,7 @@ LOCKS = {
         *(*_PROJECT, "--extra", "bench", "--extra", "spark", "--extra", "test"),
         *("--constraint", "requirements-spark.lock"),
     ),
-    # What guided fuzzing takes besides all of these (tests/fuzz); nobody else installs it.
+    # The packages that only guided fuzzing (tests/fuzz) needs besides these.
     "requirements-fuzz.lock": ("--group", "pyproject.toml:fuzz"),
 }
 

@@ -87,7 +87,7 @@ class Client:
 
         One at a time, as answers are finished one at a time.
         """
-        assert self._polling is None, "answers are finished one behind the other"
+        assert self._polling is None, "answers are finished one after the other"
         with trio.CancelScope(deadline=deadline) as self._polling:
             if self._polls_ended:
                 self._polling.cancel()

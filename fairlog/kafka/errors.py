@@ -112,9 +112,9 @@ COORDINATOR_REFUSALS: dict[Refusal, ErrorCode] = {
     Refusal.CONCURRENT: ErrorCode.CONCURRENT_TRANSACTIONS,
     Refusal.BAD_TIMEOUT: ErrorCode.INVALID_TRANSACTION_TIMEOUT,
     Refusal.BAD_REQUEST: ErrorCode.INVALID_REQUEST,
-    # KIP-1050 made this code for it: abort, go on. `must_abort.py` says which client gets another one, and where.
+    # KIP-1050 defines this code: abort and continue. `must_abort.py` says which clients get another one, and where.
     Refusal.MUST_ABORT: ErrorCode.TRANSACTION_ABORTABLE,
-    # Nobody waits for the answer to a late request; whoever does all the same has to stop.
+    # No client waits for the answer to a late request; one that does has to stop.
     Refusal.LATE: ErrorCode.INVALID_TXN_STATE,
     Refusal.UNKNOWN_LOG: ErrorCode.TRANSACTION_ABORTABLE,
     Refusal.STORAGE: ErrorCode.KAFKA_STORAGE_ERROR,

@@ -75,7 +75,7 @@ class Crowd:
     def _begin(self, numbers: Sequence[int]) -> list[Who]:
         ids = [f"{self._prefix}-{number}" for number in numbers]
         answers = self._steps([protocol.init_producer_id(each, TIMEOUT_MS) for each in ids])
-        self._sequences.clear()  # each has a new epoch, and nobody who began earlier writes again
+        self._sequences.clear()  # each has a new epoch, and no earlier producer writes again
         return [protocol.initialized(each, answer) for each, answer in zip(ids, answers, strict=True)]
 
     def _write(self, everyone: Sequence[Who], number: int) -> None:

@@ -213,7 +213,7 @@ class Measuring:
         if self._scenario.lifetime is Lifetime.OWN:
             return self._measure_alone(peer.name, case, round_number)
         others = [other for other in self._peers if other is not peer and other.running]
-        # Nobody pays for pages that another has left to be written.
+        # No peer pays for dirty pages of another.
         os.sync()
         before = {other.name: other.cpu_s() for other in others}
         started = time.monotonic()

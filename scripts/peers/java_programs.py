@@ -83,7 +83,7 @@ class JavaProgram:
     @property
     def _jars(self) -> Path:
         jars = self.at_hand()
-        assert jars is not None, f"nobody asked whether {self} is there"
+        assert jars is not None, f"the caller has not checked that {self} is there"
         return jars
 
 

@@ -79,7 +79,7 @@ class Program:
 
 def cpu_s(pid: int) -> float:
     """CPU-seconds of all threads of the process, user and system, including ended ones."""
-    # Fields 14 and 15 of proc(5)'s stat; counted behind the command's name, which may hold spaces.
+    # Fields 14 and 15 of proc(5)'s stat; counted after the command's name, which may contain spaces.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

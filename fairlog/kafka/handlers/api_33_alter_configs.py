@@ -77,11 +77,11 @@ def _replace_topic(configs: _Configs, own: Mapping[str, str]) -> Mapping[str, st
     return replaced(own, configs)
 
 
-def _replace_broker(configs: _Configs, own: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG001 (all is said anew)
+def _replace_broker(configs: _Configs, own: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG001 (all configs are replaced)
     return broker_replaced(configs)
 
 
-def _replace_group(configs: _Configs, own: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG001 (all is said anew)
+def _replace_group(configs: _Configs, own: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG001 (all configs are replaced)
     return group_replaced(configs)
 
 
