@@ -27,6 +27,9 @@ ProducerEpoch = NewType("ProducerEpoch", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
 """int32; grows whenever a partition gets a leader anew (on one node: at each start)."""
 
+ShardNumber = NewType("ShardNumber", int)
+"""A shard of the cluster: all that one event loop owns of it, from 0 on."""
+
 ApplyNumber = NewType("ApplyNumber", int)
 """uint64; the node's running number of APPLYs. All participants of one transaction that this node
 leads carry the same number, so that their journals can be merged back into one order (invariant 7)."""

@@ -1,4 +1,4 @@
-"""The layout of a data directory, and how tools read its files: as they are, without writing.
+"""What lies in a data directory beside its shards (`shard.directory`), and how tools read its files: as they are.
 
 Blocking. Damage raises CorruptStorage or DamagedPage, an error of the disk OSError or StorageFailure.
 """
@@ -18,11 +18,8 @@ from journal.read_only import ReadOnlyJournal
 from journal.segment import file_offset
 from journal.segment_file import read_range
 
-CLUSTER_STORE = "cluster/data.mdb"
-DATA_LOGS = "datalog/data.mdb"
-PERSISTED_GROUPS = "groups/data.mdb"
-LOCAL_JOURNALS = "journals/local"
-GROUP_JOURNALS = "journals/group"
+CLUSTER = "cluster"
+CLUSTER_STORE = f"{CLUSTER}/data.mdb"
 LAST_RUN = "last-run"
 
 UNFINISHED = "backup.json.new"

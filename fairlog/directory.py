@@ -8,8 +8,10 @@ A directory that has files, but none that only a node or a backup makes, belongs
 mistyped. It is refused before anything is created in it. Missing parts of a node's own data are not checked here: the
 node knows what it needs, and says so.
 
-A directory whose journals are of an earlier format is refused here, too: for the node and for every tool that reads
-journals, before either has looked at anything else.
+A directory that an earlier version has written is refused here, too: for the node and for every tool, before either
+has looked at anything else. Its journals are not read any more, nor are its files where they belong. It is known by its
+place: what belongs to a shard lay in the data directory itself. So it does in backups of earlier versions, which are
+read and restored.
 """
 
 from __future__ import annotations
@@ -20,14 +22,21 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fairlog.data_directory import GROUP_JOURNALS, MANIFEST, RESTORING, UNFINISHED
+from fairlog.data_directory import CLUSTER, MANIFEST, RESTORING, UNFINISHED
 from journal.segment_file import make_directory, sync_directory
-from journal.segment_scan import is_of_an_earlier_format
+from shard.directory import (
+    EARLIER_NAMES,
+    FIRST_SHARD,
+    SHARDS,
+    earlier_directory,
+    shard_directories,
+    shard_directory,
+)
 
-_SIGNS = frozenset({"cluster", "datalog", "journals", MANIFEST, RESTORING, UNFINISHED})
+_SIGNS = frozenset({CLUSTER, SHARDS, *EARLIER_NAMES, MANIFEST, RESTORING, UNFINISHED})
 """One of these is there as soon as there is anything to lose."""
 
-_NO_SIGNS = frozenset({"groups", "lock", "last-run", "last-run.new", "admin-token", "admin-token.new", "lost+found"})
+_NO_SIGNS = frozenset({"lock", "last-run", "last-run.new", "admin-token", "admin-token.new", "lost+found"})
 """What a node's first start makes before its data, and may have left alone, or what is nothing without data; and what
 mkfs makes."""
 
@@ -48,7 +57,8 @@ def locked_directory(directory: Path) -> Generator[None]:
         with suppress(PermissionError):  # who may not look into it has not made anything there
             sync_directory(directory.parent)  # a start that was killed may have made the directory, and not come here
         _refuse_foreign(directory)
-        _refuse_earlier(directory)
+        require_present_layout(directory)
+        _refuse_more_shards(directory)
         descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except FileExistsError as error:
         raise DirectoryUnusable(f"cannot use the data directory {directory}: Not a directory") from error
@@ -73,9 +83,9 @@ def unused_directory(directory: Path) -> Generator[None]:
     Raises DirectoryInUse, DirectoryUnusable. A directory that never had a node has no lock, and needs none.
     """
     try:
-        _refuse_earlier(directory)
+        require_present_layout(directory)
     except OSError as error:
-        raise DirectoryUnusable(f"cannot read the journals in {directory}: {error.strerror}") from error
+        raise DirectoryUnusable(f"cannot read {directory}: {error.strerror}") from error
     try:
         descriptor = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -109,13 +119,30 @@ def _refuse_foreign(directory: Path) -> None:
         )
 
 
-def _refuse_earlier(directory: Path) -> None:
-    """By the group journals: a node's first start makes them all, before any local one."""
-    if any(map(is_of_an_earlier_format, (directory / GROUP_JOURNALS).glob("*/"))):
+def require_present_layout(directory: Path) -> None:
+    """Raise DirectoryUnusable if an earlier version has written the directory, unless it is a backup; OSError.
+
+    A restore that an earlier version has begun is refused once it has made journals: that version must finish it.
+    """
+    if (directory / MANIFEST).exists() or (directory / UNFINISHED).exists():
+        return
+    earlier = earlier_directory(directory)
+    if earlier.journals.exists() or (earlier.data_logs.exists() and not (directory / RESTORING).exists()):
         raise DirectoryUnusable(
-            f"{directory} was written by an earlier Fairlog, whose journals this one does not read: go on with that "
-            "version, or make a backup with it (fairlog backup) and start this one in a copy of the backup"
+            f"{directory} was written by an earlier Fairlog, whose layout and journals this one does not read: go on "
+            "with that version, or make a backup with it (fairlog backup) and start this one in a copy of the backup"
         )
+
+
+def _refuse_more_shards(directory: Path) -> None:
+    """A node serves one shard as yet; the records of others would seem to be gone."""
+    for shard in shard_directories(directory):
+        if shard.number != FIRST_SHARD:
+            first = shard_directory(directory, FIRST_SHARD).name
+            raise DirectoryUnusable(
+                f"{directory} has {shard.name}, and this Fairlog serves {first} "
+                "alone: start the version of Fairlog that made it"
+            )
 
 
 def _lock(directory: Path, descriptor: int, how: int) -> None:

@@ -26,9 +26,11 @@ from pathlib import Path
 
 import structlog
 
+from fairlog.data_directory import LAST_RUN
+from shard.directory import shard_directories
+
 _log = structlog.get_logger()
 
-_FILE = "last-run"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NO_BOOT_ID = "unknown"
 
@@ -47,9 +49,13 @@ class LastRun:
     def read(cls, directory: Path) -> LastRun:
         """Read what the last run has left. Raises OSError if the file is there and cannot be read."""
         try:
-            boot_id, ended = (directory / _FILE).read_text(encoding="ascii").split()
+            boot_id, ended = (directory / LAST_RUN).read_text(encoding="ascii").split()
         except FileNotFoundError:
-            return cls(directory, tail_kept=not (directory / "journals").exists(), killed=False)
+            return cls(
+                directory,
+                tail_kept=not any(shard.journals.exists() for shard in shard_directories(directory)),
+                killed=False,
+            )
         except ValueError:
             # Not what we write: then nothing is known, and that is the safe answer.
             return cls(directory, tail_kept=False, killed=False)
@@ -107,12 +113,12 @@ def _boot_id() -> str:
 
 
 def _write(directory: Path, text: str) -> None:
-    draft = directory / f"{_FILE}.new"
+    draft = directory / f"{LAST_RUN}.new"
     with draft.open("w", encoding="ascii") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    draft.replace(directory / _FILE)
+    draft.replace(directory / LAST_RUN)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -32,7 +32,10 @@ from datalog.plain_reader import Cut, DataLogReader
 from fairlog.cluster import records
 from fairlog.cluster.embedded import StoreMismatch
 from fairlog.cluster.interface import Topic, UnknownTopic
+from fairlog.data_directory import CLUSTER
+from fairlog.directory import DirectoryUnusable, require_present_layout
 from fairlog_types import CorruptStorage, LogId, StorageFailure
+from shard.directory import ShardDirectory, shard_directories
 
 
 class UnknownPartition(Exception):
@@ -103,14 +106,12 @@ class LocalReader:
     def open(cls, data_dir: Path) -> LocalReader:
         """Open a node's data directory, read-only; nothing is made or changed there, no lock of the node is taken.
 
-        As long as a node runs there, this user must be able to write to `datalog/lock.mdb` and `cluster/lock.mdb`.
-        Raises StorageFailure, also of the kind UnknownFormat; StoreMismatch; CorruptStorage.
+        As long as a node runs there, this user must be able to write to `lock.mdb` of the data logs and of the cluster
+        store. Raises StorageFailure, also of the kind UnknownFormat; StoreMismatch; CorruptStorage.
         """
-        if not (data_dir / "datalog").is_dir() or not (data_dir / "cluster").is_dir():
-            raise StorageFailure(f"{data_dir} is not the data directory of a node: it has no datalog and cluster in it")
-        data_logs = DataLogReader.open(data_dir / "datalog")
+        data_logs = DataLogReader.open(_only_shard(data_dir).data_logs)
         try:
-            reader = cls(data_logs, ForeignEnvironment.open(data_dir / "cluster", databases_max=0))
+            reader = cls(data_logs, ForeignEnvironment.open(data_dir / CLUSTER, databases_max=0))
         except BaseException:
             data_logs.close()
             raise
@@ -160,6 +161,20 @@ class LocalReader:
         except lmdb.Error as error:
             raise StorageFailure(f"cannot read the cluster store in {directory}: {error}") from error
         return _topics_in(content, directory)
+
+
+def _only_shard(data_dir: Path) -> ShardDirectory:
+    """Raises StorageFailure: a cut is one read transaction, and two environments have none in common."""
+    try:
+        require_present_layout(data_dir)
+        shards = [shard for shard in shard_directories(data_dir) if shard.data_logs.is_dir()]
+    except (DirectoryUnusable, OSError) as error:
+        raise StorageFailure(str(error)) from error
+    if not shards or not (data_dir / CLUSTER).is_dir():
+        raise StorageFailure(f"{data_dir} is not the data directory of a node: it has no data logs and {CLUSTER} in it")
+    if len(shards) > 1:
+        raise StorageFailure(f"{data_dir} has {len(shards)} shards, and a cut is of one: read it through the node")
+    return shards[0]
 
 
 def _topics_in(content: Mapping[bytes, bytes], directory: Path) -> list[Topic]:

@@ -10,7 +10,9 @@ Nothing is served before the copy has caught up, so the first read after a crash
 
 What lies in the data directory:
 
-    lock  last-run  admin-token  cluster/  groups/  datalog/  journals/local/<log>/  journals/group/<number>/
+    lock  last-run  admin-token  cluster/  shards/0/
+
+What lies in a shard's directory, `shard.directory` says. There is one shard as yet.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from fairlog.broker import Broker
 from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.config import ConfigError, Ready, Settings, advertised_address
 from fairlog.config_values import Address
+from fairlog.data_directory import CLUSTER, CLUSTER_STORE
 from fairlog.groups.committed import CommittedOffsets
 from fairlog.groups.consumer.cluster_topics import ClusterTopics
 from fairlog.groups.consumer.service import ConsumerGroups
@@ -52,6 +55,8 @@ from fairlog.retention.task import Retention
 from fairlog.topics import LocalTopics
 from fairlog_types import CorruptStorage, LeaderEpoch
 from journal.journal import Fsync
+from journal.segment_file import make_root
+from shard.directory import FIRST_SHARD, ShardDirectory, shard_directories, shard_directory
 from shard.offsets import OffsetsLogs
 from shard.shard import Shard, ShardSettings, close_in_thread, open_shard
 
@@ -118,9 +123,10 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             last_run = await trio.to_thread.run_sync(LastRun.read, settings.data_dir)
             cluster = await _open_cluster(stack, settings)
             live = LiveSettings(settings, cluster)
-            persister, persisted_groups = await _open_persister(stack, settings, cluster)
+            directory = shard_directory(settings.data_dir, FIRST_SHARD)
+            persister, persisted_groups = await _open_persister(stack, directory, cluster)
             offset_index = OffsetIndex(_now_ms)
-            shard = await _open_shard(stack, settings, cluster, last_run, offset_index)
+            shard = await _open_shard(stack, directory, settings, cluster, last_run, offset_index)
             group_configs = LiveGroupConfigs(settings.groups, cluster)
             groups = _make_groups(settings, cluster, group_configs)
             offsets = _make_offsets(settings, cluster, shard, offset_index, groups)
@@ -260,15 +266,15 @@ async def _take_over_backup(settings: Settings) -> None:
 
 
 async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedStore:
-    store = settings.data_dir / "cluster" / "data.mdb"
+    store = settings.data_dir / CLUSTER_STORE
     lost = not store.exists() or store.stat().st_size == 0
-    if lost and (settings.data_dir / "datalog").exists():
+    if lost and any(shard.data_logs.exists() for shard in shard_directories(settings.data_dir)):
         # The first start makes the store first. Without it, all other data would lie there without a name.
         raise CorruptStorage(f"the cluster store {store} is missing or empty, beside data logs. Put it back.")
     cluster = await trio.to_thread.run_sync(
         partial(
             EmbeddedStore.open,
-            settings.data_dir / "cluster",
+            settings.data_dir / CLUSTER,
             node_id=settings.node_id,
             group_journal_count=settings.journal.group_journals,
         )
@@ -278,25 +284,31 @@ async def _open_cluster(stack: AsyncExitStack, settings: Settings) -> EmbeddedSt
 
 
 async def _open_persister(
-    stack: AsyncExitStack, settings: Settings, cluster: EmbeddedStore
+    stack: AsyncExitStack, directory: ShardDirectory, cluster: EmbeddedStore
 ) -> tuple[GroupPersister, Mapping[str, PersistedGroup]]:
     """What keeps groups over restarts, and what it has kept. Right behind the cluster store: of a start that is counted
     there and not here, the next one would think that it was another program's."""
+    await trio.to_thread.run_sync(partial(make_root, directory.path, below=directory.data_dir))
     store, groups = await trio.to_thread.run_sync(
-        PersistedGroupStore.open, settings.data_dir / "groups", LeaderEpoch(cluster.starts)
+        PersistedGroupStore.open, directory.persisted_groups, LeaderEpoch(cluster.starts)
     )
     stack.push_async_callback(close_in_thread, store.close)
     return GroupPersister(store), groups
 
 
 async def _open_shard(
-    stack: AsyncExitStack, settings: Settings, cluster: EmbeddedStore, last_run: LastRun, offset_index: OffsetIndex
+    stack: AsyncExitStack,
+    directory: ShardDirectory,
+    settings: Settings,
+    cluster: EmbeddedStore,
+    last_run: LastRun,
+    offset_index: OffsetIndex,
 ) -> Shard:
     """The shard of this node; it leads nothing yet."""
     transactions = settings.transactions
     return await stack.enter_async_context(
         open_shard(
-            settings.data_dir,
+            directory,
             ShardSettings(
                 map_bytes=settings.datalog.map_bytes,
                 fsync=Fsync(settings.journal.fsync),

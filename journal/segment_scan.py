@@ -41,7 +41,6 @@ from journal.segment import (
     base_of,
     decode_segment_header_untrusted,
     file_offset,
-    segment_name,
 )
 from journal.segment_file import OpenFile, SealedSegment, read_range
 
@@ -64,14 +63,6 @@ def list_files(directory: Path) -> JournalFiles:
         names = []
     bases = sorted(base for name in names if (base := base_of(name)) is not None)
     return JournalFiles(bases, {directory / name for name in names if name.endswith(NEW_SUFFIX)})
-
-
-def is_of_an_earlier_format(directory: Path) -> bool:
-    """Whether the journal's oldest segment was written by a version whose frames are not read any more. OSError."""
-    for base in list_files(directory).bases[:1]:
-        opened = OpenFile(directory / segment_name(base), os.O_RDONLY)
-        return decode_segment_header_untrusted(read_range(opened.fd, 0, SEGMENT_HEADER_BYTES)) is BadHeader.EARLIER
-    return False
 
 
 def require_segments(directory: Path, witness: Witness) -> None:

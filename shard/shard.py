@@ -5,10 +5,7 @@
     down:  drain ─▶ group journals closed ─▶ local journals ─▶ flusher ─▶ data logs
 
 The coordinator speaks to the participant in messages (`coordinator.messages`), and to nothing else of the shard.
-
-What lies in the directory:
-
-    datalog/  journals/local/<log>/  journals/group/<number>/
+Where its files lie, `shard.directory` says.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import trio
 
@@ -33,6 +29,7 @@ from journal.flush import Flusher, TailWatcher, open_flusher
 from journal.journal import Fsync, Journal, JournalKind, JournalSettings
 from journal.segment_file import make_root
 from partition.modes import JOURNAL, TransactionMode
+from shard.directory import ShardDirectory
 from shard.participant import Participant
 from shard.partitions import Partitions
 
@@ -106,7 +103,7 @@ class Shard:
 
 @asynccontextmanager
 async def open_shard(
-    directory: Path,
+    directory: ShardDirectory,
     settings: ShardSettings,
     *,
     leader_epoch: LeaderEpoch,
@@ -124,16 +121,15 @@ async def open_shard(
     """
     async with AsyncExitStack() as stack:
         data_logs = await trio.to_thread.run_sync(
-            partial(LmdbDataLogs.open, directory / "datalog", map_bytes=settings.map_bytes)
+            partial(LmdbDataLogs.open, directory.data_logs, map_bytes=settings.map_bytes)
         )
         stack.push_async_callback(close_in_thread, data_logs.close)
-        journals = directory / "journals"
-        for kind in ("local", "group"):
-            await trio.to_thread.run_sync(partial(make_root, journals / kind, below=directory))
+        for root in (directory.local_journals, directory.group_journals):
+            await trio.to_thread.run_sync(partial(make_root, root, below=directory.data_dir))
         flusher = await stack.enter_async_context(open_flusher(watcher=watcher))
         ids = IdTable(settings.group_journals, settings.coordinator.group_separator)
         partitions = Partitions(
-            journals / "local",
+            directory.local_journals,
             data_logs=data_logs,
             flusher=flusher,
             journal_settings=JournalSettings(
@@ -149,7 +145,7 @@ async def open_shard(
         stack.push_async_callback(partitions.close)
         participant = Participant(partitions, offsets_decided=offsets_decided)
         group_journals = await _open_group_journals(
-            stack, journals / "group", settings, flusher=flusher, leader_epoch=leader_epoch, begun=begun
+            stack, directory, settings, flusher=flusher, leader_epoch=leader_epoch, begun=begun
         )
         if not begun:
             await _begin(group_journals)
@@ -168,7 +164,7 @@ async def open_shard(
 
 async def _open_group_journals(
     stack: AsyncExitStack,
-    directory: Path,
+    directory: ShardDirectory,
     settings: ShardSettings,
     *,
     flusher: Flusher,
@@ -178,7 +174,7 @@ async def _open_group_journals(
     opened: list[Journal] = []
     for number in range(settings.group_journals):
         journal = await Journal.open(
-            directory / str(number),
+            directory.group_journal(number),
             kind=JournalKind.GROUP,
             settings=JournalSettings(
                 fsync=settings.fsync,
@@ -191,8 +187,8 @@ async def _open_group_journals(
         stack.push_async_callback(journal.close)
         if begun and not journal.begun:
             raise CorruptStorage(
-                f"the group journal {directory / str(number)} is missing. Put back an intact copy of the directory; "
-                "starting without it would lose what was answered."
+                f"the group journal {directory.group_journal(number)} is missing. Put back an intact copy of the "
+                "directory; starting without it would lose what was answered."
             )
         opened.append(journal)
     return opened

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import NamedTuple
 
 from datalog.batch import unpack_header
@@ -27,6 +26,7 @@ from fairlog.verify.producers import FirstBatchesCheck, ProducersCheck
 from fairlog.verify.rules import LogRules
 from fairlog.verify.transactions import Fate, GroupHistory, check_transactions
 from fairlog_types import ApplyNumber, CorruptStorage, LogId, Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
+from shard.directory import ShardDirectory
 
 FOUND = {"kind": "string", "invariant": "int", "log": "int", "offset": "bigint", "what": "string", "counted": "bigint"}
 """A finding, or, with no kind, how many there are of `what`."""
@@ -90,11 +90,13 @@ def check_logs(logs: Mapping[int, AuditedLog], rows: Iterable[Row]) -> Iterator[
     return _found(rows, check, logs)
 
 
-def check_journals(directory: Path, logs: Mapping[int, AuditedLog], rows: Iterable[Row]) -> Iterator[Row]:
-    """What is found in whole group journals; `rows` are as in JournalRow, by journal."""
+def check_journals(
+    shards: Sequence[ShardDirectory], logs: Mapping[int, AuditedLog], rows: Iterable[Row]
+) -> Iterator[Row]:
+    """What is found in whole group journals; `rows` are as in JournalRow, by journal, and `shards` who has each."""
 
     def check(journal: int, rows: Iterable[Row], summary: Summary) -> Iterator[Violation]:
-        return check_journal(directory, journal, map(JournalRow._make, rows), logs, summary)
+        return check_journal(shards, journal, map(JournalRow._make, rows), logs, summary)
 
     return _found(rows, check, logs)
 
@@ -185,16 +187,20 @@ class _LogChecks:
 
 
 def check_journal(
-    directory: Path, journal: int, rows: Iterable[JournalRow], logs: Mapping[int, AuditedLog], summary: Summary
+    shards: Sequence[ShardDirectory],
+    journal: int,
+    rows: Iterable[JournalRow],
+    logs: Mapping[int, AuditedLog],
+    summary: Summary,
 ) -> Iterator[Violation]:
     """What is wrong with the transactions of a group journal; with those that none knows, if its number is negative."""
     histories: list[GroupHistory] = []
     if journal >= 0:
         try:
-            histories.append(read_group_journal(directory, journal).history)
+            histories.append(read_group_journal(shards[journal], journal).history)
         except (CorruptStorage, StorageFailure, OSError) as error:
-            what = f"{group_journal_name(journal)}: {error}"
-            yield Violation(group_journal_name(journal), what, kind=Kind.DAMAGED_TRANSACTIONS)
+            name = group_journal_name(shards[journal], journal)
+            yield Violation(name, f"{name}: {error}", kind=Kind.DAMAGED_TRANSACTIONS)
     views = _views(rows, logs)
     for each in check_transactions(histories, views, Summary()):
         yield replace(each, what=f"{each.where}: {each.what}")
@@ -207,7 +213,7 @@ def _views(rows: Iterable[JournalRow], logs: Mapping[int, AuditedLog]) -> Mappin
     applied: dict[int, dict[TxId, AppliedPart]] = {number: {} for number in logs}
     forgetful: dict[int, set[ProducerId]] = {number: set() for number in logs}
     for row in rows:
-        if row.log is None or row.log not in logs:  # a window that a deleted log has left is for `fairlog verify`
+        if row.log is None:
             continue
         txid = TxId(ProducerId(row.producer), ProducerEpoch(row.epoch), row.number)
         applied[row.log][txid] = AppliedPart(Offset(row.base), row.records, ApplyNumber(row.apply_number))

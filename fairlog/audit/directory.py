@@ -3,13 +3,13 @@
 A log is divided by offsets, evenly, into ranges of about `TASK_BYTES`; small logs share a task. Where a range's edges
 lie does not matter: each batch is read once.
 
-Everything is read as of one state of the data logs' file, which is named by its LMDB transaction: executors refuse
-another one.
+Logs are numbered here, over all shards, because a data logs' file numbers its own only. Each of these files is read as
+of one state, which is named by its LMDB transaction: executors refuse another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +22,12 @@ from datalog.stored import StoredLogs, parse_log_untrusted
 from fairlog import data_directory
 from fairlog.cluster.content import StoreContent
 from fairlog.cluster.interface import Topic
+from fairlog.data_directory import names_in
 from fairlog.topic_configs import mode_of
 from fairlog.verify.directories import missing_group_journals, missing_logs
+from fairlog.verify.group_journals import shard_of_group_journal
 from fairlog_types import CorruptStorage, LogId, LogKind
+from shard.directory import ShardDirectory, shard_directories
 
 TASK_BYTES = 64 << 20
 """Of batches: a second's work or less, and some thousand rows."""
@@ -42,6 +45,10 @@ class AuditedLog:
     """One log, by the number that its rows carry."""
 
     log: int
+    shard: int
+    """Where in `Audited.shards` its shard is."""
+    number: int
+    """In the shard's data logs."""
     name: str
     """Of the directory's database: `str(LogId)`."""
     shown: str
@@ -62,6 +69,7 @@ class Range:
     """Keys of one log, from `start` up to, and without, `end`; the last range of a log ends with the log."""
 
     log: int
+    shard: int
     name: str
     start: int
     end: int | None
@@ -71,16 +79,23 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditedShard:
+    """One shard, and the state of its data logs' file that is read."""
+
+    directory: ShardDirectory
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
 class Audited:
     """What there is to be read."""
 
     directory: Path
-    transaction: int
-    """Of the data logs' file."""
+    shards: Sequence[AuditedShard]
     logs: Sequence[AuditedLog]
     tasks: Sequence[Sequence[Range]]
-    group_journals: int
-    """0 for a backup, which has none."""
+    group_journals: Sequence[ShardDirectory]
+    """By number, the shard that has it; empty for a backup, which has none."""
     missing: Sequence[str]
     """What the cluster store says there is, and is not there: a sentence for each."""
 
@@ -90,33 +105,43 @@ def survey_directory(directory: Path, *, has_journals: bool, task_bytes: int = T
 
     Raises NotAuditable if the cluster store or the list of logs cannot be read.
     """
-    path = directory / data_directory.DATA_LOGS
     try:
-        for each in (directory / data_directory.CLUSTER_STORE, path):
-            check_length(each)
+        check_length(directory / data_directory.CLUSTER_STORE)
         store = data_directory.read_cluster_store(directory)
-        file = mapped_lmdb(path)
-        if file is None:
-            raise NotAuditable(f"{path} is empty")
-        stored = StoredLogs(file)
-        if stored.version not in layout.READ_VERSIONS:
-            raise NotAuditable(f"{path} has format {stored.version}, and this program reads {layout.READ_VERSIONS}")
-        records = {bytes(item.key): layout.decode_log_record(item.value) for item in stored.table(layout.LOGS)}
+        found = [_read_shard(shard) for shard in shard_directories(directory.resolve())]
     except (CorruptStorage, DamagedPage, DamagedValue) as error:
         raise NotAuditable(f"{error}; fairlog verify {directory} says more") from error
-    logs = _logs(store, records)
+    if not found:
+        raise NotAuditable(f"{directory} has no shard")
+    logs = _logs(store, [records for _, records in found])
+    shards = [shard.directory for shard, _ in found]
+    numbers = range(store.node.group_journal_count) if has_journals else ()
     return Audited(
         directory.resolve(),
-        file.meta.transaction,
+        [shard for shard, _ in found],
         logs,
         divided(logs, task_bytes=task_bytes),
-        store.node.group_journal_count if has_journals else 0,
-        [*_missing_logs(directory, store, logs), *(_missing_journals(directory, store) if has_journals else ())],
+        [shard_of_group_journal(shards, number) for number in numbers],
+        [*_missing_logs(directory, store, logs), *(_missing_journals(shards, store) if has_journals else ())],
     )
 
 
+def _read_shard(directory: ShardDirectory) -> tuple[AuditedShard, dict[bytes, LogRecord]]:
+    """The records of its logs, by name. Raises NotAuditable, CorruptStorage, DamagedPage, DamagedValue."""
+    path = directory.data_logs_file
+    check_length(path)
+    file = mapped_lmdb(path)
+    if file is None:
+        raise NotAuditable(f"{path} is empty")
+    stored = StoredLogs(file)
+    if stored.version not in layout.READ_VERSIONS:
+        raise NotAuditable(f"{path} has format {stored.version}, and this program reads {layout.READ_VERSIONS}")
+    records = {bytes(item.key): layout.decode_log_record(item.value) for item in stored.table(layout.LOGS)}
+    return AuditedShard(directory, file.meta.transaction), records
+
+
 def divided(logs: Iterable[AuditedLog], *, task_bytes: int) -> list[list[Range]]:
-    """The ranges of all logs that have batches, put together into tasks of about that many bytes."""
+    """The ranges of all logs that have batches, put together into tasks of about that many bytes, each of one shard."""
     tasks: list[list[Range]] = []
     room = 0
     for log in logs:
@@ -125,25 +150,33 @@ def divided(logs: Iterable[AuditedLog], *, task_bytes: int) -> list[list[Range]]
         parts = max(1, min(-(-log.size_bytes // task_bytes), log.next_offset - log.log_start))
         edges = [log.log_start + (log.next_offset - log.log_start) * part // parts for part in range(1, parts)]
         for start, end in zip([0, *edges], [*edges, None], strict=True):
-            if room <= 0 or len(tasks[-1]) >= _LOGS_PER_TASK:
+            if room <= 0 or len(tasks[-1]) >= _LOGS_PER_TASK or tasks[-1][0].shard != log.shard:
                 tasks.append([])
                 room = task_bytes
-            tasks[-1].append(Range(log.log, log.name, start, end, log.next_offset))
+            tasks[-1].append(Range(log.log, log.shard, log.name, start, end, log.next_offset))
             room -= log.size_bytes // parts
     return tasks
 
 
-def _logs(store: StoreContent, records: dict[bytes, LogRecord]) -> list[AuditedLog]:
+def _logs(store: StoreContent, shards: Sequence[Mapping[bytes, LogRecord]]) -> list[AuditedLog]:
+    """By shard, and there by name; numbered by shard, and there as the data logs number them."""
     topics = {topic.topic_id.hex: topic for topic in (*store.served, *store.deleting)}
+    order = sorted((shard, record.number) for shard, records in enumerate(shards) for record in records.values())
+    numbers = {each: log for log, each in enumerate(order)}
+    if len(numbers) < len(order):
+        raise NotAuditable("two of the data logs have the same number")
     found: list[AuditedLog] = []
-    for name, record in sorted(records.items()):
+    of_shards = ((shard, *each) for shard, records in enumerate(shards) for each in sorted(records.items()))
+    for shard, name, record in of_shards:
         log = parse_log_untrusted(name)
         if log is None:
             raise NotAuditable(f"the data logs have a log {name!r}, which is no name of one")
         topic = topics.get(log.topic)
         found.append(
             AuditedLog(
-                log=record.number,
+                log=numbers[shard, record.number],
+                shard=shard,
+                number=record.number,
                 name=str(log),
                 shown=_shown(log, topic),
                 is_topic=log.kind == LogKind.TOPIC.value,
@@ -154,9 +187,8 @@ def _logs(store: StoreContent, records: dict[bytes, LogRecord]) -> list[AuditedL
                 size_bytes=record.size_bytes,
             )
         )
-    numbers = {log.log for log in found}
-    if len(numbers) < len(found):
-        raise NotAuditable("two of the data logs have the same number")
+    if len({log.name for log in found}) < len(found):
+        raise NotAuditable("two of the shards have the same data log")
     return found
 
 
@@ -169,13 +201,12 @@ def _missing_logs(directory: Path, store: StoreContent, logs: Iterable[AuditedLo
         yield f"the data log of {_shown(log, topics[log.topic])} is missing, though its topic is served"
 
 
-def _missing_journals(directory: Path, store: StoreContent) -> Iterator[str]:
+def _missing_journals(shards: Iterable[ShardDirectory], store: StoreContent) -> Iterator[str]:
     """Group journals, of which none may be gone once they were begun."""
-    journals = directory / data_directory.GROUP_JOURNALS
-    there = [name for name in data_directory.names_in(journals) if data_directory.names_in(journals / name)]
+    journals = [(shard.group_journals, name) for shard in shards for name in names_in(shard.group_journals)]
+    there = [name for root, name in journals if names_in(root / name)]
     for name in missing_group_journals(store.node.group_journal_count, there) if store.group_journals_begun else ():
-        where = f"{data_directory.GROUP_JOURNALS}/{name}"
-        yield f"{where} is missing, or empty: what its transactions were answered is lost"
+        yield f"group journal {name} is missing, or empty: what its transactions were answered is lost"
 
 
 def _shown(log: LogId, topic: Topic | None) -> str:

@@ -195,7 +195,7 @@ def _checked(
     spark.dataSource.register(DirectoryRows)
     options = {
         "directory": str(audited.directory),
-        "transaction": str(audited.transaction),
+        "transactions": ",".join(str(shard.transaction) for shard in audited.shards),
         "journals": "true" if audited.group_journals else "false",
         "taskBytes": str(task_bytes),
         "shares": str(min(len(audited.logs), spark.sparkContext.defaultParallelism)),
@@ -216,7 +216,7 @@ def _checked(
     by_log: Any = log_rows.repartition("log").sortWithinPartitions("log", "row", "at").rdd
     by_journal: Any = journal_rows.repartition("journal").sortWithinPartitions("journal").rdd
     rows_found: Any = by_log.mapPartitions(partial(check_logs, logs)).union(
-        by_journal.mapPartitions(partial(check_journals, audited.directory, logs))
+        by_journal.mapPartitions(partial(check_journals, audited.group_journals, logs))
     )
     schema = ", ".join(f"`{name}` {kind}" for name, kind in FOUND.items())
     found = spark.createDataFrame(rows_found, schema, verifySchema=False)  # pyright: ignore[reportUnknownMemberType]

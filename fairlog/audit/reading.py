@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from datalog.batch import HEADER_BYTES
 from datalog.lmdb_pages import DamagedPage, LmdbFile
 from datalog.snapshot import mapped_lmdb
 from datalog.stored import StoredLogs
-from fairlog import data_directory
 from fairlog.audit.directory import Range, survey_directory
 from fairlog.verify.batches import read_batch
 from fairlog.verify.findings import Violation
@@ -28,6 +28,7 @@ from fairlog.verify.group_journals import read_group_journal
 from fairlog.verify.transactions import Fate, GroupHistory, committed_places
 from fairlog_types import CorruptStorage, LogId, StorageFailure
 from partition.producer_window import TRANSACTIONS_KEPT, ProducerWindow
+from shard.directory import ShardDirectory
 
 pa: Any = pyarrow  # it has no types
 
@@ -80,7 +81,7 @@ _CHANGED = "{} is not in the state in which the audit began: something writes it
 class DirectoryRows(DataSource):
     """The rows of one directory, as a data source: `format(DirectoryRows.name())` once it is registered.
 
-    Options: `directory`; `transaction`, the state of the data logs' file that the driver has seen; `rows`, one of
+    Options: `directory`; `transactions`, the states of the shards' data logs that the driver has seen; `rows`, one of
     batches, told and windows; `journals`, true or false; `taskBytes`; `shares`, how many tasks read the windows.
     """
 
@@ -95,7 +96,7 @@ class DirectoryRows(DataSource):
         options = self.options
         return _Reader(
             directory=Path(options["directory"]),
-            transaction=int(options["transaction"]),
+            transactions=[int(each) for each in options["transactions"].split(",")],
             rows=options["rows"],
             has_journals=options["journals"] == "true",
             task_bytes=int(options["taskBytes"]),
@@ -105,18 +106,23 @@ class DirectoryRows(DataSource):
 
 @dataclass
 class _Task(InputPartition):
-    """What one task reads: ranges, a group journal, or the windows of some logs."""
+    """What one task reads of one shard: ranges, a group journal, or the windows of some logs."""
 
+    shard: ShardDirectory
+    transaction: int | None = None
+    """Of the data logs' file; None for a group journal."""
     ranges: Sequence[Range] = ()
     journal: int | None = None
     logs: Mapping[str, int] = field(default_factory=dict[str, int])
-    """The numbers of all logs, for a group journal, which knows them by name; of some, for their windows."""
+    """The numbers of all logs, for a group journal, which knows them by name."""
+    windows: Mapping[int, int] = field(default_factory=dict[int, int])
+    """The logs whose windows are read: by their numbers in the data logs, those in the audit."""
 
 
 @dataclass
 class _Reader(DataSourceReader):
     directory: Path
-    transaction: int
+    transactions: Sequence[int]
     rows: str
     has_journals: bool
     task_bytes: int
@@ -124,35 +130,42 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         audited = survey_directory(self.directory, has_journals=self.has_journals, task_bytes=self.task_bytes)
-        if audited.transaction != self.transaction:
+        if [shard.transaction for shard in audited.shards] != self.transactions:
             raise StorageFailure(_CHANGED.format(self.directory))
-        numbers = {log.name: log.log for log in sorted(audited.logs, key=lambda it: it.log)}
-        if self.rows == "batches":
-            return [_Task(ranges) for ranges in audited.tasks]
         if self.rows == "told":
-            return [_Task(journal=number, logs=numbers) for number in range(audited.group_journals)]
-        edges = [len(numbers) * share // self.shares for share in range(self.shares + 1)]
-        return [_Task(logs=dict(islice(numbers.items(), start, end))) for start, end in pairwise(edges)]
+            names = {log.name: log.log for log in audited.logs}
+            return [_Task(shard, journal=each, logs=names) for each, shard in enumerate(audited.group_journals)]
+        tasks: list[InputPartition] = []
+        for index, shard in enumerate(audited.shards):
+            task = partial(_Task, shard.directory, shard.transaction)
+            if self.rows == "batches":
+                tasks += (task(ranges) for ranges in audited.tasks if ranges[0].shard == index)
+            else:
+                numbers = sorted((log.number, log.log) for log in audited.logs if log.shard == index)
+                edges = [len(numbers) * share // self.shares for share in range(self.shares + 1)]
+                tasks += (task(windows=dict(numbers[start:end])) for start, end in pairwise(edges))
+        return tasks
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one task, as `pyarrow.RecordBatch`es."""
         if not isinstance(partition, _Task):
             return iter(())  # Spark's own, where there are none: a backup has no group journals
         if partition.journal is not None:
-            rows = read_told(self.directory, partition.journal, partition.logs)
+            rows = read_told(partition.shard, partition.journal, partition.logs)
         elif partition.ranges:
-            rows = read_ranges(self._file(), partition.ranges)
+            rows = read_ranges(_file(partition), partition.ranges)
         else:
-            rows = read_windows(self._file(), list(partition.logs.values()))
+            rows = read_windows(_file(partition), partition.windows)
         return _in_arrow(rows, COLUMNS[self.rows])
 
-    def _file(self) -> LmdbFile:
-        """The data logs' file in the state that the driver has seen."""
-        path = self.directory / data_directory.DATA_LOGS
-        file = mapped_lmdb(path, transaction=self.transaction)
-        if file is None:
-            raise StorageFailure(_CHANGED.format(path))
-        return file
+
+def _file(task: _Task) -> LmdbFile:
+    """The data logs' file in the state that the driver has seen."""
+    path = task.shard.data_logs_file
+    file = mapped_lmdb(path, transaction=task.transaction)
+    if file is None:
+        raise StorageFailure(_CHANGED.format(path))
+    return file
 
 
 # --- batches ------------------------------------------------------------------------------------------
@@ -191,11 +204,11 @@ def _read_range(logs: StoredLogs, range_: Range) -> Iterator[Row]:
 # --- group journals -----------------------------------------------------------------------------------
 
 
-def read_told(directory: Path, number: int, logs: Mapping[str, int]) -> Iterator[Row]:
+def read_told(shard: ShardDirectory, number: int, logs: Mapping[str, int]) -> Iterator[Row]:
     """Rows of TOLD of one group journal; `logs` has the numbers of the logs that there are, by name."""
     yield number, *[None] * (len(TOLD) - 1)
     try:
-        history = read_group_journal(directory, number).history
+        history = read_group_journal(shard, number).history
     except (CorruptStorage, StorageFailure, OSError):
         return  # who checks the journal says so
     yield from _told_rows(number, history, logs)
@@ -216,17 +229,20 @@ def _told_rows(number: int, history: GroupHistory, logs: Mapping[str, int]) -> I
 # --- windows ----------------------------------------------------------------------------------------
 
 
-def read_windows(file: LmdbFile, logs: Sequence[int]) -> Iterator[Row]:
-    """Of the logs with these numbers, which are sorted."""
+def read_windows(file: LmdbFile, logs: Mapping[int, int]) -> Iterator[Row]:
+    """Of the logs with these numbers in the file, which are sorted; the rows have those of the audit."""
     if not logs:
         return
-    known: dict[str, object] = {"log": logs[0]}
+    first, last = next(iter(logs)), next(reversed(logs))
+    known: dict[str, object] = {"log": logs[first]}
     try:
-        for item in StoredLogs(file).table(layout.PRODUCERS, start=layout.encode_number(logs[0])):
-            log = layout.decode_number(item.key[: layout.LOG_NUMBER_BYTES])
-            if log > logs[-1]:
+        for item in StoredLogs(file).table(layout.PRODUCERS, start=layout.encode_number(first)):
+            number = layout.decode_number(item.key[: layout.LOG_NUMBER_BYTES])
+            if number > last:
                 return
-            known = {"log": log, "producer": layout.decode_producer_key(item.key)}
+            if number not in logs:
+                continue  # what a deleted log has left is for `fairlog verify`
+            known = {"log": logs[number], "producer": layout.decode_producer_key(item.key)}
             window = ProducerWindow.decode(bytes(item.value))
             forgets = len(window.applied) >= TRANSACTIONS_KEPT
             for one in window.applied:

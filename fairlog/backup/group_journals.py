@@ -22,10 +22,11 @@ from coordinator.group_records import SINK_KINDS, SinkRecords
 from datalog.foreign import ForeignEnvironment
 from datalog.handles import Transaction
 from fairlog.backup.fences import ToldOfSinks
-from fairlog.data_directory import GROUP_JOURNALS, names_in
+from fairlog.data_directory import names_in
 from fairlog_types import CorruptStorage, JournalPosition, StorageFailure
 from journal.read_only import ReadOnlyJournal, open_read_only
 from journal.segment import JournalKind
+from shard.directory import ShardDirectory
 
 _READINGS = 10
 """Of one journal, until one is not disturbed. A journal gets a new file every few megabytes."""
@@ -43,10 +44,10 @@ class _Reading:
 
 
 class GroupJournalsAround:
-    """The group journals of one data directory, read around the beginning of a read transaction."""
+    """The group journals of one shard, read around the beginning of a read transaction of its data logs."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory / GROUP_JOURNALS
+    def __init__(self, shard: ShardDirectory) -> None:
+        self._directory = shard.group_journals
         self.told: Sequence[ToldOfSinks] = ()
         """Of each journal, once `begin` has been entered."""
 

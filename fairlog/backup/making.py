@@ -1,9 +1,9 @@
 """Make a backup of a node that may be running: `fairlog backup`.
 
     an empty backup.json.new      so that what follows is known to be unfinished
-    datalog/data.mdb              LMDB's own compacting copy: one read transaction, a consistent cut (invariant 7);
+    of each shard the data logs   LMDB's own compacting copy: one read transaction, a consistent cut (invariant 7);
                                   when it has begun, the group journals are read for the sinks' fences
-    cluster/data.mdb              after it, so that it knows all topics whose logs were copied, or has deleted them
+    cluster/data.mdb              after them, so that it knows all topics whose logs were copied, or has deleted them
     backup.json                   sizes, checksums, high watermarks, fences; written into the .new file, synced, renamed
 
 The journals are left out: everything that was visible when the copy began is in the data logs, except the fences, which
@@ -18,9 +18,10 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 import lmdb
@@ -29,17 +30,15 @@ from datalog.foreign import ForeignEnvironment
 from datalog.handles import Transaction
 from datalog.layout import DamagedValue
 from datalog.lmdb_pages import DamagedPage
-from fairlog.backup.copied_logs import CopiedLogs
+from fairlog.backup.copied_logs import CopiedLogs, CopiedShards
 from fairlog.backup.fences import fences_of
 from fairlog.backup.group_journals import GroupJournalsAround
 from fairlog.backup.manifest import CopiedFile, Manifest, encode_manifest
 from fairlog.backup.source import BackupRefused, require_same_run, require_source, run_of
-from fairlog.data_directory import CLUSTER_STORE, DATA_LOGS, MANIFEST, UNFINISHED, read_cluster_store
+from fairlog.data_directory import CLUSTER_STORE, MANIFEST, UNFINISHED, read_cluster_store
 from fairlog_types import CorruptStorage, StorageFailure
 from journal.segment_file import sync_directory, write_all
-
-FILES = (DATA_LOGS, CLUSTER_STORE)
-"""In the order in which they are copied."""
+from shard.directory import shard_directories
 
 _Beginning = Callable[[ForeignEnvironment], AbstractContextManager[Transaction]]
 """Begins the read transaction that is copied."""
@@ -76,37 +75,39 @@ def make_backup(
     require_source(source)
     _make_empty(source, target)
     made_ms = now_ms()
+    journals = {shard.name_of(shard.data_logs_file): GroupJournalsAround(shard) for shard in shard_directories(source)}
+    beginnings: dict[str, _Beginning] = {name: around.begin for name, around in journals.items()}
+    beginnings[CLUSTER_STORE] = ForeignEnvironment.begin  # the last one to be copied
     try:
         _write(target / UNFINISHED, b"")
         sync_directory(target)
-        journals = GroupJournalsAround(source)
-        beginnings: dict[str, _Beginning] = {DATA_LOGS: journals.begin, CLUSTER_STORE: ForeignEnvironment.begin}
-        for name in FILES:
-            (target / name).parent.mkdir()
-            _copy(source / name, target / name, told, beginnings[name])
+        for name, begin in beginnings.items():
+            (target / name).parent.mkdir(parents=True)
+            _copy(source / name, target / name, told, begin)
         require_same_run(source, run)
-        files = {name: _checked(target / name, told) for name in FILES}
+        files = {name: _checked(target / name, told) for name in beginnings}
         content = read_cluster_store(target)
-        copied = CopiedLogs(target / DATA_LOGS, content)
+        copied = CopiedShards([CopiedLogs(target / name, content) for name in journals])
         manifest = Manifest(
             cluster_id=content.node.cluster_id,
             node_id=content.node.node_id,
             made_ms=made_ms,
             files=files,
             logs=copied.listed(),
-            sinks=fences_of(journals.told, copied),
+            sinks=fences_of([told for around in journals.values() for told in around.told], copied),
         )
-        for name in FILES:
-            sync_directory((target / name).parent)
+        for name in beginnings:
+            for place in _between(target, target / name):
+                sync_directory(place)
         _write(target / UNFINISHED, encode_manifest(manifest))
         (target / UNFINISHED).rename(target / MANIFEST)
         sync_directory(target)
         sync_directory(target.parent)
     except (OSError, lmdb.Error, StorageFailure) as error:
-        _take_away(target)
+        _take_away(target, beginnings)
         raise BackupFailed(f"the backup into {target} failed and was removed: {_sentence(error)}") from error
     except (CorruptStorage, DamagedPage, DamagedValue) as error:
-        _take_away(target)
+        _take_away(target, beginnings)
         raise BackupFailed(f"the copy in {target} is damaged and was removed: {error}") from error
     return manifest
 
@@ -134,12 +135,18 @@ def _make_empty(source: Path, target: Path) -> None:
         raise BackupRefused(f"{target} is not empty (it has {left[0]}): choose another place")
 
 
-def _take_away(target: Path) -> None:
-    for name in FILES:
+def _take_away(target: Path, names: Iterable[str]) -> None:
+    for name in names:
         (target / name).unlink(missing_ok=True)
-        if (target / name).parent.exists():
-            (target / name).parent.rmdir()
+        for place in _between(target, target / name):
+            if place.exists() and not any(place.iterdir()):
+                place.rmdir()
     (target / UNFINISHED).unlink(missing_ok=True)
+
+
+def _between(target: Path, file: Path) -> Iterator[Path]:
+    """The directories that were made for the file, from its own up."""
+    return takewhile(lambda place: place != target, file.parents)
 
 
 def _copy(source: Path, target: Path, told: Callable[[Progress], None], begin: _Beginning) -> None:

@@ -21,8 +21,8 @@ from datalog.stored import parse_log_untrusted
 from fairlog_types import LogId, Offset, Placement
 
 FORMAT = "fairlog-backup"
-VERSION = 2
-READ_VERSIONS = (1, 2)
+VERSION = 3
+READ_VERSIONS = (1, 2, 3)
 
 _NUMBER_MAX = 2**63 - 1
 _PARTITION_MAX = 2**31 - 1

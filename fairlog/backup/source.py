@@ -1,6 +1,6 @@
 """May this data directory be backed up now? Yes, if its data logs contain everything that was reported visible.
 
-    a node has it and serves             yes
+    a node has it and serves             yes, if there is one shard: several have no moment in common to copy
     a node has it and recovers           no: a transaction may be copied in part until it is ready (invariant 7)
     no node has it, cleanly closed       yes: everything was copied at the end
     no node has it, the last was killed  no: its journals have answered records that are in no data log yet
@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairlog.data_directory import CLUSTER_STORE, DATA_LOGS, LAST_RUN, MANIFEST, RESTORING, last_run_ended
+from fairlog.data_directory import CLUSTER_STORE, LAST_RUN, MANIFEST, RESTORING, last_run_ended
 from fairlog.directory import is_in_use
 from fairlog_types import StorageFailure
+from shard.directory import FIRST_SHARD, shard_directories, shard_directory
 
 _LOCK = "lock"
 
@@ -30,15 +31,24 @@ def require_source(directory: Path) -> None:
     for name in (MANIFEST, RESTORING):
         if (directory / name).exists():
             raise BackupRefused(f"{directory} is itself a backup: copy it with any tool")
-    for file in (CLUSTER_STORE, DATA_LOGS):
-        if not (directory / file).is_file():
-            raise BackupRefused(f"{directory} is not a data directory: it does not contain {file}")
+    if not (directory / CLUSTER_STORE).is_file():
+        raise BackupRefused(f"{directory} is not a data directory: it does not contain {CLUSTER_STORE}")
     in_use = is_in_use(directory)
+    shards = shard_directories(directory)
+    for shard in shards or [shard_directory(directory, FIRST_SHARD)]:
+        if not shard.data_logs_file.is_file():
+            name = shard.name_of(shard.data_logs_file)
+            raise BackupRefused(f"{directory} is not a data directory: it does not contain {name}")
     ended = last_run_ended(directory)
     if in_use and not (ended == "open" and _is_of_this_run(directory)):
         raise BackupRefused(
             f"the node in {directory} does not serve yet, or its disk has failed: wait until the node is ready, or "
             "repair the disk and restart the node"
+        )
+    if in_use and len(shards) > 1:
+        raise BackupRefused(
+            f"{directory} has {len(shards)} shards, and those of a running node cannot be copied as of one moment yet: "
+            "stop the node"
         )
     if not in_use and ended != "closed":
         raise BackupRefused(

@@ -2,7 +2,8 @@
 
     backup.json       sizes and checksums are right, there are no other files, the clock is not behind
       │ renamed
-    restoring.json    cluster store:  producer ids and leader epoch jump ahead of all that were given out since
+    restoring.json    layout:         of a backup of an earlier version the data logs move to where a shard has them
+      │               cluster store:  producer ids and leader epoch jump ahead of all that were given out since
       │               data logs:      logs of topics that were deleted while the backup was made are dropped;
       │                               the replay begins at the mark
       │               journals:       each begins, empty, where its data log's mark is, so no position comes twice;
@@ -28,13 +29,14 @@ from coordinator.lane_ids import group_of_sink
 from coordinator.transaction_groups import journal_of
 from datalog.environment import LmdbDataLogs
 from datalog.interface import Mark
-from fairlog.backup.making import FILES, checksum
+from fairlog.backup.making import checksum
 from fairlog.backup.manifest import BadManifest, Manifest, decode_manifest_untrusted
 from fairlog.cluster.restored import continue_restored
-from fairlog.data_directory import GROUP_JOURNALS, LAST_RUN, LOCAL_JOURNALS, MANIFEST, RESTORED, RESTORING, UNFINISHED
+from fairlog.data_directory import CLUSTER, CLUSTER_STORE, LAST_RUN, MANIFEST, RESTORED, RESTORING, UNFINISHED
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, LogKind, StorageFailure
 from journal.segment import Fsync, JournalKind
-from journal.segment_file import begin_at, sync_directory
+from journal.segment_file import begin_at, make_directory, sync_directory
+from shard.directory import FIRST_SHARD, ShardDirectory, shard_directories, shard_directory
 
 
 def take_over(directory: Path, *, map_bytes: int, fsync: Fsync, now_ms: int) -> Manifest | None:
@@ -57,6 +59,7 @@ def _take_over(directory: Path, map_bytes: int, fsync: Fsync, now_ms: int) -> Ma
         _require_alone(directory)
         _require_clock(directory, manifest, now_ms)
         check_files(directory, manifest)
+        _only_shard(directory)
         (directory / MANIFEST).rename(directory / RESTORING)
         sync_directory(directory)
     elif (directory / UNFINISHED).exists():
@@ -65,14 +68,16 @@ def _take_over(directory: Path, map_bytes: int, fsync: Fsync, now_ms: int) -> Ma
         )
     else:
         return None
-    content = continue_restored(directory / "cluster", now_ms=now_ms)
+    shard = _in_its_place(_only_shard(directory))
+    content = continue_restored(directory / CLUSTER, now_ms=now_ms)
     served = {log for topic in content.served for log in topic.logs()}
     leaving = {log for topic in content.deleting for log in topic.logs()}
-    for log, base in _settle_data_logs(directory / "datalog", map_bytes, served, leaving).items():
-        begin_at(directory / LOCAL_JOURNALS / str(log), JournalKind.LOCAL, fsync, base)
+    for log, base in _settle_data_logs(shard.data_logs, map_bytes, served, leaving).items():
+        begin_at(shard.local_journal(log), JournalKind.LOCAL, fsync, base)
     for number, fences in _by_journal(manifest.sinks or (), content.node.group_journal_count).items():
-        group_journal = directory / GROUP_JOURNALS / str(number)
-        begin_with_snapshot(group_journal, fsync, LeaderEpoch(content.starts), fences, timestamp_ms=now_ms)
+        begin_with_snapshot(
+            shard.group_journal(number), fsync, LeaderEpoch(content.starts), fences, timestamp_ms=now_ms
+        )
     (directory / RESTORING).rename(directory / RESTORED)
     sync_directory(directory)
     return manifest
@@ -88,7 +93,8 @@ def read_manifest(path: Path) -> Manifest:
 
 def check_files(directory: Path, manifest: Manifest) -> None:
     """Are the backup's files what its manifest says? Raises CorruptStorage, naming the file; OSError."""
-    for name in FILES:
+    shards = shard_directories(directory) or [shard_directory(directory, FIRST_SHARD)]
+    for name in (*(shard.name_of(shard.data_logs_file) for shard in shards), CLUSTER_STORE):
         if name not in manifest.files:
             raise CorruptStorage(
                 f"the manifest of the backup in {directory} does not name {name}: the backup was changed"
@@ -110,12 +116,33 @@ def check_files(directory: Path, manifest: Manifest) -> None:
 
 
 def _require_alone(directory: Path) -> None:
-    for name in ("journals", LAST_RUN):
-        if (directory / name).exists():
+    journals = [shard.journals for shard in shard_directories(directory)]
+    for path in (*journals, directory / LAST_RUN):
+        if path.exists():
+            name = path.relative_to(directory)
             raise CorruptStorage(
                 f"{directory} contains a backup and also {name} of another run: put the backup into a directory of "
                 "its own"
             )
+
+
+def _only_shard(directory: Path) -> ShardDirectory:
+    """Raises CorruptStorage: which group journal is which shard's is written nowhere yet."""
+    shards = shard_directories(directory)
+    if len(shards) != 1:
+        raise CorruptStorage(f"{directory} contains a backup of {len(shards)} shards, and a node serves one as yet")
+    return shards[0]
+
+
+def _in_its_place(found: ShardDirectory) -> ShardDirectory:
+    """Where a shard lies; from a backup of an earlier version its data logs are moved there."""
+    shard = shard_directory(found.data_dir, found.number)
+    if found != shard:
+        make_directory(shard.path)
+        found.data_logs.rename(shard.data_logs)
+        sync_directory(shard.path)
+        sync_directory(found.path)
+    return shard
 
 
 def _require_clock(directory: Path, manifest: Manifest, now_ms: int) -> None:

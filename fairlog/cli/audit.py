@@ -14,6 +14,7 @@ import typer
 
 from fairlog.cli.errors import ClientError
 from fairlog.cli.output import say, show_fields, show_json, show_table
+from shard.directory import shard_directories
 
 if TYPE_CHECKING:
     from fairlog.audit.job import Report
@@ -99,7 +100,9 @@ def _show_findings(directory: Path, report: Report) -> None:
     show_fields({kind: f"{count:,}" for kind, count in report.kinds.items()})
     say("Checked:")
     _show_numbers(report)
-    say(f"More: fairlog inspect {directory}/datalog/data.mdb --from OFFSET --count 5; fairlog verify {directory} --all")
+    files = [shard.data_logs_file for shard in shard_directories(directory)]
+    inspections = [f"fairlog inspect {file} --from OFFSET --count 5" for file in files]
+    say(f"More: {'; '.join(inspections)}; fairlog verify {directory} --all")
 
 
 def _show_numbers(report: Report) -> None:

@@ -16,9 +16,9 @@ from fairlog.cli.errors import ClientError
 EXAMPLES = """
 \b
 Examples:
-  fairlog inspect fairlog-data/journals/local/t-…-0/00000000000000000000.journal
-  fairlog inspect fairlog-data/journals/group/3/00000000000000000000.journal --from 4096 --count 20
-  fairlog inspect fairlog-data/datalog/data.mdb --records --json | jq 'select(.what == "record")'
+  fairlog inspect fairlog-data/shards/0/journals/local/t-…-0/00000000000000000000.journal
+  fairlog inspect fairlog-data/shards/0/journals/group/3/00000000000000000000.journal --from 4096 --count 20
+  fairlog inspect fairlog-data/shards/0/datalog/data.mdb --records --json | jq 'select(.what == "record")'
   fairlog inspect fairlog-data/cluster/data.mdb
 """
 

@@ -18,18 +18,27 @@ from fairlog_types import LogId, LogKind
 
 
 @dataclass(frozen=True, slots=True)
+class ShardInventory:
+    """What the parts of one shard say there is."""
+
+    name: str
+    records: Mapping[LogId, LogRecord]
+    """The data logs' own list."""
+    databases: Mapping[bytes, int]
+    """Databases that are none of the tables, and how many entries each has."""
+    local_journals: Mapping[str, str]
+    """Names of directories, and how a person is told of each."""
+    group_journals: Mapping[str, str]
+    """The same."""
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
     """What the parts of a data directory say there is."""
 
     served: Sequence[Topic]
     deleting: Sequence[Topic]
-    records: Mapping[LogId, LogRecord]
-    """The data logs' own list."""
-    databases: Mapping[bytes, int]
-    """Databases that are none of the tables, and how many entries each has."""
-    local_journals: Collection[str]
-    """Names of directories."""
-    group_journals: Collection[str]
+    shards: Sequence[ShardInventory]
     group_journal_count: int
     group_journals_begun: bool
     """None may be missing."""
@@ -44,10 +53,12 @@ def check_inventory(found: Inventory) -> Iterator[Violation]:
     leaving = {log for topic in found.deleting for log in topic.logs()}
     if not found.ended_well:
         leaving |= _being_added(found)
-    yield from _check_data_logs(found, served, leaving)
-    yield from _check_databases(found)
-    if found.has_journals:
-        yield from _check_journals(found, served, leaving)
+    for shard in found.shards:
+        yield from _check_data_logs(found, shard, served | leaving)
+        yield from _check_databases(shard)
+        if found.has_journals:
+            yield from _check_journals(found, shard, served, leaving)
+    yield from _check_together(found)
 
 
 def missing_logs(served: Iterable[Topic], there: Collection[LogId]) -> list[LogId]:
@@ -64,54 +75,71 @@ def _group_journal_names(count: int) -> set[str]:
     return {str(number) for number in range(count)}
 
 
-def _check_data_logs(found: Inventory, served: set[LogId], leaving: set[LogId]) -> Iterator[Violation]:
+def _check_together(found: Inventory) -> Iterator[Violation]:
+    """What all shards have must be what there is, each once."""
+    logs: dict[LogId, str] = {}
+    group_journals: dict[str, str] = {}
+    for shard in found.shards:
+        for log in shard.records:
+            if (other := logs.setdefault(log, shard.name)) != shard.name:
+                yield Violation(f"data log {log}", f"is in {other} and in {shard.name}")
+        for name, where in shard.group_journals.items():
+            if (other := group_journals.setdefault(name, where)) != where:
+                yield Violation(where, f"has the number of {other}")
+    if found.ended_well:
+        for log in missing_logs(found.served, logs):
+            yield Violation(f"data log {log}", "is missing, though its topic is served")
+    if found.has_journals and found.group_journals_begun:
+        for name in missing_group_journals(found.group_journal_count, group_journals):
+            yield Violation(f"group journal {name}", "is missing: what its transactions were answered is lost", 5)
+
+
+def _check_data_logs(found: Inventory, shard: ShardInventory, known: set[LogId]) -> Iterator[Violation]:
     numbers: dict[int, LogId] = {}
-    for log, record in found.records.items():
+    for log, record in shard.records.items():
         where = f"data log {log}"
-        if log.kind == LogKind.TOPIC.value and log not in served | leaving and found.has_journals:
+        if log.kind == LogKind.TOPIC.value and log not in known and found.has_journals:
             yield Violation(where, "belongs to no topic of the cluster store")
         if (other := numbers.setdefault(record.number, log)) != log:
             yield Violation(where, f"has the number {record.number}, which is {other}'s")
-    if found.ended_well:
-        for log in missing_logs(found.served, found.records.keys()):
-            yield Violation(f"data log {log}", "is missing, though its topic is served")
 
 
-def _check_databases(found: Inventory) -> Iterator[Violation]:
-    for name, entries in sorted(found.databases.items()):
+def _check_databases(shard: ShardInventory) -> Iterator[Violation]:
+    for name, entries in sorted(shard.databases.items()):
         log = parse_log_untrusted(name)
         if log is None:
-            yield Violation("the data logs", f"have a database {name!r}, which is no log")
-        elif log not in found.records and entries:
+            yield Violation(f"the data logs of {shard.name}", f"have a database {name!r}, which is no log")
+        elif log not in shard.records and entries:
             yield Violation(f"data log {log}", f"has {entries} batches, and no record")
-    for log in sorted(found.records):
-        if log.kind == LogKind.TOPIC.value and str(log).encode() not in found.databases:
+    for log in sorted(shard.records):
+        if log.kind == LogKind.TOPIC.value and str(log).encode() not in shard.databases:
             yield Violation(f"data log {log}", "has no database for its batches")
 
 
-def _check_journals(found: Inventory, served: set[LogId], leaving: set[LogId]) -> Iterator[Violation]:
-    for name in sorted(found.local_journals):
-        where = f"journals/local/{name}"
+def _check_journals(
+    found: Inventory, shard: ShardInventory, served: set[LogId], leaving: set[LogId]
+) -> Iterator[Violation]:
+    for name, where in sorted(shard.local_journals.items()):
         log = parse_log_untrusted(name.encode())
         if log is None:
             yield Violation(where, "is the journal of no log")
         elif log.kind == LogKind.TOPIC.value and log not in served | leaving:
             yield Violation(where, "is a journal of no topic of the cluster store")
-        elif log not in found.records and log not in leaving:
+        elif log not in shard.records and log not in leaving:
             yield Violation(where, "is a journal without a data log")
-    if found.group_journals_begun:
-        for name in missing_group_journals(found.group_journal_count, found.group_journals):
-            yield Violation(f"journals/group/{name}", "is missing: what its transactions were answered is lost", 5)
-    for name in sorted(set(found.group_journals) - _group_journal_names(found.group_journal_count)):
-        yield Violation(f"journals/group/{name}", f"is none of the {found.group_journal_count} group journals")
+    for name in sorted(set(shard.group_journals) - _group_journal_names(found.group_journal_count)):
+        yield Violation(shard.group_journals[name], f"is none of the {found.group_journal_count} group journals")
 
 
 def _being_added(found: Inventory) -> set[LogId]:
     """Logs of partitions that a topic does not have, and that were never written to."""
     topics = {topic.topic_id.hex for topic in (*found.served, *found.deleting)}
-    journals = {log for name in found.local_journals if (log := parse_log_untrusted(name.encode())) is not None}
-    return {
-        log
-        for log in journals | found.records.keys()
-        if log.topic in topics and (log not in found.records or found.records[log].next_offset == 0)
-    }
+    added: set[LogId] = set()
+    for shard in found.shards:
+        journals = {log for name in shard.local_journals if (log := parse_log_untrusted(name.encode())) is not None}
+        added |= {
+            log
+            for log in journals | shard.records.keys()
+            if log.topic in topics and (log not in shard.records or shard.records[log].next_offset == 0)
+        }
+    return added

@@ -1,8 +1,8 @@
 """The conductor: reads a stopped node's directory, or a backup, and has each part checked.
 
-    cluster store, groups ─▶ data logs' tables ─▶ who belongs to whom ─▶ what the group journals tell
+    cluster store ─▶ each shard: groups, data logs' tables ─▶ who belongs to whom ─▶ what the group journals tell
     each log:   its journal ─▶ its batches, past all checkers in one pass
-    then:       what the group journals tell, against all logs ─▶ LMDB's free list
+    then:       what the group journals tell, against all shards' logs ─▶ LMDB's free lists
 
 Violations come as they are found, so that whoever wants the first one only waits no longer. What is damaged is named
 and left out; the rest is checked all the same.
@@ -26,7 +26,7 @@ from datalog.cuts import Cut
 from datalog.interface import AbortedTransaction, Mark, OpenInLog
 from datalog.layout import DamagedValue, LogRecord
 from datalog.lmdb_file import check_length
-from datalog.lmdb_pages import DamagedPage, Item
+from datalog.lmdb_pages import DamagedPage, Item, LmdbFile
 from datalog.snapshot import mapped_lmdb
 from datalog.stored import StoredLogs, parse_log_untrusted
 from fairlog import data_directory
@@ -38,9 +38,9 @@ from fairlog.verify.committed_offsets import check_committed_offset
 from fairlog.verify.copies import CopiedBatch, CopiesCheck
 from fairlog.verify.counters import CountersCheck, TimeIndexCheck
 from fairlog.verify.cuts import check_cut
-from fairlog.verify.directories import Inventory, check_inventory
+from fairlog.verify.directories import Inventory, ShardInventory, check_inventory
 from fairlog.verify.findings import Summary, Violation
-from fairlog.verify.group_journals import group_journal_name, read_group_journal
+from fairlog.verify.group_journals import group_journal_name, read_group_journal, shard_of_group_journal
 from fairlog.verify.journals import (
     AppliedPart,
     JournalView,
@@ -67,6 +67,7 @@ from journal.read_only import ReadOnlyJournal, open_read_only
 from journal.segment import Fsync, JournalKind
 from partition.producer_window import ProducerWindow
 from partition.records import Marker
+from shard.directory import ShardDirectory, shard_directories, strangers_among_shards
 
 _BATCHES_PER_STEP = 1000
 """So often the progress is told."""
@@ -75,9 +76,12 @@ _DAMAGE = (CorruptStorage, DamagedPage, DamagedValue, StorageFailure, OSError)
 
 
 @dataclass(slots=True)
-class _Tables:
-    """The data logs' tables, by log number."""
+class _Shard:
+    """One shard, with the tables of its data logs, by log number."""
 
+    directory: ShardDirectory
+    file: LmdbFile
+    logs: StoredLogs
     records: dict[LogId, LogRecord] = field(default_factory=dict[LogId, LogRecord])
     windows: dict[int, dict[ProducerId, ProducerWindow]] = field(
         default_factory=dict[int, dict[ProducerId, ProducerWindow]]
@@ -86,6 +90,19 @@ class _Tables:
     opened: dict[int, list[OpenInLog]] = field(default_factory=dict[int, list[OpenInLog]])
     newest_cuts: dict[int, Cut] = field(default_factory=dict[int, Cut])
     aborted: dict[int, list[AbortedTransaction]] = field(default_factory=dict[int, list[AbortedTransaction]])
+
+    def inventory(self) -> ShardInventory:
+        """Raises OSError."""
+        return ShardInventory(
+            name=self.directory.name,
+            records=self.records,
+            databases={name: self.logs.trees[name].entries for name in self.logs.log_names()},
+            local_journals=self._named(self.directory.local_journals),
+            group_journals=self._named(self.directory.group_journals),
+        )
+
+    def _named(self, journals: Path) -> dict[str, str]:
+        return {name: self.directory.name_of(journals / name) for name in data_directory.names_in(journals)}
 
 
 class Verification:
@@ -112,48 +129,50 @@ class Verification:
     def violations(self) -> Iterator[Violation]:
         """All that is wrong, in the order in which it is found. At the iterator's end `summary` is complete."""
         try:
-            path = self._directory / data_directory.DATA_LOGS
-            for each in (self._directory / data_directory.CLUSTER_STORE, path):
-                check_length(each)  # pages behind the last one that is read here may be gone: a node would not start
+            check_length(self._directory / data_directory.CLUSTER_STORE)
             store = data_directory.read_cluster_store(self._directory)
-            file = mapped_lmdb(path)
-            if file is None:
-                raise CorruptStorage(f"{path} is empty")
-            logs = StoredLogs(file)
+            shards = [_open_shard(shard) for shard in shard_directories(self._directory)]
+            if not shards:
+                raise CorruptStorage("has no shard")
         except _DAMAGE as error:
             yield Violation(str(self._directory), str(error))
             return
         for topic in (*store.served, *store.deleting):
             self._topics[topic.topic_id.hex] = topic
         self.summary.counts["topics"] = len(store.served)
-        yield from self._read_persisted_groups()
-        tables = _Tables()
-        yield from self._read_tables(logs, tables)
-        yield from check_inventory(self._inventory(store, logs, tables))
+        self.summary.counts["shards"] = len(shards)
+        for name in strangers_among_shards(self._directory):
+            yield Violation(name, "is not the directory of a shard")
+        for shard in shards:
+            yield from self._read_persisted_groups(shard)
+            yield from self._read_tables(shard)
+        yield from check_inventory(self._inventory(store, shards))
         histories = [read_history("the manifest", self._fences)] if self._fences else []
         if self._has_journals:
-            yield from self._read_groups(store, histories)
+            yield from self._read_groups(store, shards, histories)
         committed = committed_places(histories)
-        for log in sorted(tables.records):
-            yield from self._check_log(log, tables, logs, committed.get(log, ()))
+        for shard in shards:
+            for log in sorted(shard.records):
+                yield from self._check_log(log, shard, committed.get(log, ()))
         yield from check_transactions(histories, self._views, self.summary)
-        try:
-            self.summary.counts["free pages of the data logs' file"] = file.check_free_list()
-        except DamagedPage as error:
-            yield Violation(str(path), str(error))
+        for shard in shards:
+            try:
+                self.summary.counts["free pages of the data logs' files"] += shard.file.check_free_list()
+            except DamagedPage as error:
+                yield Violation(str(shard.directory.data_logs_file), str(error))
 
-    def _read_persisted_groups(self) -> Iterator[Violation]:
-        path = self._directory / data_directory.PERSISTED_GROUPS
+    def _read_persisted_groups(self, shard: _Shard) -> Iterator[Violation]:
+        path = shard.directory.persisted_groups_file
         try:
-            self.summary.counts["groups whose members are kept"] = len(data_directory.read_persisted_groups(path))
+            self.summary.counts["groups whose members are kept"] += len(data_directory.read_persisted_groups(path))
         except _DAMAGE as error:
             yield Violation(str(path), str(error).removeprefix(f"{path}: "))
 
     # --- the tables ---------------------------------------------------------------------------
 
-    def _read_tables(self, logs: StoredLogs, tables: _Tables) -> Iterator[Violation]:
+    def _read_tables(self, shard: _Shard) -> Iterator[Violation]:
         numbers: dict[int, LogId] = {}
-        path = str(self._directory / data_directory.DATA_LOGS)
+        path = str(shard.directory.data_logs_file)
         readers = {
             layout.LOGS: self._read_record,
             layout.PRODUCERS: self._read_window,
@@ -166,24 +185,28 @@ class Verification:
         # The logs first: all others are kept by their numbers.
         for name in sorted(set(layout.TABLES) - {layout.META}, key=lambda table: table != layout.LOGS):
             try:
-                for item in logs.table(name):
+                for item in shard.logs.table(name):
                     if name != layout.LOGS and int.from_bytes(item.key[:4], "big") not in numbers:
                         yield Violation(f"{path}, {name.decode()}", f"the key {item.key.hex()} belongs to no log")
                     elif name in readers:
-                        yield from readers[name](item, tables, numbers)
+                        yield from readers[name](item, shard, numbers)
             except DamagedPage as error:
                 yield Violation(f"{path}, {name.decode()}", str(error))
-        for log, record in tables.records.items():
-            if record.number >= logs.numbers:
-                yield Violation(self._name(log), f"has number {record.number}, the next to be given is {logs.numbers}")
+        for log, record in shard.records.items():
+            if record.number >= shard.logs.numbers:
+                yield Violation(
+                    self._name(log), f"has number {record.number}, the next to be given is {shard.logs.numbers}"
+                )
 
-    def _read_record(self, item: Item, tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
+    def _read_record(self, item: Item, shard: _Shard, numbers: dict[int, LogId]) -> Iterator[Violation]:
         log = parse_log_untrusted(item.key)
         if log is None:
-            yield Violation("the data logs", f"have a log {item.key!r}, which is no name of one")
+            yield Violation(
+                f"the data logs of {shard.directory.name}", f"have a log {item.key!r}, which is no name of one"
+            )
             return
         try:
-            record = tables.records[log] = layout.decode_log_record(item.value)
+            record = shard.records[log] = layout.decode_log_record(item.value)
         except DamagedValue as error:
             yield Violation(self._name(log), str(error))
             return
@@ -191,48 +214,48 @@ class Verification:
         if not 0 <= record.log_start <= record.next_offset:
             yield Violation(self._name(log), f"starts at {record.log_start} and ends at {record.next_offset}", 2)
 
-    def _read_window(self, item: Item, tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
+    def _read_window(self, item: Item, shard: _Shard, numbers: dict[int, LogId]) -> Iterator[Violation]:
         number = int.from_bytes(item.key[:4], "big")
         if len(item.key) != layout.PRODUCER_KEY_BYTES:
             yield Violation(self._name(numbers[number]), f"the key {item.key.hex()} is no producer's")
             return
         producer_id = layout.decode_producer_key(item.key)
         try:
-            tables.windows.setdefault(number, {})[producer_id] = ProducerWindow.decode(bytes(item.value))
+            shard.windows.setdefault(number, {})[producer_id] = ProducerWindow.decode(bytes(item.value))
         except CorruptStorage as error:
             yield Violation(f"{self._name(numbers[number])}, producer {producer_id}", str(error))
         self.summary.counts["producer windows"] += 1
 
-    def _read_time_entry(self, item: Item, tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
+    def _read_time_entry(self, item: Item, shard: _Shard, numbers: dict[int, LogId]) -> Iterator[Violation]:
         number = int.from_bytes(item.key[:4], "big")
         if len(item.key) != layout.TIME_KEY_BYTES or len(item.value) != layout.BATCH_KEY_BYTES:
             yield Violation(self._name(numbers[number]), f"the key {item.key.hex()} is none of the time index")
             return
         (biased,) = struct.unpack_from(">Q", item.key, 4)
         entry = (biased - (1 << 63), layout.decode_batch_key(item.value))
-        tables.time_entries.setdefault(number, []).append(entry)
+        shard.time_entries.setdefault(number, []).append(entry)
         self.summary.counts["entries of the time index"] += 1
 
-    def _read_open(self, item: Item, tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
+    def _read_open(self, item: Item, shard: _Shard, numbers: dict[int, LogId]) -> Iterator[Violation]:
         number = int.from_bytes(item.key[:4], "big")
         try:
             opened = layout.decode_open(item.key, item.value)
         except DamagedValue as error:
             yield Violation(self._name(numbers[number]), f"key {item.key.hex()}: {error}")
             return
-        tables.opened.setdefault(number, []).append(opened)
+        shard.opened.setdefault(number, []).append(opened)
 
-    def _read_aborted(self, item: Item, tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
+    def _read_aborted(self, item: Item, shard: _Shard, numbers: dict[int, LogId]) -> Iterator[Violation]:
         number = int.from_bytes(item.key[:4], "big")
         try:
             aborted = layout.decode_aborted(item.key, item.value)
         except DamagedValue as error:
             yield Violation(self._name(numbers[number]), f"key {item.key.hex()}: {error}")
             return
-        tables.aborted.setdefault(number, []).append(aborted)
+        shard.aborted.setdefault(number, []).append(aborted)
         self.summary.counts["aborted transactions listed"] += 1
 
-    def _read_cut(self, item: Item, tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
+    def _read_cut(self, item: Item, shard: _Shard, numbers: dict[int, LogId]) -> Iterator[Violation]:
         number = int.from_bytes(item.key[:4], "big")
         name = self._name(numbers[number])
         try:
@@ -240,25 +263,22 @@ class Verification:
         except DamagedValue as error:
             yield Violation(name, f"key {item.key.hex()}: {error}")
             return
-        yield from check_cut(name, tables.records[numbers[number]], cut, tables.newest_cuts.get(number))
-        tables.newest_cuts[number] = cut
+        yield from check_cut(name, shard.records[numbers[number]], cut, shard.newest_cuts.get(number))
+        shard.newest_cuts[number] = cut
         self.summary.counts["rows of the cut index"] += 1
 
-    def _read_offset(self, item: Item, _tables: _Tables, numbers: dict[int, LogId]) -> Iterator[Violation]:
+    def _read_offset(self, item: Item, _shard: _Shard, numbers: dict[int, LogId]) -> Iterator[Violation]:
         number = int.from_bytes(item.key[:4], "big")
         if numbers[number].kind != LogKind.OFFSETS.value:
             yield Violation(self._name(numbers[number]), "has committed offsets, and is no offsets log")
             return
         yield from check_committed_offset(self._name(numbers[number]), number, item, self.summary)
 
-    def _inventory(self, store: StoreContent, logs: StoredLogs, tables: _Tables) -> Inventory:
+    def _inventory(self, store: StoreContent, shards: Sequence[_Shard]) -> Inventory:
         return Inventory(
             served=store.served,
             deleting=store.deleting,
-            records=tables.records,
-            databases={name: logs.trees[name].entries for name in logs.log_names()},
-            local_journals=data_directory.names_in(self._directory / data_directory.LOCAL_JOURNALS),
-            group_journals=data_directory.names_in(self._directory / data_directory.GROUP_JOURNALS),
+            shards=[shard.inventory() for shard in shards],
             group_journal_count=store.node.group_journal_count,
             group_journals_begun=store.group_journals_begun,
             ended_well=data_directory.last_run_ended(self._directory) == "closed",
@@ -267,18 +287,16 @@ class Verification:
 
     # --- one log ------------------------------------------------------------------------------
 
-    def _check_log(
-        self, log: LogId, tables: _Tables, logs: StoredLogs, committed: Sequence[KnownPlace]
-    ) -> Iterator[Violation]:
-        record = tables.records[log]
+    def _check_log(self, log: LogId, shard: _Shard, committed: Sequence[KnownPlace]) -> Iterator[Violation]:
+        record = shard.records[log]
         name = self._name(log)
-        windows = tables.windows.get(record.number, {})
-        opened, aborted = tables.opened.get(record.number, []), tables.aborted.get(record.number, [])
+        windows = shard.windows.get(record.number, {})
+        opened, aborted = shard.opened.get(record.number, []), shard.aborted.get(record.number, [])
         view = JournalView()
         copied: list[CopiedBatch] = []
         placed: list[CopiedBatch] = []
         if self._has_journals:
-            yield from self._check_journal(log, name, record, windows, opened, view, copied, placed)
+            yield from self._check_journal(shard, log, name, record, windows, opened, view, copied, placed)
         applied = _applied_by(windows)
         rules = rules_of(record, markers=self._has_markers(log))
         if (opened or aborted) and not rules.markers:
@@ -300,7 +318,7 @@ class Verification:
         checks: list[LogCheck] = [
             density,
             CountersCheck(name, record, rules=rules),
-            TimeIndexCheck(name, tables.time_entries.get(record.number, ()), log_start=record.log_start, rules=rules),
+            TimeIndexCheck(name, shard.time_entries.get(record.number, ()), log_start=record.log_start, rules=rules),
             ProducersCheck(
                 name, windows, log_start=record.log_start, copied_through=record.copied_through, rules=rules
             ),
@@ -319,21 +337,21 @@ class Verification:
             )
         due = None if view.placed is None else placed
         staged = StagedCheck(next_offset=record.next_offset, due=due, summary=self.summary)
-        yield from self._check_batches(log, name, record, logs, density, checks, staged)
+        yield from self._check_batches(shard, log, name, record, density, checks, staged)
 
     def _check_batches(
         self,
+        shard: _Shard,
         log: LogId,
         name: str,
         record: LogRecord,
-        logs: StoredLogs,
         density: DensityCheck,
         checks: Sequence[LogCheck],
         staged: StagedCheck,
     ) -> Iterator[Violation]:
         read_bytes = 0
         try:
-            for count, stored in enumerate(logs.batches(log)):
+            for count, stored in enumerate(shard.logs.batches(log)):
                 if count % _BATCHES_PER_STEP == 0:
                     self._told(read_bytes)
                     read_bytes = 0
@@ -352,7 +370,7 @@ class Verification:
                 for check in checks:
                     yield from check.feed(batch)
         except DamagedPage as error:
-            yield Violation(f"{name}, {self._directory / data_directory.DATA_LOGS}", str(error))
+            yield Violation(f"{name}, {shard.directory.data_logs_file}", str(error))
             return
         self._told(read_bytes)
         for check in checks:
@@ -360,6 +378,7 @@ class Verification:
 
     def _check_journal(
         self,
+        shard: _Shard,
         log: LogId,
         name: str,
         record: LogRecord,
@@ -372,7 +391,7 @@ class Verification:
         mark = Mark(record.copied_through, record.replay_from, record.next_offset)
         frames: list[ReadFrame] = []
         try:
-            journal = open_read_only(self._directory / data_directory.LOCAL_JOURNALS / str(log), kind=JournalKind.LOCAL)
+            journal = open_read_only(shard.directory.local_journal(log), kind=JournalKind.LOCAL)
             broken = list(decode_frames(name, journal.frames(journal.start), frames))
         except _DAMAGE as error:
             yield Violation(f"the journal of {name}", str(error))
@@ -409,13 +428,17 @@ class Verification:
 
     # --- the group journals -------------------------------------------------------------------
 
-    def _read_groups(self, store: StoreContent, histories: list[GroupHistory]) -> Iterator[Violation]:
+    def _read_groups(
+        self, store: StoreContent, shards: Sequence[_Shard], histories: list[GroupHistory]
+    ) -> Iterator[Violation]:
+        directories = [shard.directory for shard in shards]
         for number in range(store.node.group_journal_count):
+            shard = shard_of_group_journal(directories, number)
             try:
-                read = read_group_journal(self._directory, number)
+                read = read_group_journal(shard, number)
                 frames = sum(1 for _ in read.journal.frames(read.journal.start))
             except _DAMAGE as error:
-                yield Violation(group_journal_name(number), str(error))
+                yield Violation(group_journal_name(shard, number), str(error))
                 continue
             self._told(read.journal.size_bytes)
             self._count_journal(read.journal, frames)
@@ -431,6 +454,15 @@ class Verification:
         """As a person knows it, and as it is on disk."""
         topic = self._topics.get(log.topic)
         return str(log) if topic is None else f"{topic.name}-{log.partition} ({log})"
+
+
+def _open_shard(directory: ShardDirectory) -> _Shard:
+    path = directory.data_logs_file
+    check_length(path)  # pages after the last one that is read here may be gone: a node would not start
+    file = mapped_lmdb(path)
+    if file is None:
+        raise CorruptStorage(f"{path} is empty")
+    return _Shard(directory, file, StoredLogs(file))
 
 
 def _applied_by(windows: Mapping[ProducerId, ProducerWindow]) -> dict[TxId, AppliedPart]:

@@ -23,6 +23,7 @@ from tests.crash.history import History, Outcome
 from tests.crash.layout import Layout
 from tests.crash.load import Load
 from tests.node.nodes import TOPIC, Producer, produce, read, read_when
+from tests.shards import shard_in
 
 pytestmark = pytest.mark.slow
 
@@ -215,7 +216,7 @@ def test_topics_made_and_deleted_while_the_backup_is_made(
             with RawClient(node.address) as client:
                 assert client.produce("young", 0, batch([b"lost"]))[0] == raw.NONE
             admin.delete_topics(["doomed"])["doomed"].result(timeout=20)
-            while any((node.data_dir / "journals" / "local").glob("t-*-3")):
+            while any(shard_in(node.data_dir).local_journals.glob("t-*-3")):
                 time.sleep(0.01)
 
     monkeypatch.setattr(making, "_copy", copy_and_change)
@@ -231,7 +232,7 @@ def test_topics_made_and_deleted_while_the_backup_is_made(
         assert client.produce("young", 0, batch([b"first"])) == (raw.NONE, 0)
     assert restored.stop() == 0
     assert_verified(restored.data_dir)
-    journals = {LogId.parse(path.name).topic for path in (restored.data_dir / "journals" / "local").iterdir()}
+    journals = {LogId.parse(path.name).topic for path in shard_in(restored.data_dir).local_journals.iterdir()}
     assert len(journals) <= 2
 
 
@@ -246,7 +247,7 @@ def test_backup_of_a_node_that_was_stopped_well_has_everything(
     code, out, err = fairlog("backup", tmp_path / "backup", "--data-dir", node.data_dir)
     assert (code, err) == (0, "")
     assert out.startswith("backed up 6 logs, ")
-    assert sorted(path.name for path in (tmp_path / "backup").iterdir()) == ["backup.json", "cluster", "datalog"]
+    assert sorted(path.name for path in (tmp_path / "backup").iterdir()) == ["backup.json", "cluster", "shards"]
     code, out, _ = fairlog("verify", tmp_path / "backup")
     assert (code, "no violation found" in out) == (0, True)
     restored = restore(tmp_path / "backup")

@@ -23,11 +23,11 @@ from datalog.foreign import ForeignEnvironment
 from fairlog.backup import group_journals
 from fairlog.backup.fences import ToldOfSinks
 from fairlog.backup.group_journals import GroupJournalsAround
-from fairlog.data_directory import GROUP_JOURNALS
 from fairlog_types import CorruptStorage, JournalPosition, LeaderEpoch, LogId, Offset, Placement, StorageFailure
 from journal.frame import encode_frame
 from journal.segment import Fsync, JournalKind
 from journal.segment_file import begin_at
+from tests.shards import shard_in
 
 FENCE = SinkRecord("totals", "q", 3, (Placement(LogId.of_offsets(0), Offset(0), 1),), 0)
 LATER = SinkRecord("totals", "q", 1_000_000, (Placement(LogId.of_offsets(0), Offset(70_000), 1),), 0)
@@ -37,7 +37,7 @@ ABORTED, FORGOTTEN, OF_AN_ID = SinkAbortedRecord("totals", 4, 0), SinkForgottenR
 
 def write(data_dir: Path, snapshot: Iterable[GroupRecord], *behind: GroupRecord, number: int = 0) -> None:
     """A group journal anew: a snapshot, and what stands behind it."""
-    directory = data_dir / GROUP_JOURNALS / str(number)
+    directory = shard_in(data_dir).group_journal(number)
     shutil.rmtree(directory, ignore_errors=True)
     parts = [encode_group(record) for record in snapshot]
     framed = [
@@ -80,7 +80,7 @@ class Cuts:
 
 def around(data_dir: Path, cuts: Cuts) -> tuple[object, list[ToldOfSinks]]:
     """The transaction that is used, and what the journals tell of its moment."""
-    journals = GroupJournalsAround(data_dir)
+    journals = GroupJournalsAround(shard_in(data_dir))
     with journals.begin(cast("ForeignEnvironment", cuts)) as transaction:
         assert cuts.ended == cuts.begun - 1, "of all transactions that were begun one is held"
         return transaction, list(journals.told)
@@ -126,7 +126,7 @@ def test_segment_that_gets_its_name_while_the_files_are_listed_is_not_missed(
 ) -> None:
     """A list of files may have neither the old name nor the new one: what stands there was written long before."""
     write(tmp_path, [FENCE])
-    (segment,) = (tmp_path / GROUP_JOURNALS / "0").iterdir()
+    (segment,) = shard_in(tmp_path).group_journal(0).iterdir()
     open_read_only, aside = group_journals.open_read_only, tmp_path / "aside"
 
     def unlucky_open(directory: Path, *, kind: JournalKind) -> object:
@@ -164,5 +164,7 @@ def test_reading_that_the_node_disturbs_is_repeated(
     monkeypatch.setattr(group_journals, "open_read_only", disturbed_open)
     assert around(tmp_path, Cuts()) == (2, [ToldOfSinks([FENCE], 1)])
     disturbed = 1_000
-    with pytest.raises(StorageFailure, match=f"the group journal {tmp_path}/journals/group/0 cannot be read: {error}"):
+    with pytest.raises(
+        StorageFailure, match=f"the group journal {tmp_path}/shards/0/journals/group/0 cannot be read: {error}"
+    ):
         around(tmp_path, Cuts())

@@ -20,7 +20,8 @@ from fairlog.backup.manifest import (
 from fairlog_types import LogId, Offset, Placement
 
 ROOT = Path(__file__).parents[2]
-GOLDEN = ROOT / "tests" / "golden" / "backup-manifest-2.json"
+GOLDEN = ROOT / "tests" / "golden" / "backup-manifest-3.json"
+GOLDEN_2 = ROOT / "tests" / "golden" / "backup-manifest-2.json"
 GOLDEN_1 = ROOT / "tests" / "golden" / "backup-manifest-1.json"
 PAGE = ROOT / "docs" / "formats" / "backup-manifest.md"
 
@@ -30,7 +31,7 @@ MANIFEST = Manifest(
     made_ms=1_763_632_800_000,
     files={
         "cluster/data.mdb": CopiedFile(12_288, "6c" * 32),
-        "datalog/data.mdb": CopiedFile(45_056, "0f" * 32),
+        "shards/0/datalog/data.mdb": CopiedFile(45_056, "0f" * 32),
     },
     logs={
         "o-offsets-0": CopiedLog(None, 0, 17, 0),
@@ -58,6 +59,10 @@ def test_manifest_written_now_equals_the_golden_one() -> None:
     assert encode_manifest(MANIFEST) == GOLDEN.read_bytes()
 
 
+EARLIER_FILES = {name.removeprefix("shards/0/"): file for name, file in MANIFEST.files.items()}
+"""Where a backup had them before there were shards."""
+
+
 def test_golden_manifest_reads_as_it_was_written() -> None:
     """Every field is read as it is documented."""
     assert decode_manifest_untrusted(GOLDEN.read_bytes()) == MANIFEST
@@ -72,7 +77,12 @@ def test_plan_of_a_sinks_batch_reads_back() -> None:
 
 def test_manifest_of_version_1_reads_and_knows_no_sinks() -> None:
     """Backups stay readable; what they never held is not taken for "no sinks"."""
-    assert decode_manifest_untrusted(GOLDEN_1.read_bytes()) == replace(MANIFEST, sinks=None)
+    assert decode_manifest_untrusted(GOLDEN_1.read_bytes()) == replace(MANIFEST, files=EARLIER_FILES, sinks=None)
+
+
+def test_manifest_of_version_2_reads_and_has_the_files_of_no_shard() -> None:
+    """Backups stay readable, where their files were."""
+    assert decode_manifest_untrusted(GOLDEN_2.read_bytes()) == replace(MANIFEST, files=EARLIER_FILES)
 
 
 def test_format_page_shows_the_golden_manifest() -> None:
@@ -101,7 +111,7 @@ def with_place(**fields: object) -> bytes:
         (b"[" * 100_000, "is not JSON"),
         (b"[]", "should have an object for it"),
         (b"{}", "is not of the format"),
-        (changed(version=3), "has version 3, but this program reads versions 1 to 2"),
+        (changed(version=4), "has version 4, but this program reads versions 1 to 3"),
         (changed(version=True), "has version True"),
         (changed(made_ms=-1), "should have a number for made_ms"),
         (changed(made_ms=True), "should have a number for made_ms"),

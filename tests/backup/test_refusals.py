@@ -30,6 +30,7 @@ from tests import lacking
 from tests.backup.conftest import ENVIRONMENT, NewNode, Restore, back_up, now_ms
 from tests.cli.in_process import FairlogCommand
 from tests.node.nodes import produce, read, refusal
+from tests.shards import shard_in
 
 MAP_BYTES = 64 * 2**20
 
@@ -272,13 +273,13 @@ def test_backup_that_was_interrupted_is_known_and_refused_everywhere(
 
 
 def damage_a_byte(backup: Path) -> None:
-    data = bytearray((backup / "datalog" / "data.mdb").read_bytes())
+    data = bytearray(shard_in(backup).data_logs_file.read_bytes())
     data[-1] ^= 1
-    (backup / "datalog" / "data.mdb").write_bytes(data)
+    shard_in(backup).data_logs_file.write_bytes(data)
 
 
 def cut_a_file(backup: Path) -> None:
-    os.truncate(backup / "datalog" / "data.mdb", 8192)
+    os.truncate(shard_in(backup).data_logs_file, 8192)
 
 
 def lose_a_file(backup: Path) -> None:
@@ -291,22 +292,22 @@ def garble_the_manifest(backup: Path) -> None:
 
 def lose_a_file_and_its_name(backup: Path) -> None:
     document = json.loads((backup / MANIFEST).read_text())
-    del document["files"]["datalog/data.mdb"]
+    del document["files"]["shards/0/datalog/data.mdb"]
     (backup / MANIFEST).write_text(json.dumps(document))
-    (backup / "datalog" / "data.mdb").unlink()
+    shard_in(backup).data_logs_file.unlink()
 
 
 def put_it_over_a_node(backup: Path) -> None:
-    (backup / "journals" / "local").mkdir(parents=True)
+    shard_in(backup).local_journals.mkdir(parents=True)
 
 
 DAMAGED = [
-    (damage_a_byte, "datalog/data.mdb does not have the SHA-256 of the backup's manifest"),
-    (cut_a_file, "datalog/data.mdb has 8192 bytes, but the backup's manifest says"),
+    (damage_a_byte, "shards/0/datalog/data.mdb does not have the SHA-256 of the backup's manifest"),
+    (cut_a_file, "shards/0/datalog/data.mdb has 8192 bytes, but the backup's manifest says"),
     (lose_a_file, "cluster/data.mdb is missing: the backup was not copied completely"),
-    (lose_a_file_and_its_name, "does not name datalog/data.mdb: the backup was changed"),
+    (lose_a_file_and_its_name, "does not name shards/0/datalog/data.mdb: the backup was changed"),
     (garble_the_manifest, "backup.json: the manifest is not JSON"),
-    (put_it_over_a_node, "contains a backup and also journals of another run"),
+    (put_it_over_a_node, "contains a backup and also shards/0/journals of another run"),
 ]
 
 

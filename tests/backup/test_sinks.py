@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -24,6 +23,7 @@ from journal.segment import Fsync
 from pyspark_fairlog.native import Native, NativeError, Placement, Topics
 from scripts.node_process import NodeProcess
 from tests.backup.conftest import FairlogCommand, NewNode, Restore, back_up, now_ms
+from tests.backup.earlier import as_of_version
 from tests.clients.raw_client import RawClient
 from tests.node.nodes import TOPIC, Producer, produce
 
@@ -331,10 +331,7 @@ def test_backup_of_version_1_is_restored_without_its_sinks_and_the_log_says_so(
         Query(node, "totals").write(driver, 0)
     back_up(node, tmp_path / "backup")
     node.kill()
-    manifest = tmp_path / "backup" / MANIFEST
-    document = json.loads(manifest.read_text())
-    del document["sinks"]
-    manifest.write_text(json.dumps({**document, "version": 1}))
+    as_of_version(tmp_path / "backup", 1)
     restored = restore(tmp_path / "backup")
     restored.start()
     assert "the backup is of version 1 and knows no sinks" in restored.log_tail()

@@ -36,10 +36,14 @@ def made(monkeypatch: pytest.MonkeyPatch, report: Report) -> None:
     monkeypatch.setattr(audit, "_made", lambda *_: report)
 
 
-def test_findings_are_a_table_and_exit_code_1(run: FairlogCommand, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each with its place; how many there are of each kind, and how to see more."""
+def test_findings_are_a_table_and_exit_code_1(
+    run: FairlogCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each with its place; how many there are of each kind, and how to see more, in every shard."""
     made(monkeypatch, Report([FINDING], {"hole": 1, "sequence": 2000}, PROVED, {"older batches": 5}, 1.5))
-    code, out, err = run("data")
+    for shard in ("0", "10", "2"):
+        (tmp_path / "shards" / shard).mkdir(parents=True)
+    code, out, err = run(tmp_path)
     assert (code, err) == (1, "")
     for words in (
         "the offsets 3 to 3 are missing",
@@ -47,7 +51,7 @@ def test_findings_are_a_table_and_exit_code_1(run: FairlogCommand, monkeypatch: 
         "2,001 findings in all, 1 shown",
         "1,234",
         "not checked: 5 older batches",
-        "fairlog inspect data/datalog/data.mdb --from OFFSET",
+        *(f"fairlog inspect {tmp_path}/shards/{shard}/datalog/data.mdb --from OFFSET" for shard in (0, 2, 10)),
     ):
         assert words in out, out
 

@@ -1,15 +1,18 @@
-"""A directory with journals of an earlier format is refused by whatever would read them, in one sentence."""
+"""A directory that an earlier version has written is refused by whatever would read it, in one sentence."""
 
 from __future__ import annotations
 
+import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from crc32c import crc32c
 
+from fairlog.directory import DirectoryUnusable, locked_directory
 from fairlog_types import JournalPosition
 from journal.segment import (
     VERSIONS,
@@ -32,7 +35,7 @@ def fairlog(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 @pytest.fixture
 def earlier(tmp_path: Path) -> Path:
-    """What an earlier node may have left; its journals' frames do not matter."""
+    """What an earlier node may have left, where it had it; its journals' frames do not matter."""
     directory = tmp_path / "data"
     for name in ("cluster", "datalog"):
         (directory / name).mkdir(parents=True)
@@ -61,8 +64,8 @@ def fairlog_in_its_own_process() -> FairlogCommand:
 
 
 REFUSAL = (
-    "was written by an earlier Fairlog, whose journals this one does not read: go on with that version, or make a "
-    "backup with it (fairlog backup) and start this one in a copy of the backup"
+    "was written by an earlier Fairlog, whose layout and journals this one does not read: go on with that version, or "
+    "make a backup with it (fairlog backup) and start this one in a copy of the backup"
 )
 
 
@@ -81,14 +84,55 @@ def test_start_in_a_directory_of_an_earlier_format_is_refused_with_what_to_do(
     assert files_of(earlier) == before
 
 
-@pytest.mark.parametrize("command", ["verify", "backup", "audit"])
+def before_any_topic(earlier: Path) -> None:
+    shutil.rmtree(earlier / "journals")
+
+
+def without_data_logs(earlier: Path) -> None:
+    shutil.rmtree(earlier / "datalog")
+
+
+def with_a_restore_begun(earlier: Path) -> None:
+    (earlier / "restoring.json").touch()
+
+
+def with_a_restore_done(earlier: Path) -> None:
+    (earlier / "restored-from.json").touch()
+    shutil.rmtree(earlier / "journals")
+
+
+STATES = [before_any_topic, without_data_logs, with_a_restore_begun, with_a_restore_done]
+
+
+@pytest.mark.parametrize("state", STATES, ids=[state.__name__ for state in STATES])
+def test_directory_that_an_earlier_version_has_left_in_any_state_is_refused(
+    earlier: Path, state: Callable[[Path], None]
+) -> None:
+    """Also one of which a part is missing, or in which that version has made journals while it restored a backup."""
+    state(earlier)
+    with pytest.raises(DirectoryUnusable) as refused, locked_directory(earlier):
+        pass
+    assert str(refused.value) == f"{earlier} {REFUSAL}"
+
+
+@pytest.mark.parametrize("note", ["backup.json", "backup.json.new", "restoring.json"])
+def test_backup_by_an_earlier_version_is_not_refused(earlier: Path, note: str) -> None:
+    """Its data logs lie where that version has them; the start in it decides."""
+    shutil.rmtree(earlier / "journals")
+    (earlier / note).touch()
+    with locked_directory(earlier):
+        pass
+
+
+@pytest.mark.parametrize("command", ["verify", "backup", "audit", "consume"])
 def test_directory_of_an_earlier_format_is_refused_with_what_to_do(
     fairlog: FairlogCommand, earlier: Path, command: str
 ) -> None:
     """The same sentence, and nothing is looked at or written."""
     target = earlier.parent / "backup"
     before = files_of(earlier)
-    arguments = (target, "--data-dir", earlier) if command == "backup" else (earlier,)
+    more = {"backup": (target, "--data-dir"), "consume": ("topic", "--data-dir")}
+    arguments = (*more.get(command, ()), earlier)
     code, out, err = fairlog(command, *arguments)
     assert (code, out, err) == (2 if command == "audit" else 1, "", f"fairlog: {earlier} {REFUSAL}\n")
     assert files_of(earlier) == before

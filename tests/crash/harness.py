@@ -46,6 +46,7 @@ from tests.crash.history import History, Outcome
 from tests.crash.layout import Layout
 from tests.crash.load import OFFSETS_GROUP, Load
 from tests.crash.sink_load import SINK, SinkWriter, check_batches
+from tests.shards import shard_in
 from tests.simulation import planted_node
 
 PARTITIONS = 4
@@ -64,7 +65,6 @@ VISIBLE_S, PLANTED_VISIBLE_S = 30.0, 5.0
 need not have as much."""
 GROUPS = (OFFSETS_GROUP, SINK)
 """The consumer groups whose offsets are committed in transactions."""
-DATA_LOGS = "datalog"
 """Where in the data directory the data logs are."""
 
 # Small segments and a small snapshot interval, so that rolling, reclaiming and cutting happen while we watch.
@@ -457,7 +457,7 @@ def read_data_logs(
     Reads a copy, so that the files which the next start meets are those that the crash left.
     """
     with tempfile.TemporaryDirectory(dir=data_dir.parent) as scratch:
-        shutil.copytree(data_dir / DATA_LOGS, scratch, dirs_exist_ok=True)
+        shutil.copytree(shard_in(data_dir).data_logs, scratch, dirs_exist_ok=True)
         logs = LmdbDataLogs.open(Path(scratch), map_bytes=1024**3, sync=False)
         try:
             topic_logs = [log for log in logs.logs() if log.topic in topics_by_id]

@@ -30,6 +30,7 @@ from tests.clients.raw_client import NONE
 from tests.clients.raw_member import UNKNOWN_MEMBER_ID, RawMember
 from tests.crash.checker import Violation
 from tests.crash.recording import Dated
+from tests.shards import shard_in
 
 TURNING, REPLACED, DELETED = "turning", "replaced", "deleted"
 GROUPS = (TURNING, REPLACED, DELETED)
@@ -150,7 +151,7 @@ def _said(states: Sequence[Told | None]) -> str:
 
 def is_passed_by(data_dir: Path) -> bool:
     """Whether the groups' store of an image knows of one start less than its cluster store has counted."""
-    file = mapped_lmdb(data_dir / data_directory.PERSISTED_GROUPS)
+    file = mapped_lmdb(shard_in(data_dir).persisted_groups_file)
     assert file is not None, "the groups' store is there from the first start on"
     records = {item.key: bytes(item.value) for item in file.items(file.meta.main)}
     return (

@@ -18,6 +18,7 @@ from tests.crash import recording
 from tests.crash.harness import SMALL
 from tests.crash.images import ImageFailed, run
 from tests.crash.rebuilding import Rebuilding
+from tests.shards import shard_in
 
 pytestmark = [
     pytest.mark.slow,
@@ -86,4 +87,4 @@ def test_first_start_cut_anywhere_leaves_no_half_of_an_lmdb_file(
         place = tmp_path / str(number)
         rebuilding.write_image(place, rng)
         EmbeddedStore.open(place / "cluster", node_id=1, group_journal_count=2).close()
-        LmdbDataLogs.open(place / "datalog", map_bytes=1 << 28, sync=False).close()
+        LmdbDataLogs.open(shard_in(place).data_logs, map_bytes=1 << 28, sync=False).close()

@@ -11,6 +11,7 @@ from tests.limits import wire
 from tests.limits.site import Site
 from tests.limits.strain import MIB, Ended, Strain, side_by_side
 from tests.limits.wire import Who, Wire
+from tests.shards import shard_in
 
 TOPIC = "strain"
 _PARTITIONS = 16
@@ -176,7 +177,7 @@ def _kept_for_it(site: Site, segments: int, segment_bytes: int) -> int:
 
 def _journal_bytes(site: Site, suffix: str) -> int:
     """Of the journals of topics' partitions with this end of their names; the bystander's topic is made first."""
-    root = Path(site.node.data_dir) / "journals" / "local"
+    root = shard_in(Path(site.node.data_dir)).local_journals
     newest = max(
         (each for each in root.iterdir() if each.name.startswith("t-") and each.name.endswith(suffix)),
         key=lambda each: each.stat().st_ctime_ns if suffix != "-0" else _allocated(each),

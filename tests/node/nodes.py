@@ -14,6 +14,7 @@ from pathlib import Path
 from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient, batch, records_of
+from tests.shards import shard_in
 
 TOPIC = "t"
 REQUEST_TIMED_OUT = 7
@@ -35,7 +36,7 @@ def refusal(node: NodeProcess) -> str:
 
 def journal(node: NodeProcess, partition: int = 0) -> Path:
     """The directory of the local journal of the only topic's partition."""
-    (found,) = (node.data_dir / "journals" / "local").glob(f"t-*-{partition}")
+    (found,) = shard_in(node.data_dir).local_journals.glob(f"t-*-{partition}")
     return found
 
 

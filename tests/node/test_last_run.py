@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from fairlog import last_run
 from fairlog.last_run import LastRun
+from tests.shards import shard_in
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_tail_of_a_directory_never_used_is_kept(boot: Path, data: Path) -> None:
 
 def test_tail_of_a_directory_without_its_note_is_not_known_to_be_kept(boot: Path, data: Path) -> None:
     """Journals without the note come from a copy that left it out, or from a first start that was cut short."""
-    (data / "journals").mkdir()
+    shard_in(data).journals.mkdir(parents=True)
     assert not LastRun.read(data).tail_kept
 
 

@@ -25,6 +25,7 @@ from tests.node.nodes import (
     refusal,
     segments,
 )
+from tests.shards import shard_in
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +115,7 @@ def test_flipped_byte_in_a_group_journal_refuses_the_start(new_node: NewNode) ->
         for _ in range(3):
             producer.commit(b"v")
     node.kill()
-    (path,) = segments(node.data_dir / "journals" / "group" / "0")
+    (path,) = segments(shard_in(node.data_dir).group_journal(0))
     overwrite(path, SEGMENT_HEADER_BYTES + 40, b"\xff\xff")
     assert refusal(node).startswith(f"{path}: byte {SEGMENT_HEADER_BYTES} ")
 

@@ -10,6 +10,7 @@ import pytest
 
 from scripts.node_process import NodeProcess
 from tests.clients.raw_member import RawMember
+from tests.shards import shard_in
 
 pytestmark = pytest.mark.slow
 
@@ -97,9 +98,9 @@ def test_directory_without_kept_groups_is_opened(new_node: NewNode) -> None:
     node = new_node(**SHORT_SESSIONS)
     node.start()
     node.stop()
-    for file in (node.data_dir / "groups").iterdir():
+    for file in shard_in(node.data_dir).persisted_groups.iterdir():
         file.unlink()
-    (node.data_dir / "groups").rmdir()
+    shard_in(node.data_dir).persisted_groups.rmdir()
     node.start()
     with RawMember(node.address) as member:
         settle(member)

@@ -16,6 +16,7 @@ from scripts.node_process import NodeProcess
 from tests.clients import raw_client as raw
 from tests.clients.raw_client import RawClient
 from tests.node.nodes import TOPIC, Producer, assert_holds_answered, produce, read, read_when
+from tests.shards import shard_in
 
 pytestmark = pytest.mark.slow
 
@@ -171,7 +172,7 @@ def test_directory_from_before_there_were_offsets_logs_is_opened(new_node: NewNo
     node.start()
     produce(node, b"plain")
     node.stop()
-    for log in (node.data_dir / "journals" / "local").glob("o-*"):
+    for log in shard_in(node.data_dir).local_journals.glob("o-*"):
         shutil.rmtree(log)
     make_old(node.data_dir)
     node.start()
@@ -187,7 +188,7 @@ def make_old(data_dir: Path) -> None:
     with lmdb.open(str(data_dir / "cluster")) as environment, environment.begin(write=True) as transaction:
         transaction.put(records.FORMAT_KEY, b"\x82\x6ffairlog-cluster\x01")
         assert transaction.delete(records.OFFSETS_LOGS_KEY)
-    with lmdb.open(str(data_dir / "datalog"), max_dbs=8) as environment:
+    with lmdb.open(str(shard_in(data_dir).data_logs), max_dbs=8) as environment:
         logs = environment.open_db(b"fairlog.logs", create=False)
         with environment.begin(write=True, db=logs) as transaction:
             for shard in range(4):

@@ -18,6 +18,7 @@ from tests.datalog.batches import keyed_batch
 from tests.node.nodes import WAIT_S
 from tests.node.test_node_disk import forbid_growth
 from tests.retention.cleaning_model import Row, map_of, values_of
+from tests.shards import shard_in
 
 pytestmark = pytest.mark.slow
 
@@ -175,7 +176,7 @@ def test_full_disk_in_compaction_refuses_no_writes_and_passes(new_node: NewNode)
         for number in range(50):
             produce(client, "t", (b"%d" % (number % 5), b"x"))
         wait_until(lambda: len(read(client, "t")) <= 11, "there was no first cleaning")
-        data_file = node.data_dir / "datalog" / "data.mdb"
+        data_file = shard_in(node.data_dir).data_logs_file
         forbid_growth(node, data_file.stat().st_size)
         written = read(client, "t")
         for number in range(100):

@@ -24,6 +24,7 @@ from journal.segment import VERSIONS, JournalKind
 from scripts.node_process import NodeProcess
 from tests.clients.raw_client import RawClient, batch
 from tests.node.nodes import TOPIC, WAIT_S, Producer, journal, produce, read, read_when, refusal, segments
+from tests.shards import shard_in
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +59,7 @@ def test_start_in_a_directory_of_something_else_is_refused(new_node: NewNode) ->
     (node.data_dir / "thesis.tex").unlink()
     node.start()
     node.stop()
-    for kept in ("cluster", "datalog", "journals"):
+    for kept in ("cluster", "shards"):
         shutil.rmtree(node.data_dir / kept)
     node.start()
 
@@ -97,11 +98,11 @@ def cluster_store_of_tomorrow(node: NodeProcess) -> str:
 
 
 def data_logs_of_tomorrow(node: NodeProcess) -> str:
-    with lmdb.open(str(node.data_dir / "datalog"), max_dbs=8, lib_version=0) as env:
+    with lmdb.open(str(shard_in(node.data_dir).data_logs), max_dbs=8, lib_version=0) as env:
         meta = env.open_db(layout.META, create=False)
         with env.begin(write=True) as txn:
             txn.put(layout.FORMAT_KEY, layout.encode_format(layout.VERSION + 1), db=meta)
-    return f"data logs in {node.data_dir / 'datalog'} have the format version {layout.VERSION + 1}"
+    return f"data logs in {shard_in(node.data_dir).data_logs} have the format version {layout.VERSION + 1}"
 
 
 def journal_of_tomorrow(node: NodeProcess) -> str:
@@ -114,9 +115,9 @@ def journal_of_tomorrow(node: NodeProcess) -> str:
 
 
 def groups_of_tomorrow(node: NodeProcess) -> str:
-    with lmdb.open(str(node.data_dir / "groups"), max_dbs=0) as store, store.begin(write=True) as txn:
+    with lmdb.open(str(shard_in(node.data_dir).persisted_groups), max_dbs=0) as store, store.begin(write=True) as txn:
         txn.put(kept_groups.FORMAT_KEY, cbor2.dumps([kept_groups.MAGIC, kept_groups.VERSION + 1]))
-    return f"the groups' members in {node.data_dir / 'groups'} have format {kept_groups.VERSION + 1}"
+    return f"the groups' members in {shard_in(node.data_dir).persisted_groups} have format {kept_groups.VERSION + 1}"
 
 
 @pytest.mark.parametrize(
@@ -129,9 +130,10 @@ def test_start_with_data_of_a_newer_format_is_refused(new_node: NewNode, change:
     produce(node, b"v")
     node.stop()
     expected = change(node)
-    before = {directory: contents(node.data_dir / directory) for directory in ("datalog", "journals")}
+    shard = shard_in(node.data_dir)
+    before = {directory: contents(directory) for directory in (shard.data_logs, shard.journals)}
     assert expected in refusal(node)
-    assert {directory: contents(node.data_dir / directory) for directory in before} == before
+    assert {directory: contents(directory) for directory in before} == before
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -181,7 +183,7 @@ def test_start_without_a_group_journal_is_refused(new_node: NewNode, lost: str, 
             for number in range(4):  # some in either of the two
                 Producer(client, f"txn{number}").commit(b"committed")
     node.kill()
-    groups = node.data_dir / "journals" / "group"
+    groups = shard_in(node.data_dir).group_journals
     shutil.move(groups / lost, node.data_dir / "kept")
     missing = groups / ("0" if lost == "." else lost)
     for _ in range(2):
@@ -252,7 +254,7 @@ def test_start_without_the_data_logs_copies_whole_journals_again(new_node: NewNo
         producer.end(commit=False)
     read_when(node, 2)
     node.kill()
-    shutil.rmtree(node.data_dir / "datalog")
+    shutil.rmtree(shard_in(node.data_dir).data_logs)
     node.start()
     assert (read(node, 0), read(node, 1)) == ([b"plain", b"committed"], [b"committed"])
 

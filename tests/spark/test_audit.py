@@ -21,6 +21,7 @@ from fairlog.backup.making import make_backup
 from fairlog.verify.findings import Kind
 from scripts.node_process import ROOT
 from tests.node.nodes import TOPIC
+from tests.shards import split_in_two
 from tests.spark.audited import (
     BATCHES,
     MARKER_BATCHES,
@@ -110,6 +111,18 @@ def test_backup_is_found_whole(spark: SparkSession, directories: tuple[Path, Pat
     assert list(report.findings) == []
     assert report.proved["transactional batches found in their places"] == PARTITIONS * (TRANSACTIONAL_BATCHES - 2)
     assert list(report.not_proved.values()) == [PARTITIONS * 2]
+
+
+def test_directory_of_two_shards_is_found_whole(
+    spark: SparkSession, directories: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """As much is looked at as in one: transactions have places, and their group journal, in either."""
+    directory = Path(shutil.copytree(directories[1], tmp_path / "data"))
+    one = audit(spark, directory, has_journals=True, findings_max=10)
+    split_in_two(directory)
+    two = audit(spark, directory, has_journals=True, findings_max=10, task_bytes=RANGE_BYTES)
+    assert list(two.findings) == []
+    assert (two.proved, two.not_proved) == (one.proved, one.not_proved)
 
 
 # --- what is planted --------------------------------------------------------------------------------

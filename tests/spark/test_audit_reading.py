@@ -10,12 +10,13 @@ import pytest
 from coordinator.group_records import CommittedRecord, Expectation, PrepareCommitRecord
 from datalog import layout
 from datalog.snapshot import mapped_lmdb
-from fairlog.audit.checking import JournalRow, check_journal
+from fairlog.audit.checking import check_journal
 from fairlog.audit.directory import AuditedLog, divided, survey_directory
 from fairlog.audit.reading import _told_rows, read_ranges, read_told, read_windows
 from fairlog.verify.findings import Kind, Summary
 from fairlog.verify.transactions import read_history
 from fairlog_types import LeaderEpoch, Offset, Placement
+from tests.shards import shard_in
 from tests.spark.audited import BATCHES, RECORDS, filled, planted, txid
 from tests.verify.planting import Planted, flip
 
@@ -33,8 +34,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rows_of(directory: Path, task_bytes: int) -> list[tuple[object, ...]]:
     audited = survey_directory(directory, has_journals=True, task_bytes=task_bytes)
     found: list[tuple[object, ...]] = []
+    (shard,) = audited.shards
     for ranges in audited.tasks:
-        file = mapped_lmdb(directory / "datalog" / "data.mdb", transaction=audited.transaction)
+        file = mapped_lmdb(shard.directory.data_logs_file, transaction=shard.transaction)
         assert file is not None
         found += read_ranges(file, ranges)
     return found
@@ -57,12 +59,12 @@ def test_group_journal_that_cannot_be_read_is_a_finding(directory: Path, tmp_pat
     segment = planted.group_segment(b"billing")
     flip(segment, 0)
     number = int(segment.parent.name)
-    ((told, *nothing),) = read_told(planted.directory, number, {})
+    ((told, *nothing),) = read_told(shard_in(planted.directory), number, {})
     assert told == number
     assert set(nothing) == {None}
-    (found,) = check_journal(planted.directory, number, (), {}, Summary())
+    (found,) = check_journal([shard_in(planted.directory)] * PARTITIONS, number, (), {}, Summary())
     assert found.kind is Kind.DAMAGED_TRANSACTIONS
-    assert found.what.startswith(f"journals/group/{number}: ")
+    assert found.what.startswith(f"shards/0/journals/group/{number}: ")
 
 
 def test_place_of_a_producer_with_something_prepared_is_not_certain(directory: Path) -> None:
@@ -80,10 +82,13 @@ def test_place_of_a_producer_with_something_prepared_is_not_certain(directory: P
     assert list(_told_rows(0, history, {})) == [(0, 1, *[None] * 7), (0, 2, *[None] * 7)]
 
 
-def test_window_that_a_deleted_log_has_left_is_passed_by() -> None:
-    """Its log is not among those that are audited."""
-    row = JournalRow(-1, 99, 1, 0, 0, 0, 0, 1, False)
-    assert list(check_journal(Path(), -1, [row], {}, Summary())) == []
+def test_window_that_a_deleted_log_has_left_is_passed_by(directory: Path) -> None:
+    """Its log is not among those that are audited; the others' rows have the numbers of the audit."""
+    (shard,) = survey_directory(directory, has_journals=True).shards
+    file = mapped_lmdb(shard.directory.data_logs_file, transaction=shard.transaction)
+    assert file is not None
+    first, gone = sorted({row[0] for row in read_windows(file, {number: number for number in range(100)})})
+    assert {row[0] for row in read_windows(file, {first: 70, gone + 1: 71})} == {70}
 
 
 def test_window_under_a_damaged_key_is_a_row_that_says_so(directory: Path, tmp_path: Path) -> None:
@@ -94,10 +99,10 @@ def test_window_under_a_damaged_key_is_a_row_that_says_so(directory: Path, tmp_p
         key, value = next((bytes(key), bytes(value)) for key, value in txn.cursor(db=producers))
         txn.delete(key, db=producers)
         txn.put(key[:7], value, db=producers)
-    audited = survey_directory(planted.directory, has_journals=True)
-    file = mapped_lmdb(planted.directory / "datalog" / "data.mdb", transaction=audited.transaction)
+    (shard,) = survey_directory(planted.directory, has_journals=True).shards
+    file = mapped_lmdb(shard.directory.data_logs_file, transaction=shard.transaction)
     assert file is not None
-    (row,) = read_windows(file, [layout.decode_number(key[: layout.LOG_NUMBER_BYTES])])
+    (row,) = read_windows(file, {layout.decode_number(key[: layout.LOG_NUMBER_BYTES]): 0})
     assert "a producer's key has 12 bytes, this one 7" in str(row[-1])
 
 
@@ -108,10 +113,10 @@ def test_what_is_gone_as_a_whole_is_missed(directory: Path, tmp_path: Path, ende
     assert survey_directory(planted.directory, has_journals=True).missing == []
     with planted.writing() as (txn, database):
         txn.delete(str(planted.log(1)).encode(), db=database(layout.LOGS))
-    shutil.rmtree(planted.directory / "journals" / "group" / "1")
+    shutil.rmtree(shard_in(planted.directory).group_journal(1))
     last_run = planted.directory / "last-run"
     last_run.write_text(last_run.read_text().replace("closed", ended))
-    log, journal = "the data log of t-1 is missing", "journals/group/1 is missing"
+    log, journal = "the data log of t-1 is missing", "group journal 1 is missing"
     found = survey_directory(planted.directory, has_journals=True).missing
     assert [each.partition(",")[0] for each in found] == ([log, journal] if ended == "closed" else [journal])
     assert not survey_directory(planted.directory, has_journals=False).missing[1:]
@@ -133,4 +138,4 @@ def test_empty_log_is_one_range() -> None:
 
 
 def log_of(number: int, size_bytes: int, *, records: int = 1000) -> AuditedLog:
-    return AuditedLog(number, f"t-{number:032x}-0", f"t-{number}", True, 0, records, 0, False, size_bytes)
+    return AuditedLog(number, 0, number, f"t-{number:032x}-0", f"t-{number}", True, 0, records, 0, False, size_bytes)

@@ -26,6 +26,7 @@ from journal.read_only import open_read_only
 from journal.reading import FrameAt
 from journal.segment import JournalKind
 from partition.producer_window import ProducerWindow
+from tests.shards import shard_in
 
 
 def with_header(data: bytes, **fields: Any) -> bytes:
@@ -46,11 +47,11 @@ class Planted:
 
     @property
     def data_logs(self) -> Path:
-        return self.directory / "datalog" / "data.mdb"
+        return shard_in(self.directory).data_logs_file
 
     def log(self, partition: int = 0) -> LogId:
         """The partition's log."""
-        names = [path.name for path in (self.directory / "journals" / "local").iterdir()]
+        names = [path.name for path in shard_in(self.directory).local_journals.iterdir()]
         (found,) = [
             log
             for log in map(LogId.parse, names)
@@ -60,12 +61,12 @@ class Planted:
 
     def segment(self, partition: int = 0) -> Path:
         """The partition's journal has one segment."""
-        (found,) = (self.directory / "journals" / "local" / str(self.log(partition))).glob("*.journal")
+        (found,) = shard_in(self.directory).local_journal(self.log(partition)).glob("*.journal")
         return found
 
     def group_segment(self, transactional_id: bytes) -> Path:
         """The group journal's segment that knows the id."""
-        paths = (self.directory / "journals" / "group").rglob("*.journal")
+        paths = shard_in(self.directory).group_journals.rglob("*.journal")
         (found,) = [path for path in paths if transactional_id in path.read_bytes()]
         return found
 

@@ -29,6 +29,7 @@ from journal.read_only import open_read_only
 from journal.segment import JournalKind
 from partition.record_codec import APPLY
 from tests.cli.in_process import FairlogCommand
+from tests.shards import shard_in
 from tests.verify.planting import Planted, flip, with_header
 
 pytestmark = pytest.mark.slow
@@ -323,11 +324,11 @@ def leave_a_strange_directory(planted: Planted) -> None:
 
 
 def leave_a_17th_group_journal(planted: Planted) -> None:
-    (planted.directory / "journals" / "group" / "16").mkdir()
+    shard_in(planted.directory).group_journal(16).mkdir()
 
 
 def lose_a_group_journal(planted: Planted) -> None:
-    shutil.rmtree(planted.directory / "journals" / "group" / "1")
+    shutil.rmtree(shard_in(planted.directory).group_journal(1))
 
 
 def lose_a_data_log(planted: Planted) -> None:
@@ -380,9 +381,9 @@ FIRST = [
     (delete_a_journal, r"ends at position 0, and the data log's mark .* segments are missing or cut"),
     (
         flip_a_byte_of_a_frame,
-        r"journals/local/t-\w+-0/0+\.journal: byte \d+ \(journal position \d+\): hole with a witness",
+        r"shards/0/journals/local/t-\w+-0/0+\.journal: byte \d+ \(journal position \d+\): hole with a witness",
     ),
-    (flip_a_byte_of_a_group_journal, r"journals/group/\d: .*0+\.journal: byte \d+ .*hole with a witness"),
+    (flip_a_byte_of_a_group_journal, r"shards/0/journals/group/\d: .*0+\.journal: byte \d+ .*hole with a witness"),
     (fence_backwards, r"its last batch, at offset \d+, has epoch 0, its window -1 \(invariant 9\)"),
     (
         forget_a_plain_batch_in_a_window,
@@ -391,10 +392,10 @@ FIRST = [
     (remember_what_is_not_there, r"the window of producer 900 remembers the sequences 7 to 0 here; .* \(invariant 4\)"),
     (change_an_apply_number, r"transaction \d+\.0\.2: has more than one apply number: 999 in t-0 .*\(invariant 6\)"),
     (leave_an_orphan_log, r"data log t-0+5-0: belongs to no topic of the cluster store"),
-    (leave_an_orphan_journal, r"journals/local/t-0+5-0: is a journal of no topic"),
-    (leave_a_strange_directory, r"journals/local/backup-of-something: is the journal of no log"),
-    (leave_a_17th_group_journal, r"journals/group/16: is none of the 2 group journals"),
-    (lose_a_group_journal, r"journals/group/1: is missing: .* \(invariant 5\)"),
+    (leave_an_orphan_journal, r"shards/0/journals/local/t-0+5-0: is a journal of no topic"),
+    (leave_a_strange_directory, r"shards/0/journals/local/backup-of-something: is the journal of no log"),
+    (leave_a_17th_group_journal, r"shards/0/journals/group/16: is none of the 2 group journals"),
+    (lose_a_group_journal, r"group journal 1: is missing: .* \(invariant 5\)"),
     (serve_a_topic_without_logs, r"data log t-0+9-0: is missing, though its topic is served"),
     (damage_the_cluster_store, r"cluster/data\.mdb: the record 'node' reads 1"),
 ]
@@ -428,7 +429,7 @@ AMONG = [
     (move_a_mark_before_an_apply, r"mark has next offset 13 at position \d+, where the journal has come to offset"),
     (drop_a_batch, r"window of producer 900 remembers a batch of sequences 0 to 0 here, and none begins here"),
     (halve_a_transaction, r"COMMITTED has 2 records at 4 of t-1 .*, which ends at 4 \(invariant 5\)"),
-    (lose_a_data_log, r"journals/local/t-\w+-1: is a journal without a data log"),
+    (lose_a_data_log, r"shards/0/journals/local/t-\w+-1: is a journal without a data log"),
     (lose_a_data_log, r"data log t-\w+-1: is missing, though its topic is served"),
     (give_a_number_twice, r"has the number \d, which is"),
 ]
@@ -465,7 +466,7 @@ def test_cluster_store_that_was_cut_is_a_violation(fairlog: FairlogCommand, plan
 @pytest.mark.parametrize("key", [b"format", b"start", group_key("billing")], ids=["format", "start", "group"])
 def test_damaged_store_of_groups_is_a_violation(fairlog: FairlogCommand, planted: Planted, key: bytes) -> None:
     """A node would not start with it. Without the store it would, and without members."""
-    store = planted.directory / "groups" / "data.mdb"
+    store = shard_in(planted.directory).persisted_groups_file
     with lmdb.open(str(store.parent)) as environment, environment.begin(write=True) as transaction:
         transaction.put(key, b"\x80")
     code, out, _ = fairlog("verify", planted.directory)

@@ -1,0 +1,39 @@
+"""Where tests find what a node of one shard has written, and how they make two shards of it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from datalog.environment import LmdbDataLogs
+from fairlog_types import LogId, ShardNumber
+from shard.directory import FIRST_SHARD, ShardDirectory, shard_directory
+
+MAP_BYTES = 1 << 28
+
+
+def shard_in(data_dir: Path) -> ShardDirectory:
+    """The shard of a data directory or backup, which need not exist."""
+    return shard_directory(data_dir, FIRST_SHARD)
+
+
+def split_in_two(data_dir: Path) -> tuple[ShardDirectory, ShardDirectory]:
+    """Deal out what a stopped node has: odd partitions, offsets logs and group journals go to a second shard."""
+    shards = shard_in(data_dir), shard_directory(data_dir, ShardNumber(1))
+    shutil.copytree(shards[0].path, shards[1].path)
+    shutil.rmtree(shards[1].persisted_groups)
+    for shard in shards:
+        logs = LmdbDataLogs.open(shard.data_logs, map_bytes=MAP_BYTES)
+        with logs.write() as writer:
+            for log in logs.logs():
+                if log.partition % 2 != shard.number:
+                    writer.drop(log)
+        logs.sync()
+        logs.close()
+        for journal in list(shard.local_journals.iterdir()):
+            if LogId.parse(journal.name).partition % 2 != shard.number:
+                shutil.rmtree(journal)
+        for journal in list(shard.group_journals.iterdir()):
+            if int(journal.name) % 2 != shard.number:
+                shutil.rmtree(journal)
+    return shards
