@@ -2,8 +2,8 @@
 
     backup.json       sizes and checksums are right, there are no other files, the clock is not behind
       │ renamed
-    restoring.json    layout:         of a backup of an earlier version the data logs move to where a shard has them
-      │               cluster store:  producer ids and leader epoch jump ahead of all that were given out since
+    restoring.json    cluster store:  producer ids and leader epoch jump ahead of all that were given out since
+      │               layout:         of a backup of an earlier version the data logs move to where a shard has them
       │               data logs:      logs of topics that were deleted while the backup was made are dropped;
       │                               the replay begins at the mark
       │               journals:       each begins, empty, where its data log's mark is, so no position comes twice;
@@ -68,8 +68,8 @@ def _take_over(directory: Path, map_bytes: int, fsync: Fsync, now_ms: int) -> Ma
         )
     else:
         return None
-    shard = _in_its_place(_only_shard(directory))
     content = continue_restored(directory / CLUSTER, now_ms=now_ms)
+    shard = _in_its_place(_only_shard(directory))
     served = {log for topic in content.served for log in topic.logs()}
     leaving = {log for topic in content.deleting for log in topic.logs()}
     for log, base in _settle_data_logs(shard.data_logs, map_bytes, served, leaving).items():

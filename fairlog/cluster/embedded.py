@@ -47,11 +47,6 @@ from fairlog_types import CorruptStorage, LeaderEpoch, StorageFailure
 _MAP_BYTES = 256 * 1024 * 1024
 """Room for about a million topics; address space, not disk."""
 
-OFFSETS_LOGS = 4
-"""Offsets logs of a new store. They share one copier and one LMDB writer, so more of them would not commit faster; each
-takes part in the flush of a transaction that commits offsets. Kafka's 50 (offsets.topic.num.partitions) spread
-groups over brokers."""
-
 
 class StoreMismatch(Exception):
     """The directory is another node's, or was written by a newer program. The message says which."""
@@ -359,13 +354,11 @@ def _start(
             records.NODE_KEY: records.encode_node(records.NodeRecord(_new_cluster_id(), node_id, group_journal_count)),
             records.STARTS_KEY: records.encode_count(0),
             records.PRODUCER_IDS_KEY: records.encode_count(0),
-            records.OFFSETS_LOGS_KEY: records.encode_count(OFFSETS_LOGS),
+            records.OFFSETS_LOGS_KEY: records.encode_count(records.OFFSETS_LOGS),
         }
-    elif _version_of(content, directory) == records.VERSION_WITHOUT_OFFSETS_LOGS:
-        added = {
-            records.FORMAT_KEY: records.encode_format(),
-            records.OFFSETS_LOGS_KEY: records.encode_count(OFFSETS_LOGS),
-        }
+    else:
+        _require_read(content, directory)
+        added = records.brought_up(content)
     for key, value in added.items():
         transaction.put(key, value)
     node, starts, next_producer_id, offsets_logs, topics, begun, levels, brokers, groups = _read(
@@ -385,21 +378,20 @@ def _start(
     return node, starts + 1, next_producer_id, offsets_logs, topics, begun, levels, brokers, groups
 
 
-def _version_of(content: Mapping[bytes, bytes], directory: Path) -> int:
-    """The store's format. Raises StoreMismatch for one that is not read, and CorruptStorage that names the file."""
+def _require_read(content: Mapping[bytes, bytes], directory: Path) -> None:
+    """Raises StoreMismatch for a format that is not read, and CorruptStorage that names the file."""
     try:
         version = records.decode_format(content[records.FORMAT_KEY])
     except KeyError as error:
         raise _lacks(directory, error) from error
     except CorruptStorage as error:
         raise _corrupt(directory, error) from error
-    if version not in (records.VERSION, records.VERSION_WITHOUT_OFFSETS_LOGS):
+    if version not in records.READ_VERSIONS:
         raise StoreMismatch(
             f"the cluster store in {directory} has format {version}, and this program reads "
-            f"{records.VERSION_WITHOUT_OFFSETS_LOGS} and {records.VERSION}: "
+            f"{records.READ_VERSIONS[0]} to {records.VERSION}: "
             "run the version of Fairlog that wrote it, or a newer one"
         )
-    return version
 
 
 def _read(content: Mapping[bytes, bytes], directory: Path) -> _Content:

@@ -1,7 +1,7 @@
-"""The embedded store's records, as bytes: keys and CBOR values of format 2. Pure.
+"""The embedded store's records, as bytes: keys and CBOR values of format 3. Pure.
 
-docs/formats/cluster-store.md describes them; tests/golden/cluster-store-2.txt has them as bytes.
-Format 1, which lacks one record, is read as well: the store adds the record at its next start.
+docs/formats/cluster-store.md describes them; tests/golden/cluster-store-3.txt has them as bytes.
+Formats 1 and 2 are read as well: the next start brings the store up to this one (`brought_up`).
 A value that does not read back as it was written is `CorruptStorage`, never a guess.
 """
 
@@ -22,9 +22,15 @@ from fairlog.cluster.interface import Topic
 from fairlog_types import CorruptStorage
 
 MAGIC = "fairlog-cluster"
-VERSION = 2
-VERSION_WITHOUT_OFFSETS_LOGS = 1
-"""What is written by programs that lead no offsets logs; they must not open what is written by those that do."""
+VERSION = 3
+READ_VERSIONS = (1, 2, 3)
+"""1 is written by programs that lead no offsets logs, 2 by those that look for data logs in the data directory itself.
+They must not open what is written by later ones."""
+
+OFFSETS_LOGS = 4
+"""Offsets logs of a new store. They share one copier and one LMDB writer, so more of them would not commit faster; each
+takes part in the flush of a transaction that commits offsets. Kafka's 50 (offsets.topic.num.partitions) spread
+groups over brokers."""
 
 FORMAT_KEY = b"format"
 NODE_KEY = b"node"
@@ -62,6 +68,16 @@ class TopicRecord:
 
 def encode_format() -> bytes:
     return cbor_records.encode_format(MAGIC, VERSION)
+
+
+def brought_up(content: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """What is to be written into a store to make it one of this format; nothing if it is. Raises CorruptStorage."""
+    if (version := decode_format(content[FORMAT_KEY])) == VERSION:
+        return {}
+    added = {FORMAT_KEY: encode_format()}
+    if version == 1:
+        added[OFFSETS_LOGS_KEY] = encode_count(OFFSETS_LOGS)
+    return added
 
 
 def decode_format(value: bytes) -> int:

@@ -30,6 +30,7 @@ _MAP_BYTES = 256 * 1024 * 1024
 def continue_restored(directory: Path, *, now_ms: int) -> StoreContent:
     """Move the store in `directory` on to `now_ms`, durably; may be repeated. Answers what it held. Blocking.
 
+    It is of the present format then: an older program that looks into a restore that was cut short refuses it.
     Raises CorruptStorage, StorageFailure.
     """
     check_length(directory / "data.mdb")
@@ -37,9 +38,12 @@ def continue_restored(directory: Path, *, now_ms: int) -> StoreContent:
         environment = lmdb.open(str(directory), map_size=_MAP_BYTES, max_dbs=0, max_readers=16)
         try:
             with environment.begin(write=True) as transaction:
-                content = read_content({bytes(key): bytes(value) for key, value in transaction.cursor()})
+                found = {bytes(key): bytes(value) for key, value in transaction.cursor()}
+                content = read_content(found)
                 starts = max(content.starts, now_ms // 60_000)
                 producer_id = max(content.next_producer_id, now_ms // 1000 * PRODUCER_IDS_PER_SECOND)
+                for key, value in records.brought_up(found).items():
+                    transaction.put(key, value)
                 transaction.put(records.STARTS_KEY, records.encode_count(starts))
                 transaction.put(records.PRODUCER_IDS_KEY, records.encode_count(producer_id))
                 transaction.delete(records.GROUP_JOURNALS_BEGUN_KEY)  # a backup has none; the start makes them

@@ -15,7 +15,8 @@ from fairlog.backup.making import BackupFailed, make_backup
 from fairlog.backup.manifest import Manifest
 from fairlog.backup.source import BackupRefused
 from fairlog.backup.taking_over import take_over
-from fairlog.data_directory import MANIFEST, RESTORED, RESTORING
+from fairlog.cluster import records
+from fairlog.data_directory import MANIFEST, RESTORED, RESTORING, read_cluster_store
 from fairlog.directory import DirectoryUnusable, locked_directory
 from fairlog.local_reader import LocalReader
 from fairlog.verify.verification import Verification
@@ -161,6 +162,13 @@ class Died(BaseException):
     pass
 
 
+def before_all(monkeypatch: pytest.MonkeyPatch, backup: Path) -> None:
+    def dying(*_: object, **__: object) -> None:
+        raise Died
+
+    monkeypatch.setattr(taking_over, "continue_restored", dying)
+
+
 def before_the_move(monkeypatch: pytest.MonkeyPatch, backup: Path) -> None:
     def dying(directory: Path) -> bool:
         directory.mkdir(parents=True)
@@ -173,10 +181,10 @@ def after_the_move(monkeypatch: pytest.MonkeyPatch, backup: Path) -> None:
     def dying(*_: object, **__: object) -> None:
         raise Died
 
-    monkeypatch.setattr(taking_over, "continue_restored", dying)
+    monkeypatch.setattr(taking_over, "_settle_data_logs", dying)
 
 
-@pytest.mark.parametrize("dies", [before_the_move, after_the_move])
+@pytest.mark.parametrize("dies", [before_all, before_the_move, after_the_move])
 def test_restore_of_an_earlier_backup_that_dies_is_gone_on_with(
     source: Path,
     tmp_path: Path,
@@ -193,10 +201,26 @@ def test_restore_of_an_earlier_backup_that_dies_is_gone_on_with(
         restore(backup)
     monkeypatch.undo()
     assert (backup / RESTORING).exists()
-    assert earlier_directory(backup).data_logs.exists() == (dies is before_the_move)
+    assert earlier_directory(backup).data_logs.exists() == (dies is not after_the_move)
     assert rows_in(backup) == rows
     with locked_directory(backup):
         assert restore(backup) is not None
     assert (backup / RESTORED).exists()
     assert shard_in(backup).data_logs_file.exists()
     assert rows_in(backup) == rows
+
+
+def test_restore_of_an_earlier_backup_is_refused_to_that_version_before_anything_is_moved(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the cluster store's format: it would find no data logs, and make empty ones."""
+    backup = tmp_path / "backup"
+    back_up(source, backup)
+    as_of_version(backup, 2)
+    before_the_move(monkeypatch, backup)
+    with pytest.raises(Died):
+        restore(backup)
+    monkeypatch.undo()
+    monkeypatch.setattr(records, "VERSION", 2)
+    with pytest.raises(CorruptStorage, match="it has format 3, and this program reads up to 2"):
+        read_cluster_store(backup)

@@ -17,7 +17,7 @@ from fairlog.cluster.interface import Topic
 from fairlog_types import CorruptStorage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-GOLDEN = {version: REPOSITORY / "tests" / "golden" / f"cluster-store-{version}.txt" for version in (1, 2)}
+GOLDEN = {version: REPOSITORY / "tests" / "golden" / f"cluster-store-{version}.txt" for version in (1, 2, 3)}
 
 ORDERS = Topic(
     "orders",
@@ -35,7 +35,7 @@ def golden_records(version: int) -> dict[bytes, bytes]:
 
 
 def test_records_written_are_those_of_the_golden_file() -> None:
-    """The bytes of format 2 do not change."""
+    """The bytes of format 3 do not change."""
     written = {
         records.FORMAT_KEY: records.encode_format(),
         records.NODE_KEY: records.encode_node(records.NodeRecord("AAECAwQFBgcICQoLDA0ODw", 1, 16)),
@@ -45,12 +45,12 @@ def test_records_written_are_those_of_the_golden_file() -> None:
         records.topic_key(ORDERS.topic_id): records.encode_topic(records.TopicRecord(ORDERS, deleting=False)),
         records.topic_key(OLD.topic_id): records.encode_topic(records.TopicRecord(OLD, deleting=True)),
     }
-    assert written == golden_records(2)
+    assert written == golden_records(3)
 
 
 @pytest.mark.parametrize("version", GOLDEN)
 def test_store_opened_on_the_golden_records_has_what_they_say(tmp_path: Path, version: int) -> None:
-    """A store of format 1 or 2 can be read for ever; the first start brings it to format 2, which stays so."""
+    """A store of any format can be read for ever; the first start brings it to format 3, which stays so."""
     directory = tmp_path / "cluster"
     directory.mkdir()
     with lmdb.open(str(directory)) as environment, environment.begin(write=True) as transaction:
@@ -66,12 +66,12 @@ def test_store_opened_on_the_golden_records_has_what_they_say(tmp_path: Path, ve
             store.close()
     with lmdb.open(str(directory)) as environment, environment.begin() as transaction:
         kept = {bytes(key): bytes(value) for key, value in transaction.cursor()}
-    assert kept == golden_records(2) | {records.STARTS_KEY: records.encode_count(5)}
+    assert kept == golden_records(3) | {records.STARTS_KEY: records.encode_count(5)}
 
 
 def test_format_page_shows_the_golden_file() -> None:
     """The page's dump is the file that the tests read."""
-    assert GOLDEN[2].read_text() in (REPOSITORY / "docs" / "formats" / "cluster-store.md").read_text(encoding="utf-8")
+    assert GOLDEN[3].read_text() in (REPOSITORY / "docs" / "formats" / "cluster-store.md").read_text(encoding="utf-8")
 
 
 @given(

@@ -94,7 +94,7 @@ TARGETS = (
         "cluster-store",
         "records of the cluster store",
         read_store,
-        lambda: _stores("cluster-store-1.txt", "cluster-store-2.txt"),
+        lambda: _stores("cluster-store-1.txt", "cluster-store-2.txt", "cluster-store-3.txt"),
     ),
     Target(
         "group-members",
