@@ -1,6 +1,6 @@
 """Reads data logs from another process, straight from LMDB, while the node runs or is stopped.
 
-    with DataLogReader.open(directory) as reader:      # the node's DATA/datalog
+    with DataLogReader.open(directory) as reader:      # a shard's datalog/
         with reader.cut() as cut:                      # one moment of all logs
             for log in cut.logs():
                 for record in cut.records(log, cut.bounds(log).log_start):
@@ -200,7 +200,7 @@ class DataLogReader:
 
     @classmethod
     def open(cls, directory: Path) -> DataLogReader:
-        """Open the data logs in `directory` (a node's `DATA/datalog`), read-only; nothing is created or changed there.
+        """Open the data logs in `directory` (a shard's `datalog/`), read-only; nothing is created or changed there.
 
         This user must be able to read `data.mdb`, and, as long as a node runs, to write `lock.mdb` (`datalog.foreign`).
 

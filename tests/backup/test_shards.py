@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from datalog import layout
+from datalog.snapshot import mapped_lmdb
+from datalog.stored import StoredLogs
 from fairlog.backup import taking_over
+from fairlog.backup.copied_logs import CopiedLogs, CopiedShards
 from fairlog.backup.making import BackupFailed, make_backup
 from fairlog.backup.manifest import Manifest
 from fairlog.backup.source import BackupRefused
@@ -20,8 +24,9 @@ from fairlog.data_directory import MANIFEST, RESTORED, RESTORING, read_cluster_s
 from fairlog.directory import DirectoryUnusable, locked_directory
 from fairlog.local_reader import LocalReader
 from fairlog.verify.verification import Verification
-from fairlog_types import CorruptStorage, StorageFailure
+from fairlog_types import CorruptStorage, LogId, StorageFailure, TxId
 from journal.segment import Fsync
+from partition.producer_window import ProducerWindow
 from pyspark_fairlog.native import Native
 from scripts.node_process import NodeProcess
 from shard.directory import earlier_directory
@@ -78,6 +83,29 @@ def test_backup_of_two_shards_has_the_logs_and_fences_of_both(
     assert two.sinks is not None
     assert [fence.batch for fence in two.sinks] == [0, 1, 2, 3]
     assert fairlog("verify", tmp_path / "two")[0] == 0
+
+
+def test_cut_over_two_copies_answers_what_one_copy_answers(source: Path) -> None:
+    """Of every log and transaction; a copy is asked only of what is in it, or says that it does not know."""
+    content = read_cluster_store(source)
+    path = shard_in(source).data_logs_file
+    one = CopiedLogs(path, content)
+    file = mapped_lmdb(path)
+    assert file is not None
+    numbers = {record.number: log for log, record in one._records.items()}
+    asked: list[tuple[LogId, TxId]] = []
+    for item in StoredLogs(file).table(layout.PRODUCERS):
+        log = numbers[layout.decode_number(item.key[: layout.LOG_NUMBER_BYTES])]
+        producer_id, window = layout.decode_producer_key(item.key), ProducerWindow.decode(bytes(item.value))
+        asked += ((log, TxId(producer_id, entry.epoch, entry.number)) for entry in window.applied)
+    placed = {each: one.placed(*each) for each in asked}
+    ends = {log: one.next_offset(log) for log in numbers.values()}
+    assert {log.partition for log, _ in asked} == {0, 1}
+    assert None not in placed.values()
+    two = CopiedShards([CopiedLogs(shard.data_logs_file, content) for shard in split_in_two(source)])
+    assert {each: two.placed(*each) for each in asked} == placed
+    assert {log: two.next_offset(log) for log in ends} == ends
+    assert not any(two.is_open(*each) for each in asked)
 
 
 def test_shards_of_a_running_node_are_not_backed_up(source: Path, tmp_path: Path) -> None:

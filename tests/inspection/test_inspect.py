@@ -36,6 +36,7 @@ from tests.journal.golden_frames import (
     SNAPSHOT_RECORDS,
 )
 from tests.node.nodes import Producer, produce, read_when
+from tests.shards import split_in_two
 
 SALT = 7
 Frames = list[tuple[int, list[object], bytes]]
@@ -415,6 +416,24 @@ def test_data_logs_file_that_was_cut_is_named(fairlog: FairlogCommand, data_log_
         code, out, err = fairlog("inspect", cut)
         assert code == 1
         assert "DAMAGED at byte" in out or "is neither" in err
+
+
+@pytest.mark.slow
+def test_all_files_of_two_shards_can_be_inspected(fairlog: FairlogCommand, tmp_path: Path) -> None:
+    """Wherever a file lies, what it is shows; of the same kinds as in one shard."""
+    node = NodeProcess(tmp_path / "data", {"FAIRLOG_TOPICS_PARTITIONS_DEFAULT": "2"})
+    node.start()
+    produce(node, b"first")
+    produce(node, b"second", partition=1)
+    assert node.stop() == 0, node.log_tail()
+    shards = split_in_two(node.data_dir)
+    for shard in shards:
+        files = [*shard.path.rglob("*.journal"), shard.data_logs_file]
+        assert {path.parent.parent.name for path in files} > {"local", "group"}
+        for path in files:
+            code, out, err = fairlog("inspect", path)
+            assert (code, err) == (0, ""), f"{path}\n{out[-2000:]}"
+        assert fairlog("inspect", shard.data_logs_file)[1].count("batch: base offset 0, records 1") == 1
 
 
 @pytest.mark.slow
