@@ -55,7 +55,6 @@ from fairlog.retention.task import Retention
 from fairlog.topics import LocalTopics
 from fairlog_types import CorruptStorage, LeaderEpoch
 from journal.journal import Fsync
-from journal.segment_file import make_root
 from shard.directory import FIRST_SHARD, ShardDirectory, shard_directories, shard_directory
 from shard.offsets import OffsetsLogs
 from shard.shard import Shard, ShardSettings, close_in_thread, open_shard
@@ -288,7 +287,6 @@ async def _open_persister(
 ) -> tuple[GroupPersister, Mapping[str, PersistedGroup]]:
     """What keeps groups over restarts, and what it has kept. Right behind the cluster store: of a start that is counted
     there and not here, the next one would think that it was another program's."""
-    await trio.to_thread.run_sync(partial(make_root, directory.path, below=directory.data_dir))
     store, groups = await trio.to_thread.run_sync(
         PersistedGroupStore.open, directory.persisted_groups, LeaderEpoch(cluster.starts)
     )

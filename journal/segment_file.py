@@ -330,7 +330,7 @@ def make_directory(directory: Path) -> bool:
 
 
 def make_root(directory: Path, *, below: Path) -> None:
-    """Make a directory in which a start makes others: its path from `below` on is on disk then.
+    """Make the directory in which journals are, for a start: its path from `below` on is on disk then.
 
     Also if an earlier start made it that was killed before it came to that. Raises StorageFailure.
     """
@@ -339,7 +339,7 @@ def make_root(directory: Path, *, below: Path) -> None:
         for place in takewhile(lambda place: place != below, (directory, *directory.parents)):
             sync_directory(place.parent)
     except OSError as error:
-        raise StorageFailure(f"the directory {directory} cannot be made: {error}") from error
+        raise StorageFailure(f"the directory {directory} of the journals cannot be made: {error}") from error
 
 
 def sync_directory(directory: Path) -> None:

@@ -9,14 +9,28 @@ import pytest
 
 from coordinator.group_records import CommittedRecord, Expectation, PrepareCommitRecord
 from datalog import layout
+from datalog.environment import LmdbDataLogs
 from datalog.snapshot import mapped_lmdb
 from fairlog.audit.checking import check_journal
 from fairlog.audit.directory import AuditedLog, divided, survey_directory
-from fairlog.audit.reading import _told_rows, read_ranges, read_told, read_windows
+from fairlog.audit.reading import COLUMNS, _Reader, _told_rows, read_ranges, read_told, read_windows
+from fairlog.cluster.embedded import EmbeddedStore
 from fairlog.verify.findings import Kind, Summary
 from fairlog.verify.transactions import read_history
-from fairlog_types import LeaderEpoch, Offset, Placement
-from tests.shards import shard_in
+from fairlog_types import (
+    ApplyNumber,
+    JournalPosition,
+    LeaderEpoch,
+    Offset,
+    Placement,
+    ProducerEpoch,
+    ProducerId,
+    ShardNumber,
+)
+from partition.producer_window import AppliedTransaction, ProducerWindow
+from shard.directory import shard_directory
+from tests.datalog.batches import batch
+from tests.shards import shard_in, split_in_two
 from tests.spark.audited import BATCHES, RECORDS, filled, planted, txid
 from tests.verify.planting import Planted, flip
 
@@ -51,6 +65,61 @@ def test_rows_are_the_same_whatever_the_ranges(directory: Path, tmp_path: Path, 
     assert len(whole) == PARTITIONS * BATCHES - len(holes)
     for task_bytes in (1, 100, 333, 700, 5000):
         assert rows_of(planted.directory, task_bytes) == whole, task_bytes
+
+
+def read_by_tasks(directory: Path, rows: str) -> list[str]:
+    """The rows of all tasks, with names for the logs' numbers, whichever shard they are from, sorted."""
+    audited = survey_directory(directory, has_journals=True)
+    states = [shard.transaction for shard in audited.shards]
+    names = {log.log: log.name for log in audited.logs} | {None: None}
+    column = list(COLUMNS[rows]).index("log")
+    reader = _Reader(directory, states, rows, has_journals=True, task_bytes=1000, shares=2)
+    found: list[str] = []
+    tasks = reader.partitions()
+    assert rows != "batches" or len(tasks) == len(survey_directory(directory, has_journals=True, task_bytes=1000).tasks)
+    for task in tasks:
+        for arrow in reader.read(task):
+            read = zip(*(each.to_pylist() for each in arrow.columns), strict=True)
+            found += [str((*row[:column], names[row[column]], *row[column + 1 :])) for row in read]
+    return sorted(each.replace("in shards/1", "in shards/0") for each in found)
+
+
+@pytest.mark.parametrize("rows", COLUMNS)
+def test_tasks_of_two_shards_read_what_those_of_one_read(directory: Path, tmp_path: Path, rows: str) -> None:
+    """Each row once, from the shard that has it, under a number that no log of the other has."""
+    copy = Path(shutil.copytree(directory, tmp_path / "data"))
+    one = read_by_tasks(copy, rows)
+    split_in_two(copy)
+    assert read_by_tasks(copy, rows) == one
+    assert len(one) > PARTITIONS
+    tasks = survey_directory(copy, has_journals=True, task_bytes=1 << 30).tasks
+    assert [{each.shard for each in task} for task in tasks] == [{0}, {1}]
+
+
+async def test_logs_of_two_shards_with_the_same_number_are_told_apart(tmp_path: Path) -> None:
+    """Each shard numbers its own logs: the rows of both are told by numbers that the audit gives."""
+    store = EmbeddedStore.open(tmp_path / "cluster", node_id=1, group_journal_count=1)
+    logs = list((await store.create_topic("t", partitions=2, configs={}, now_ms=0)).logs())
+    store.close()
+    for log in logs:
+        environment = LmdbDataLogs.open(
+            shard_directory(tmp_path, ShardNumber(log.partition)).data_logs, map_bytes=1 << 24
+        )
+        with environment.write() as writer:
+            writer.create(log)
+            for offset in range(2 + log.partition):
+                writer.append(log, Offset(offset), 1, 5, batch(offset, [5]))
+            applied = AppliedTransaction(ProducerEpoch(0), 0, ApplyNumber(1), Offset(log.partition), 1)
+            window = ProducerWindow(ProducerEpoch(0), (), (applied,), 0, JournalPosition(0))
+            writer.put_producer(log, ProducerId(7), window.encode())
+        environment.close()
+    audited = survey_directory(tmp_path, has_journals=False)
+    assert {(log.name, log.number) for log in audited.logs} == {(str(log), 0) for log in logs}
+    assert len(read_by_tasks(tmp_path, "batches")) == 2 + 3
+    for log in logs:
+        assert sum(str(log) in row for row in read_by_tasks(tmp_path, "batches")) == 2 + log.partition
+        (window_row,) = (row for row in read_by_tasks(tmp_path, "windows") if str(log) in row)
+        assert window_row == str((str(log), 7, 0, 0, 1, log.partition, 1, False, None))
 
 
 def test_group_journal_that_cannot_be_read_is_a_finding(directory: Path, tmp_path: Path) -> None:
