@@ -37,7 +37,7 @@ from fairlog.cluster.interface import ClusterStore, Topic
 from fairlog.config import Settings
 from fairlog.config_values import Address
 from fairlog.groups.consumer.values import Beat, Beaten, GroupSnapshot, Refused
-from fairlog.groups.interface import GroupDescription, GroupOverview, GroupRefusal, Membership
+from fairlog.groups.interface import GroupDescription, GroupOffsets, GroupOverview, GroupRefusal, Membership
 from fairlog.groups.messages import Joined, Joining, JoinRefused, Leaving, Synced, Syncing
 from fairlog.groups.offset_index import Partition
 from fairlog.groups.offset_values import (
@@ -161,7 +161,7 @@ class Coordinator(Protocol):
     def lacks_commits(self, log: LogId) -> bool: ...
 
 
-class Offsets(Protocol):
+class Offsets(GroupOffsets, Protocol):
     """Committed offsets; `fairlog.groups.committed.CommittedOffsets` says what each method promises."""
 
     def log_of(self, group: str) -> LogId: ...
@@ -225,7 +225,7 @@ class Groups(Membership, Protocol):
 
     def overviews(self) -> Sequence[GroupOverview]: ...
 
-    async def delete(self, group: str) -> GroupRefusal | None: ...
+    async def delete(self, group: str, offsets: GroupOffsets) -> GroupRefusal | None: ...
 
 
 @dataclass(frozen=True, slots=True)

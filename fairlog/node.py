@@ -127,9 +127,8 @@ async def _run(settings: Settings, stop: trio.Event, *, task_status: trio.TaskSt
             offset_index = OffsetIndex(_now_ms)
             shard = await _open_shard(stack, directory, settings, cluster, last_run, offset_index)
             group_configs = LiveGroupConfigs(settings.groups, cluster)
-            groups = _make_groups(settings, cluster, group_configs)
+            groups = _make_groups(settings, cluster, group_configs, offset_index)
             offsets = _make_offsets(settings, cluster, shard, offset_index, groups)
-            groups.ask_offsets_of(offsets)
             topics = LocalTopics(cluster, shard, _now_ms, on_deleted=offsets.topic_deleted)
             await topics.recover()
             await shard.lead(offsets.logs())
@@ -335,7 +334,9 @@ async def _open_shard(
     )
 
 
-def _make_groups(settings: Settings, cluster: EmbeddedStore, configs: LiveGroupConfigs) -> NodeGroups:
+def _make_groups(
+    settings: Settings, cluster: EmbeddedStore, configs: LiveGroupConfigs, index: OffsetIndex
+) -> NodeGroups:
     groups = settings.groups
     classic = LocalGroups(
         GroupSettings(
@@ -344,10 +345,11 @@ def _make_groups(settings: Settings, cluster: EmbeddedStore, configs: LiveGroupC
             session_timeout_max_ms=groups.max_session_timeout_ms,
             members_max=groups.members_max,
         ),
+        index,
         now_ms=_now_ms,
         new_suffix=lambda: str(uuid.uuid4()),
     )
-    consumer = ConsumerGroups(configs.consumer_settings, ClusterTopics(cluster), now_ms=_now_ms)
+    consumer = ConsumerGroups(configs.consumer_settings, ClusterTopics(cluster), index, now_ms=_now_ms)
     return NodeGroups(classic, consumer)
 
 

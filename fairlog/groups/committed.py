@@ -147,7 +147,8 @@ class CommittedOffsets:
     ) -> None:
         """`commit_bytes_max` bounds one commit as it is journaled; the others are `offsets.…` settings.
 
-        `index` is told of the transactions that are decided (`OffsetIndex.decided`).
+        `index` is told of the transactions that are decided (`OffsetIndex.decided`), and by `membership` which groups
+        it does not remember any more (`OffsetIndex.members_left`).
         """
         self._logs = offsets_logs
         self._data_logs = data_logs
@@ -314,10 +315,6 @@ class CommittedOffsets:
     def last_commit_ms(self, group: str) -> int | None:
         """When the group's newest offset was committed, in ms since 1970; None if it has none."""
         return self._index.last_commit_ms(group)
-
-    def members_left(self, group: str, at_ms: int) -> None:
-        """See `interface.GroupOffsets`: from that moment on its offsets are kept for the retention time."""
-        self._index.left(group, at_ms)
 
     # --- forgetting ---------------------------------------------------------------------------
 

@@ -1,10 +1,13 @@
 """What the two halves of consumer groups ask of each other, and what handlers see of them.
 
 A consumer group has *members*, who agree on who reads what (this package's machine and service), and *committed
-offsets* (`fairlog/groups/committed.py`). The two know each other only by the protocols below:
+offsets* (`fairlog/groups/committed.py`), whose index in memory (`fairlog/groups/offset_index.py`) is made before both.
+They know each other only by the protocols below:
 
-    offsets    asks  Membership      may this member commit? is the group in use?
-    members    asks  GroupOffsets    which groups have offsets, though they have no members?
+    offsets  ask  Membership            may this member commit? is the group in use?
+    members  ask  GroupsWithOffsets     which groups have offsets, though they have no members?
+
+A deletion concerns both: its caller passes the offsets to the members, as `GroupOffsets`.
 
 Words only: no API numbers, no error codes, no I/O.
 """
@@ -129,7 +132,7 @@ class Membership(Protocol):
     def empty_since_ms(self, group: str) -> int | None:
         """When (Unix ms) the last member left; None if the group has members, or is not remembered.
 
-        A group is remembered for a while after that; then `GroupOffsets.members_left` is told.
+        A group is remembered for a while after that; then `GroupsWithOffsets.members_left` is told.
         The same each time, for as long as nobody joins: by it the offsets' half tells whether somebody has.
         """
         ...
@@ -151,20 +154,24 @@ class Membership(Protocol):
         ...
 
 
-class GroupOffsets(Protocol):
-    """What membership needs to know of committed offsets; `fairlog.groups.committed.CommittedOffsets` is one."""
+class GroupsWithOffsets(Protocol):
+    """What membership needs to know of committed offsets; `fairlog.groups.offset_index.OffsetIndex` is one."""
 
     def groups(self) -> Collection[str]:
         """The groups that have committed offsets."""
         ...
+
+    def members_left(self, group: str, at_ms: int) -> None:
+        """The group is not remembered any more; its last member left at that time (Unix ms)."""
+        ...
+
+
+class GroupOffsets(Protocol):
+    """The offsets of a group that is deleted; `fairlog.groups.committed.CommittedOffsets` is one."""
 
     async def delete(self, group: str) -> GroupRefusal | None:
         """Forget all offsets of a group; durable when this returns. None also if there were none.
 
         Raises StorageFailure.
         """
-        ...
-
-    def members_left(self, group: str, at_ms: int) -> None:
-        """The group is not remembered any more; its last member left at that time (Unix ms)."""
         ...

@@ -44,11 +44,6 @@ class NodeGroups:
         self._consumer = consumer
         consumer.tell_classic_groups(self._go_back)
 
-    def ask_offsets_of(self, offsets: GroupOffsets) -> None:
-        """Where groups without members are to be looked for. Until this is called, none has offsets."""
-        self._classic.ask_offsets_of(offsets)
-        self._consumer.ask_offsets_of(offsets)
-
     def resume(self, persister: GroupPersister, kept: Mapping[str, PersistedGroup]) -> None:
         """Go on with the groups that were kept before the start, and keep them with `persister`; before any request."""
         self._classic.resume(
@@ -216,14 +211,14 @@ class NodeGroups:
         ]
         return [*found, *(each for each in self._classic.overviews() if each.group_id not in consumer)]
 
-    async def delete(self, group: str) -> GroupRefusal | None:
+    async def delete(self, group: str, offsets: GroupOffsets) -> GroupRefusal | None:
         """Forget a group that has no members, with its offsets, for good. Raises StorageFailure.
 
         See `LocalGroups.delete`.
         """
         if self._consumer.get(group) is None:
-            return await self._classic.delete(group)
-        return await self._consumer.delete(group)
+            return await self._classic.delete(group, offsets)
+        return await self._consumer.delete(group, offsets)
 
 
 def _refusal_at(known: tuple[int, bool] | None, epoch: int) -> GroupRefusal | None:

@@ -80,8 +80,11 @@ class OffsetIndex:
             self._last_commits_ms.pop(group, None)
             self._left_ms.pop(group, None)
 
-    def left(self, group: str, at_ms: int) -> None:
-        """The group's last member left at that time. Not kept of a group without offsets."""
+    def members_left(self, group: str, at_ms: int) -> None:
+        """See `interface.GroupsWithOffsets`: from that moment on the group's offsets are kept for the retention time.
+
+        Not kept of a group without offsets.
+        """
         if group in self._last_commits_ms:
             self._left_ms[group] = at_ms
 
@@ -110,7 +113,7 @@ class OffsetIndex:
         return self._last_commits_ms.get(group)
 
     def left_ms(self, group: str) -> int | None:
-        """What `left` was told last; None if nothing."""
+        """What `members_left` was told last; None if nothing."""
         return self._left_ms.get(group)
 
     def _group(self, group: str) -> _Group:

@@ -28,6 +28,7 @@ from fairlog.groups.interface import (
     GroupOffsets,
     GroupOverview,
     GroupRefusal,
+    GroupsWithOffsets,
     is_group_id,
 )
 from fairlog.groups.machine import Group
@@ -107,23 +108,26 @@ class ParkedRequest(Generic[A]):
 class LocalGroups:
     """All groups of one node. `run` has to run, for time to have its effect."""
 
-    def __init__(self, settings: GroupSettings, *, now_ms: Callable[[], int], new_suffix: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        with_offsets: GroupsWithOffsets,
+        *,
+        now_ms: Callable[[], int],
+        new_suffix: Callable[[], str],
+    ) -> None:
         """`now_ms` is the Unix time; `new_suffix` makes something unique, for member ids."""
         self._settings = settings
+        self._with_offsets = with_offsets
         self._unix_ms = now_ms
         self._new_suffix = new_suffix
         self._entries: dict[str, _Entry] = {}
         self._size_bytes = 0
-        self._offsets: GroupOffsets | None = None
         self._persister: GroupPersister | None = None
         self._tickets = itertools.count(1)
         self._parked: dict[Ticket, ParkedRequest[Any]] = {}
         self._deadlines = Deadlines()
         self._stopping = False
-
-    def ask_offsets_of(self, offsets: GroupOffsets) -> None:
-        """Where groups without members are to be looked for. Until this is called, none has offsets."""
-        self._offsets = offsets
 
     def resume(self, persister: GroupPersister, kept: Mapping[str, PersistedClassicGroup]) -> None:
         """Go on with the groups that were kept before the start, and keep them with `persister`; before any request.
@@ -244,26 +248,26 @@ class LocalGroups:
         known = self._group(group)
         if known is not None:
             return known.describe()
-        return GroupDescription(group, GroupState.EMPTY, "", "", ()) if group in self._with_offsets() else None
+        return GroupDescription(group, GroupState.EMPTY, "", "", ()) if group in self._with_offsets.groups() else None
 
     def overviews(self) -> Sequence[GroupOverview]:
         """All groups that have members, had some lately, or have offsets."""
         found = [entry.group.overview() for entry in self._entries.values()]
-        others = (group for group in self._with_offsets() if group not in self._entries)
+        others = (group for group in self._with_offsets.groups() if group not in self._entries)
         return [*found, *(GroupOverview(group, GroupState.EMPTY, "") for group in others)]
 
-    async def delete(self, group: str) -> GroupRefusal | None:
+    async def delete(self, group: str, offsets: GroupOffsets) -> GroupRefusal | None:
         """Forget a group that has no members, with its offsets, for good. Raises StorageFailure.
 
         Who joins in the meantime finds the group without offsets. Cancelled: the offsets are deleted or not. If the
         disk refuses at last, an empty group is there again after a restart, for as long as one is remembered.
         """
         known = self._group(group)
-        if known is None and group not in self._with_offsets():
+        if known is None and group not in self._with_offsets.groups():
             return GroupRefusal.UNKNOWN_GROUP
         if known is not None and not known.is_empty:
             return GroupRefusal.NON_EMPTY_GROUP
-        refusal = None if self._offsets is None else await self._offsets.delete(group)
+        refusal = await offsets.delete(group)
         entry = self._entries.get(group)
         if refusal is None and entry is not None and entry.group.is_empty:
             entry.group.forget()
@@ -298,9 +302,6 @@ class LocalGroups:
     def _group(self, group_id: str) -> Group | None:
         entry = self._entries.get(group_id)
         return None if entry is None else entry.group
-
-    def _with_offsets(self) -> Collection[str]:
-        return () if self._offsets is None else self._offsets.groups()
 
     def _refused(self, group_id: str, more_bytes: int) -> GroupRefusal | None:
         """What is in the way of a request that may be parked, whoever sends it."""
@@ -342,8 +343,8 @@ class LocalGroups:
             self._size_bytes -= group.size_bytes
             del self._entries[group.group_id]
             self._deadlines.forget(group.group_id)
-            if group.generation > 0 and self._offsets is not None:
-                self._offsets.members_left(group.group_id, entry.empty_since_ms)
+            if group.generation > 0:
+                self._with_offsets.members_left(group.group_id, entry.empty_since_ms)
         else:
             self._deadlines.bring_forward(group.group_id, group.due_ms)
         if write is not None:

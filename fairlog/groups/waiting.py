@@ -43,7 +43,7 @@ second (Java's `reconnect.backoff.max.ms`)."""
 IDLE_MS_MAX = 10 * 60 * 1000
 """How long a group without members is remembered. Kafka looks every ten minutes for those that have no offsets
 (`offsets.retention.check.interval.ms`). All that is lost is the number of its last generation: since when it is empty,
-the offsets are told (`interface.GroupOffsets.members_left`)."""
+the offsets are told (`interface.GroupsWithOffsets.members_left`)."""
 
 
 class Waiting:

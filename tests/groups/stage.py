@@ -1,10 +1,12 @@
-"""A group with a clock that tests turn, and members who say what tests let them say."""
+"""A group with a clock that tests turn, members who say what tests let them say, and doubles of groups' offsets."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
 from typing import Any
+
+import trio
 
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.machine import Group
@@ -38,6 +40,28 @@ def joining(member_id: str = "", **fields: Any) -> Joining:
         "protocols": (("range", wish("t")),),
     }
     return Joining(**values | fields)
+
+
+class Offsets:
+    """The groups that have offsets; their deletion takes `deletion_s`, and `refusal` is its answer."""
+
+    def __init__(self) -> None:
+        self.of: set[str] = set()
+        self.refusal: GroupRefusal | None = None
+        self.left: dict[str, int] = {}
+        self.deletion_s = 0
+
+    def groups(self) -> set[str]:
+        return self.of
+
+    def members_left(self, group: str, at_ms: int) -> None:
+        self.left[group] = at_ms
+
+    async def delete(self, group: str) -> GroupRefusal | None:
+        await trio.sleep(self.deletion_s)
+        if self.refusal is None:
+            self.of.discard(group)
+        return self.refusal
 
 
 class Stage:

@@ -24,7 +24,7 @@ from fairlog.groups.persisted_group_store import PersistedGroupStore
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
 from fairlog_types import CorruptStorage, LeaderEpoch, StorageFailure
-from tests.groups.stage import SESSION_MS, joining, wish
+from tests.groups.stage import SESSION_MS, Offsets, joining, wish
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GOLDEN = REPOSITORY / "tests" / "golden" / "group-membership-2.txt"
@@ -339,7 +339,9 @@ def start(persister):
     """Starts the service on what is kept by now."""
 
     def make():
-        made = LocalGroups(GroupSettings(initial_rebalance_delay_ms=0), now_ms=lambda: 1_000, new_suffix=lambda: "1")
+        made = LocalGroups(
+            GroupSettings(initial_rebalance_delay_ms=0), Offsets(), now_ms=lambda: 1_000, new_suffix=lambda: "1"
+        )
         made.resume(persister, {name: group for name, group in persister.kept.items() if group is not None})
         return made
 
@@ -402,7 +404,7 @@ async def test_deleted_group_is_not_there_after_a_restart(persister, start):
     groups.leave("g", [Leaving("m", None)])
     persister.now()
     assert start().describe("g") is not None
-    assert await groups.delete("g") is None
+    assert await groups.delete("g", Offsets()) is None
     assert persister.kept["g"] is None
     assert start().describe("g") is None
 
@@ -413,7 +415,7 @@ async def test_word_of_a_forgotten_group_does_not_reach_the_next_of_its_name(per
     await settle(groups, persister)
     groups.leave("g", [Leaving("m", None)])
     _, late = persister.due["g"]
-    assert await groups.delete("g") is None
+    assert await groups.delete("g", Offsets()) is None
     groups.join("g", joining(new_member_id="n"))
     late(True)
     assert not groups.is_empty("g")

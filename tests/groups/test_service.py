@@ -14,31 +14,10 @@ from fairlog.groups.messages import Joined, JoinRefused, Leaving, Synced, Syncin
 from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
 from fairlog.groups.waiting import IDLE_MS_MAX, PENDING_MEMBER_MS_MAX
-from tests.groups.stage import REBALANCE_MS, SESSION_MS, joining, wish
+from tests.groups.stage import REBALANCE_MS, SESSION_MS, Offsets, joining, wish
 
 R = GroupRefusal
 STARTED_MS = 1_700_000_000_000
-
-
-class Offsets:
-    """The groups that have offsets; `delete` takes a while."""
-
-    def __init__(self):
-        self.of = set()
-        self.refusal = None
-        self.left = {}
-
-    def groups(self):
-        return self.of
-
-    async def delete(self, group):
-        await trio.sleep(1)
-        if self.refusal is None:
-            self.of.discard(group)
-        return self.refusal
-
-    def members_left(self, group, at_ms):
-        self.left[group] = at_ms
 
 
 @pytest.fixture
@@ -52,10 +31,10 @@ async def groups(nursery, offsets):
     numbers = itertools.count(1)
     made = LocalGroups(
         GroupSettings(initial_rebalance_delay_ms=200),
+        offsets,
         now_ms=lambda: STARTED_MS + int(trio.current_time() * 1000),
         new_suffix=lambda: str(next(numbers)),
     )
-    made.ask_offsets_of(offsets)
     nursery.start_soon(made.run)
     await trio.testing.wait_all_tasks_blocked()
     return made
@@ -256,7 +235,7 @@ async def test_moment_since_which_a_group_is_empty_stays_the_same(autojump_clock
     """Whoever judged its offsets by that moment takes another one for a sign that somebody has been there since."""
     ticks = itertools.count(STARTED_MS)
     groups = LocalGroups(
-        GroupSettings(initial_rebalance_delay_ms=0), now_ms=lambda: next(ticks), new_suffix=lambda: "only"
+        GroupSettings(initial_rebalance_delay_ms=0), Offsets(), now_ms=lambda: next(ticks), new_suffix=lambda: "only"
     )
     member_id = await settle(groups)
     groups.leave("g", [Leaving(member_id, None)])
@@ -274,14 +253,14 @@ async def test_groups_with_offsets_are_shown_without_members(autojump_clock, gro
 
 async def test_group_is_deleted_with_its_offsets(autojump_clock, groups, offsets):
     """If it has no members, nor any who are about to join."""
-    assert await groups.delete("g") is R.UNKNOWN_GROUP
+    assert await groups.delete("g", offsets) is R.UNKNOWN_GROUP
     offsets.of.add("g")
     member_id = await settle(groups)
-    assert await groups.delete("g") is R.NON_EMPTY_GROUP
+    assert await groups.delete("g", offsets) is R.NON_EMPTY_GROUP
     groups.leave("g", [Leaving(member_id, None)])
-    assert await groups.delete("g") is None
+    assert await groups.delete("g", offsets) is None
     assert (offsets.of, list(groups.known()), groups._size_bytes) == (set(), [], 0)
-    assert await groups.delete("g") is R.UNKNOWN_GROUP
+    assert await groups.delete("g", offsets) is R.UNKNOWN_GROUP
 
 
 async def test_group_whose_offsets_cannot_be_deleted_is_kept(autojump_clock, groups, offsets):
@@ -289,15 +268,16 @@ async def test_group_whose_offsets_cannot_be_deleted_is_kept(autojump_clock, gro
     offsets.refusal = R.NON_EMPTY_GROUP
     member_id = await settle(groups)
     groups.leave("g", [Leaving(member_id, None)])
-    assert await groups.delete("g") is R.NON_EMPTY_GROUP
+    assert await groups.delete("g", offsets) is R.NON_EMPTY_GROUP
     assert list(groups.known()) == ["g"]
 
 
-async def test_member_that_joins_while_the_group_is_deleted_stays(autojump_clock, groups, nursery):
+async def test_member_that_joins_while_the_group_is_deleted_stays(autojump_clock, groups, offsets, nursery):
     """It finds no offsets, and is a member all the same."""
     member_id = await settle(groups)
     groups.leave("g", [Leaving(member_id, None)])
-    nursery.start_soon(groups.delete, "g")
+    offsets.deletion_s = 1
+    nursery.start_soon(groups.delete, "g", offsets)
     await trio.testing.wait_all_tasks_blocked()
     joined = await join(groups).answer()
     await trio.sleep(2)

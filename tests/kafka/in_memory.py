@@ -27,7 +27,7 @@ from fairlog.groups.consumer.service import ConsumerGroups
 from fairlog.groups.consumer.settings import ConsumerGroupSettings
 from fairlog.groups.interface import GroupRefusal
 from fairlog.groups.node_groups import NodeGroups
-from fairlog.groups.offset_index import Partition
+from fairlog.groups.offset_index import OffsetIndex, Partition
 from fairlog.groups.offset_values import (
     CommitRefusal,
     CommitUnderWay,
@@ -265,31 +265,12 @@ class MemoryCoordinator:
         return log in self.unplaced
 
 
-class MemoryKept:
-    """The groups that have committed offsets, by name alone: what membership sees of offsets."""
-
-    def __init__(self) -> None:
-        self.of: set[str] = set()
-        self.failure: StorageFailure | None = None
-
-    def groups(self) -> set[str]:
-        return self.of
-
-    async def delete(self, group: str) -> GroupRefusal | None:
-        await trio.lowlevel.checkpoint()
-        if self.failure is not None:
-            raise self.failure
-        self.of.discard(group)
-        return None
-
-    def members_left(self, group: str, at_ms: int) -> None:
-        """Nothing expires here."""
-
-
 class MemoryOffsets:
     """What is committed is there at once; what `pending` names is in an open transaction."""
 
     def __init__(self) -> None:
+        self.index = OffsetIndex(lambda: 1_000)
+        """Which groups have offsets, as their members see it."""
         self.groups: dict[str, dict[Partition, CommittedOffset]] = {}
         self.pending: set[Partition] = set()
         self.refusal: CommitRefusal | None = None
@@ -338,6 +319,13 @@ class MemoryOffsets:
             for asked in (known if partitions is None else partitions)
         }
 
+    async def delete(self, group: str) -> GroupRefusal | None:
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        self.index.deleted(group, Offset(1), all_of_them=True)
+        return None
+
     async def delete_partitions(
         self, group: str, topics: Mapping[Partition, str]
     ) -> Mapping[Partition, GroupRefusal | None] | GroupRefusal:
@@ -361,11 +349,11 @@ class Memory:
 
     def __post_init__(self) -> None:
         self.topics = MemoryTopics(self.cluster, self.leaders)
-        self.kept = MemoryKept()
         # The real one: it is in memory, too. No rebalance waits for time.
         counter = itertools.count(1)
         classic = LocalGroups(
             GroupSettings(initial_rebalance_delay_ms=0, members_max=3),
+            self.offsets.index,
             now_ms=lambda: 1_000,
             new_suffix=lambda: str(next(counter)),
         )
@@ -373,10 +361,10 @@ class Memory:
         consumer = ConsumerGroups(
             self._consumer_settings,
             ClusterTopics(self.cluster),
+            self.offsets.index,
             now_ms=lambda: 1_000,
         )
         self.groups = NodeGroups(classic, consumer)
-        self.groups.ask_offsets_of(self.kept)
         self.data_logs = MemoryDataLogs(self.leaders)
 
     def configure(self, **topics: object) -> None:

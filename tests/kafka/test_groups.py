@@ -182,7 +182,7 @@ async def test_leave_of_a_group_without_a_name_is_refused(ask, version):
 async def test_groups_are_described(ask, memory, version):
     """With their members, if they have any; Empty if they have but offsets; Dead, an error since 6, if unknown."""
     member_id = await settle(ask)
-    memory.kept.of.add("kept")
+    memory.offsets.index.load({"kept": 1_000})
     answer = await ask(DESCRIBE, version, groups=["g", "kept", "nobody", "g"], include_authorized_operations=True)
     assert [(group.group_id, group.error_code, group.group_state) for group in answer.groups] == [
         ("g", 0, "Stable"),
@@ -200,7 +200,7 @@ async def test_groups_are_described(ask, memory, version):
 async def test_groups_are_listed(ask, memory, version):
     """Those with members and those with offsets, each once; from version 4 on by state."""
     await settle(ask)
-    memory.kept.of |= {"g", "kept"}
+    memory.offsets.index.load({"g": 1_000, "kept": 1_000})
     answer = await ask(LIST, version, states_filter=[])
     found = [(group.group_id, group.protocol_type) for group in answer.groups]
     assert (answer.error_code, found) == (0, [("g", "consumer"), ("kept", "")])
@@ -217,7 +217,7 @@ async def test_groups_are_listed(ask, memory, version):
 
 async def test_groups_in_a_long_list_let_others_run(ask, memory, autojump_clock):
     """Ten thousand groups are written in several turns of the loop."""
-    memory.kept.of |= {f"group-{number}" for number in range(10_000)}
+    memory.offsets.index.load({f"group-{number}": 1_000 for number in range(10_000)})
     turns = 0
 
     async def count():
@@ -237,17 +237,17 @@ async def test_groups_in_a_long_list_let_others_run(ask, memory, autojump_clock)
 async def test_groups_are_deleted_if_they_have_no_members(ask, memory, version):
     """With their offsets; others are refused, each for itself."""
     await settle(ask)
-    memory.kept.of.add("kept")
+    memory.offsets.index.load({"kept": 1_000})
     answer = await ask(DELETE, version, groups_names=["g", "kept", "nobody"])
     codes = {result.group_id: result.error_code for result in answer.results}
     assert codes == {"g": ErrorCode.NON_EMPTY_GROUP, "kept": 0, "nobody": ErrorCode.GROUP_ID_NOT_FOUND}
-    assert memory.kept.of == set()
+    assert not memory.offsets.index.groups()
 
 
 async def test_group_whose_offsets_cannot_be_deleted_stays(ask, memory):
     """A disk that is full is told as what it is."""
-    memory.kept.of.add("kept")
-    memory.kept.failure = StorageFailure("the disk is full")
+    memory.offsets.index.load({"kept": 1_000})
+    memory.offsets.failure = StorageFailure("the disk is full")
     answer = await ask(DELETE, 2, groups_names=["kept"])
     assert answer.results[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
 

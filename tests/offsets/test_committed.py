@@ -546,7 +546,7 @@ async def test_offsets_of_a_group_that_is_not_remembered_are_kept_since_its_memb
         desk.run.clock.ms += 10 * HOUR_MS
         await several_sweeps(desk)
         del desk.members.consuming["g"]
-        desk.offsets.members_left("g", desk.run.clock())
+        desk.run.offset_index.members_left("g", desk.run.clock())
         desk.run.clock.ms += HOUR_MS - 1
         await several_sweeps(desk)
         assert await desk.fetched("g") == {FIRST: 1}

@@ -67,7 +67,7 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(group=groups)
     def leave(self, group: str) -> None:
         """Nothing is kept of a group that has no offsets to be kept."""
-        self.index.left(group, self.clock)
+        self.index.members_left(group, self.clock)
         if group in self.last_ms:
             self.left_ms[group] = self.clock
 

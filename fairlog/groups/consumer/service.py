@@ -29,7 +29,7 @@ from fairlog.groups.consumer.states import ConsumerGroupState
 from fairlog.groups.consumer.values import JOINING, Beat, Beaten, GroupSnapshot, Refused
 from fairlog.groups.deadlines import Deadlines, clock_ms
 from fairlog.groups.group_persister import GroupPersister
-from fairlog.groups.interface import GroupOffsets, GroupRefusal, is_group_id
+from fairlog.groups.interface import GroupOffsets, GroupRefusal, GroupsWithOffsets, is_group_id
 from fairlog.groups.member import MEMBER_BYTES_MAX, bytes_of
 from fairlog.groups.messages import Joined, Joining, JoinRefused, Leaving, Synced, Syncing
 from fairlog.groups.persisted_group import GroupWrite
@@ -72,16 +72,17 @@ class ConsumerGroups:
         self,
         settings_of: Callable[[str], ConsumerGroupSettings],
         topics: ClusterTopics,
+        with_offsets: GroupsWithOffsets,
         *,
         now_ms: Callable[[], int],
     ) -> None:
         """`settings_of` has what a group goes by, by its id, and is asked each time; `now_ms` is the Unix time."""
         self.settings_of = settings_of
         self.topics = topics
+        self._with_offsets = with_offsets
         self._unix_ms = now_ms
         self._entries: dict[str, Entry] = {}
         self._size_bytes = 0
-        self._offsets: GroupOffsets | None = None
         self._persister: GroupPersister | None = None
         self._deadlines = Deadlines()
         self._stopping = False
@@ -90,10 +91,6 @@ class ConsumerGroups:
     def tell_classic_groups(self, on_classic: Callable[[str], None]) -> None:
         """Who is to hear that a group has members of the classic protocol alone."""
         self._on_classic = on_classic
-
-    def ask_offsets_of(self, offsets: GroupOffsets) -> None:
-        """Who is to hear that a group has no members any more."""
-        self._offsets = offsets
 
     def resume(self, persister: GroupPersister, kept: Mapping[str, GroupSnapshot]) -> None:
         """Go on with the groups that were kept before the start, and keep them with `persister`; before any request.
@@ -241,14 +238,14 @@ class ConsumerGroups:
         entry = self._entries.get(group_id)
         return None if entry is None or not entry.group.is_empty else entry.empty_since_ms
 
-    async def delete(self, group_id: str) -> GroupRefusal | None:
+    async def delete(self, group_id: str, offsets: GroupOffsets) -> GroupRefusal | None:
         """Forget a group that has no members, with its offsets, for good. Raises StorageFailure.
 
         As for classic groups; see `LocalGroups.delete`.
         """
         if not self._entries[group_id].group.is_empty:
             return GroupRefusal.NON_EMPTY_GROUP
-        refusal = None if self._offsets is None else await self._offsets.delete(group_id)
+        refusal = await offsets.delete(group_id)
         entry = self._entries.get(group_id)
         if refusal is None and entry is not None and entry.group.is_empty:
             entry.group.forget()
@@ -286,8 +283,8 @@ class ConsumerGroups:
             del self._entries[group.group_id]
             self._deadlines.forget(group.group_id)
             self._refuse_waiting(entry, GroupRefusal.UNKNOWN_MEMBER)
-            if group.epoch > 0 and self._offsets is not None:
-                self._offsets.members_left(group.group_id, entry.empty_since_ms)
+            if group.epoch > 0:
+                self._with_offsets.members_left(group.group_id, entry.empty_since_ms)
         else:
             self._deadlines.bring_forward(group.group_id, group.due_ms)
         if write is not None:

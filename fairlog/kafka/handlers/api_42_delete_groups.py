@@ -50,7 +50,7 @@ async def handle(context: Context, request: DeleteGroupsRequest) -> Answer:
 
 async def _delete(context: Context, group: str) -> ErrorCode:
     try:
-        refusal = await context.broker.groups.delete(group)
+        refusal = await context.broker.groups.delete(group, context.broker.offsets)
     except StorageFailure:
         return ErrorCode.KAFKA_STORAGE_ERROR
     return ErrorCode.NONE if refusal is None else GROUP_REFUSALS[refusal]

@@ -22,6 +22,7 @@ from fairlog.groups.service import LocalGroups
 from fairlog.groups.settings import GroupSettings
 from fairlog_types import StorageFailure
 from tests.groups.consumer.board import Board, beat, joining, subscription
+from tests.groups.stage import Offsets
 from tests.groups.stage import joining as classic_joining
 
 
@@ -74,9 +75,14 @@ def start(board, disk):
     @asynccontextmanager
     async def starting(*, keeps=True, settings_of=None):
         groups = NodeGroups(
-            LocalGroups(GroupSettings(initial_rebalance_delay_ms=0), now_ms=lambda: 1_000, new_suffix=lambda: "1"),
+            LocalGroups(
+                GroupSettings(initial_rebalance_delay_ms=0), Offsets(), now_ms=lambda: 1_000, new_suffix=lambda: "1"
+            ),
             ConsumerGroups(
-                settings_of or (lambda _: ConsumerGroupSettings()), ClusterTopics(board), now_ms=lambda: 1_000
+                settings_of or (lambda _: ConsumerGroupSettings()),
+                ClusterTopics(board),
+                Offsets(),
+                now_ms=lambda: 1_000,
             ),
         )
         persister = GroupPersister(disk)
@@ -252,11 +258,11 @@ async def test_silent_member_is_removed_and_the_empty_group_forgotten(start, aut
 async def test_deleted_group_is_gone_from_the_disk(start, disk):
     async with start() as groups:
         await ask(groups, joining("a", "t"))
-        assert await groups.delete("g") is GroupRefusal.NON_EMPTY_GROUP
+        assert await groups.delete("g", Offsets()) is GroupRefusal.NON_EMPTY_GROUP
         await ask(groups, beat("a", LEAVING))
-        assert await groups.delete("g") is None
+        assert await groups.delete("g", Offsets()) is None
         assert disk.groups == {}
-        assert await groups.delete("g") is GroupRefusal.UNKNOWN_GROUP
+        assert await groups.delete("g", Offsets()) is GroupRefusal.UNKNOWN_GROUP
 
 
 async def test_topics_of_a_pattern_count_as_subscribed(start, board):
