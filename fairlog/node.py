@@ -57,7 +57,7 @@ from fairlog_types import CorruptStorage, LeaderEpoch
 from journal.journal import Fsync
 from shard.directory import FIRST_SHARD, ShardDirectory, shard_directories, shard_directory
 from shard.offsets import OffsetsLogs
-from shard.shard import Shard, ShardSettings, close_in_thread, open_shard
+from shard.shard import Shard, ShardSettings, close_in_thread, open_shard, open_storage
 
 log = structlog.get_logger()
 
@@ -303,11 +303,14 @@ async def _open_shard(
 ) -> Shard:
     """The shard of this node; it leads nothing yet."""
     transactions = settings.transactions
+    storage = await stack.enter_async_context(
+        open_storage(directory, map_bytes=settings.datalog.map_bytes, watcher=last_run)
+    )
     return await stack.enter_async_context(
         open_shard(
             directory,
+            storage,
             ShardSettings(
-                map_bytes=settings.datalog.map_bytes,
                 fsync=Fsync(settings.journal.fsync),
                 fsync_interval_ms=settings.journal.fsync_interval_ms,
                 segment_bytes_max=settings.journal.segment_bytes_max,
@@ -327,7 +330,6 @@ async def _open_shard(
             producer_ids=cluster,
             begun=cluster.group_journals_begun,
             note_begun=cluster.note_group_journals_begun,
-            watcher=last_run,
             offsets_decided=offset_index.decided,
             now_ms=_now_ms,
         )

@@ -1,8 +1,11 @@
 """A shard, put together: partitions, their copier, a coordinator, one LMDB environment, one leader epoch, one failure.
 
-    directory ─▶ data logs, flusher ─▶ partitions ─▶ participant ─▶ coordinator
+    storage (data logs, flusher) ─▶ partitions ─▶ participant ─▶ group journals ─▶ coordinator
     up:    lead (journals replayed) ─▶ recover (decided again, what is placed goes to the copier) ─▶ run
     down:  drain ─▶ group journals closed ─▶ local journals ─▶ flusher ─▶ data logs
+
+`open_storage` opens what a shard keeps its records in, and `open_shard` puts the shard together on top of it. A
+simulation has a storage of its own, and is otherwise put together in the same way.
 
 The coordinator speaks to the participant in messages (`coordinator.messages`), and to nothing else of the shard.
 Where its files lie, `shard.directory` says.
@@ -14,7 +17,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from types import TracebackType
 
+import structlog
 import trio
 
 from coordinator.group_journal import GroupJournal
@@ -33,16 +38,28 @@ from shard.directory import ShardDirectory
 from shard.participant import Participant
 from shard.partitions import Partitions
 
+logger = structlog.get_logger("fairlog.shard")
+
 GROUP_SEGMENT_BYTES_MAX = 8 * 2**20
 """Group journals are small and are snapshotted as whole segments; Kafka's __transaction_state uses 100 MiB for
 want of such a cut, etcd snapshots every 10,000 entries."""
 
 
+_Exit = Callable[[type[BaseException] | None, BaseException | None, TracebackType | None], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStorage:
+    """What a shard keeps its records in, and what puts its journals on disk. Made by `open_storage`."""
+
+    data_logs: DataLogs
+    flusher: Flusher
+
+
 @dataclass(frozen=True, slots=True)
 class ShardSettings:
-    """How a shard uses its directory, and the rules of its transactions."""
+    """How a shard uses its journals, and the rules of its transactions."""
 
-    map_bytes: int
     fsync: Fsync
     fsync_interval_ms: int
     segment_bytes_max: int
@@ -50,6 +67,7 @@ class ShardSettings:
     group_journals: int
     producer_expiration_ms: int
     coordinator: CoordinatorSettings
+    group_segment_bytes_max: int = GROUP_SEGMENT_BYTES_MAX
 
 
 class Shard:
@@ -102,36 +120,46 @@ class Shard:
 
 
 @asynccontextmanager
+async def open_storage(
+    directory: ShardDirectory, *, map_bytes: int, watcher: TailWatcher
+) -> AsyncGenerator[ShardStorage, None]:
+    """Open the data logs of the shard in `directory`, and start a flusher for its journals.
+
+    On leaving, the flusher finishes what is queued. Raises CorruptStorage, StorageFailure.
+    """
+    data_logs = await trio.to_thread.run_sync(partial(LmdbDataLogs.open, directory.data_logs, map_bytes=map_bytes))
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(close_in_thread, data_logs.close)
+        flusher = await stack.enter_async_context(open_flusher(watcher=watcher))
+        yield ShardStorage(data_logs, flusher)
+
+
+@asynccontextmanager
 async def open_shard(
     directory: ShardDirectory,
+    storage: ShardStorage,
     settings: ShardSettings,
     *,
     leader_epoch: LeaderEpoch,
     producer_ids: ProducerIds,
     begun: bool,
     note_begun: Callable[[], Awaitable[None]],
-    watcher: TailWatcher,
     offsets_decided: Callable[[LogId, TxId, Offset | None], None],
     now_ms: Callable[[], int],
 ) -> AsyncGenerator[Shard, None]:
-    """Open the shard in `directory`; it leads nothing yet. On leaving, all files are closed in good order.
+    """Put together the shard in `directory`; it leads nothing yet. On leaving, its journals are closed.
 
     `begun`: its group journals were made by an earlier start, so that a missing one is a loss; otherwise `note_begun`
     is awaited once they are on disk. Raises CorruptStorage, StorageFailure.
     """
     async with AsyncExitStack() as stack:
-        data_logs = await trio.to_thread.run_sync(
-            partial(LmdbDataLogs.open, directory.data_logs, map_bytes=settings.map_bytes)
-        )
-        stack.push_async_callback(close_in_thread, data_logs.close)
         for root in (directory.local_journals, directory.group_journals):
             await trio.to_thread.run_sync(partial(make_root, root, below=directory.data_dir))
-        flusher = await stack.enter_async_context(open_flusher(watcher=watcher))
         ids = IdTable(settings.group_journals, settings.coordinator.group_separator)
         partitions = Partitions(
             directory.local_journals,
-            data_logs=data_logs,
-            flusher=flusher,
+            data_logs=storage.data_logs,
+            flusher=storage.flusher,
             journal_settings=JournalSettings(
                 fsync=settings.fsync,
                 fsync_interval_ms=settings.fsync_interval_ms,
@@ -142,10 +170,10 @@ async def open_shard(
             now_ms=now_ms,
             epoch_of=ids.epoch_of,
         )
-        stack.push_async_callback(partitions.close)
+        stack.push_async_exit(_closing(partitions.close))
         participant = Participant(partitions, offsets_decided=offsets_decided)
         group_journals = await _open_group_journals(
-            stack, directory, settings, flusher=flusher, leader_epoch=leader_epoch, begun=begun
+            stack, directory, settings, flusher=storage.flusher, leader_epoch=leader_epoch, begun=begun
         )
         if not begun:
             await _begin(group_journals)
@@ -179,12 +207,12 @@ async def _open_group_journals(
             settings=JournalSettings(
                 fsync=settings.fsync,
                 fsync_interval_ms=settings.fsync_interval_ms,
-                segment_bytes_max=GROUP_SEGMENT_BYTES_MAX,
+                segment_bytes_max=settings.group_segment_bytes_max,
             ),
             flusher=flusher,
             leader_epoch=leader_epoch,
         )
-        stack.push_async_callback(journal.close)
+        stack.push_async_exit(_closing(journal.close))
         if begun and not journal.begun:
             raise CorruptStorage(
                 f"the group journal {directory.group_journal(number)} is missing. Put back an intact copy of the "
@@ -209,6 +237,20 @@ async def _begin(journals: Sequence[Journal]) -> None:
             nursery.start_soon(begin, journal)
     if failures:
         raise failures[0]
+
+
+def _closing(close: Callable[[], Awaitable[None]]) -> _Exit:
+    """An exit that closes journals. What has ended the shard is told, rather than what its closing meets then."""
+
+    async def leave(_kind: object, error: BaseException | None, _traceback: object) -> None:
+        try:
+            await close()
+        except StorageFailure as failure:
+            if error is None:
+                raise
+            logger.warning("journals are not closed in good order", reason=str(failure))
+
+    return leave
 
 
 async def close_in_thread(close: Callable[[], None]) -> None:

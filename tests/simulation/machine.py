@@ -1,8 +1,9 @@
 """The simulated machine: its disk, the node that runs on it, and its deaths and starts.
 
-A start does what `fairlog.node` does between opening the directory and serving, with the same parts in the same order;
-what differs stands in for something: the flusher runs on simulated workers, the data logs on an engine in memory, the
-cluster store and the note of the last run are what the machine durably remembers. Between two starts lies an end:
+A start does what `fairlog.node` does between opening the directory and serving: the shard is put together by
+`shard.shard.open_shard`, and comes up and down in the same order. What differs stands in for something: the shard's
+flusher runs on simulated workers, its data logs on an engine in memory; the cluster store and the note of the last run
+are what the machine durably remembers. Between two starts lies an end:
 
     power cut   the disk becomes one of its legal images; the data logs lose at most the last commit
     kill        the process is gone, all that it wrote is there, though not durable yet
@@ -25,8 +26,6 @@ from typing import TypeVar
 
 import trio
 
-from coordinator.group_journal import GroupJournal
-from coordinator.id_table import IdTable
 from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
 from coordinator.states import IdState
@@ -35,18 +34,15 @@ from datalog.interface import DataLogs, ReadRequest, ReadResult
 from datalog.layout import LOGS, decode_log_record
 from fairlog.groups.committed import CommittedOffsets
 from fairlog.groups.offset_index import OffsetIndex
-from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, StorageFailure
+from fairlog_types import LeaderEpoch, LogId, Offset, StorageFailure
 from journal import failpoints
-from journal.flush import Flusher
-from journal.journal import Journal, JournalKind, JournalSettings
+from journal.journal import Fsync
 from journal.segment import base_of
-from journal.segment_file import make_root
 from partition.answers import Appended, DuplicateOf, RefusedAppend
 from partition.modes import JOURNAL, TransactionMode
 from partition.partition import Partition
-from shard.participant import Participant
-from shard.partitions import Partitions
-from shard.shard import Shard
+from shard.directory import FIRST_SHARD, shard_directory
+from shard.shard import Shard, ShardSettings, ShardStorage, open_shard
 from tests.simulation.disk import Disk
 from tests.simulation.memory_lmdb import MemoryEnvironment, open_memory_logs
 from tests.simulation.plan import Death, Plan
@@ -56,8 +52,7 @@ from tests.simulation.world import Crashed, World
 
 T = TypeVar("T")
 
-DATA = Path(ROOT) / "data"
-LOCAL, GROUP = DATA / "local", DATA / "group"
+SHARD = shard_directory(Path(ROOT), FIRST_SHARD)
 SETTINGS = CoordinatorSettings(check_interval_ms=40, min_timeout_ms=80, max_timeout_ms=20_000)
 PATIENCE_S = 60.0
 """So long a request may take on a healthy node, by the virtual clock, before the run is judged to hang."""
@@ -244,6 +239,8 @@ class Machine:
         self._rng = world.stream("machine")
         self._rng_of_commits = world.stream("commits of the data logs")
         self._life: trio.CancelScope | None = None
+        self._stopped = False
+        """All but the files is stopped in good order."""
         self._died = ""
         self._after = disk, self.env
         self._steps_left: int | None = None
@@ -345,6 +342,7 @@ class Machine:
         """Start, serve, and end as `death` says, or when `until` is set. Raises CorruptStorage, AssertionError."""
         world = self.world
         self.arm(death)
+        self._stopped = False
         try:
             async with trio.open_nursery(strict_exception_groups=True) as machine:
                 # What runs in `machine` stands for threads and the kernel: it ends by itself.
@@ -356,8 +354,9 @@ class Machine:
             if rest is not None:
                 raise rest from None
             if not world.crashed:
-                world.note("node", "cannot start: the disk refuses")
-                world.count("refused starts")
+                what = "cannot be closed" if self._stopped else "cannot start"
+                world.note("node", f"{what}: the disk refuses")
+                world.count("refused ends" if self._stopped else "refused starts")
                 self.ended_by[self.durable.starts] = "refused"
         self._life = None
         self.calls.die_at_call = self._steps_left = None
@@ -416,6 +415,7 @@ class Machine:
                 if shard.failure is None:
                     await shard.drain()
                 background.cancel_scope.cancel()
+            self._stopped = True
         if shard.failure is None:
             last_run.end()
         self.ended_by[durable.starts] = "stop"
@@ -439,60 +439,45 @@ class Machine:
         durable, plan = self.durable, self.plan
         durable.starts += 1
         last_run = LastRun(durable, self.world)
-        epoch = LeaderEpoch(durable.starts)
-        data_logs = open_memory_logs(DATA / "datalog", self.env)
+        index = OffsetIndex(self.now_ms)
+        data_logs = open_memory_logs(SHARD.data_logs, self.env)
         data_logs._write_lock = CooperativeLock()  # type: ignore[assignment]
-        settings = JournalSettings(segment_bytes_max=plan.segment_bytes)
-        flusher: Flusher = SimulatedFlusher(self.workers, machine, self.calls, ring=plan.ring, watcher=last_run)
+        flusher = SimulatedFlusher(self.workers, machine, self.calls, ring=plan.ring, watcher=last_run)
+
+        async def note_begun() -> None:
+            durable.group_journals_begun = True
+
         async with AsyncExitStack() as stack:
             stack.push_async_callback(_closed, partial(trio.to_thread.run_sync, data_logs.close))
-            for directory in (LOCAL, GROUP):
-                await trio.to_thread.run_sync(partial(make_root, directory, below=Path(ROOT)))
-            ids = IdTable(plan.group_journals, "")
-            partitions = Partitions(
-                LOCAL,
-                data_logs=data_logs,
-                flusher=flusher,
-                journal_settings=settings,
-                leader_epoch=epoch,
-                producer_expiration_ms=86_400_000,
-                now_ms=self.now_ms,
-                epoch_of=ids.epoch_of,
-            )
-            stack.push_async_callback(_closed, partitions.close)
-            index = OffsetIndex(self.now_ms)
-            participant = Participant(partitions, offsets_decided=index.decided)
-            opened: list[Journal] = []
-            for number in range(plan.group_journals):
-                directory = GROUP / str(number)
-                journal = await Journal.open(
-                    directory, kind=JournalKind.GROUP, settings=settings, flusher=flusher, leader_epoch=epoch
+            shard = await stack.enter_async_context(
+                open_shard(
+                    SHARD,
+                    ShardStorage(data_logs, flusher),
+                    ShardSettings(
+                        fsync=Fsync.COMMIT,
+                        fsync_interval_ms=0,
+                        segment_bytes_max=plan.segment_bytes,
+                        group_segment_bytes_max=plan.segment_bytes,
+                        group_journals=plan.group_journals,
+                        producer_expiration_ms=86_400_000,
+                        coordinator=self._settings,
+                    ),
+                    leader_epoch=LeaderEpoch(durable.starts),
+                    producer_ids=ProducerIds(durable),
+                    begun=durable.group_journals_begun,
+                    note_begun=note_begun,
+                    offsets_decided=index.decided,
+                    now_ms=self.now_ms,
                 )
-                stack.push_async_callback(_closed, journal.close)
-                if durable.group_journals_begun and not journal.begun:
-                    raise CorruptStorage(f"the group journal {directory} is missing")
-                opened.append(journal)
-            if not durable.group_journals_begun:
-                for journal in opened:
-                    await journal.begin()
-                durable.group_journals_begun = True
-            coordinator = Coordinator(
-                table=ids,
-                journals=[GroupJournal(journal, self.now_ms) for journal in opened],
-                participants=participant,
-                producer_ids=ProducerIds(durable),
-                settings=self._settings,
-                now_ms=self.now_ms,
-                on_failure=partitions.refuse_writes,
             )
-            yield Shard(partitions, participant, coordinator), index, last_run
+            yield shard, index, last_run
 
     # --- invariant 11, as the disk sees it ---
 
     def _may_delete(self, path: str) -> None:
         """A local journal's segment goes: whatever a power cut left of the data logs must not need it."""
         segment = Path(path)
-        if base_of(segment.name) is None or segment.parent.parent != LOCAL:
+        if base_of(segment.name) is None or segment.parent.parent != SHARD.local_journals:
             return
         later = [base for name in self.calls.disk.children(str(segment.parent)) if (base := base_of(name)) is not None]
         end = min((base for base in later if base > (base_of(segment.name) or 0)), default=None)
