@@ -55,8 +55,11 @@ _CANNOT_ALLOCATE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 class OpenFile:
     """A file descriptor that is closed when its last user lets go of it.
 
-    The copier's thread reads while the loop seals and drops the file; a count of references is all the
-    locking that needs.
+    There is no `close`, because no user knows that it is the last one: the loop drops a segment's file when it is
+    sealed or closed, while the copier's thread may read from it, and a flusher's thread or the kernel (io_uring) may
+    sync it. Whoever closed it would close it under the others, and the next file to be opened gets the same number: a
+    sync or a read would go to that one. The count of references is all the locking that this needs. When the file is
+    closed does not matter: what has to be on disk was synced before.
     """
 
     __slots__ = ("fd",)
