@@ -183,7 +183,7 @@ class Statistics:
     def note_committed(
         self, txid: TxId, copying: Copying, placements: tuple[Placement, ...], copied_s: float, **named: object
     ) -> None:
-        """Count, remember and log a transaction, or a group, that is visible; `named` says of whom in the log."""
+        """Count, remember and log a transaction, or a sink commit, that is visible; `named` says of whom in the log."""
         if copying.prepared_s is not None:
             self.tally.apply.observe(copied_s - copying.decided_s)
         steps = [*copying.steps(), (Step.COPIED, copied_s), (Step.COMMITTED, trio.current_time())]

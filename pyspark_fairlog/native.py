@@ -1,6 +1,6 @@
 """The native protocol's client: what Spark's driver and executors ask of a node besides Kafka's protocol.
 
-    join, commit, abort    a sink's batches, committed as a group          (driver and executors)
+    join, commit, abort    a sink's batches, committed as one              (driver and executors)
     cut, topics            ends of partitions that split no transaction    (driver)
     sinks, forget          what the node remembers of sinks                (driver)
 

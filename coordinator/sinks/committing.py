@@ -48,7 +48,7 @@ from coordinator.machine import copied_in_commit, step
 from coordinator.messages import Application, DiscardTransaction, Expected, Preparation, Prepare
 from coordinator.producer import Decided
 from coordinator.sink_commits import Part, SinkCommit, joined_places
-from coordinator.sinks.entry import Entry
+from coordinator.sinks.entry import SinkEntry
 from coordinator.sinks.messages import BatchCommitted, CommitBatch, SinkRefusal, SinkRefused, Winner
 from coordinator.sinks.sink import DecidedCommit, OpenLane
 from coordinator.states import IdState
@@ -81,7 +81,7 @@ class Committing:
         self._put_off: dict[str, TxId] = {}
         """Transactions of lanes that have ended, which are still to be discarded, by their transactional ids."""
 
-    async def commit(self, entry: Entry, message: CommitBatch, winners: _Winners) -> BatchCommitted | SinkRefused:
+    async def commit(self, entry: SinkEntry, message: CommitBatch, winners: _Winners) -> BatchCommitted | SinkRefused:
         """Decide a batch that is not decided. Under the sink's lock; what has begun is not cancelled."""
         held: list[IdEntry] = []
         try:
@@ -99,7 +99,7 @@ class Committing:
             return answer
         raise AssertionError("nobody cancels this scope")
 
-    async def until_visible(self, entry: Entry, batch: int) -> bool:
+    async def until_visible(self, entry: SinkEntry, batch: int) -> bool:
         """Return when all that is decided up to the batch can be read: True. False if this run will not get there.
 
         Without the sink's lock. Cancelling it changes nothing.
@@ -152,12 +152,12 @@ class Committing:
         _log.warning("lane is discarded later", transactional_id=producer.transactional_id, txid=str(producer.txid))
         return False
 
-    def place_again(self, entry: Entry, commit: SinkCommit) -> None:
+    def place_again(self, entry: SinkEntry, commit: SinkCommit) -> None:
         """After a restart, in the order that recovery found: the batch is committed. Raises StorageFailure."""
         entry.sink.preparing = commit
         self._decided(entry, commit, self._executor.participants.apply(commit.messages()), None, None)
 
-    async def withdraw(self, entry: Entry, commit: SinkCommit) -> None:
+    async def withdraw(self, entry: SinkEntry, commit: SinkCommit) -> None:
         """After a restart: the batch cannot be prepared again, and is aborted as a whole. Raises StorageFailure."""
         executor = self._executor
         await executor.journals.append(entry, SinkAbortedRecord(commit.sink, commit.batch, executor.now_ms()))
@@ -178,7 +178,7 @@ class Committing:
         held.append(id_entry)
 
     async def _carry_out_or_fail(
-        self, entry: Entry, message: CommitBatch, winners: _Winners
+        self, entry: SinkEntry, message: CommitBatch, winners: _Winners
     ) -> tuple[BatchCommitted | SinkRefused, Sequence[OpenLane]]:
         """The answer, and the lanes that have ended by it and are still to be dropped."""
         executor, sink = self._executor, entry.sink
@@ -203,7 +203,7 @@ class Committing:
             raise
 
     async def _carry_out(
-        self, entry: Entry, message: CommitBatch, winners: _Winners
+        self, entry: SinkEntry, message: CommitBatch, winners: _Winners
     ) -> tuple[BatchCommitted | SinkRefused, Sequence[OpenLane]]:
         """Prepare, count, write, decide. Raises StorageFailure when the group journal fails."""
         executor, sink = self._executor, entry.sink
@@ -241,7 +241,7 @@ class Committing:
         self._decided(entry, commit, self._apply(commit), began_s, prepared_s)
         return BatchCommitted(commit.batch, sink.fence.placements, already=False), sink.end(ending)
 
-    async def _make_room(self, entry: Entry, message: CommitBatch, winners: _Winners) -> None:
+    async def _make_room(self, entry: SinkEntry, message: CommitBatch, winners: _Winners) -> None:
         """For SINK_PREPARE_COMMIT, before anything is sealed. Raises StorageFailure."""
         parts: list[PreparedPart] = []
         for _, lane in winners:
@@ -253,7 +253,7 @@ class Committing:
         record = SinkPrepareCommitRecord(message.sink, message.query, message.batch, 0, tuple(parts), 0)
         await self._room_for(entry, record)
 
-    async def _room_for(self, entry: Entry, record: GroupRecord) -> None:
+    async def _room_for(self, entry: SinkEntry, record: GroupRecord) -> None:
         journal = self._executor.journals[entry.journal]
         while not journal.has_room(record):
             await journal.make_room(record)
@@ -291,7 +291,7 @@ class Committing:
             parts.append(Part(lane.slot, Decided(message.txid, expected, self._executor.now_ms(), number)))
         return tuple(parts)
 
-    async def _prepared(self, entry: Entry, commit: SinkCommit, preparation: Preparation) -> Mapping[LogId, str]:
+    async def _prepared(self, entry: SinkEntry, commit: SinkCommit, preparation: Preparation) -> Mapping[LogId, str]:
         """The one flush delay; answers which logs cannot prepare, and why."""
         executor, journal, through = self._executor, self._executor.journals[entry.journal], entry.appended
         begun_s = trio.current_time()
@@ -337,7 +337,7 @@ class Committing:
 
     def _decided(
         self,
-        entry: Entry,
+        entry: SinkEntry,
         commit: SinkCommit,
         application: Application | None,
         began_s: float | None,
@@ -363,7 +363,7 @@ class Committing:
 
     # ----------------------------------------------------------------------------------------- behind it
 
-    async def _finish(self, of: tuple[Entry, DecidedCommit, Application]) -> None:
+    async def _finish(self, of: tuple[SinkEntry, DecidedCommit, Application]) -> None:
         """Wait until a placed batch is visible, and write SINK_COMMITTED in its turn."""
         (entry, under_way, application), executor = of, self._executor
         try:
@@ -381,7 +381,7 @@ class Committing:
         entry.wake()
         self._note(under_way.commit, places, copied_s)
 
-    async def _record_visible(self, entry: Entry) -> None:
+    async def _record_visible(self, entry: SinkEntry) -> None:
         """Write SINK_COMMITTED of all that are visible, up to the first that is not."""
         executor, sink = self._executor, entry.sink
         while sink.under_way and not executor.journals.is_refusing(entry):
@@ -421,7 +421,7 @@ class Committing:
         )
 
 
-def not_copied(entry: Entry, batch: int) -> SinkRefused:
+def not_copied(entry: SinkEntry, batch: int) -> SinkRefused:
     """The answer about a batch that is decided, and that this run does not make visible."""
     return SinkRefused(
         SinkRefusal.EFFECT_UNKNOWN,
@@ -430,7 +430,7 @@ def not_copied(entry: Entry, batch: int) -> SinkRefused:
     )
 
 
-def cannot_write(entry: Entry, batch: int | None = None) -> SinkRefused:
+def cannot_write(entry: SinkEntry, batch: int | None = None) -> SinkRefused:
     """The answer when the disk has failed: what is certain of that batch, if one is to be committed."""
     name = entry.sink.name
     if batch is not None and entry.sink.in_limbo == batch:

@@ -8,7 +8,7 @@ from coordinator.sinks.sink import Sink
 from fairlog_types import JournalPosition
 
 
-class Entry:
+class SinkEntry:
     """One sink, its group journal, and the lock under which it is changed."""
 
     __slots__ = ("_waiting", "appended", "journal", "lock", "sink", "used_s")

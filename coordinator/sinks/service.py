@@ -35,7 +35,7 @@ from coordinator.lane_ids import group_of_sink, slot_and_sink
 from coordinator.producer import Producer
 from coordinator.sink_commits import NO_BATCH, SinkCommit, SinkState
 from coordinator.sinks.committing import Committing, cannot_write, not_copied
-from coordinator.sinks.entry import Entry
+from coordinator.sinks.entry import SinkEntry
 from coordinator.sinks.messages import (
     BatchCommitted,
     CommitBatch,
@@ -58,7 +58,7 @@ class Sinks:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._committing = Committing(executor)
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, SinkEntry] = {}
         self._committed = 0
 
     # ---------------------------------------------------------------------------------------- requests
@@ -107,7 +107,7 @@ class Sinks:
             return answer
         return not_copied(entry, message.batch)
 
-    async def _decide(self, entry: Entry, message: CommitBatch) -> BatchCommitted | SinkRefused | None:
+    async def _decide(self, entry: SinkEntry, message: CommitBatch) -> BatchCommitted | SinkRefused | None:
         """Decide the batch, unless it is decided; under the lock. What is answered holds when it is visible.
 
         None: too many batches are on their way; nothing is done.
@@ -182,26 +182,26 @@ class Sinks:
         kept = [entry.sink for entry in self._entries.values() if entry.sink.has_past]
         return SinkStatistics(len(kept), sum(len(sink.lanes) for sink in kept), self._committed)
 
-    async def _enter(self, name: str, query: str) -> Entry:
+    async def _enter(self, name: str, query: str) -> SinkEntry:
         """The sink, locked until the caller leaves it; a new one if there is none."""
         while True:
             entry = self._entries.get(name)
             if entry is None:
                 journal = journal_of(group_of_sink(name), len(self._executor.journals))
-                entry = self._entries[name] = Entry(Sink(name, query), journal)
+                entry = self._entries[name] = SinkEntry(Sink(name, query), journal)
             await entry.lock.acquire()
             if self._entries.get(name) is entry:
                 return entry
             entry.lock.release()
 
-    def _leave(self, entry: Entry) -> None:
+    def _leave(self, entry: SinkEntry) -> None:
         """Unlock the sink. What was made for a request that was refused is forgotten: names come from anybody."""
         entry.lock.release()
         sink = entry.sink
         if sink.run is None and not sink.has_past and self._entries.get(sink.name) is entry:
             del self._entries[sink.name]
 
-    async def _take_over(self, entry: Entry, query: str, run: str) -> None:
+    async def _take_over(self, entry: SinkEntry, query: str, run: str) -> None:
         """A run that is not known becomes the sink's, and the lanes of the one before it are fenced."""
         await self._drop(entry.sink.take_over(query, run))
 
@@ -210,7 +210,7 @@ class Sinks:
             with trio.CancelScope(shield=True):
                 await self._committing.drop(lanes)
 
-    def _open_lane(self, entry: Entry, lane: Lane) -> LaneGranted | SinkRefused:
+    def _open_lane(self, entry: SinkEntry, lane: Lane) -> LaneGranted | SinkRefused:
         """The writer's lane, or a new one. One that has timed out is not given again."""
         sink, known = entry.sink, entry.sink.lane_of(lane)
         if known is not None:
@@ -226,7 +226,7 @@ class Sinks:
                 return LaneGranted(opened.transactional_id)
             sink.withhold(opened)  # somebody's own id, from before the prefix was ours; its records are elsewhere
 
-    async def _forget(self, entry: Entry) -> SinkRefused | None:
+    async def _forget(self, entry: SinkEntry) -> SinkRefused | None:
         name = entry.sink.name
         try:
             await self._executor.journals.append(entry, SinkForgottenRecord(name))
@@ -298,7 +298,7 @@ class Sinks:
     def adopt(self, state: SinkState, journal: int) -> None:
         """Take over a sink that a journal knows, without what is prepared."""
         sink = Sink(state.sink, state.query, visible=state.fence, used_ms=state.used_ms)
-        self._entries[state.sink] = Entry(sink, journal)
+        self._entries[state.sink] = SinkEntry(sink, journal)
 
     def place_again(self, commit: SinkCommit) -> None:
         """See `Committing.place_again`."""
@@ -308,11 +308,11 @@ class Sinks:
         """See `Committing.withdraw`."""
         await self._committing.withdraw(self._entries[commit.sink], commit)
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[SinkEntry]:
         """All sinks, as what has records in journals."""
         return list(self._entries.values())
 
-    def entry_of(self, commit: SinkCommit) -> Entry:
+    def entry_of(self, commit: SinkCommit) -> SinkEntry:
         """The commit's sink."""
         return self._entries[commit.sink]
 

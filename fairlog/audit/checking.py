@@ -18,12 +18,12 @@ from fairlog.audit.reading import Row
 from fairlog.verify.batches import DensityCheck, LogCheck, kept_batch
 from fairlog.verify.findings import Kind, Summary, Violation
 from fairlog.verify.group_journals import group_journal_name, read_group_journal
-from fairlog.verify.groups import LogView
 from fairlog.verify.journals import AppliedPart
 from fairlog.verify.markers import MarkersCheck
 from fairlog.verify.placements import KnownPlace, PlacementsCheck
 from fairlog.verify.producers import FirstBatchesCheck, ProducersCheck
 from fairlog.verify.rules import LogRules
+from fairlog.verify.sink_commits import LogView
 from fairlog.verify.transactions import Fate, GroupHistory, check_transactions
 from fairlog_types import ApplyNumber, CorruptStorage, LogId, Offset, ProducerEpoch, ProducerId, StorageFailure, TxId
 from shard.directory import ShardDirectory

@@ -11,7 +11,7 @@
     copies          the data log holds what the journal still holds, once and unchanged        4
     committed_offsets   the table of committed offsets can be read
     transactions    group journals against all logs: once, whole, in commit order              5, 6, 7
-    groups          the batches of sinks: once, in order, all lanes as one                   3, 5, 7
+    sink_commits    the batches of sinks: once, in order, all lanes as one                   3, 5, 7
     rules           what is asked of which log: here stand the documented exceptions
 
 The checkers are pure: they are fed what was read, and yield violations. Two shells read, and never write: for

@@ -5,7 +5,7 @@
     PREPARE_ABORT, BEGIN     placed nowhere                                                            invariant 1
     one group           its transactions lie in every log in the order of their PREPARE_COMMITs        invariant 6
     commit numbers      those of the PREPARE_COMMITs are 1, 2, 3, …                                   invariant 6
-    a sink's batch      see `groups`
+    a sink's batch      see `sink_commits`
     one transaction     has one apply number in all its logs
 
 A group journal tells of the last five transactions of each id, and of all since its last snapshot. What a log knows of
@@ -40,9 +40,9 @@ from coordinator.group_records import (
 )
 from coordinator.lane_ids import group_of_sink, lane_id
 from fairlog.verify.findings import Kind, Summary, Violation
-from fairlog.verify.groups import Fate, LogView, SinkHistory, check_groups
 from fairlog.verify.journals import AppliedPart
 from fairlog.verify.placements import KnownPlace
+from fairlog.verify.sink_commits import Fate, LogView, SinkHistory, check_sink_commits
 from fairlog_types import LogId, Offset, Placement, ProducerId, TxId
 
 
@@ -148,9 +148,9 @@ def _read_of_sink(history: GroupHistory, record: SinkRecords) -> None:
             for part in committed:
                 history.note_committed(part.txid, lane_id(sink, part.slot), part.placements)
         case SinkAbortedRecord():
-            for group in history.sinks.groups:
-                if group.fate is Fate.ABORTED and (group.sink, group.batch) == (record.sink, record.batch):
-                    for txid in group.expected:
+            for commit in history.sinks.commits:
+                if commit.fate is Fate.ABORTED and (commit.sink, commit.batch) == (record.sink, record.batch):
+                    for txid in commit.expected:
                         history.told[txid].fate = Fate.ABORTED
         case SinkRecord() | SinkForgottenRecord():
             pass
@@ -180,7 +180,7 @@ def check_transactions(
         for told in history.told.values():
             yield from _check_one(history, told, logs, parts.get(told.txid, {}))
             summary.counts[f"transactions of which {told.fate.name} is the last word"] += 1
-        yield from check_groups(history.where, history.sinks, logs, parts, summary)
+        yield from check_sink_commits(history.where, history.sinks, logs, parts, summary)
         for before, number in history.missing:
             what = f"PREPARE_COMMIT {before} is followed by {number}: {number - before - 1} are missing"
             yield Violation(history.where, what, 6)

@@ -63,7 +63,7 @@ def batch_of(number: int) -> list[bytes]:
         ("group.sink_committed.appended", 1),
     ],
 )
-def test_kill_at_any_point_of_a_group_commit_and_a_replay_give_the_batch_once(
+def test_kill_at_any_point_of_a_sink_commit_and_a_replay_give_the_batch_once(
     new_node: NewNode, point: str, nth: int
 ) -> None:
     """All its winners in both partitions, in their order, behind what was there; nothing of the loser."""

@@ -246,38 +246,38 @@ class Driver(Client):
 
     async def _commit(self, batch: int, winners: list[_Attempt], lanes: list[_Attempt]) -> bool:
         self.rng.shuffle(winners)
-        group = Transaction(
+        whole = Transaction(
             f"{self.checkpoint.sink}#{batch}.{self._tries}", self.checkpoint.sink, (-1, -1), batch=batch
         )
         for it in winners:
             for log, batches in it.written.batches.items():
-                group.batches.setdefault(log, []).extend(batches)
+                whole.batches.setdefault(log, []).extend(batches)
                 for each in batches:
-                    each.transaction = group
-        self.history.transactions.append(group)
-        self.history.batches.setdefault((self.checkpoint.sink, batch), []).append(group)
+                    each.transaction = whole
+        self.history.transactions.append(whole)
+        self.history.batches.setdefault((self.checkpoint.sink, batch), []).append(whole)
         message = self._message(batch, winners)
         unanswered = False
         for _ in range(REPEATS):
-            self.history.asks_commit(group)
+            self.history.asks_commit(whole)
             if self.rng.random() < 0.1:
                 await self._ask_as_a_stranger(lanes)
             try:
                 answer = await self.ask(
-                    f"{group.name} commits", lambda node, _: self._committed_by(node, message, lanes)
+                    f"{whole.name} commits", lambda node, _: self._committed_by(node, message, lanes)
                 )
             except Unanswered:
                 unanswered = True
                 continue
             if isinstance(answer, BatchCommitted):
-                self._note_committed(batch, answer, None if unanswered or answer.already else group)
+                self._note_committed(batch, answer, None if unanswered or answer.already else whole)
                 self.world.count("batches committed")
                 self.network.machine.answered("batch")
                 return True
             if answer.why is SinkRefusal.EFFECT_UNKNOWN:
                 unanswered = True
             elif not unanswered:
-                group.without_effect = True
+                whole.without_effect = True
             self.world.count("batches refused")
             return False
         return False
@@ -323,10 +323,10 @@ class Driver(Client):
                 self.world.violate(5, f"a task was told that batch {batch} is committed, and it was not")
             self._note_committed(batch, answer, None)
 
-    def _note_committed(self, batch: int, answer: BatchCommitted, group: Transaction | None) -> None:
+    def _note_committed(self, batch: int, answer: BatchCommitted, whole: Transaction | None) -> None:
         self.checkpoint.committed = True
-        if group is not None:
-            group.committed = True
+        if whole is not None:
+            whole.committed = True
         self.history.batch_is_committed(self.checkpoint.sink, batch, answer.placements)
 
     async def _give_up(self, batch: int) -> bool | None:

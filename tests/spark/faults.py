@@ -23,13 +23,13 @@ from tests.spark.planted_faults import (
     change_applied,
     committed,
     fault,
-    group,
     lane,
     marker_of,
     name,
     nothing,
     one,
     prepared,
+    sink_commit,
 )
 from tests.verify.planting import Planted, flip, with_header
 
@@ -229,7 +229,7 @@ def wrong_order(planted: Planted, at: int) -> Sequence[GroupRecord]:
 )
 def wrong_order_of_batches(planted: Planted, at: int) -> Sequence[GroupRecord]:
     log = planted.log(at)
-    return [*group(at, 0, {0: {log: 1}}, {0: {log: 4}}), *group(at, 1, {1: {log: 1}}, {1: {log: 3}})]
+    return [*sink_commit(at, 0, {0: {log: 1}}, {0: {log: 4}}), *sink_commit(at, 1, {1: {log: 1}}, {1: {log: 3}})]
 
 
 @fault(
@@ -241,7 +241,7 @@ def wrong_order_of_batches(planted: Planted, at: int) -> Sequence[GroupRecord]:
 def wrong_order_of_a_lane(planted: Planted, at: int) -> Sequence[GroupRecord]:
     """Wrong among its id's transactions, and among its sink's: it is told once."""
     log = planted.log(at)
-    return [*group(at, 0, {0: {log: 1}}, {0: {log: 4}}), *group(at, 1, {0: {log: 1}}, {0: {log: 3}})]
+    return [*sink_commit(at, 0, {0: {log: 1}}, {0: {log: 4}}), *sink_commit(at, 1, {0: {log: 1}}, {0: {log: 3}})]
 
 
 @fault("a snapshot has commits in the order of their ids", ("torn transaction", 3), ("torn transaction", 4))
@@ -257,14 +257,14 @@ def told_by_a_snapshot(planted: Planted, at: int) -> Sequence[GroupRecord]:
 @fault("lanes of a batch are apart", ("lanes apart", 4), ("torn transaction", 2), ("torn transaction", 4))
 def lanes_apart(planted: Planted, at: int) -> Sequence[GroupRecord]:
     log = planted.log(at)
-    return group(at, 0, {0: {log: 1}, 1: {log: 1}}, {0: {log: 2}, 1: {log: 4}})
+    return sink_commit(at, 0, {0: {log: 1}, 1: {log: 1}}, {0: {log: 2}, 1: {log: 4}})
 
 
 @fault("lanes of a batch are the wrong way round", ("lanes apart", 2), ("torn transaction", 2), ("torn transaction", 3))
 def lanes_swapped(planted: Planted, at: int) -> Sequence[GroupRecord]:
     """Of one batch: its group has committed no other."""
     log = planted.log(at)
-    return group(at, 0, {0: {log: 1}, 1: {log: 1}}, {0: {log: 3}, 1: {log: 2}})
+    return sink_commit(at, 0, {0: {log: 1}, 1: {log: 1}}, {0: {log: 3}, 1: {log: 2}})
 
 
 @fault("lanes of a prepared batch are apart", ("lanes apart", 4), ("torn transaction", 2), ("torn transaction", 4))
@@ -272,7 +272,7 @@ def prepared_lanes_apart(planted: Planted, at: int) -> Sequence[GroupRecord]:
     """As a kill leaves it: the windows have it, and SINK_COMMITTED is not written."""
     for slot, base in ((0, 2), (1, 4)):
         put_window(planted, at, lane(at, slot), base)
-    return group(at, 0, {0: {planted.log(at): 1}, 1: {planted.log(at): 1}})
+    return sink_commit(at, 0, {0: {planted.log(at): 1}, 1: {planted.log(at): 1}})
 
 
 @fault("less is committed than was prepared", ("records lost or added", 3), ("torn transaction", 3))
@@ -301,7 +301,7 @@ def half(planted: Planted, at: int) -> Sequence[GroupRecord]:
 @fault("a lane of a sink's batch is missing in another log", ("half a transaction", 4), ("torn transaction", 4))
 def half_a_batch(planted: Planted, at: int) -> Sequence[GroupRecord]:
     put_window(planted, at, lane(at, 0), 4)
-    return group(at, 0, {0: {planted.log(at): 1}, 1: {planted.log(NOTHING_PLANTED): 1}})
+    return sink_commit(at, 0, {0: {planted.log(at): 1}, 1: {planted.log(NOTHING_PLANTED): 1}})
 
 
 @fault("what is prepared is placed nowhere yet")
@@ -337,12 +337,12 @@ def placed_in_two_steps(planted: Planted, at: int) -> Sequence[GroupRecord]:
 def batch_placed_in_two_steps(planted: Planted, at: int) -> Sequence[GroupRecord]:
     for slot in range(2):
         put_window(planted, at, lane(at, slot), 2 + slot, apply_number=77 + slot)
-    return group(at, 0, {0: {planted.log(at): 1}, 1: {planted.log(at): 1}})
+    return sink_commit(at, 0, {0: {planted.log(at): 1}, 1: {planted.log(at): 1}})
 
 
 @fault("a sink's batch is committed and was not prepared", ("damaged transactions", None), in_log=False)
 def unprepared(planted: Planted, at: int) -> Sequence[GroupRecord]:
-    return group(at, 0, {}, {0: {}})
+    return sink_commit(at, 0, {}, {0: {}})
 
 
 @fault("a window cannot be read", ("damaged transactions", None))

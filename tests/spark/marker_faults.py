@@ -22,11 +22,11 @@ from tests.spark.planted_faults import (
     change,
     compact,
     fault,
-    group,
     in_markers,
     lane,
     marker_of,
     nothing,
+    sink_commit,
 )
 from tests.verify.planting import Planted, with_header
 
@@ -103,7 +103,7 @@ def lanes_in_markers(planted: Planted, at: int) -> Sequence[GroupRecord]:
         places[slot] = {log: planted.record(at).next_offset}
         append(planted, at, batch_of(planted, at, lane(sink, slot), 0))
         append(planted, at, marker_of(lane(sink, slot).producer_id))
-    return group(sink, 0, {slot: {log: 1} for slot in places}, places)
+    return sink_commit(sink, 0, {slot: {log: 1} for slot in places}, places)
 
 
 @fault("the log starts within a transaction")

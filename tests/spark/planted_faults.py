@@ -156,7 +156,7 @@ def committed(of: TxId, at: int, places: Mapping[LogId, tuple[int, int]]) -> Gro
     )
 
 
-def group(
+def sink_commit(
     at: int,
     batch: int,
     prepared: Mapping[int, Mapping[LogId, int]],

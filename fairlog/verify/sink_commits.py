@@ -4,9 +4,9 @@
     one sink commit      placed under one apply number; copied in all logs of all lanes, or none   invariant 7
     in each log          the lanes' parts follow each other, in the order of SINK_PREPARE_COMMIT  invariant 3
 
-That each lane's transaction is whole, and placed nowhere if its group is aborted or has never named it, `transactions`
-checks, as it does of others. A log of marker mode has the lanes' records where they were written, so there only the
-markers come at once.
+`transactions` checks, as of any other, that each lane's transaction is whole, and that it is placed nowhere if its sink
+commit is aborted or has never named it. A log of marker mode has the lanes' records where they were
+written, so there only the markers come at once.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SinkHistory:
     """What one group journal tells of its sinks; fed with its records in their order."""
 
     def __init__(self, where: str) -> None:
-        self.groups: list[ToldCommit] = []
+        self.commits: list[ToldCommit] = []
         self.fences: list[SinkRecord] = []
         """As the snapshot has them."""
         self.violations: list[Violation] = []
@@ -105,9 +105,9 @@ class SinkHistory:
             case SinkCommittedRecord():
                 self._commit(record)
             case SinkAbortedRecord(sink, batch):
-                group = self._open.pop((sink, batch), None)
-                if group is not None:
-                    group.fate = Fate.ABORTED
+                commit = self._open.pop((sink, batch), None)
+                if commit is not None:
+                    commit.fate = Fate.ABORTED
             case _:
                 assert_never(record)
 
@@ -131,23 +131,23 @@ class SinkHistory:
             self._violate(record, f"is prepared, and the sink has had batch {sink.batch}")
         elif under_way and record.batch < under_way[-1]:
             self._violate(record, f"is prepared, and the sink had come to batch {under_way[-1]}")
-        group = ToldCommit(record.sink, record.batch, Fate.PREPARED, expected)
-        self.groups.append(group)
-        self._open[record.sink, record.batch] = group
+        commit = ToldCommit(record.sink, record.batch, Fate.PREPARED, expected)
+        self.commits.append(commit)
+        self._open[record.sink, record.batch] = commit
 
     def _commit(self, record: SinkCommittedRecord) -> None:
         sink = self._sinks.setdefault(record.sink, _Sink(""))
         placements = {part.txid: part.placements for part in record.parts}
-        group = self._open.pop((record.sink, record.batch), None)
-        if group is None:
+        commit = self._open.pop((record.sink, record.batch), None)
+        if commit is None:
             self._violate(record, "is committed, and nobody has prepared it")
             return
-        if tuple(group.expected) != tuple(placements):
+        if tuple(commit.expected) != tuple(placements):
             self._violate(record, "is committed with other transactions than were prepared")
         before = self._under_way(record.sink)
         if before and before[0] < record.batch:
             self._violate(record, f"is committed before batch {before[0]}, which was decided before it")
-        group.fate, group.placements = Fate.COMMITTED, placements
+        commit.fate, commit.placements = Fate.COMMITTED, placements
         sink.batch = record.batch
 
     def _under_way(self, sink: str) -> list[int]:
@@ -158,7 +158,7 @@ class SinkHistory:
         self.violations.append(Violation(where, what, 5, kind=Kind.DAMAGED_TRANSACTIONS))
 
 
-def check_groups(
+def check_sink_commits(
     where: str,
     history: SinkHistory,
     logs: Mapping[LogId, LogView],
@@ -178,19 +178,19 @@ def check_groups(
                 whose = f"{where}, batch {record.batch} of sink {record.sink!r}"
                 what = f"{what} {view.next_offset}"
                 yield Violation(whose, what, 5, kind=Kind.PLACE_BEYOND_THE_END, log=place.log, offset=place.base_offset)
-    for group in history.groups:
-        summary.counts[f"batches of sinks of which {group.fate.name} is the last word"] += 1
-        if group.fate is not Fate.ABORTED:
-            yield from _check_group(f"{where}, batch {group.batch} of sink {group.sink!r}", group, logs, parts)
+    for commit in history.commits:
+        summary.counts[f"batches of sinks of which {commit.fate.name} is the last word"] += 1
+        if commit.fate is not Fate.ABORTED:
+            yield from _check_commit(f"{where}, batch {commit.batch} of sink {commit.sink!r}", commit, logs, parts)
 
 
-def _check_group(
+def _check_commit(
     where: str,
-    group: ToldCommit,
+    commit: ToldCommit,
     logs: Mapping[LogId, LogView],
     parts: Mapping[TxId, Mapping[LogId, AppliedPart]],
 ) -> Iterator[Violation]:
-    placed = [(log, part) for txid in group.expected for log, part in parts.get(txid, {}).items()]
+    placed = [(log, part) for txid in commit.expected for log, part in parts.get(txid, {}).items()]
     numbers = {part.apply_number for _, part in placed}
     if len(numbers) > 1:
         what = f"was not placed as one: it has the apply numbers {sorted(numbers)}"
@@ -199,7 +199,7 @@ def _check_group(
     there: list[tuple[int, LogId, str]] = []
     missing: list[str] = []
     lanes_in: dict[LogId, list[TxId]] = {}
-    for txid, expected in group.expected.items():
+    for txid, expected in commit.expected.items():
         for log in expected:
             if log in logs:
                 lanes_in.setdefault(log, []).append(txid)
@@ -208,18 +208,18 @@ def _check_group(
                     there.append((part.base_offset, log, named))
                 elif logs[log].lacks(txid):
                     missing.append(named)
-    if group.fate is Fate.PREPARED and there and missing:
+    if commit.fate is Fate.PREPARED and there and missing:
         what = f"half of it is copied: {', '.join(named for *_, named in there)}; and not {', '.join(missing)}"
         base_offset, log, _ = min(there)
         yield Violation(where, what, 7, kind=Kind.HALF_A_TRANSACTION, log=log, offset=base_offset)
     for log, txids in lanes_in.items():
         if not logs[log].markers:
-            yield from _check_neighbours(where, group, log, logs[log].name, txids, parts)
+            yield from _check_neighbours(where, commit, log, logs[log].name, txids, parts)
 
 
 def _check_neighbours(
     where: str,
-    group: ToldCommit,
+    commit: ToldCommit,
     log: LogId,
     log_name: str,
     txids: Sequence[TxId],
@@ -227,7 +227,7 @@ def _check_neighbours(
 ) -> Iterator[Violation]:
     due: int | None = None
     for txid in txids:
-        place = _place_of(group, txid, log, parts)
+        place = _place_of(commit, txid, log, parts)
         if place is not None and due is not None and place[0] != due:
             what = f"transaction {txid} lies at offset {place[0]} of {log_name}, due is {due}, behind the lane before"
             yield Violation(where, what, 3, kind=Kind.LANES_APART, log=log, offset=place[0])
@@ -235,10 +235,10 @@ def _check_neighbours(
 
 
 def _place_of(
-    group: ToldCommit, txid: TxId, log: LogId, parts: Mapping[TxId, Mapping[LogId, AppliedPart]]
+    commit: ToldCommit, txid: TxId, log: LogId, parts: Mapping[TxId, Mapping[LogId, AppliedPart]]
 ) -> tuple[int, int] | None:
     """Where the transaction's records are in the log, and how many; None if nobody knows."""
-    for place in group.placements.get(txid, ()):
+    for place in commit.placements.get(txid, ()):
         if place.log == log:
             return place.base_offset, place.count
     part = parts.get(txid, {}).get(log)
