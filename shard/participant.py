@@ -154,7 +154,7 @@ class Participant:
                 partition = self._partitions.get(log)
                 if txid not in self._resumed and partition is not None and partition.state.held(txid) is not None:
                     logger.info("orphan discarded", log=str(log), txid=str(txid))
-                    self._discard_in(partition, txid)
+                    self._discard_if_possible(partition, txid)
         self._found_open.clear()
         self._resumed.clear()
 
@@ -266,7 +266,7 @@ class Participant:
             self._offsets_decided(partition.log, txid, partition.state.next_offset)
         for partition, txid in unwritten:
             if partition.state.held(txid) is not None:
-                self._discard_in(partition, txid)
+                self._discard_if_possible(partition, txid)
         return self._application(messages)
 
     def _application(self, messages: Sequence[ApplyCommit]) -> LocalApplication:
@@ -309,7 +309,7 @@ class Participant:
         return None
 
     def discard(self, message: DiscardTransaction) -> None:
-        """See `Participants.discard`."""
+        """See `Participants.discard`. What is written before it raises stays written."""
         if self._open.get(message.txid.producer_id) == message.txid:
             del self._open[message.txid.producer_id]
         for log in message.logs:
@@ -318,10 +318,13 @@ class Participant:
                 self._discard_in(partition, message.txid)
 
     def _discard_in(self, partition: Partition, txid: TxId) -> None:
-        try:
-            partition.discard(txid)
-        except StorageFailure as failure:
-            # Undecided is as good as aborted: the next start aborts it, and until then nothing more is written.
-            logger.warning("abort not written", log=str(partition.log), txid=str(txid), reason=str(failure))
+        partition.discard(txid)
         if partition.log.kind == LogKind.OFFSETS.value:
             self._offsets_decided(partition.log, txid, None)
+
+    def _discard_if_possible(self, partition: Partition, txid: TxId) -> None:
+        """No coordinator waits for this abort: if it cannot be written, the next start aborts it."""
+        try:
+            self._discard_in(partition, txid)
+        except StorageFailure as failure:
+            logger.warning("abort not written", log=str(partition.log), txid=str(txid), reason=str(failure))

@@ -276,7 +276,8 @@ async def test_marker_written_to_some_logs_only_is_copied_to_none_in_this_run(
         arm("coordinator.place.between_logs:fail:1")
         with pytest.raises(OSError, match="failpoint"):
             run.place(T0, A, B)
-        run.discard(T0, A, B)
+        with pytest.raises(StorageFailure):
+            run.discard(T0, A, B)
         await run.partitions.drain()
         assert await run.committed(A, B) == {A: [], B: []}
     async with open_run() as again:

@@ -191,6 +191,26 @@ async def test_transaction_discarded_leaves_nothing_to_see(open_run) -> None:
         assert await run.values(A) == [b"next"]
 
 
+async def test_transaction_whose_abort_cannot_be_written_is_open_until_it_is_discarded_again(open_run) -> None:
+    """Its coordinator is told so, and must not take it for aborted: a restart discards it once more."""
+    async with open_run() as run:
+        await run.start(A, B)
+        await run.begin(T0, A, B)
+        for log in (A, B):
+            await run.write(T0, log, b"v")
+        run.discard(T0, A)
+        run.partitions.refuse_writes("the disk has failed")
+        with pytest.raises(StorageFailure, match="the disk has failed"):
+            run.discard(T0, A, B)
+        assert [run[log].state.held(T0) is None for log in (A, B)] == [True, False]
+    async with open_run() as again:
+        await again.lead((A, B))
+        again.discard(T0, A, B)
+        assert [again[log].state.held(T0) for log in (A, B)] == [None, None]
+        await again.serve()
+        assert await again.snapshot(A, B) == {A: [], B: []}
+
+
 async def test_transaction_batch_outside_of_an_open_transaction_is_refused(open_run) -> None:
     """Nothing open, another partition's transaction, an epoch that has not begun, one that is over."""
     async with open_run() as run:
@@ -336,7 +356,8 @@ async def test_transaction_placed_in_some_logs_only_is_copied_to_none_in_this_ru
         assert await run.plain(A, b"behind it") is RefusedAppend.STORAGE
         with pytest.raises(StorageFailure):
             await run.begin(transaction(8), A)
-        run.discard(T0, A, B)
+        with pytest.raises(StorageFailure):
+            run.discard(T0, A, B)
         await run.partitions.drain()
         assert await run.snapshot(A, B) == {A: [], B: []}
     async with open_run() as again:
