@@ -1,6 +1,6 @@
 """Reading data logs beside a writer in another process. The reader is here, the writer is the other one.
 
-What a running node does to a reader under load is tests/node's to test.
+What a running node does to a reader under load, tests/node tests.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ from partition.modes import MARKERS, TransactionMode
 from shard.offsets import OffsetsLogs
 from shard.shard import Shard
 from tests.clients.raw_client import batch, records_of
-from tests.node.runs import read_committed
+from tests.shard.runs import read_committed
 from tests.simulation.machine import PATIENCE_S, Machine, Node
 from tests.simulation.plan import Death, Plan
 from tests.simulation.simulation import Scheduler, deterministic

@@ -20,8 +20,8 @@ from partition import partition as partition_module
 from partition.answers import Appended, RefusedAppend
 from partition.modes import TransactionMode
 from partition.partition import Partition
-from tests.node.runs import A, B, Run
 from tests.node.test_topics import Store, fill
+from tests.shard.runs import A, B, Run
 
 # --- partitions ------------------------------------------------------------------------------------
 

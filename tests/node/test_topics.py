@@ -25,7 +25,7 @@ from fairlog.kafka.topic_lookup import find_or_create
 from fairlog.topics import LocalTopics
 from fairlog_types import LogId, Offset, StorageFailure
 from partition.answers import Appended, RefusedAppend
-from tests.node.runs import DATA_LOGS, JOURNALS, A, B, Run, wait_for_more
+from tests.shard.runs import DATA_LOGS, JOURNALS, A, B, Run, wait_for_more
 
 
 class Store:

@@ -1,6 +1,6 @@
 """Committed offsets on real leaders, journals and data logs; the coordinator and the members are doubles.
 
-Fault model: that of `tests/node/runs.py`. The doubles say what a test has put into them.
+Fault model: that of `tests/shard/runs.py`. The doubles say what a test has put into them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from fairlog.groups.offset_values import CommitRefusal, CommitUnderWay, NewOffse
 from fairlog.groups.states import GroupState
 from fairlog_types import LogId, ProducerEpoch, ProducerId, TxId
 from shard.offsets import OffsetsLogs
-from tests.node import runs
-from tests.node.runs import A, Run
+from tests.shard import runs
+from tests.shard.runs import A, Run
 
 TOPIC = Topic("t", UUID(int=1), 3, {}, 0)
-"""Its logs are A, B and C of `tests.node.runs`."""
+"""Its logs are A, B and C of `tests.shard.runs`."""
 OTHER = Topic("u", UUID(int=2), 1, {}, 0)
 HOUR_MS = 3_600_000
 

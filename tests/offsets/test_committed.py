@@ -26,8 +26,8 @@ from fairlog_types import LogId, Offset
 from partition.answers import RefusedAppend
 from shard.offsets import OffsetsLogs
 from tests.clients.raw_client import records_of
-from tests.node.runs import A, Clock, is_waiting, open_run, transaction
 from tests.offsets.conftest import HOUR_MS, OTHER, TOPIC, Desk, new, open_desk_over
+from tests.shard.runs import A, Clock, is_waiting, open_run, transaction
 
 T0, T1 = transaction(7), transaction(7, 1)
 FIRST = new(0).partition

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fairlog.groups.offset_values import CommitUnderWay, Sender
-from tests.node.runs import DATA_LOGS, A, is_waiting, transaction
 from tests.offsets.conftest import new
+from tests.shard.runs import DATA_LOGS, A, is_waiting, transaction
 
 T0 = transaction(7)
 

@@ -33,8 +33,8 @@ from partition.modes import JOURNAL, MARKERS, TransactionMode
 from partition.partition import Partition
 from partition.store import PartitionStore
 from tests.datalog.batches import keyed_batch
-from tests.node.runs import MAP_BYTES, A, B, Run, open_run, transaction
 from tests.retention.cleaning_model import Pairs, map_of, values_of
+from tests.shard.runs import MAP_BYTES, A, B, Run, open_run, transaction
 
 EAGER = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
 

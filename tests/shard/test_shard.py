@@ -16,7 +16,7 @@ from journal.flush import open_flusher
 from journal.journal import Fsync
 from shard.shard import ShardSettings, ShardStorage, open_shard
 from tests.clients.raw_client import batch
-from tests.node.runs import MAP_BYTES, A, Disk
+from tests.shard.runs import MAP_BYTES, A, Disk
 
 SETTINGS = ShardSettings(
     fsync=Fsync.COMMIT,

@@ -27,7 +27,7 @@ from partition.modes import JOURNAL, MARKERS
 from tests.clients.raw_client import batch, list_offset_request, produce_request
 from tests.kafka.asking import REQUESTS
 from tests.kafka.in_memory import Memory
-from tests.node.runs import A, Run, is_waiting, transaction
+from tests.shard.runs import A, Run, is_waiting, transaction
 
 OpenRun = Callable[..., AbstractAsyncContextManager[Run]]
 T0, T1 = transaction(7), transaction(8)

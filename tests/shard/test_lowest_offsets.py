@@ -11,7 +11,7 @@ from fairlog_types import Offset, TxId
 from partition.answers import Appended, DuplicateOf
 from partition.modes import MARKERS
 from tests.clients.raw_client import batch
-from tests.node.runs import A, B, Run, transaction
+from tests.shard.runs import A, B, Run, transaction
 
 T0, T1 = transaction(7), transaction(8)
 

@@ -9,7 +9,7 @@ import trio.testing
 
 from fairlog_types import LogId, Offset
 from partition.modes import MARKERS
-from tests.node.runs import A, Run, is_waiting, transaction, wait_for_more
+from tests.shard.runs import A, Run, is_waiting, transaction, wait_for_more
 
 T0, T1 = transaction(7), transaction(8)
 

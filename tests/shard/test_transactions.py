@@ -15,7 +15,7 @@ from coordinator.messages import ApplyCommit, Begin, Expected, Prepare
 from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, StorageFailure
 from partition.answers import Appended, DuplicateOf, RefusedAppend
 from partition.modes import JOURNAL, MARKERS, TransactionMode
-from tests.node.runs import A, B, C, Run, is_waiting, read_all, transaction
+from tests.shard.runs import A, B, C, Run, is_waiting, read_all, transaction
 
 T0 = transaction(7)
 

@@ -12,7 +12,7 @@ import trio.testing
 
 from fairlog_types import Offset
 from partition.answers import Appended, RefusedAppend
-from tests.node.runs import A, B, C, Clock, Run, transaction
+from tests.shard.runs import A, B, C, Clock, Run, transaction
 
 MINUTE_MS = 60_000
 

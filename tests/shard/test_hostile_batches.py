@@ -18,7 +18,7 @@ from datalog.environment import LmdbDataLogs
 from datalog.interface import ReadRequest, ReadResult
 from fairlog_types import Offset
 from partition.answers import Appended
-from tests.node.runs import A, open_run
+from tests.shard.runs import A, open_run
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 

@@ -1,4 +1,4 @@
-"""What a partition leader does with plain batches, and with those who wait."""
+"""What the partitions of a shard do with plain batches and with those who wait, and when a log is deleted or fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from journal.journal import Fsync, Journal, JournalKind, NoFiles
 from journal.reopen import reopen
 from partition.answers import Appended, DuplicateOf, RefusedAppend
 from shard import partitions as partitions_module
-from tests.node.runs import JOURNALS, A, B, is_waiting, transaction, wait_for_more
+from tests.shard.runs import JOURNALS, A, B, is_waiting, transaction, wait_for_more
 
 
 async def test_leader_plain_batch_becomes_visible_at_its_offset(open_run) -> None:

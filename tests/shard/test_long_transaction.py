@@ -12,7 +12,7 @@ from copier.reclaim import Reclaimer
 from fairlog_types import LogId
 from partition.answers import Appended
 from shard.partitions import EXPIRY_CHECK_MS
-from tests.node.runs import JOURNALS, A, B, Run, transaction
+from tests.shard.runs import JOURNALS, A, B, Run, transaction
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from journal.journal import Fsync, JournalKind
 from journal.segment import SEGMENT_HEADER_BYTES
 from journal.segment_file import begin_at
 from partition.answers import Appended, DuplicateOf, RefusedAppend
-from tests.node.runs import DATA_LOGS, JOURNALS, A, B, Run, transaction
+from tests.shard.runs import DATA_LOGS, JOURNALS, A, B, Run, transaction
 
 T0, T1 = transaction(7), transaction(8)
 EXPECTED = {A: Expected(LeaderEpoch(1), 1), B: Expected(LeaderEpoch(1), 1)}

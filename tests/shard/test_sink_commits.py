@@ -27,7 +27,7 @@ from journal.segment import SEGMENT_HEADER_BYTES
 from partition.answers import Appended, RefusedAppend
 from partition.modes import JOURNAL, MARKERS, TransactionMode
 from partition.visibility import Visibility
-from tests.node.runs import JOURNALS, A, B, C, Run, read_all, transaction
+from tests.shard.runs import JOURNALS, A, B, C, Run, read_all, transaction
 
 LANES = transaction(7), transaction(8)
 EXPECTED = {A: Expected(LeaderEpoch(1), 1), B: Expected(LeaderEpoch(1), 1)}

@@ -10,7 +10,7 @@ from coordinator.messages import Begin, Expected
 from fairlog_types import LeaderEpoch, LogId, Offset
 from partition.answers import Appended, DuplicateOf, RefusedAppend
 from partition.modes import JOURNAL, MARKERS, TransactionMode
-from tests.node.runs import A, B, Run, transaction
+from tests.shard.runs import A, B, Run, transaction
 
 T0, T1 = transaction(7), transaction(7, 1)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairlog_types import CorruptStorage
-from tests.node.runs import DATA_LOGS, JOURNALS, A, open_run
+from tests.shard.runs import DATA_LOGS, JOURNALS, A, open_run
 
 VALUE = bytes(300_000)
 RECORDS = 9

@@ -11,7 +11,7 @@ from fairlog_types import LogId, Offset
 from partition.answers import LogCut
 from partition.modes import MARKERS
 from tests.datalog.behaviour import append
-from tests.node.runs import A, B, C, transaction
+from tests.shard.runs import A, B, C, transaction
 
 
 def ends(cut: Mapping[LogId, LogCut]) -> list[Offset]:

@@ -25,7 +25,7 @@ from fairlog_types import (
 )
 from partition.answers import AbortRefusal, ActiveProducer, Appended, DuplicateOf, RefusedAppend
 from partition.modes import JOURNAL, MARKERS
-from tests.node.runs import DATA_LOGS, A, B, C, Run, is_waiting, transaction
+from tests.shard.runs import DATA_LOGS, A, B, C, Run, is_waiting, transaction
 
 T0, T1 = transaction(7), transaction(8)
 EXPECTED = {A: Expected(LeaderEpoch(1), 1), B: Expected(LeaderEpoch(1), 1)}
