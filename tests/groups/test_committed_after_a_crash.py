@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairlog.groups.offset_values import CommitUnderWay, Sender
-from tests.offsets.conftest import new
+from tests.groups.desk import new
 from tests.shard.runs import DATA_LOGS, A, is_waiting, transaction
 
 T0 = transaction(7)

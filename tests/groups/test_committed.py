@@ -26,7 +26,7 @@ from fairlog_types import LogId, Offset
 from partition.answers import RefusedAppend
 from shard.offsets import OffsetsLogs
 from tests.clients.raw_client import records_of
-from tests.offsets.conftest import HOUR_MS, OTHER, TOPIC, Desk, new, open_desk_over
+from tests.groups.desk import HOUR_MS, OTHER, TOPIC, Desk, new, open_desk_over
 from tests.shard.runs import A, Clock, is_waiting, open_run, transaction
 
 T0, T1 = transaction(7), transaction(7, 1)

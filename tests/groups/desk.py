@@ -6,14 +6,10 @@ Fault model: that of `tests/shard/runs.py`. The doubles say what a test has put 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import count
-from pathlib import Path
 from typing import Any
 from uuid import UUID
-
-import pytest
 
 from coordinator.answers import Description
 from coordinator.messages import Expected
@@ -25,7 +21,6 @@ from fairlog.groups.offset_values import CommitRefusal, CommitUnderWay, NewOffse
 from fairlog.groups.states import GroupState
 from fairlog_types import LogId, ProducerEpoch, ProducerId, TxId
 from shard.offsets import OffsetsLogs
-from tests.shard import runs
 from tests.shard.runs import A, Run
 
 TOPIC = Topic("t", UUID(int=1), 3, {}, 0)
@@ -211,21 +206,3 @@ async def open_desk_over(
     await run.serve()
     await offsets.load()
     yield Desk(run, offsets, members, ids, topics)
-
-
-@pytest.fixture
-def open_desk(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[Desk]]:
-    """Open committed offsets over a directory, by default one and the same; each time in the next leader epoch."""
-    epochs = count(1)
-
-    @asynccontextmanager
-    async def open_one(
-        directory: Path | None = None, *, clock: runs.Clock | None = None, **settings: Any
-    ) -> AsyncGenerator[Desk, None]:
-        async with (
-            runs.open_run(directory or tmp_path / "run", leader_epoch=next(epochs), clock=clock) as run,
-            open_desk_over(run, **settings) as desk,
-        ):
-            yield desk
-
-    return open_one
