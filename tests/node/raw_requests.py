@@ -1,24 +1,9 @@
-"""Programs of raw requests, carried out on a node that dies and starts again, and the rule that they all have to keep.
+"""Programs of raw requests, carried out on a node that dies and starts again.
 
-A *program* is a list of steps: requests of one or two transactional ids, deaths of the machine, the passing of time,
-and what operators do. Nothing keeps its order from being nonsense. A request goes out on either of two connections, in
-the present epoch or in an older one, whatever was answered before. So a program covers clients that go on after an
-error, and those that nobody has written yet.
+`raw_programs` says what is in a program, and `raw_rule` what all of them have to keep.
 
 The node is that of the simulation (`tests.simulation.machine`): the real coordinator, leaders, journals, copier and
 committed offsets, on a disk and a clock in memory. A program of 30 steps takes some 20 ms.
-
-The rule, for each epoch of a producer. An *item* is a batch, or an offset that a group commits:
-
-    EndTxn(commit) succeeded   every item that was answered since the client last ended a transaction, or was granted
-                               the epoch, is visible, and stays so
-    EndTxn(abort) succeeded,   no item since then is ever visible
-    or InitProducerId
-
-An InitProducerId that has kept the open transaction ends nothing: its epoch goes on with what was written in the one
-before. An item whose answer was lost may be in or out. An EndTxn whose answer was lost may have been carried out or
-not: then the items before it are visible or not, but all of them. What the broker has aborted follows from this: as
-long as the client has not ended the transaction itself, no commit may succeed that leaves out what was answered.
 """
 
 from __future__ import annotations
@@ -47,21 +32,38 @@ from partition.modes import MARKERS, TransactionMode
 from shard.offsets import OffsetsLogs
 from shard.shard import Shard
 from tests.clients.raw_client import batch, records_of
+from tests.node.raw_programs import (
+    CHECK_MS,
+    FOREVER_S,
+    IDS,
+    LOGS,
+    LONG_S,
+    SHORT_S,
+    TIMEOUT_MS,
+    AbortByMarker,
+    AbortOpen,
+    Add,
+    AddOffsets,
+    CommitOffsets,
+    DieLater,
+    End,
+    Init,
+    Produce,
+    Reconnect,
+    Request,
+    Restart,
+    Step,
+    Together,
+    Wait,
+    Which,
+    Write,
+)
+from tests.node.raw_rule import BrokenRule, EpochLedger, Item, Ledgers
 from tests.shard.runs import read_committed
 from tests.simulation.machine import PATIENCE_S, Machine, Node
 from tests.simulation.plan import Death, Plan
 from tests.simulation.simulation import Scheduler, deterministic
 from tests.simulation.world import World
-
-LOGS = tuple(LogId.of_topic(UUID(int=7), partition) for partition in range(3))
-IDS = 2
-CONNECTIONS = 2
-
-TIMEOUT_MS = 200
-CHECK_MS = 40
-SHORT_S, LONG_S = 0.02, (TIMEOUT_MS + 3 * CHECK_MS) / 1000
-"""No transaction times out within the first; every open one does within the second."""
-FOREVER_S = 1e6
 
 _TOPIC = UUID(int=7).hex
 _PLAN = Plan(
@@ -80,241 +82,6 @@ _PLAN = Plan(
     lost_requests=0.0,
     late_requests=0.0,
 )
-
-
-# ---------------------------------------------------------------------------------------------- programs
-
-
-class Which(Enum):
-    """What a Produce sends."""
-
-    NEXT = "a new batch, with the sequence that is due"
-    REPEATED = "the last batch of this log once more"
-    RENUMBERED = "a new batch in a log that was added, with a sequence of a transaction that has ended"
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What all requests have. `back`: so many epochs before the present one."""
-
-    id: int
-    connection: int = 0
-    back: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Init(Request):
-    """InitProducerId. `named`: with the producer id and epoch that the client has (KIP-360).
-
-    `keeps`: what is open stays so, and the epoch granted is to end it (KIP-939).
-    """
-
-    named: bool = False
-    keeps: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Add(Request):
-    """AddPartitionsToTxn."""
-
-    logs: tuple[int, ...] = (0,)
-
-
-@dataclass(frozen=True, slots=True)
-class Produce(Request):
-    """One batch of one record."""
-
-    log: int = 0
-    which: Which = Which.NEXT
-
-
-@dataclass(frozen=True, slots=True)
-class Write(Request):
-    """AddPartitionsToTxn and, whatever it was answered, Produce."""
-
-    log: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class AddOffsets(Request):
-    """AddOffsetsToTxn."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommitOffsets(Request):
-    """TxnOffsetCommit."""
-
-
-@dataclass(frozen=True, slots=True)
-class End(Request):
-    """EndTxn. `grants`: of transaction version 2, answered with the next epoch."""
-
-    commit: bool = True
-    grants: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Together:
-    """EndTxn, and another request that does not wait for its answer."""
-
-    end: End
-    other: Add | Produce | AddOffsets | CommitOffsets
-    steps_later: int = 0
-    """So many checkpoints after EndTxn was sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reconnect:
-    """The client opens this connection anew: it is the latest one then."""
-
-    id: int
-    connection: int
-
-
-@dataclass(frozen=True, slots=True)
-class AbortOpen:
-    """An operator aborts the open transaction."""
-
-    id: int
-
-
-@dataclass(frozen=True, slots=True)
-class AbortByMarker:
-    """An administrator sends an abort marker for one log (WriteTxnMarkers)."""
-
-    id: int
-    log: int
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Time passes; if long, what is open times out."""
-
-    long: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """The node ends and starts again: power cut, kill, or stop in good order."""
-
-    kind: str
-    long: bool = False
-    """It is down until what was open has had its time."""
-    again_at: int | None = None
-    """It dies again, at that step of the event loop; mostly while it recovers."""
-
-
-@dataclass(frozen=True, slots=True)
-class DieLater:
-    """Power cut or kill at that step of the event loop, in the middle of what comes next."""
-
-    kind: str
-    at_step: int
-
-
-Step = Request | Together | Reconnect | AbortOpen | AbortByMarker | Wait | Restart | DieLater
-
-
-# ------------------------------------------------------------------------------------------------ the rule
-
-
-class BrokenRule(AssertionError):
-    """Something is visible that must not be, or the other way round."""
-
-
-@dataclass(eq=False, slots=True)
-class Item:
-    """A batch, or a committed offset (`log` is None). `number` is its value, and never used twice."""
-
-    number: int
-    log: int | None
-    data: bytes = b""
-    sequence: int = -1
-    must_be_seen: bool = False
-    may_be_seen: bool = False
-    """It may be, or may become, visible: a commit was asked for that may be, or was, carried out."""
-
-    def __str__(self) -> str:
-        return f"{'offset' if self.log is None else 'batch'} {self.number}"
-
-
-@dataclass(eq=False, slots=True)
-class Part:
-    """What was sent between two EndTxns of an epoch; `lost_end` is the latter if its answer was lost."""
-
-    answered: dict[Item, None] = field(default_factory=dict)
-    unanswered: dict[Item, None] = field(default_factory=dict)
-    lost_end: bool | None = None
-    """True: a commit."""
-
-
-class EpochLedger:
-    """What a client knows of its requests in one epoch, since it last ended a transaction."""
-
-    def __init__(self, together: list[Sequence[Item]]) -> None:
-        self.parts = [Part()]
-        self.together = together
-        """Answered items that are visible all or not at all."""
-        self.next: dict[int, int] = {}
-        """The sequence that is due, by log."""
-        self.last: dict[int, Item] = {}
-        """The last batch that was sent, by log."""
-        self.added: set[int] = set()
-        """Logs that were added since the client last ended a transaction."""
-        self.ended: dict[int, int] = {}
-        """A sequence of a transaction that has ended, by log."""
-        self.ended_items: set[Item] = set()
-
-    def answers(self, item: Item, *, again: bool = False) -> None:
-        """The item is in; `again`: it was, says the answer. Then nothing new is said of one whose transaction ended."""
-        part = next((it for it in self.parts if item in it.unanswered or item in it.answered), None)
-        if part is None or not again:
-            if item.must_be_seen or (again and item in self.ended_items):
-                return
-            for each in self.parts:
-                each.unanswered.pop(item, None)
-                each.answered.pop(item, None)
-            part = self.parts[-1]
-        part.unanswered.pop(item, None)
-        part.answered[item] = None
-
-    def loses(self, item: Item) -> None:
-        if not item.must_be_seen and all(item not in (*part.answered, *part.unanswered) for part in self.parts):
-            self.parts[-1].unanswered[item] = None
-
-    def loses_end(self, commit: bool) -> None:
-        self.parts[-1].lost_end = commit
-        self.parts.append(Part())
-        if commit:
-            for item in self._items():
-                item.may_be_seen = True
-
-    def ends(self, commit: bool) -> None:
-        """The client was answered: done. What was asked for before, and not answered, may have been as well."""
-        asked = commit, not commit  # whether there is a commit, an abort, among all ends from a part on
-        for part in reversed(self.parts):
-            if part.lost_end is not None:
-                asked = asked[0] or part.lost_end, asked[1] or not part.lost_end
-            commits, aborts = asked
-            for item in (*part.answered, *part.unanswered):
-                item.may_be_seen = commits
-                item.must_be_seen = item.must_be_seen or (commits and not aborts and item in part.answered)
-            if commits and aborts and part.answered:
-                self.together.append(tuple(part.answered))
-        self.ended.update({item.log: item.sequence for item in self._items() if item.log is not None})
-        self.ended_items.update(self._items())
-        self.added.clear()
-        self.parts = [Part()]
-
-    def has_sent(self, log: int, sequence: int) -> bool:
-        """Whether a batch of the open transaction has that sequence."""
-        return any(item.log == log and item.sequence == sequence for item in self._items())
-
-    def _items(self) -> Sequence[Item]:
-        return [item for part in self.parts for item in (*part.answered, *part.unanswered)]
-
-
-# ----------------------------------------------------------------------------------------------- carrying out
 
 
 class _Lost(Enum):
@@ -415,12 +182,8 @@ class _Course:
         self._world = machine.world
         self._mode = mode
         self._clients = [_Client(f"id-{number}") for number in range(IDS)]
-        self._ledgers: dict[tuple[int, int], EpochLedger] = {}
-        """By producer id and epoch."""
-        self._together: list[Sequence[Item]] = []
-        self._items: list[Item] = []
+        self._ledgers = Ledgers()
         self._numbers = count()
-        self._seen: set[int] = set()
         self._has_started = trio.Event()
         self._stop = trio.Event()
         self._next_death = Death("stop", FOREVER_S)
@@ -526,18 +289,18 @@ class _Course:
                 return
             if isinstance(answer, Granted):
                 for granted in client.granted:
-                    self._ledger(granted.producer_id, granted.epoch).ends(False)
+                    self._ledgers.of(granted.producer_id, granted.epoch).ends(False)
                 self._note_grant(client, answer)
                 return
         assert tries == 1, "no new instance is granted the id"
 
     def _keep(self, client: _Client, answer: GrantedToEnd) -> None:
-        kept = self._ledger(answer.kept.producer_id, answer.kept.epoch)
+        kept = self._ledgers.of(answer.kept.producer_id, answer.kept.epoch)
         for granted in client.granted:
-            ledger = self._ledger(granted.producer_id, granted.epoch)
+            ledger = self._ledgers.of(granted.producer_id, granted.epoch)
             if ledger is not kept:
                 ledger.ends(False)
-        self._ledgers[answer.granted.producer_id, answer.granted.epoch] = kept
+        self._ledgers.goes_on(kept, answer.granted.producer_id, answer.granted.epoch)
         self._note_grant(client, answer.granted)
         self._world.count("kept")
 
@@ -555,12 +318,12 @@ class _Course:
             ),
         )
         if isinstance(answer, dict):
-            self._ledger(producer_id, epoch).added.update(log.partition for log in logs if log in LOGS)
+            self._ledgers.of(producer_id, epoch).added.update(log.partition for log in logs if log in LOGS)
 
     async def _produce(self, step: Request, log: int, which: Which) -> None:
         client = self._clients[step.id]
         producer_id, epoch = self._producer(client, step)
-        ledger = self._ledger(producer_id, epoch)
+        ledger = self._ledgers.of(producer_id, epoch)
         item = self._batch(ledger, producer_id, epoch, log, which)
         if item is None:
             return
@@ -590,14 +353,14 @@ class _Course:
             return None
         number = next(self._numbers)
         data = batch([b"%d" % number], producer_id=producer_id, epoch=epoch, sequence=sequence, transactional=True)
-        item = ledger.last[log] = self._new(Item(number, log, bytes(data), sequence))
+        item = ledger.last[log] = self._ledgers.new(Item(number, log, bytes(data), sequence))
         return item
 
     async def _commit_offsets(self, step: CommitOffsets) -> None:
         client = self._clients[step.id]
         producer_id, epoch = self._producer(client, step)
-        ledger = self._ledger(producer_id, epoch)
-        item = self._new(Item(next(self._numbers), None))
+        ledger = self._ledgers.of(producer_id, epoch)
+        item = self._ledgers.new(Item(next(self._numbers), None))
 
         def commit(node: Node) -> Awaitable[object]:
             assert node.offsets is not None
@@ -639,7 +402,7 @@ class _Course:
         return await self._ask(f"{client.name} {'commits' if step.commit else 'aborts'} in epoch {epoch}", end)
 
     async def _note_end(self, step: End, answer: object) -> None:
-        ledger = self._ledger(*self._producer(self._clients[step.id], step))
+        ledger = self._ledgers.of(*self._producer(self._clients[step.id], step))
         if answer is _LOST:
             ledger.loses_end(step.commit)
         elif answer is None or isinstance(answer, Granted):
@@ -705,13 +468,6 @@ class _Course:
         granted = client.granted[max(0, len(client.granted) - 1 - step.back)]
         return granted.producer_id, granted.epoch
 
-    def _ledger(self, producer_id: ProducerId, epoch: ProducerEpoch) -> EpochLedger:
-        return self._ledgers.setdefault((producer_id, epoch), EpochLedger(self._together))
-
-    def _new(self, item: Item) -> Item:
-        self._items.append(item)
-        return item
-
     # --- looking ---
 
     async def _look(self, *, nothing_is_open: bool = False) -> None:
@@ -735,17 +491,4 @@ class _Course:
 
         seen = await self._ask("all is read", read)
         if seen is not _LOST:
-            self._judge(seen)
-
-    def _judge(self, seen: set[int]) -> None:
-        for item in self._items:
-            if item.number in seen and not item.may_be_seen:
-                raise BrokenRule(f"{item} is visible, and nobody has committed it")
-            if item.number not in seen and item.must_be_seen:
-                raise BrokenRule(f"{item} was answered, and so was its commit, and it is not there")
-            if item.number not in seen and item.number in self._seen:
-                raise BrokenRule(f"{item} was visible, and is not there any more")
-        for items in self._together:
-            if len({item.number in seen for item in items}) > 1:
-                raise BrokenRule(f"of {', '.join(map(str, items))} a part is visible")
-        self._seen = seen
+            self._ledgers.judge(seen)

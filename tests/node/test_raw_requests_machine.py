@@ -1,4 +1,4 @@
-"""No sequence of raw requests commits a part of what was answered (`raw_requests`), whatever happens in between.
+"""No sequence of raw requests commits a part of what was answered (`raw_rule`), whatever happens in between.
 
 Programs are drawn by hypothesis, anew in each run; a failure prints the smallest program that it has found, as one that
 can be put into this file, and the seed.
@@ -15,8 +15,10 @@ from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from partition.modes import JOURNAL, MARKERS, TransactionMode
-from tests.node import raw_requests as raw
-from tests.node.raw_requests import BrokenRule, End, Init, Restart, Wait, Which, Write, carry_out
+from tests.node import raw_programs as raw
+from tests.node.raw_programs import End, Init, Restart, Wait, Which, Write
+from tests.node.raw_requests import carry_out
+from tests.node.raw_rule import BrokenRule
 from tests.simulation.mutations import plant
 
 BOTH_MODES = pytest.mark.parametrize("mode", [JOURNAL, MARKERS], ids=lambda mode: mode.name)
