@@ -14,6 +14,8 @@ from fairlog_types import JournalPosition, LeaderEpoch
 from journal.flush import Flusher, open_flusher
 from journal.journal import Journal, JournalKind, JournalSettings
 
+PAYLOAD = b"p" * 1000
+
 
 class FakeSync:
     """Stands in for fdatasync: says what was synced, in order; can be held back, and can fail.
@@ -89,3 +91,15 @@ def open_journal(flusher: Flusher, tmp_path: Path) -> OpenJournal:
         )
 
     return open_one
+
+
+async def append(journal: Journal, number: int, payload: bytes = PAYLOAD) -> tuple[JournalPosition, int]:
+    """Position and frame_bytes of one more frame, with room made as the leaders make it."""
+    if not journal.has_room(len(payload)):
+        await journal.make_room(len(payload))
+    position = journal.append(5, [number], [payload], timestamp_ms=0)
+    return position, journal.end - position
+
+
+def numbers(journal: Journal, start: JournalPosition | None = None) -> list[object]:
+    return [frame.header[0] for frame in journal.frames(journal.start if start is None else start)]
