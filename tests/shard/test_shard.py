@@ -14,6 +14,7 @@ from datalog.environment import LmdbDataLogs
 from fairlog_types import CorruptStorage, LeaderEpoch, StorageFailure
 from journal.flush import open_flusher
 from journal.journal import Fsync
+from shard.directory import FIRST_SHARD, shard_directory
 from shard.shard import ShardSettings, ShardStorage, open_shard
 from tests.clients.raw_client import batch
 from tests.shard.runs import MAP_BYTES, A, Disk
@@ -46,15 +47,17 @@ def over_storage(tmp_path, disk):
     async def note_begun():
         await trio.lowlevel.checkpoint()
 
+    directory = shard_directory(tmp_path, FIRST_SHARD)
+
     @asynccontextmanager
     async def opening(*, begun=False):
         data_logs = await trio.to_thread.run_sync(
-            partial(LmdbDataLogs.open, tmp_path / "datalog", map_bytes=MAP_BYTES, sync=False)
+            partial(LmdbDataLogs.open, directory.data_logs, map_bytes=MAP_BYTES, sync=False)
         )
         try:
             async with open_flusher(threads=2, sync=disk) as flusher:
                 yield open_shard(
-                    tmp_path,
+                    directory,
                     ShardStorage(data_logs, flusher),
                     SETTINGS,
                     leader_epoch=LeaderEpoch(1),
