@@ -83,8 +83,9 @@ def decode(reader: Reader, version: int) -> AddPartitionsToTxnRequest:
 async def handle(context: Context, request: AddPartitionsToTxnRequest) -> Answer:
     errors: list[Mapping[Partition, ErrorCode]] = []
     for transaction in request.transactions:
+        if errors:  # other tasks run between two transactions; most requests have one, and do not wait
+            await trio.lowlevel.checkpoint()
         errors.append(_verify(context, transaction) if transaction.verify_only else await _errors(context, transaction))
-        await trio.lowlevel.checkpoint()
     return encode(context, request, errors)
 
 
