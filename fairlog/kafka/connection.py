@@ -132,8 +132,8 @@ class Connection:
         self._in_flight = 0
         self._overlapping: int | None = None
         """The API of all requests in flight, if they may overlap each other."""
-        self._all_answered = trio.Event()
-        """Set when nothing is in flight any more, and then replaced."""
+        self._all_answered: trio.Event | None = None
+        """Set when nothing is in flight any more; None as long as no request waits for that."""
         self._answers = answers
         self._unreleased: deque[_Unreleased] = deque()
         """What the answers hold that are in the queue, or about to be; it may be the first one's turn."""
@@ -233,6 +233,7 @@ class Connection:
         """
         api = self._router.overlapping_api(start)
         while self._in_flight and (api is None or api != self._overlapping):
+            self._all_answered = trio.Event()
             with trio.move_on_after(HANG_UP_CHECK_S):
                 await self._all_answered.wait()
                 continue
@@ -355,9 +356,9 @@ class Connection:
                     self._uncounted_bytes -= done.uncounted_bytes
                     done.release()
                 self._in_flight -= 1
-                if self._in_flight == 0:
+                if self._in_flight == 0 and self._all_answered is not None:
                     self._all_answered.set()
-                    self._all_answered = trio.Event()
+                    self._all_answered = None
 
     async def _send(self, started: Started, answer: Answer, room: AnswerRoom | None) -> None:
         if room is not None:
