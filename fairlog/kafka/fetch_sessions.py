@@ -232,9 +232,12 @@ class FetchSession(Watchlist[CachedPartition]):
         self.waiter = None
 
     def close(self) -> None:
-        """The session is no longer used, or may no longer be used."""
+        """The session is no longer used. It and its partitions let go of each other, so that no garbage is left."""
         for partition in self.partitions():
             self.unwatch(partition)
+        self._partitions.clear()
+        self.pending.clear()
+        self._served.clear()
         self.end_turn()
 
 

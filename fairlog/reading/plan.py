@@ -151,8 +151,9 @@ class ReadPlan:
 
     def note(self, looked_at: Sequence[LogRead]) -> None:
         """Count what has become of logs that were not full before."""
-        self._full += sum(read.full for read in looked_at)
-        self._failed = self._failed or any(read.problem is not None for read in looked_at)
+        for read in looked_at:
+            self._full += read.full
+            self._failed |= read.problem is not None
 
     def is_enough(self, logs: int) -> bool:
         """Whether to answer now, for a reader of so many logs."""

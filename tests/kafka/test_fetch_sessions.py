@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from dataclasses import dataclass, field
 
@@ -69,6 +70,19 @@ def test_session_takes_one_request_for_each_epoch() -> None:
     session.epoch = 2**31 - 1
     assert claim(cache, session, 2**31 - 1) is session
     assert claim(cache, session, 1) is session
+
+
+def test_session_that_is_closed_leaves_no_garbage() -> None:
+    """Each Fetch has one, and is not to leave work for the collector of cycles."""
+    gc.collect()
+    gc.disable()
+    try:
+        session = Watches().session(3)
+        session.close()
+        del session
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_session_named_in_another_way_is_refused() -> None:

@@ -261,10 +261,10 @@ async def _tell(
     context: Context, request: FetchRequest, session: FetchSession, lines: Mapping[CachedPartition, _Line]
 ) -> _Lines | SessionRefusal:
     """End the session's turn. Returns the entries that say something new, or all of them, by topic."""
-    turn, whole = session.turn, is_full(request.session_epoch)
+    turn, whole, goes_on = session.turn, is_full(request.session_epoch), request.session_epoch != FINAL_EPOCH
     told: _Lines = {}
     for at, (cached, line) in enumerate(lines.items(), 1):
-        news = session.note_answer(
+        news = goes_on and session.note_answer(
             cached,
             high_watermark=line.high_watermark,
             last_stable=line.last_stable,
@@ -273,13 +273,14 @@ async def _tell(
             records=bool(line.batches),
             unread=line.full,
         )
-        if news or whole:
+        if whole or news:
             told.setdefault(cached.topic, []).append(line)
         if at % STEP == 0:
             await trio.lowlevel.checkpoint()
             if not session.is_current(turn):
                 return session.why_over
-    session.answered()
+    if goes_on:
+        session.answered()
     if request.session_epoch == INITIAL_EPOCH:
         context.sessions.admit(session, _now_ms())
     return told
