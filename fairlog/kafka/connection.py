@@ -372,7 +372,7 @@ class Connection:
         elif length <= _JOIN_BYTES_MAX:
             await self._send_joined(self._socket, b"".join(parts))
         else:
-            await self._send_gathered(self._socket, parts, room)
+            await self._send_gathered(self._socket, parts, _LENGTH.size + length, room)
 
     async def _send_joined(self, socket: trio.socket.SocketType, data: bytes) -> None:
         """Send one buffer: almost always the system accepts it at once, without a turn of the event loop."""
@@ -386,26 +386,28 @@ class Connection:
             await self._stream.send_all(data[sent:])
 
     async def _send_gathered(
-        self, socket: trio.socket.SocketType, parts: Sequence[Buffer], room: AnswerRoom | None
+        self, socket: trio.socket.SocketType, parts: Sequence[Buffer], size: int, room: AnswerRoom | None
     ) -> None:
-        """Send many buffers without joining them."""
-        pending = [memoryview(part) for part in parts if len(part)]
+        """Send many buffers, of `size` bytes in all, without joining them. Here, too, one attempt may do."""
+        pending = [part for part in parts if len(part)]
         first = all_sent = 0
-        while first < len(pending):
+        while all_sent < size:
+            buffers = pending[first : first + _BUFFERS_PER_SEND]
             try:
-                sent = await socket.sendmsg(pending[first : first + _BUFFERS_PER_SEND])
+                sent = 0 if all_sent else _taken_at_once(socket.fileno(), buffers)
+                sent = sent or await socket.sendmsg(buffers)
             except OSError as error:
                 raise trio.BrokenResourceError(str(error)) from error
             all_sent += sent
             if room is not None:
                 room.sent(all_sent)
-            while sent:
-                size = len(pending[first])
-                if sent < size:
-                    pending[first] = pending[first][sent:]
+            while sent and all_sent < size:
+                part = pending[first]
+                if sent < len(part):
+                    pending[first] = memoryview(part)[sent:]
                     break
-                sent -= size
-                pending[first] = memoryview(b"")
+                sent -= len(part)
+                pending[first] = b""
                 first += 1
 
     def _log_request(self, started: Started, *, answer_bytes: int) -> None:
@@ -430,3 +432,11 @@ class Connection:
             "software": f"{self._client.software_name} {self._client.software_version}".strip(),
             "connection": self._client.connection,
         }
+
+
+def _taken_at_once(fd: int, buffers: Sequence[Buffer]) -> int:
+    """How many bytes the system has taken without waiting. Raises OSError."""
+    try:
+        return os.writev(fd, buffers)
+    except BlockingIOError:
+        return 0
