@@ -72,7 +72,9 @@ class IdTable:
             self.begun += 1
         elif producer.transaction is None and before.transaction is not None:
             del self.open[producer.transactional_id]
-        if producer.producer_id != before.producer_id or producer.is_kept != before.is_kept:
+        if producer.producer_id != before.producer_id or (
+            producer.transaction is not before.transaction and producer.is_kept != before.is_kept
+        ):
             ids = _producer_ids(producer)
             for producer_id in _producer_ids(before) - ids:
                 self._owners.pop(producer_id, None)
