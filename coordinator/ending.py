@@ -9,8 +9,6 @@ PREPARE_COMMIT, in one flush with it, and names what it ended: an end that is sa
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from coordinator import events as ev
 from coordinator import steps
 from coordinator.answers import Granted, Refusal
@@ -84,7 +82,7 @@ def sealed(producer: Producer, event: ev.Sealed) -> Step:
     """Logs that hold no records take part, too: what a commit means to them is their leaders' business."""
     assert producer.transaction is not None
     number = event.commit_number
-    after = replace(producer, transaction=replace(producer.transaction, expected=event.expected, commit_number=number))
+    after = producer._replace(transaction=producer.transaction._replace(expected=event.expected, commit_number=number))
     decided = Decided(producer.txid, event.expected, event.now_ms, number)
     record = prepare_commit_record(producer.transactional_id, decided)
     said: list[ev.Effect] = [ev.Append(record)]
@@ -98,7 +96,7 @@ def prepared(producer: Producer, event: ev.Prepared) -> Step:
     assert transaction is not None
     assert transaction.expected is not None
     decided = Decided(producer.txid, transaction.expected, event.now_ms, transaction.commit_number)
-    after = replace(producer, decided=(*producer.decided, decided))
+    after = producer._replace(decided=(*producer.decided, decided))
     if (granted := once_committed(after)) is not None:
         return granted, (ev.Apply(decided.apply(producer.group)), ev.AnswerWith(producer.next_grant))
     return steps.committed(after), (ev.Apply(decided.apply(producer.group)), ev.AnswerWith(None))

@@ -7,7 +7,6 @@ aborted, or kept for the new epoch to end it (KIP-939). A grant is durable befor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from coordinator import events as ev
 from coordinator import steps
@@ -64,7 +63,7 @@ def _named_what_was_before(producer: Producer, event: ev.Init) -> bool:
 
 def _grant_again(producer: Producer, event: ev.Init) -> Step:
     """The answer to the first attempt was lost, or overtaken; it may not even have been durable."""
-    after = replace(producer, granted_on=event.connection, used_ms=event.now_ms)
+    after = producer._replace(granted_on=event.connection, used_ms=event.now_ms)
     return after, (ev.Flush(), ev.AwaitCopied(), ev.AnswerWith(_grant_of(after)))
 
 
@@ -83,15 +82,14 @@ def _grant(producer: Producer, event: ev.Init, timeout_ms: int, last_epoch: Prod
     granted = steps.next_grant(producer, event.fresh_id)
     if granted is None:
         return producer, (ev.AskProducerId(),)
-    after = replace(
-        steps.in_epoch(producer, granted, last_epoch if granted.epoch else NO_PRODUCER_EPOCH),
+    after = steps.in_epoch(producer, granted, last_epoch if granted.epoch else NO_PRODUCER_EPOCH)._replace(
         timeout_ms=timeout_ms,
         granted_on=event.connection,
         used_ms=event.now_ms,
     )
     ends: Sequence[ev.Effect]
     if event.keeps and producer.transaction is not None:
-        after = replace(after, state=IdState.OPEN, transaction=steps.kept(producer))
+        after = after._replace(state=IdState.OPEN, transaction=steps.kept(producer))
         close = ev.Close(Prepare(after.txid, tuple(producer.transaction.logs)))
         ends = (close, ev.Append(producer_record(after, event.now_ms)))
     else:

@@ -32,7 +32,6 @@ events.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from coordinator import ending, granting, steps
@@ -122,7 +121,7 @@ def _begun(producer: Producer, event: ev.LogsBegun) -> Step:
     if not event.leader_epochs:
         return producer, (*_asked_in_vain(producer, event.now_ms), ev.AnswerWith(answers))
     started_ms = before.started_ms if before else event.now_ms
-    after = replace(producer, state=IdState.OPEN, transaction=OpenTransaction(started_ms, logs))
+    after = producer._replace(state=IdState.OPEN, transaction=OpenTransaction(started_ms, logs))
     record = BeginRecord(producer.txid, producer.transactional_id, event.leader_epochs, event.now_ms)
     return after, (ev.Append(record), ev.AnswerWith(answers))
 
@@ -133,8 +132,7 @@ def _begun(producer: Producer, event: ev.LogsBegun) -> Step:
 def _copied(producer: Producer, event: ev.Copied) -> Step:
     """Several may be told of in any order: each copy waits for its own logs."""
     assert any(it.txid == event.txid for it in producer.decided), f"{event.txid} is not being copied"
-    after = replace(
-        producer,
+    after = producer._replace(
         decided=tuple(it for it in producer.decided if it.txid != event.txid),
         committed=steps.remember(producer.committed, CommittedTransaction(event.txid, event.placements)),
     )
@@ -149,7 +147,7 @@ def _sink_decided(producer: Producer, _event: ev.SinkDecided) -> Step:
 
 def copied_in_commit(producer: Producer, txid: TxId, placements: tuple[Placement, ...]) -> Producer:
     """The id's transaction, which was committed with its group, is visible."""
-    return replace(producer, committed=steps.remember(producer.committed, CommittedTransaction(txid, placements)))
+    return producer._replace(committed=steps.remember(producer.committed, CommittedTransaction(txid, placements)))
 
 
 def _end_by_force(producer: Producer, event: ev.TimedOut | ev.Forced | ev.Dropped) -> Step:
@@ -194,7 +192,7 @@ def _restarted(producer: Producer, event: ev.Restarted) -> Step:
     if producer.transaction is not None:
         after = steps.aborted(after)
     if not event.tail_kept:
-        after = replace(after, state=IdState.MUST_ABORT, number=after.number + LOST_NUMBERS)
+        after = after._replace(state=IdState.MUST_ABORT, number=after.number + LOST_NUMBERS)
     if after.state is IdState.EMPTY:
         return after, ()
     return after, steps.abort_open(producer, event.now_ms, ev.Append(producer_record(after, event.now_ms)))
@@ -212,7 +210,7 @@ def _resumed(producer: Producer, event: ev.Resumed) -> Step:
         return after, steps.abort_open(producer, event.now_ms, ev.Append(producer_record(after, event.now_ms)))
     added = {log: epoch for log, epoch in event.leader_epochs.items() if log not in transaction.logs}
     record = BeginRecord(producer.txid, producer.transactional_id, added, event.now_ms)
-    after = replace(producer, transaction=replace(transaction, logs=event.leader_epochs))
+    after = producer._replace(transaction=transaction._replace(logs=event.leader_epochs))
     close = (ev.Close(Prepare(after.txid, tuple(event.leader_epochs))),) if after.is_kept else ()
     return after, (*((ev.Append(record),) if added else ()), *close)
 
@@ -221,8 +219,7 @@ def _withdrawn(producer: Producer, event: ev.Withdrawn) -> Step:
     """Its data did not survive, so its producer was not answered, and it is the id's last."""
     withdrawn = next(it for it in producer.decided if it.txid == event.txid)
     of_this_epoch = (event.txid.producer_id, event.txid.epoch) == (producer.producer_id, producer.epoch)
-    after = replace(
-        producer,
+    after = producer._replace(
         state=IdState.MUST_ABORT,
         decided=tuple(it for it in producer.decided if it is not withdrawn),
         last=Outcome.ABORTED if of_this_epoch else None,

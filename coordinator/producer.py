@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from coordinator.answers import CommittedTransaction, Granted
 from coordinator.messages import ApplyCommit, Expected
@@ -38,8 +39,7 @@ class Outcome(Enum):
     ABORTED = "aborted"
 
 
-@dataclass(frozen=True, slots=True)
-class OpenTransaction:
+class OpenTransaction(NamedTuple):
     """The transaction that is open or being decided. Its number is the producer's `number`."""
 
     started_ms: int
@@ -70,9 +70,11 @@ class Decided:
         return ApplyCommit(self.txid, tuple(self.expected), self.timestamp_ms, group)
 
 
-@dataclass(frozen=True, slots=True)
-class Producer:
-    """One transactional id. Times in milliseconds since 1970."""
+class Producer(NamedTuple):
+    """One transactional id. Times in milliseconds since 1970.
+
+    A named tuple, since each step makes a new one: `dataclasses.replace` takes five times as long as `_replace`.
+    """
 
     transactional_id: str
     state: IdState = IdState.UNKNOWN

@@ -149,7 +149,7 @@ def replay(records: Iterable[GroupRecord]) -> Replay:
     for record in found.half_aborted.values():
         producer = found.producers.get(record.transactional_id)
         if producer is not None and _is_current(producer, record.txid) and producer.state is IdState.EMPTY:
-            found.producers[record.transactional_id] = replace(producer, state=IdState.MUST_ABORT)
+            found.producers[record.transactional_id] = producer._replace(state=IdState.MUST_ABORT)
     return found
 
 
@@ -260,8 +260,7 @@ def _fold_producer(found: Replay, record: ProducerRecord) -> None:
     if record.kept is not None and before.transaction is not None and before.txid == record.kept:
         transaction = kept(before)
     otherwise = IdState.MUST_ABORT if record.must_abort else IdState.EMPTY
-    found.producers[record.transactional_id] = replace(
-        before,
+    found.producers[record.transactional_id] = before._replace(
         state=otherwise if transaction is None else IdState.OPEN,
         producer_id=record.producer_id,
         epoch=record.epoch,
@@ -287,17 +286,17 @@ def _fold_begin(found: Replay, record: BeginRecord) -> None:
     if not record.logs and producer.transaction is None:
         used_ms = max(producer.used_ms, record.timestamp_ms)
         number = record.txid.number
-        found.producers[record.transactional_id] = replace(producer, number=number, moved_on=True, used_ms=used_ms)
+        found.producers[record.transactional_id] = producer._replace(number=number, moved_on=True, used_ms=used_ms)
         return
-    found.producers[record.transactional_id] = replace(
-        _with_logs(producer, record), state=IdState.OPEN, number=record.txid.number
+    found.producers[record.transactional_id] = _with_logs(producer, record)._replace(
+        state=IdState.OPEN, number=record.txid.number
     )
 
 
 def _with_logs(producer: Producer, record: BeginRecord) -> Producer:
     known = producer.transaction or OpenTransaction(record.timestamp_ms, {})
-    transaction = replace(known, logs={**known.logs, **record.logs})
-    return replace(producer, transaction=transaction, used_ms=max(producer.used_ms, record.timestamp_ms))
+    transaction = known._replace(logs={**known.logs, **record.logs})
+    return producer._replace(transaction=transaction, used_ms=max(producer.used_ms, record.timestamp_ms))
 
 
 def _fold_prepare_commit(found: Replay, record: PrepareCommitRecord) -> None:
@@ -305,16 +304,15 @@ def _fold_prepare_commit(found: Replay, record: PrepareCommitRecord) -> None:
     if producer is None or any(it.txid == record.txid for it in (*producer.decided, *producer.committed)):
         return
     expected = {log: Expected(it.leader_epoch, it.records) for log, it in record.participants.items()}
-    after = replace(
-        producer,
+    after = producer._replace(
         decided=(*producer.decided, Decided(record.txid, expected, record.timestamp_ms, record.commit_number)),
         used_ms=max(producer.used_ms, record.timestamp_ms),
     )
     if _is_current(producer, record.txid):
-        after = replace(after, last=Outcome.COMMITTED)
+        after = after._replace(last=Outcome.COMMITTED)
         if record.txid.number >= producer.number:
             number = record.txid.number + 1
-            after = replace(after, state=IdState.EMPTY, number=number, moved_on=False, transaction=None)
+            after = after._replace(state=IdState.EMPTY, number=number, moved_on=False, transaction=None)
     elif _is_kept(producer, record.txid):
         after = _with_the_grant_of_its_commit(after)
     found.producers[record.transactional_id] = after
@@ -325,14 +323,13 @@ def _fold_committed(found: Replay, record: CommittedRecord) -> None:
     if producer is None or any(it.txid == record.txid for it in producer.committed):
         return
     was_decided = any(it.txid == record.txid for it in producer.decided)
-    after = replace(
-        producer,
+    after = producer._replace(
         decided=tuple(it for it in producer.decided if it.txid != record.txid),
         committed=remember(producer.committed, CommittedTransaction(record.txid, record.placements)),
     )
     if not was_decided and _is_current(producer, record.txid):
         # Of a snapshot, where PREPARE_COMMIT is left out. Otherwise a later transaction may have ended since.
-        after = replace(after, last=Outcome.COMMITTED)
+        after = after._replace(last=Outcome.COMMITTED)
     found.producers[record.transactional_id] = after
 
 
@@ -342,14 +339,14 @@ def _fold_prepare_abort(found: Replay, record: PrepareAbortRecord) -> None:
     if producer is None:
         return
     ended = not_committed(producer.ended, record.txid)
-    after = replace(producer, ended=ended, decided=tuple(it for it in producer.decided if it.txid != record.txid))
+    after = producer._replace(ended=ended, decided=tuple(it for it in producer.decided if it.txid != record.txid))
     if ended != producer.ended:  # a commit, and its grant, that could not be answered
-        after = replace(after, state=IdState.MUST_ABORT)
+        after = after._replace(state=IdState.MUST_ABORT)
     if _is_kept(producer, record.txid):  # until the record says who aborts
         after = _kept_aborted(after)
     after = _ended_by_abort(after, record.txid)
     if any(it.txid == record.txid for it in producer.decided):  # it is the id's last, and was not committed after all
-        after = replace(after, last=Outcome.ABORTED if _is_current(after, record.txid) else None)
+        after = after._replace(last=Outcome.ABORTED if _is_current(after, record.txid) else None)
     found.producers[record.transactional_id] = after
 
 
@@ -359,7 +356,7 @@ def _with_the_grant_of_its_commit(producer: Producer) -> Producer:
     If the epochs have run out, nobody is granted the last one, and whoever says the end again gets a fresh producer id.
     """
     granted = next_grant(producer, None) or Granted(producer.producer_id, ProducerEpoch(EPOCH_MAX))
-    after = once_committed(replace(producer, next_grant=granted))
+    after = once_committed(producer._replace(next_grant=granted))
     assert after is not None
     return after
 
@@ -367,7 +364,7 @@ def _with_the_grant_of_its_commit(producer: Producer) -> Producer:
 def _kept_aborted(producer: Producer) -> Producer:
     """After PREPARE_ABORT of what was kept; the epoch's own transactions have not begun."""
     number = producer.number + 1
-    return replace(producer, state=IdState.MUST_ABORT, number=number, last=Outcome.ABORTED, transaction=None)
+    return producer._replace(state=IdState.MUST_ABORT, number=number, last=Outcome.ABORTED, transaction=None)
 
 
 def _fold_aborted(found: Replay, record: AbortedRecord) -> None:
@@ -382,12 +379,12 @@ def _ended_by_abort(producer: Producer, txid: TxId) -> Producer:
     if not _is_current(producer, txid) or txid.number < producer.number - 1:
         return producer
     if txid.number >= producer.number:
-        producer = replace(producer, number=txid.number + 1, transaction=None)
+        producer = producer._replace(number=txid.number + 1, transaction=None)
         if producer.state is IdState.OPEN:
-            producer = replace(producer, state=IdState.EMPTY)
+            producer = producer._replace(state=IdState.EMPTY)
     elif producer.transaction is not None:
         return producer
-    return replace(producer, last=Outcome.ABORTED)
+    return producer._replace(last=Outcome.ABORTED)
 
 
 # ----------------------------------------------------------------------------------------------- sinks
@@ -419,8 +416,7 @@ def _fold_sink_prepare_commit(found: Replay, record: SinkPrepareCommitRecord) ->
     for transactional_id, part in zip(commit.lane_ids(), commit.parts, strict=True):
         producer, txid = found.producers.get(transactional_id), part.decided.txid
         if producer is not None and _is_current(producer, txid) and txid.number >= producer.number:
-            found.producers[transactional_id] = replace(
-                producer,
+            found.producers[transactional_id] = producer._replace(
                 state=IdState.EMPTY,
                 number=txid.number + 1,
                 last=Outcome.COMMITTED,

@@ -6,7 +6,6 @@ Each rule takes the producer as it is and an event, and returns the producer aft
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from coordinator import events as ev
@@ -41,7 +40,7 @@ def refusal(producer: Producer, event: ev.Add | ev.End) -> Refusal | None:
 def touched(producer: Producer, event: ev.Add | ev.End, **changes: Any) -> Producer:
     """After a request of the current producer, and `changes` with it: one copy for both."""
     connection = producer.connection if event.connection is None else event.connection
-    return replace(producer, connection=connection, granted_on=NO_CONNECTION, used_ms=event.now_ms, **changes)
+    return producer._replace(connection=connection, granted_on=NO_CONNECTION, used_ms=event.now_ms, **changes)
 
 
 def next_grant(producer: Producer, fresh_id: ProducerId | None) -> Granted | None:
@@ -55,7 +54,7 @@ def kept(producer: Producer) -> OpenTransaction:
     """What is open, as the next epoch is to end it (KIP-939). If it had no time-out, it has none."""
     assert producer.transaction is not None
     lasts = producer.open_timeout_ms == NO_TIMEOUT_MS
-    return replace(producer.transaction, kept=producer.txid, lasts=lasts)
+    return producer.transaction._replace(kept=producer.txid, lasts=lasts)
 
 
 def in_epoch(
@@ -65,8 +64,7 @@ def in_epoch(
     ended: EndedEpoch | None = None,
 ) -> Producer:
     """The id at the beginning of an epoch."""
-    return replace(
-        producer,
+    return producer._replace(
         state=IdState.EMPTY,
         producer_id=granted.producer_id,
         epoch=granted.epoch,
@@ -90,8 +88,7 @@ def named_what_ended(producer: Producer, event: ev.Init | ev.End) -> bool:
 
 def committed(producer: Producer) -> Producer:
     """After the commit of what was open; the epoch goes on."""
-    return replace(
-        producer,
+    return producer._replace(
         state=IdState.EMPTY,
         number=producer.number + 1,
         last=Outcome.COMMITTED,
@@ -102,8 +99,7 @@ def committed(producer: Producer) -> Producer:
 
 def aborted(producer: Producer) -> Producer:
     """After the coordinator, not the client, aborted what was open."""
-    return replace(
-        producer,
+    return producer._replace(
         state=IdState.MUST_ABORT,
         number=producer.number + 1,
         last=Outcome.ABORTED,

@@ -9,7 +9,6 @@ cuts its journal. The records are real, the journals and the participants are do
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -124,7 +123,7 @@ async def carry_out(world, logs, course: str, *, last_epochs: bool) -> set[Grant
     granted = await _init(world, keeps=False)
     if last_epochs:
         slot = world.coordinator._table.entries["t"]
-        late = replace(slot.producer, epoch=ProducerEpoch(EPOCH_MAX - 2))
+        late = slot.producer._replace(epoch=ProducerEpoch(EPOCH_MAX - 2))
         world.coordinator._table.become(slot, late)
         world.journal.append(producer_record(late, 0))
         granted = Granted(granted.producer_id, late.epoch)

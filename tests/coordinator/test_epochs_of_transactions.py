@@ -109,9 +109,7 @@ async def test_last_epoch_is_followed_by_a_fresh_producer_id_and_its_end_may_be_
     granted = await running.init()
     slot = running.coordinator._table.entries["t"]
     for epoch in (EPOCH_MAX - 2, EPOCH_MAX - 1):
-        slot.producer = slot.producer.__class__(
-            **{name: getattr(slot.producer, name) for name in slot.producer.__slots__} | {"epoch": ProducerEpoch(epoch)}
-        )
+        slot.producer = slot.producer._replace(epoch=ProducerEpoch(epoch))
         before = Granted(granted.producer_id, ProducerEpoch(epoch))
         await write(running, before, logs[0])
         granted = await end(running, before, commit=epoch % 2 == 0)

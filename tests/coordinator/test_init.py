@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import trio
 import trio.testing
@@ -83,7 +81,7 @@ async def test_init_after_the_last_epoch_gets_a_new_producer_id(running, autojum
     """int16 is finite."""
     granted = await running.init()
     slot = running.coordinator._table.entries["t"]
-    slot.producer = dataclasses.replace(slot.producer, epoch=ProducerEpoch(32_766))
+    slot.producer = slot.producer._replace(epoch=ProducerEpoch(32_766))
     fresh = await running.init(connection=2)
     assert fresh == Granted(ProducerId(granted.producer_id + 1), ProducerEpoch(0))
     assert running.coordinator.epoch_of(granted.producer_id) is None

@@ -157,7 +157,7 @@ def written(ends: list[str]) -> list[GroupRecord]:
 def known(found: Replay) -> tuple[object, ...]:
     """All but times, and how a lane's last transaction ended: that is for EndTxn, which lanes do not do."""
     sinks = {name: dataclasses.replace(it, used_ms=0) for name, it in found.sinks.items()}
-    producers = {name: dataclasses.replace(it, used_ms=0, last=None) for name, it in found.producers.items()}
+    producers = {name: it._replace(used_ms=0, last=None) for name, it in found.producers.items()}
     return sinks, producers, [it.parts for it in in_doubt([found])]
 
 

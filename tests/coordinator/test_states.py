@@ -43,18 +43,16 @@ def producers(state: IdState) -> list[Producer]:
     decided = [Decided(TxId(PID, EPOCH, number), {}, 0, number + 1) for number in range(DECIDED_MAX)]
     plain = Producer("t", state, PID, EPOCH, timeout_ms=1_000, number=9, transaction=transaction, connection=5)
     return [
-        dataclasses.replace(plain, decided=(decided[0],)),
-        dataclasses.replace(plain, decided=tuple(decided), last=Outcome.COMMITTED),
-        dataclasses.replace(plain, decided=(decided[0],), last=Outcome.ABORTED),
-        dataclasses.replace(plain, decided=(decided[0],), epoch=ProducerEpoch(EPOCH_MAX)),
-        dataclasses.replace(
-            plain,
+        plain._replace(decided=(decided[0],)),
+        plain._replace(decided=tuple(decided), last=Outcome.COMMITTED),
+        plain._replace(decided=(decided[0],), last=Outcome.ABORTED),
+        plain._replace(decided=(decided[0],), epoch=ProducerEpoch(EPOCH_MAX)),
+        plain._replace(
             decided=(decided[0],),
             ended=EndedEpoch(PID, ProducerEpoch(EPOCH - 1), True),
             next_grant=Granted(PID, ProducerEpoch(EPOCH + 1)) if state is IdState.PREPARING else None,
         ),
-        dataclasses.replace(
-            plain,
+        plain._replace(
             decided=(decided[0],),
             epoch=ProducerEpoch(EPOCH_MAX),
             ended=EndedEpoch(PID, ProducerEpoch(EPOCH_MAX - 1), True),

@@ -243,8 +243,8 @@ async def test_last_epoch_is_followed_by_a_fresh_producer_id(running, logs, nurs
     """What is open stays of the old one."""
     first = await prepared(running, logs)
     slot = running.coordinator._table.entries["t"]
-    running.coordinator._table.become(slot, replace(slot.producer, epoch=ProducerEpoch(EPOCH_MAX - 2)))
-    slot.producer = replace(slot.producer, transaction=replace(slot.producer.transaction, kept=txid(0)))
+    running.coordinator._table.become(slot, slot.producer._replace(epoch=ProducerEpoch(EPOCH_MAX - 2)))
+    slot.producer = slot.producer._replace(transaction=slot.producer.transaction._replace(kept=txid(0)))
     kept = await init(running, connection=2, keeps=True)
     assert kept == GrantedToEnd(at(EPOCH_MAX - 1), first)
     fresh = await init(running, connection=3, keeps=True)
@@ -277,7 +277,7 @@ async def test_records_repeated_give_the_same_state(running, logs, autojump_cloc
             producer.transaction
         ), count
     again = replay([*snapshot_records([producer]), running.journal.records[-1]]).producers["t"]
-    assert again == replace(producer, used_ms=again.used_ms)
+    assert again == producer._replace(used_ms=again.used_ms)
 
 
 async def test_lane_takes_no_part_in_two_phase_commit(running, autojump_clock):

@@ -67,7 +67,7 @@ _REAL_PREPARED = Executor._prepared
 
 
 def _timeout_without_fence(producer: Any, event: Any) -> Any:
-    after = replace(producer, state=IdState.EMPTY, number=producer.number + 1, last=Outcome.ABORTED, transaction=None)
+    after = producer._replace(state=IdState.EMPTY, number=producer.number + 1, last=Outcome.ABORTED, transaction=None)
     return after, tuple(coordinator.steps.abort_open(producer, event.now_ms))
 
 
@@ -121,7 +121,7 @@ def _told(producer: Producer, connection: int) -> Producer:
 def _whoever_was_told_begins_anew(producer: Producer, event: ev.Add) -> Any:
     machine = coordinator.machine
     if isinstance(producer, _ToldProducer) and producer.told == (producer.number, event.connection):
-        return machine._add(replace(producer, state=IdState.EMPTY), event)
+        return machine._add(producer._replace(state=IdState.EMPTY), event)
     after, effects = machine._add_after_abort(producer, event)
     return (after if after is producer else _told(after, event.connection)), effects
 
