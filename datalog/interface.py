@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from datalog.offset_entries import CommittedOffset, OffsetEntry, OffsetKey
 from fairlog_types import JournalPosition, LeaderEpoch, LogId, Offset, ProducerId, StorageFailure, TxId
@@ -99,8 +99,7 @@ class Space:
     bytes_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRequest:
+class ReadRequest(NamedTuple):
     """Read `log` from `offset`: whole batches, at most `bytes_max` bytes."""
 
     log: LogId
@@ -110,8 +109,7 @@ class ReadRequest:
     """Stop at the last stable offset, and return the aborted transactions in the part that was read."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadResult:
+class ReadResult(NamedTuple):
     """Batches in order; the first may begin before the requested offset. Empty at the log's end.
 
     If only committed records were requested, it is also empty at and after the last stable offset.

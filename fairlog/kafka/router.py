@@ -11,9 +11,8 @@ anything: it is answered in version 0 with UNSUPPORTED_VERSION and the versions 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairlog.broker import Broker
 from fairlog.edge.malformed import Malformed
@@ -25,8 +24,7 @@ from fairlog.kafka.handlers import api_18_api_versions
 from fairlog.kafka.wire import Buffer, Reader, Writer
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(NamedTuple):
     """A request that its handler has accepted.
 
     `answer` is complete (header and body), or deferred (its body must then still be passed to `finished`), or None.

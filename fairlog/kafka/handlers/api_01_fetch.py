@@ -32,6 +32,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import trio
 
@@ -59,23 +60,20 @@ _TOPIC_IDS_FROM = 13
 _READ_COMMITTED = 1
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPartition:
-    index: int
+class FetchPartition(NamedTuple):
+    partition: int
     leader_epoch: int
     """-1 if the client does not know."""
     offset: int
     bytes_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class FetchTopic:
+class FetchTopic(NamedTuple):
     key: TopicKey
     partitions: tuple[FetchPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FetchRequest:
+class FetchRequest(NamedTuple):
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
@@ -203,7 +201,7 @@ async def _put_all(session: FetchSession, request: FetchRequest) -> FetchSession
         for asked in topic.partitions:
             session.put(
                 topic.key,
-                asked.index,
+                asked.partition,
                 leader_epoch=asked.leader_epoch,
                 offset=asked.offset,
                 bytes_max=max(asked.bytes_max, 0),
