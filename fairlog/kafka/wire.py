@@ -76,20 +76,28 @@ class Reader:
         """Bytes read so far, from the start of the frame (after its length)."""
         return self._position
 
-    def int8(self) -> int:
-        return self._number(_INT8)
+    @staticmethod
+    def _number(shape: struct.Struct) -> Callable[[Reader], int]:
+        """The method that reads a number. A request has dozens of them, so none takes a call more than it must."""
+        unpack_from, size = shape.unpack_from, shape.size
 
-    def int16(self) -> int:
-        return self._number(_INT16)
+        def read(self: Reader) -> int:
+            try:
+                (value,) = unpack_from(self._buffer, self._position)
+            except struct.error:
+                raise Malformed(f"the frame ends within a number, at byte {self._position} of {self._end}") from None
+            self._position += size
+            return value
 
-    def int32(self) -> int:
-        return self._number(_INT32)
+        return read
 
-    def int64(self) -> int:
-        return self._number(_INT64)
+    int8 = _number(_INT8)
+    int16 = _number(_INT16)
+    int32 = _number(_INT32)
+    int64 = _number(_INT64)
 
     def boolean(self) -> bool:
-        return self._number(_INT8) != 0
+        return self.int8() != 0
 
     def uuid(self) -> UUID | None:
         """A UUID; None for the zero one, which means that there is none."""
@@ -108,18 +116,18 @@ class Reader:
         return value
 
     def nullable_string(self) -> str | None:
-        length = self._unsigned_varint() - 1 if self.flexible else self._number(_INT16)
+        length = self._unsigned_varint() - 1 if self.flexible else self.int16()
         if length > STRING_BYTES_MAX:
             raise Malformed(f"a string of {length} bytes; at most {STRING_BYTES_MAX} are taken")
         return self._text(length)
 
     def legacy_nullable_string(self) -> str | None:
         """A string in the legacy encoding in every version: only the client id of the request header."""
-        return self._text(self._number(_INT16))
+        return self._text(self.int16())
 
     def nullable_records(self) -> memoryview | None:
         """A view of the frame's bytes; it keeps the whole frame alive."""
-        length = self._unsigned_varint() - 1 if self.flexible else self._number(_INT32)
+        length = self._unsigned_varint() - 1 if self.flexible else self.int32()
         if length == -1:
             return None
         return self._take(length)
@@ -139,7 +147,7 @@ class Reader:
         return elements
 
     def nullable_array(self, element: Callable[[], T]) -> tuple[T, ...] | None:
-        length = self._unsigned_varint() - 1 if self.flexible else self._number(_INT32)
+        length = self._unsigned_varint() - 1 if self.flexible else self.int32()
         if length == -1:
             return None
         if length < 0 or length > self._end - self._position:
@@ -171,14 +179,6 @@ class Reader:
         self._elements += count
         if self._elements > ELEMENTS_MAX:
             raise Malformed(f"more than {ELEMENTS_MAX} elements in one request, at byte {self._position}")
-
-    def _number(self, shape: struct.Struct) -> int:
-        try:
-            (value,) = shape.unpack_from(self._buffer, self._position)
-        except struct.error:
-            raise Malformed(f"the frame ends within a number, at byte {self._position} of {self._end}") from None
-        self._position += shape.size
-        return value
 
     def _unsigned_varint(self) -> int:
         value = shift = 0
