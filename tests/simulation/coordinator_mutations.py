@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -105,17 +105,22 @@ def _rule_replaced(real: Any, new: Any) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True, slots=True)
 class _ToldProducer(Producer):
     """A producer of which one connection has been told that its transaction is aborted."""
 
     told: tuple[int, int] = (-1, -1)
     """The number of what would be the next transaction, and the connection."""
 
+    def _replace(self, **changes: Any) -> _ToldProducer:
+        after = super()._replace(**changes)
+        after.told = self.told
+        return after
+
 
 def _told(producer: Producer, connection: int) -> Producer:
-    values = {each.name: getattr(producer, each.name) for each in fields(Producer)}
-    return _ToldProducer(**values, told=(producer.number, connection))
+    after = _ToldProducer(*producer)
+    after.told = (producer.number, connection)
+    return after
 
 
 def _whoever_was_told_begins_anew(producer: Producer, event: ev.Add) -> Any:
