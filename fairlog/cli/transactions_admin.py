@@ -17,6 +17,7 @@ from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
 from kio.schema.list_transactions.v0.request import ListTransactionsRequest
 from kio.schema.list_transactions.v0.response import ListTransactionsResponse
+from kio.schema.list_transactions.v0.response import TransactionState as ListedState
 from kio.schema.response_header.v1.header import ResponseHeader
 from kio.schema.types import TransactionalId
 from kio.serial import entity_reader
@@ -54,6 +55,18 @@ def list_transactions(connection: Connection, states: Sequence[str]) -> Sequence
 
     The states are Kafka's, in any case; others are passed on as they are, for a broker may know more of them.
     """
+    listed = _list(connection, states)
+    separator = group_separator(connection) if listed else ""
+    found = [
+        Listed(
+            each.transactional_id, each.producer_id, each.transaction_state, group_of(each.transactional_id, separator)
+        )
+        for each in listed
+    ]
+    return sorted(found, key=lambda each: each.transactional_id)
+
+
+def _list(connection: Connection, states: Sequence[str]) -> Sequence[ListedState]:
     known = {state.lower(): state for state in KAFKA_STATES}
     wanted = tuple(known.get(state.lower(), state) for state in states)
     request = ListTransactionsRequest(state_filters=wanted, producer_id_filters=())
@@ -64,17 +77,7 @@ def list_transactions(connection: Connection, states: Sequence[str]) -> Sequence
             f"unknown transaction state {', '.join(answer.unknown_state_filters)}; Kafka's are "
             f"{', '.join(sorted(KAFKA_STATES))}"
         )
-    separator = group_separator(connection) if answer.transaction_states else ""
-    listed = [
-        Listed(
-            str(each.transactional_id),
-            int(each.producer_id),
-            each.transaction_state,
-            group_of(str(each.transactional_id), separator),
-        )
-        for each in answer.transaction_states
-    ]
-    return sorted(listed, key=lambda each: each.transactional_id)
+    return answer.transaction_states
 
 
 def group_separator(connection: Connection) -> str:
@@ -99,7 +102,7 @@ def list_prepared(connection: Connection) -> Sequence[TransactionState]:
 
     The broker does not hear of a prepare, so each of them may be prepared.
     """
-    listed = list_transactions(connection, (_OPEN,))
+    listed = _list(connection, (_OPEN,))
     if not listed:
         return ()
     found: list[TransactionState] = []

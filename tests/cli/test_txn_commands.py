@@ -13,14 +13,21 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kio.schema.describe_cluster.v0.response import DescribeClusterBroker, DescribeClusterResponse
+from kio.schema.describe_configs.v4.response import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
 from kio.schema.describe_transactions.v0.response import DescribeTransactionsResponse, TopicData, TransactionState
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v4.response import Coordinator, FindCoordinatorResponse
 from kio.schema.init_producer_id.v4.response import InitProducerIdResponse
+from kio.schema.list_transactions.v0.request import ListTransactionsRequest
 from kio.schema.list_transactions.v0.response import ListTransactionsResponse
 from kio.schema.list_transactions.v0.response import TransactionState as ListedState
 from kio.schema.types import BrokerId, ProducerId, TopicName, TransactionalId
-from kio.static.primitive import TZAware, i16, i32, i32Timedelta
+from kio.static.primitive import TZAware, i8, i16, i32, i32Timedelta
 
 from fairlog.cli import transactions_admin
 from fairlog.cli.describe_transactions import decode_answer_untrusted
@@ -34,6 +41,8 @@ from fairlog.kafka.handlers.api_65_describe_transactions import (
 from fairlog.kafka.wire import Writer
 
 FIND_COORDINATOR, INIT_PRODUCER_ID, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 10, 22, 65, 66
+DESCRIBE_CONFIGS, DESCRIBE_CLUSTER = 32, 60
+BROKER = 4
 NO_THROTTLE = i32Timedelta.parse(timedelta(0))
 
 Fairlog = Callable[..., tuple[int, str, str]]
@@ -122,6 +131,45 @@ def start(fake_broker: StartBroker) -> StartBroker:
     return started
 
 
+def separator_is(separator: str | None) -> Mapping[int, Callable[[Any], Any]]:
+    """Answers what tells the transactional groups; None, if the broker does not know of them."""
+    brokers = DescribeClusterResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        error_message=None,
+        cluster_id="c",
+        controller_id=BrokerId(5),
+        brokers=(DescribeClusterBroker(broker_id=BrokerId(5), host="localhost", port=i32(1), rack=None),),
+        cluster_authorized_operations=i32(-(2**31)),
+    )
+
+    def configs(request: Any) -> DescribeConfigsResponse:
+        (resource,) = request.resources
+        assert (resource.resource_type, resource.resource_name) == (BROKER, "5")
+        (key,) = resource.configuration_keys
+        assert key == "fairlog.transaction.group.separator"
+        known = DescribeConfigsResourceResult(
+            name=key,
+            value=separator,
+            read_only=True,
+            is_sensitive=False,
+            config_source=i8(4),
+            synonyms=(),
+            config_type=i8(2),
+            documentation=None,
+        )
+        result = DescribeConfigsResult(
+            error_code=ErrorCode.none,
+            error_message=None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=() if separator is None else (known,),
+        )
+        return DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=(result,))
+
+    return {DESCRIBE_CLUSTER: lambda _request: brokers, DESCRIBE_CONFIGS: configs}
+
+
 def test_txn_list_shows_ids_and_passes_the_states_on(start: StartBroker, fairlog: Fairlog) -> None:
     """The states are the broker's to filter by, in its own spelling; ids come sorted."""
     listed = ListTransactionsResponse(
@@ -132,19 +180,34 @@ def test_txn_list_shows_ids_and_passes_the_states_on(start: StartBroker, fairlog
             ListedState(
                 transactional_id=TransactionalId(name), producer_id=ProducerId(number), transaction_state="Ongoing"
             )
-            for name, number in (("b", 1), ("a", 2))
+            for name, number in (("b::1", 1), ("a", 2))
         ),
     )
-    broker = start({LIST_TRANSACTIONS: lambda _request: listed})
+    broker = start({LIST_TRANSACTIONS: lambda _request: listed, **separator_is("::")})
     code, out, _ = fairlog("txn", "list", "--state", "ongoing", "--json", "--bootstrap", broker.address)
     assert (code, json.loads(out)) == (
         0,
         [
-            {"transactional_id": "a", "producer_id": 2, "state": "Ongoing"},
-            {"transactional_id": "b", "producer_id": 1, "state": "Ongoing"},
+            {"transactional_id": "a", "producer_id": 2, "state": "Ongoing", "group": "a"},
+            {"transactional_id": "b::1", "producer_id": 1, "state": "Ongoing", "group": "b"},
         ],
     )
-    assert broker.requests[-1].state_filters == ("Ongoing",)
+    (asked,) = (request for request in broker.requests if isinstance(request, ListTransactionsRequest))
+    assert asked.state_filters == ("Ongoing",)
+
+
+@pytest.mark.parametrize(("separator", "has_groups"), [("::", True), (None, False)])
+def test_txn_list_shows_the_groups_if_there_are_any(
+    start: StartBroker, fairlog: Fairlog, separator: str | None, has_groups: bool
+) -> None:
+    """A broker that has no such config, as Kafka, has no groups."""
+    broker = start({LIST_TRANSACTIONS: listed("b::1", "a"), **separator_is(separator)})
+    heads, *rows = fairlog("txn", "list", "--bootstrap", broker.address)[1].splitlines()
+    assert ("group" in heads.split()) == has_groups
+    assert [row.split() for row in rows] == [
+        ["a", "7", "Ongoing", "a"][: 3 + has_groups],
+        ["b::1", "7", "Ongoing", "b"][: 3 + has_groups],
+    ]
 
 
 def test_txn_list_with_a_state_that_the_broker_does_not_know_is_refused(start: StartBroker, fairlog: Fairlog) -> None:

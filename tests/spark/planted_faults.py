@@ -166,7 +166,7 @@ def sink_commit(
     records: list[GroupRecord] = []
     if prepared:
         parts = tuple(PreparedPart(slot, lane(at, slot, batch), expected(of)) for slot, of in prepared.items())
-        records.append(SinkPrepareCommitRecord(name(at), "query", batch, 1, parts, 0))
+        records.append(SinkPrepareCommitRecord(name(at), "query", batch, batch + 1, parts, 0))
     if committed is not None:
         done = tuple(
             CommittedPart(
