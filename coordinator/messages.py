@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fairlog_types import ApplyNumber, LeaderEpoch, LogId, Placement, TxId
+from fairlog_types import LeaderEpoch, LogId, Placement, TxId
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,6 @@ class Prepared:
     """Empty if all logs are durable and whole; else the logs that are not, and why. The first reason, if several."""
     gone: Mapping[LogId, str] = field(default_factory=dict[LogId, str])
     """Those of `refused` that have no journal any more or never had one: the path where it would be."""
-    apply_numbers: Mapping[TxId, ApplyNumber] = field(default_factory=dict[TxId, ApplyNumber])
-    """Of messages with `expected`: the apply number under which a log has placed the transaction before the restart.
-
-    The coordinator places what is undecided in this order, so that the logs which lost an APPLY agree with those which
-    kept it (invariants 6 and 7). A transaction of which no APPLY survived is left out.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,14 +138,6 @@ class Preparation(Protocol):
 class Application(Protocol):
     """An `apply` that has begun: its decisions are written, and may not be durable or visible yet."""
 
-    @property
-    def placements(self) -> Sequence[tuple[Placement, ...]]:
-        """For each message the places of its records in the logs of this process.
-
-        Logs without records of it are left out, and those that were deleted in the meantime.
-        """
-        ...
-
     async def visible(self) -> Sequence[Applied]:
         """Wait until all is durable, copied and visible; answer in the order of the messages.
 
@@ -185,6 +171,9 @@ class Participants(Protocol):
         visible at the same instant. They may have logs in common, and follow each other there in the order of
         `messages`, which must be the same whenever the call is repeated. A repetition changes nothing: what survived
         of some keeps its places, and the rest comes under the same apply number.
+
+        While the leaders recover, calls are kept until all that is to be said again has been said: what a crash has
+        left of the decisions may ask for another order between groups.
 
         Raises StorageFailure if a journal of this process is closed; the transactions stay decided and are placed again
         after a restart.

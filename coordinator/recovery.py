@@ -3,8 +3,8 @@
 How it works. The journals are replayed (recovery.py says what they mean). What was open goes on: the leaders, which
 have read its batches from their journals, are told so. If something that was appended may be missing, it is aborted.
 What was half aborted is discarded again. Each transaction in doubt is prepared again, its PREPARE_COMMIT written and
-flushed a second time. Those that can be prepared are placed in the order that `place_order` finds, and are
-copied while the node serves; the others are withdrawn.
+flushed a second time. Those that can be prepared are applied again in their commit order (the participants find the
+order between groups), and are copied while the node serves; the others are withdrawn.
 
 Withdrawn is only what a loss of power can have taken. Where nothing that was appended can be missing
 (`tail_kept`), a participant without a journal had one: its records were there before PREPARE_COMMIT. Then the start is
@@ -30,10 +30,10 @@ from coordinator.journals import Recorded
 from coordinator.lane_ids import is_lane
 from coordinator.messages import DiscardTransaction, Prepare, Prepared
 from coordinator.producer import Producer
-from coordinator.replay import InDoubt, Replay, SinkCommitInDoubt, in_doubt, place_order, replay
+from coordinator.replay import InDoubt, Replay, SinkCommitInDoubt, in_doubt, replay
 from coordinator.sinks.service import Sinks
 from coordinator.transaction_groups import group_of
-from fairlog_types import ApplyNumber, CorruptStorage, JournalPosition, StorageFailure, TxId
+from fairlog_types import CorruptStorage, JournalPosition, StorageFailure
 
 _PREPARED_AT_ONCE = 64
 
@@ -119,9 +119,7 @@ async def _prepare_again(
         for one, answer in zip(doubtful, answers, strict=True):
             _refuse_what_is_gone(one, answer)
     going_on: list[InDoubt | SinkCommitInDoubt] = []
-    numbers: dict[TxId, ApplyNumber] = {}
     for one, answer in zip(doubtful, answers, strict=True):
-        numbers.update(answer.apply_numbers)
         if not answer.refused:
             going_on.append(one)
             continue
@@ -133,7 +131,7 @@ async def _prepare_again(
         else:
             _log.warning("batch is withdrawn, and is to be written again", sink=one.commit.sink, batch=one.commit.batch)
             await sinks.withdraw(one.commit)
-    for one in place_order(going_on, numbers):
+    for one in going_on:
         if isinstance(one, InDoubt):
             executor.place_again(executor.table.entries[one.transactional_id], one.decided)
         else:

@@ -1,8 +1,8 @@
 """What a replayed group journal says, and what is to be done about it: pure decisions.
 
-`replay` folds the records of one journal into the producers as they stood, and lists what was left
-half done. `in_doubt` and `place_order` say what is to be prepared again and in which order the survivors are
-placed. `snapshot_records` is the inverse of `replay`: records from which the same producers arise.
+`replay` folds the records of one journal into the producers as they stood, and lists what was left half done.
+`in_doubt` says what is to be prepared again, and in which order the survivors are applied. `snapshot_records` is the
+inverse of `replay`: records from which the same producers arise.
 
 | the last that the journal says of a transaction | what a restart does |
 |---|---|
@@ -25,7 +25,7 @@ machine that decided it and the journal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from coordinator.answers import CommittedTransaction, Granted
@@ -53,7 +53,7 @@ from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
 from coordinator.sink_commits import NO_BATCH, Fence, SinkCommit, SinkState, joined_places
 from coordinator.states import IdState
 from coordinator.steps import EPOCH_MAX, kept, next_grant, remember
-from fairlog_types import ApplyNumber, ProducerEpoch, TxId
+from fairlog_types import ProducerEpoch, TxId
 
 
 @dataclass(slots=True)
@@ -164,27 +164,6 @@ def in_doubt(replays: Sequence[Replay]) -> list[InDoubt | SinkCommitInDoubt]:
         ]
         found += [SinkCommitInDoubt(commit, index) for sink in one.sinks.values() for commit in sink.prepared]
     return sorted(found, key=lambda it: (it.journal, it.commit_number))
-
-
-def place_order(
-    prepared: Sequence[InDoubt | SinkCommitInDoubt], surviving: Mapping[TxId, ApplyNumber]
-) -> list[InDoubt | SinkCommitInDoubt]:
-    """The order in which transactions that are prepared again are placed.
-
-    Those of which some APPLY survived come in the order of their apply numbers, before all others: some log
-    has them in that order. What is placed together has one number, whichever part of it survived. But one that stands
-    earlier in a group must come before its successors, whatever survived of it; so it counts with the least number of
-    itself and all behind it in its group (invariant 6).
-    """
-    infinity = float("inf")
-    least_behind: dict[str, float] = {}
-    keyed: list[tuple[float, int, int, InDoubt | SinkCommitInDoubt]] = []
-    for one in sorted(prepared, key=lambda it: (it.journal, it.commit_number), reverse=True):
-        number = min((surviving[part.txid] for part in one.parts if part.txid in surviving), default=infinity)
-        least = min(least_behind.get(one.group, infinity), number)
-        least_behind[one.group] = least
-        keyed.append((least, one.journal, one.commit_number, one))
-    return [one for *_, one in sorted(keyed, key=lambda key: key[:3])]
 
 
 def snapshot_records(producers: Iterable[Producer], sinks: Iterable[SinkState] = ()) -> Iterator[GroupRecord]:

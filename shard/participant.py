@@ -14,6 +14,9 @@ one unit: what several of them have written to one log follows each other there.
 they belong together; also after a crash that has destroyed some of the decisions, for the rest is placed again under
 the same number.
 
+While the shard recovers, *apply* is only noted; when every coordinator has said what it had decided, all of it is
+placed in one order (`place_order`).
+
 In a log of marker mode an administrator may ask for the abort of what a producer has open
 (`Partition.open_for_abort`). It is aborted by its coordinator, as a whole.
 """
@@ -53,6 +56,7 @@ from partition.answers import RefusedAppend
 from partition.partition import Partition
 from partition.placed import Placed
 from shard.partitions import Partitions
+from shard.place_order import SaidAgain, place_order
 
 logger = structlog.get_logger("fairlog.participant")
 
@@ -97,24 +101,35 @@ class LocalPreparation:
 class LocalApplication:
     """Where `apply` has placed records, and what must be copied until all can be read. An `Application`."""
 
-    __slots__ = ("_partitions", "_visible_at", "placements")
+    __slots__ = ("_partitions", "_placements", "_visible_at")
 
-    def __init__(
-        self,
-        partitions: Partitions,
-        placements: Sequence[tuple[Placement, ...]],
-        visible_at: Mapping[Partition, Offset],
-    ) -> None:
-        self.placements = placements
+    def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
-        self._visible_at = visible_at
+        self._placements: list[tuple[Placement, ...]] = []
+        self._visible_at: dict[Partition, Offset] = {}
+
+    def note(self, txid: TxId, logs: Iterable[LogId]) -> None:
+        """The next message is placed, in these logs.
+
+        In a log of marker mode, where others' records stand between those of the transaction, a place tells where its
+        first one is, and how many there are; it is visible with all that stands there by now.
+        """
+        places: list[Placement] = []
+        for log in logs:
+            partition = self._partitions.get(log)
+            applied = None if partition is None else partition.state.applied(txid)
+            if partition is not None and applied is not None and applied.record_count:
+                places.append(Placement(log, applied.base_offset, applied.record_count))
+                offset = partition.mode.visible_at(partition.state, applied)
+                self._visible_at[partition] = max(self._visible_at.get(partition, offset), offset)
+        self._placements.append(tuple(places))
 
     async def visible(self) -> Sequence[Applied]:
-        """See `Application.visible`: each log is waited for once."""
+        """See `Application.visible`: each log is waited for once. Not before the shard has recovered."""
         for partition, offset in self._visible_at.items():
             await partition.visibility.reach(offset)
         led = self._partitions.by_log
-        return [Applied(tuple(place for place in places if place.log in led)) for places in self.placements]
+        return [Applied(tuple(place for place in places if place.log in led)) for places in self._placements]
 
 
 class Participant:
@@ -137,6 +152,8 @@ class Participant:
         """While the shard recovers: what the journals have of transactions that are not decided."""
         self._resumed: set[TxId] = set()
         """Of these, what its coordinator goes on with; it may be sealed already."""
+        self._said_again: list[tuple[Sequence[ApplyCommit], LocalApplication]] | None = []
+        """What coordinators have had applied since the start; None as soon as that is placed."""
         self._next_apply_number = 0
 
     def recall(self, partition: Partition) -> None:
@@ -147,7 +164,19 @@ class Participant:
             for applied in window.applied:
                 self._next_apply_number = max(self._next_apply_number, applied.apply_number + 1)
 
-    def discard_orphans(self) -> None:
+    def finish_recovery(self) -> None:
+        """Every coordinator has said what it had decided: place it, and abort what none of them knows of.
+
+        Raises StorageFailure.
+        """
+        assert self._said_again is not None, "a shard recovers once"
+        noted, self._said_again = self._said_again, None
+        order = place_order([SaidAgain(messages[0].group, self._survived(messages)) for messages, _ in noted])
+        for index in order:
+            self._place(*noted[index])
+        self._discard_orphans()
+
+    def _discard_orphans(self) -> None:
         """Abort what is open and was neither resumed nor decided by its coordinator: it belongs to no one."""
         for txid, logs in self._found_open.items():
             for log in logs:
@@ -202,14 +231,11 @@ class Participant:
         """See `Participants.prepare`."""
         refused: dict[LogId, str] = {}
         gone: dict[LogId, str] = {}
-        numbers: dict[TxId, ApplyNumber] = {}
-        preparation = LocalPreparation(self._partitions, Prepared(refused, gone, numbers))
+        preparation = LocalPreparation(self._partitions, Prepared(refused, gone))
         for message in messages:
             txid = message.txid
             if self._open.get(txid.producer_id) == txid:
                 del self._open[txid.producer_id]
-            if message.expected is not None and (number := self._apply_number_of(txid, message.logs)) is not None:
-                numbers[txid] = number
             found: dict[LogId, Expected] = {}
             for log in message.logs:
                 partition = self._partitions.get(log)
@@ -234,9 +260,20 @@ class Participant:
         return preparation
 
     def apply(self, messages: Sequence[ApplyCommit]) -> LocalApplication:
-        """See `Participants.apply`: no checkpoint from the first decision to the hand-over to the copier."""
+        """See `Participants.apply`."""
+        self._partitions.raise_if_failed()
+        application = LocalApplication(self._partitions)
+        if not messages:
+            return application
+        if self._said_again is None:
+            self._place(messages, application)
+        else:
+            self._said_again.append((messages, application))
+        return application
+
+    def _place(self, messages: Sequence[ApplyCommit], application: LocalApplication) -> None:
+        """Decide; no checkpoint from the first decision to the hand-over to the copier. Raises StorageFailure."""
         partitions = self._partitions
-        partitions.raise_if_failed()
         number = self._apply_number(messages)
         group: list[Placed] = []
         offsets: list[tuple[Partition, TxId]] = []
@@ -267,45 +304,26 @@ class Participant:
         for partition, txid in unwritten:
             if partition.state.held(txid) is not None:
                 self._discard_if_possible(partition, txid)
-        return self._application(messages)
-
-    def _application(self, messages: Sequence[ApplyCommit]) -> LocalApplication:
-        """Where the records are now, and when they can be read.
-
-        In a log of marker mode, where others' records stand between those of the transaction, a place tells where its
-        first one is, and how many there are; it is visible with all that stands there by now.
-        """
-        placements: list[tuple[Placement, ...]] = []
-        visible_at: dict[Partition, Offset] = {}
         for message in messages:
-            places: list[Placement] = []
-            for log in message.logs:
-                partition = self._partitions.get(log)
-                applied = None if partition is None else partition.state.applied(message.txid)
-                if partition is not None and applied is not None and applied.record_count:
-                    places.append(Placement(log, applied.base_offset, applied.record_count))
-                    offset = partition.mode.visible_at(partition.state, applied)
-                    visible_at[partition] = max(visible_at.get(partition, offset), offset)
-            placements.append(tuple(places))
-        return LocalApplication(self._partitions, placements, visible_at)
+            application.note(message.txid, message.logs)
 
     def _apply_number(self, messages: Sequence[ApplyCommit]) -> ApplyNumber:
         """The one under which a part of any of them was placed before, else a new one."""
-        for message in messages:
-            survived = self._apply_number_of(message.txid, message.logs)
-            if survived is not None:
-                return survived
+        survived = self._survived(messages)
+        if survived is not None:
+            return survived
         number = ApplyNumber(self._next_apply_number)
         self._next_apply_number += 1
         return number
 
-    def _apply_number_of(self, txid: TxId, logs: Iterable[LogId]) -> ApplyNumber | None:
-        """The one under which any of the logs has placed the transaction."""
-        for log in logs:
-            partition = self._partitions.get(log)
-            applied = None if partition is None else partition.state.applied(txid)
-            if applied is not None:
-                return applied.apply_number
+    def _survived(self, messages: Sequence[ApplyCommit]) -> ApplyNumber | None:
+        """The number under which some log has placed one of these transactions; None if none has."""
+        for message in messages:
+            for log in message.logs:
+                partition = self._partitions.get(log)
+                applied = None if partition is None else partition.state.applied(message.txid)
+                if applied is not None:
+                    return applied.apply_number
         return None
 
     def discard(self, message: DiscardTransaction) -> None:

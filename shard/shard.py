@@ -110,8 +110,11 @@ class Shard:
         self.finish_recovery()
 
     def finish_recovery(self) -> None:
-        """The end of `recover`: the coordinator has said again what it had decided, and what is open and goes on."""
-        self._participant.discard_orphans()
+        """The end of `recover`: the coordinator has said again what it had decided, and what is open and goes on.
+
+        Raises StorageFailure.
+        """
+        self._participant.finish_recovery()
         self.partitions.finish_recovery()
 
     async def drain(self) -> None:

@@ -49,7 +49,7 @@ from coordinator.messages import Application, DiscardTransaction, Expected, Prep
 from coordinator.producer import Decided
 from coordinator.sink_commits import Part, SinkCommit, joined_places
 from coordinator.sinks.entry import SinkEntry
-from coordinator.sinks.messages import BatchCommitted, CommitBatch, SinkRefusal, SinkRefused, Winner
+from coordinator.sinks.messages import CommitBatch, SinkRefusal, SinkRefused, Winner
 from coordinator.sinks.sink import DecidedCommit, OpenLane
 from coordinator.states import IdState
 from coordinator.statistics import Copying
@@ -81,7 +81,7 @@ class Committing:
         self._put_off: dict[str, TxId] = {}
         """Transactions of lanes that have ended, which are still to be discarded, by their transactional ids."""
 
-    async def commit(self, entry: SinkEntry, message: CommitBatch, winners: _Winners) -> BatchCommitted | SinkRefused:
+    async def commit(self, entry: SinkEntry, message: CommitBatch, winners: _Winners) -> DecidedCommit | SinkRefused:
         """Decide a batch that is not decided. Under the sink's lock; what has begun is not cancelled."""
         held: list[IdEntry] = []
         try:
@@ -179,7 +179,7 @@ class Committing:
 
     async def _carry_out_or_fail(
         self, entry: SinkEntry, message: CommitBatch, winners: _Winners
-    ) -> tuple[BatchCommitted | SinkRefused, Sequence[OpenLane]]:
+    ) -> tuple[DecidedCommit | SinkRefused, Sequence[OpenLane]]:
         """The answer, and the lanes that have ended by it and are still to be dropped."""
         executor, sink = self._executor, entry.sink
         if executor.journals.is_refusing(entry):
@@ -204,7 +204,7 @@ class Committing:
 
     async def _carry_out(
         self, entry: SinkEntry, message: CommitBatch, winners: _Winners
-    ) -> tuple[BatchCommitted | SinkRefused, Sequence[OpenLane]]:
+    ) -> tuple[DecidedCommit | SinkRefused, Sequence[OpenLane]]:
         """Prepare, count, write, decide. Raises StorageFailure when the group journal fails."""
         executor, sink = self._executor, entry.sink
         ending = sink.of_batches_through(message.batch)
@@ -238,8 +238,7 @@ class Committing:
             sentence = f"batch {commit.batch} of sink {sink.name!r} cannot be committed: {first[0]}: {first[1]}"
             return SinkRefused(SinkRefusal.LANE_ABORTED, f"{sentence}; write the batch again"), sink.end(ending)
         began_s = self._end_transactions(commit)
-        self._decided(entry, commit, self._apply(commit), began_s, prepared_s)
-        return BatchCommitted(commit.batch, sink.fence.placements, already=False), sink.end(ending)
+        return self._decided(entry, commit, self._apply(commit), began_s, prepared_s), sink.end(ending)
 
     async def _make_room(self, entry: SinkEntry, message: CommitBatch, winners: _Winners) -> None:
         """For SINK_PREPARE_COMMIT, before anything is sealed. Raises StorageFailure."""
@@ -342,13 +341,10 @@ class Committing:
         application: Application | None,
         began_s: float | None,
         prepared_s: float | None,
-    ) -> None:
+    ) -> DecidedCommit:
         """The fence moves, and a task waits until the batch is visible."""
         executor = self._executor
-        placements: tuple[Placement, ...] = ()
-        if application is not None:
-            placements = joined_places(it for places in application.placements for it in places)
-        entry.sink.decide(commit, placements)
+        decided = entry.sink.decide(commit)
         if commit.parts:
             first = commit.parts[0]
             # After a restart the id may be unknown: it may have expired while its batch was being copied.
@@ -359,7 +355,8 @@ class Committing:
                 id_entry, began_ms, began_s, prepared_s, trio.current_time(), logs, commit.records
             )
         if application is not None:
-            executor.finish_later(self._finish, (entry, entry.sink.under_way[-1], application))
+            executor.finish_later(self._finish, (entry, decided, application))
+        return decided
 
     # ----------------------------------------------------------------------------------------- behind it
 

@@ -33,7 +33,7 @@ from coordinator.group_records import SinkForgottenRecord
 from coordinator.id_entry import ms_since
 from coordinator.lane_ids import group_of_sink, slot_and_sink
 from coordinator.producer import Producer
-from coordinator.sink_commits import NO_BATCH, SinkCommit, SinkState
+from coordinator.sink_commits import NO_BATCH, Fence, SinkCommit, SinkState
 from coordinator.sinks.committing import Committing, cannot_write, not_copied
 from coordinator.sinks.entry import SinkEntry
 from coordinator.sinks.messages import (
@@ -46,7 +46,16 @@ from coordinator.sinks.messages import (
     SinkRefused,
     SinkStatistics,
 )
-from coordinator.sinks.sink import OpenLane, Sink, admit, check_abort, check_commit, check_lane, note_grant
+from coordinator.sinks.sink import (
+    DecidedCommit,
+    OpenLane,
+    Sink,
+    admit,
+    check_abort,
+    check_commit,
+    check_lane,
+    note_grant,
+)
 from coordinator.states import IdState
 from coordinator.transaction_groups import journal_of
 from fairlog_types import StorageFailure
@@ -85,9 +94,7 @@ class Sinks:
                 return self._open_lane(entry, lane)
         finally:
             self._leave(entry)
-        if await self._committing.until_visible(entry, lane.batch):
-            return repeated
-        return not_copied(entry, lane.batch)
+        return await self._when_visible(entry, repeated, already=True)
 
     async def commit(self, message: CommitBatch) -> BatchCommitted | SinkRefused:
         """See `Coordinator.commit_batch`."""
@@ -103,12 +110,23 @@ class Sinks:
             if answer is not None:
                 break
             await entry.change()
-        if isinstance(answer, SinkRefused) or await self._committing.until_visible(entry, message.batch):
+        if isinstance(answer, SinkRefused):
             return answer
-        return not_copied(entry, message.batch)
+        decided, already = answer
+        return await self._when_visible(entry, decided, already=already)
 
-    async def _decide(self, entry: SinkEntry, message: CommitBatch) -> BatchCommitted | SinkRefused | None:
-        """Decide the batch, unless it is decided; under the lock. What is answered holds when it is visible.
+    async def _when_visible(
+        self, entry: SinkEntry, decided: Fence | DecidedCommit, *, already: bool
+    ) -> BatchCommitted | SinkRefused:
+        """The answer about a batch that is decided: where it is, as soon as it can be read there."""
+        if await self._committing.until_visible(entry, decided.batch):
+            return BatchCommitted(decided.batch, decided.placements, already)
+        return not_copied(entry, decided.batch)
+
+    async def _decide(
+        self, entry: SinkEntry, message: CommitBatch
+    ) -> tuple[Fence | DecidedCommit, bool] | SinkRefused | None:
+        """Decide the batch, unless it is decided, and tell whether it was; under the lock.
 
         None: too many batches are on their way; nothing is done.
         """
@@ -117,8 +135,10 @@ class Sinks:
         if refused is not None:
             return refused
         repeated = sink.repeated(message.batch, message.planned_ms)
-        if repeated is not None:
+        if isinstance(repeated, SinkRefused):
             return repeated
+        if repeated is not None:
+            return repeated, True
         if self._executor.journals.is_refusing(entry):
             return cannot_write(entry, message.batch)
         if not sink.has_room:
@@ -129,8 +149,10 @@ class Sinks:
         entry.touch(self._executor.now_ms())
         await self._take_over(entry, message.query, message.run)
         outcome = await self._committing.commit(entry, message, winners)
-        self._committed += isinstance(outcome, BatchCommitted)
-        return outcome
+        if isinstance(outcome, SinkRefused):
+            return outcome
+        self._committed += 1
+        return outcome, False
 
     async def abort(self, sink: str, query: str, run: str, batch: int) -> SinkRefused | None:
         """See `Coordinator.abort_batch`."""
@@ -324,7 +346,7 @@ def _description(sink: Sink) -> SinkDescription:
         sink.query,
         sink.run,
         None if fence.batch == NO_BATCH else fence.batch,
-        fence.placements if sink.is_visible(fence.batch) else (),
+        fence.placements,
         tuple(lane.transactional_id for lane in sink.lanes),
         sink.used_ms,
         max((trio.current_time() - lane.joined_s for lane in sink.lanes), default=None),

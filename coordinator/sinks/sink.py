@@ -32,9 +32,8 @@ from coordinator.answers import Granted, Refusal
 from coordinator.ending import DECIDED_MAX
 from coordinator.lane_ids import lane_id
 from coordinator.producer import Producer
-from coordinator.sink_commits import Fence, SinkCommit, SinkState
+from coordinator.sink_commits import Fence, SinkCommit, SinkState, joined_places
 from coordinator.sinks.messages import (
-    BatchCommitted,
     CommitBatch,
     Lane,
     SinkRefusal,
@@ -90,10 +89,21 @@ class DecidedCommit:
     """A commit that is decided, and not yet recorded as visible."""
 
     commit: SinkCommit
-    placements: tuple[Placement, ...]
-    """As in `Fence`."""
     copied: dict[TxId, tuple[Placement, ...]] | None = None
     """Where each of its transactions is, once it is visible."""
+
+    @property
+    def batch(self) -> int:
+        return self.commit.batch
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """As in `Fence`; empty until it is visible."""
+        return joined_places(it for places in (self.copied or {}).values() for it in places)
+
+    @property
+    def planned_ms(self) -> int | None:
+        return self.commit.planned_ms
 
 
 @dataclass(slots=True)
@@ -120,12 +130,9 @@ class Sink:
     _slots: int = 0
 
     @property
-    def fence(self) -> Fence:
+    def fence(self) -> Fence | DecidedCommit:
         """The last batch that is decided."""
-        if not self.under_way:
-            return self.visible
-        last = self.under_way[-1]
-        return Fence(last.commit.batch, last.placements, last.commit.planned_ms)
+        return self.under_way[-1] if self.under_way else self.visible
 
     @property
     def lanes(self) -> Sequence[OpenLane]:
@@ -176,8 +183,8 @@ class Sink:
         self.query, self.run = query, run
         return self.end(self.lanes)
 
-    def repeated(self, batch: int, planned_ms: int | None = None) -> BatchCommitted | SinkRefused | None:
-        """The answer if the batch is not behind the fence; "committed" is given when the batch is visible, too."""
+    def repeated(self, batch: int, planned_ms: int | None = None) -> Fence | DecidedCommit | SinkRefused | None:
+        """What answers for the batch if it is not behind the fence: the fence itself, when it is visible."""
         fence = self.fence
         if batch > fence.batch:
             return None
@@ -194,7 +201,7 @@ class Sink:
                 f"one was planned at {planned_ms} (Unix times in ms), so other records may be in it: the query's "
                 "checkpoint is an older copy",
             )
-        return BatchCommitted(batch, fence.placements, already=True)
+        return fence
 
     def is_visible(self, batch: int) -> bool:
         """Whether all that is decided up to this batch can be read. From then on its places stay as they are."""
@@ -260,12 +267,13 @@ class Sink:
                 )
         return found
 
-    def decide(self, commit: SinkCommit, placements: tuple[Placement, ...]) -> None:
+    def decide(self, commit: SinkCommit) -> DecidedCommit:
         """The batch that was prepared is committed: the fence moves."""
         assert self.preparing is commit, "decided is what was prepared"
         assert commit.batch > self.fence.batch, f"batch {commit.batch} is decided behind {self.fence.batch}"
         self.preparing = None
-        self.under_way.append(DecidedCommit(commit, placements))
+        self.under_way.append(decided := DecidedCommit(commit))
+        return decided
 
     def record_visible(self, places: tuple[Placement, ...]) -> None:
         """The oldest commit under way is recorded as visible, there."""

@@ -33,7 +33,6 @@ from coordinator.settings import CoordinatorSettings
 from fairlog_types import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
-    ApplyNumber,
     JournalPosition,
     LeaderEpoch,
     LogId,
@@ -153,12 +152,9 @@ class MemoryPreparation:
         if participants.prepare_fails:
             raise StorageFailure("a local journal failed")
         refused: dict[LogId, str] = {}
-        numbers: dict[TxId, ApplyNumber] = {}
         for message in self.messages:
             refused |= participants.refused(message, message.expected or self.expected[message.txid])
-            if message.txid in participants.apply_numbers:
-                numbers[message.txid] = ApplyNumber(participants.apply_numbers[message.txid])
-        return Prepared(refused, apply_numbers=numbers)
+        return Prepared(refused)
 
 
 @dataclass
@@ -196,7 +192,6 @@ class MemoryParticipants:
     """With the counts, whoever told them."""
     prepared_together: list[int] = field(default_factory=list)
     """How many transactions each time."""
-    apply_numbers: dict[TxId, int] = field(default_factory=dict)
     refusing: dict[LogId, str] = field(default_factory=dict)
     prepare_fails: bool = False
     place_fails: bool = False
@@ -350,7 +345,6 @@ class World:
             discarded=list(self.participants.discarded),
             prepared=list(self.participants.prepared),
             prepared_together=list(self.participants.prepared_together),
-            apply_numbers=dict(self.participants.apply_numbers),
         )
         after = World([it.reopened(power_lost=power_lost) for it in self.journals], participants, self.ids)
         after.participants.copying = None

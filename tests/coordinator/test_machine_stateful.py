@@ -31,7 +31,7 @@ from coordinator.machine import step
 from coordinator.messages import ApplyCommit, Expected
 from coordinator.order import CommitOrder
 from coordinator.producer import Producer
-from coordinator.replay import in_doubt, place_order, replay, snapshot_records
+from coordinator.replay import in_doubt, replay, snapshot_records
 from coordinator.settings import CoordinatorSettings
 from coordinator.states import IdState
 from coordinator.transaction_groups import group_of
@@ -45,6 +45,7 @@ from fairlog_types import (
     ProducerId,
     TxId,
 )
+from shard.place_order import SaidAgain, place_order
 
 NAMES = ("t", "g::u", "g::v")
 """Two of them are members of one group."""
@@ -551,8 +552,9 @@ class Transactions(RuleBasedStateMachine):
         self.held = {txid: logs for txid, logs in self.held.items() if txid in known}
         self.sealed = set(self.held) - going_on
         self.discarded.clear()
-        for one in place_order(survivors, numbers):
-            self.place(one.decided.apply(one.group))
+        said = [SaidAgain(one.group, numbers.get(one.decided.txid)) for one in survivors]
+        for index in place_order(said):
+            self.place(survivors[index].decided.apply(survivors[index].group))
         self.durable = len(self.records)
 
     # ------------------------------------------------------------------------------------------ invariants

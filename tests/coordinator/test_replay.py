@@ -13,10 +13,10 @@ from coordinator.group_records import (
     PrepareCommitRecord,
     ProducerRecord,
 )
-from coordinator.producer import Decided, OpenTransaction, Outcome, Producer
-from coordinator.replay import InDoubt, in_doubt, place_order, replay, snapshot_records
+from coordinator.producer import OpenTransaction, Outcome, Producer
+from coordinator.replay import in_doubt, replay, snapshot_records
 from coordinator.states import IdState
-from fairlog_types import ApplyNumber, LeaderEpoch, LogId, ProducerEpoch, ProducerId, TxId
+from fairlog_types import LeaderEpoch, LogId, ProducerEpoch, ProducerId, TxId
 
 LOG, OTHER = LogId("t", "ab" * 16, 0), LogId("t", "ab" * 16, 1)
 
@@ -208,44 +208,6 @@ def test_snapshot_keeps_commit_order_whichever_copy_ended_first():
         records = list(snapshot_records(replay([*journal, *told]).producers.values()))
         commits = [it.txid for it in records if isinstance(it, PrepareCommitRecord | CommittedRecord)]
         assert commits == [txid(0), txid(1)]
-
-
-def doubt(group: str, journal: int, number: int) -> InDoubt:
-    decided = Decided(txid(number, producer_id=journal), {}, 0, number)
-    return InDoubt(f"{group}::{number}", group, decided, journal)
-
-
-def test_place_order_follows_surviving_apply_numbers_before_all_else():
-    """Some log has them in that order already."""
-    first, second, lost = doubt("a", 0, 0), doubt("b", 1, 0), doubt("c", 0, 1)
-    surviving = {first.decided.txid: ApplyNumber(9), second.decided.txid: ApplyNumber(4)}
-    assert place_order([first, second, lost], surviving) == [second, first, lost]
-
-
-def test_place_order_puts_a_lost_apply_before_its_successors_in_the_group():
-    """A transaction whose APPLY is lost everywhere still precedes those behind it in its group."""
-    lost, behind, other = doubt("a", 0, 0), doubt("a", 0, 1), doubt("b", 0, 2)
-    surviving = {behind.decided.txid: ApplyNumber(3), other.decided.txid: ApplyNumber(5)}
-    assert place_order([other, behind, lost], surviving) == [lost, behind, other]
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from("abc"), st.one_of(st.none(), st.integers(1, 9))), max_size=10),
-)
-def test_place_order_keeps_each_groups_order(members):
-    """Invariant 6, whatever survived."""
-    doubts = [doubt(group, ord(group), sequence) for sequence, (group, _) in enumerate(members)]
-    surviving = {
-        it.decided.txid: ApplyNumber(number)
-        for it, (_, number) in zip(doubts, members, strict=True)
-        if number is not None
-    }
-    placed = place_order(doubts, surviving)
-    assert sorted(placed, key=doubts.index) == doubts
-    for group in "abc":
-        assert [it for it in placed if it.transactional_id == group] == [
-            it for it in doubts if it.transactional_id == group
-        ]
 
 
 def test_snapshot_leaves_out_what_only_lives_in_memory():

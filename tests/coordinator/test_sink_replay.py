@@ -23,10 +23,10 @@ from coordinator.group_records import (
 )
 from coordinator.lane_ids import lane_id
 from coordinator.producer import Decided
-from coordinator.replay import InDoubt, Replay, SinkCommitInDoubt, in_doubt, place_order, replay, snapshot_records
+from coordinator.replay import Replay, SinkCommitInDoubt, in_doubt, replay, snapshot_records
 from coordinator.sink_commits import Fence, Part, SinkCommit
 from coordinator.states import IdState
-from fairlog_types import ApplyNumber, LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
+from fairlog_types import LeaderEpoch, LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
 
 LOG, OTHER = LogId("t", "ab" * 16, 0), LogId("t", "ab" * 16, 1)
 SLOTS = 2
@@ -184,12 +184,3 @@ def test_snapshot_of_sinks_ahead_of_the_journal_is_the_state(ends):
 def sink_commit_in_doubt(number: int, *slots: int, batch: int = 0) -> SinkCommitInDoubt:
     parts = tuple(Part(slot, Decided(txid(slot, number), {}, 0, number)) for slot in slots)
     return SinkCommitInDoubt(SinkCommit("s", "q", batch, parts, 0, number), 0)
-
-
-def test_place_order_of_a_sink_commit_is_that_of_whichever_part_survived():
-    """Its parts have one number, and some log has it there; groups of a sink keep their order."""
-    first, second = sink_commit_in_doubt(0, 0, 1), sink_commit_in_doubt(1, 0, 1, batch=1)
-    single = InDoubt("t", "t", Decided(TxId(ProducerId(1), ProducerEpoch(0), 0), {}, 0, 0), 1)
-    empty = sink_commit_in_doubt(2, batch=2)
-    surviving = {second.parts[1].txid: ApplyNumber(3), single.decided.txid: ApplyNumber(5)}
-    assert place_order([single, empty, second, first], surviving) == [first, second, single, empty]

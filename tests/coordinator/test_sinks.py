@@ -12,10 +12,10 @@ from coordinator.granting import TRANSACTIONAL_ID_BYTES_MAX
 from coordinator.lane_ids import LANE_PREFIX, is_lane, lane_id, slot_and_sink
 from coordinator.sink_commits import Fence, SinkCommit, joined_places
 from coordinator.sinks import sink as sink_module
-from coordinator.sinks.messages import BatchCommitted, SinkRefusal, Winner
+from coordinator.sinks.messages import SinkRefusal, Winner
 from coordinator.sinks.sink import LANES_MAX, REPLACED_KEPT, SINK_BYTES_MAX, OpenLane, Sink, check_lane
 from coordinator.transaction_groups import group_of
-from fairlog_types import LogId, Offset, Placement
+from fairlog_types import LogId, Offset, Placement, ProducerEpoch, ProducerId, TxId
 
 from .sinks import commit, lane, refused
 
@@ -125,20 +125,23 @@ class SinkMachine(RuleBasedStateMachine):
         assert [(Winner(*winner), lane) for winner, lane in zip(winners, named, strict=True)] == list(found)
         group = SinkCommit("s", "q", batch, (), 0, batch + 1)
         self.sink.preparing = group
-        places = (Placement(LogId("t", "ab" * 16, 0), Offset(batch), 1),)
-        self.sink.decide(group, places)
+        decided = self.sink.decide(group)
         for it in self.sink.end(self.sink.of_batches_through(batch)):
             assert it.lane.batch <= batch
             del self.open[it.slot]
         self.decided = batch
-        assert self.sink.fence == Fence(batch, places)
+        assert self.sink.fence is decided
+        assert not decided.placements, "where it is, nobody is told before it is visible"
 
     @precondition(lambda self: self.sink.under_way)
     @rule()
     def become_visible(self) -> None:
         oldest = self.sink.under_way[0]
+        places = (Placement(LogId("t", "ab" * 16, 0), Offset(oldest.batch), 1),)
+        oldest.copied = {TxId(ProducerId(1), ProducerEpoch(0), oldest.batch): places}
+        assert oldest.placements == places
         self.sink.record_visible(oldest.placements)
-        assert self.sink.visible == Fence(oldest.commit.batch, oldest.placements)
+        assert self.sink.visible == Fence(oldest.batch, places)
 
     @invariant()
     def lanes_are_found(self) -> None:
@@ -153,9 +156,7 @@ class SinkMachine(RuleBasedStateMachine):
     def fence_holds(self) -> None:
         assert self.sink.fence.batch == self.decided
         answer = self.sink.repeated(self.decided)
-        assert self.decided < 0 or (
-            isinstance(answer, BatchCommitted) and answer.placements == self.sink.fence.placements
-        )
+        assert self.decided < 0 or answer == self.sink.fence
         assert self.sink.repeated(self.decided + 1) is None
         refused(self.sink.repeated(self.decided - 1), SinkRefusal.SET_BACK)
         state = self.sink.state()

@@ -132,7 +132,7 @@ class Run:
         return self.partitions.failure
 
     def finish_recovery(self) -> None:
-        self.participant.discard_orphans()
+        self.participant.finish_recovery()
         self.partitions.finish_recovery()
 
     async def start(self, *logs: LogId, copying: bool = True, mode: TransactionMode = JOURNAL) -> None:
@@ -209,8 +209,8 @@ class Run:
 
     async def apply_number(self, txid: TxId, *logs: LogId) -> ApplyNumber | None:
         """The number under which the first of these logs that has placed it did so."""
-        nothing = dict.fromkeys(logs, Expected(LeaderEpoch(1), 0))
-        return (await self.prepare_again(nothing, txid)).apply_numbers.get(txid)
+        applied = (self[log].state.applied(txid) for log in logs)
+        return next((it.apply_number for it in applied if it is not None), None)
 
     def place(self, txid: TxId, *logs: LogId) -> None:
         message = ApplyCommit(txid, logs, self.clock(), f"group of {txid.producer_id}")

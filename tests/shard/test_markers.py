@@ -472,7 +472,10 @@ async def test_restart_knows_how_many_records_an_open_transaction_has(open_run, 
         assert not (await again.prepare_again(expected, T0)).refused
 
 
-async def test_restart_with_some_markers_lost_places_the_others_under_their_number(open_run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", [0, 1])
+async def test_restart_with_some_markers_lost_places_the_others_under_their_number(
+    open_run, tmp_path: Path, first: int
+) -> None:
     """Invariants 6 and 7: what survived in A decides the order in which B gets what it has lost."""
     async with open_run() as run:
         await run.start(A, B, copying=False, mode=MARKERS)
@@ -487,7 +490,7 @@ async def test_restart_with_some_markers_lost_places_the_others_under_their_numb
         await again.lead((A, B), MARKERS)
         numbers = [await again.apply_number(txid, A, B) for txid in (T0, T1)]
         assert numbers == [1, 0]
-        for txid in (T1, T0):
+        for txid in (T0, T1)[first], (T1, T0)[first]:
             again.place(txid, A, B)
         await again.serve()
         assert [await markers(again, log) for log in (A, B)] == [

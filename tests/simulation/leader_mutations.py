@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,6 +10,7 @@ from unittest import mock
 
 import trio
 
+import shard.participant
 from coordinator.messages import Applied
 from fairlog_types import LeaderEpoch, TxId
 from partition import produce
@@ -21,7 +22,7 @@ from tests.simulation.planting import Mutation, does_not_wait, patched
 
 async def _visible_at_once(self: LocalApplication) -> list[Applied]:
     await trio.lowlevel.checkpoint()
-    return [Applied(places) for places in self.placements]
+    return [Applied(places) for places in self._placements]
 
 
 def _starts_no_flush(self: LocalPreparation) -> None:
@@ -44,7 +45,7 @@ def _any_epoch_may_write(opened: TxId | None, epoch: Any) -> Any:
 _REAL_OPEN_TRANSACTION = produce.open_transaction
 
 
-def _submits_one_by_one(self: Participant, messages: Any) -> LocalApplication:
+def _submits_one_by_one(self: Participant, messages: Any, application: LocalApplication) -> None:
     real = self._partitions.place
 
     def place(group: Any, **more: Any) -> None:
@@ -52,25 +53,26 @@ def _submits_one_by_one(self: Participant, messages: Any) -> LocalApplication:
             real((item,), **more)
 
     with mock.patch.object(self._partitions, "place", place):
-        return _REAL_APPLY(self, messages)
+        _REAL_PLACE(self, messages, application)
 
 
-def _applies_lane_by_lane(self: Participant, messages: Any) -> LocalApplication:
+def _places_lane_by_lane(self: Participant, messages: Any, application: LocalApplication) -> None:
     for message in messages:
-        _REAL_APPLY(self, (message,))
-    return self._application(messages)
+        _REAL_PLACE(self, (message,), application)
 
 
-def _applies_in_all_logs_but_one(self: Participant, messages: Any) -> LocalApplication:
-    return _REAL_APPLY(self, [replace(message, logs=message.logs[:-1]) for message in messages])
+def _places_in_all_logs_but_one(self: Participant, messages: Any, application: LocalApplication) -> None:
+    _REAL_PLACE(self, [replace(message, logs=message.logs[:-1]) for message in messages], application)
 
 
-def _applies_all_lanes_but_one(self: Participant, messages: Any) -> LocalApplication:
-    _REAL_APPLY(self, messages[: max(1, len(messages) - 1)])
-    return self._application(messages)
+def _places_all_lanes_but_one(self: Participant, messages: Any, application: LocalApplication) -> None:
+    placed = max(1, len(messages) - 1)
+    _REAL_PLACE(self, messages[:placed], application)
+    for message in messages[placed:]:
+        application.note(message.txid, message.logs)
 
 
-_REAL_APPLY = Participant.apply
+_REAL_PLACE = Participant._place
 
 
 def _resume_without_its_batches(self: PartitionState, txid: TxId) -> LeaderEpoch | str:
@@ -106,7 +108,16 @@ _REAL_RESUME = PartitionState.resume
 _REAL_RESUME_ALL = Participant.resume
 
 
+def _as_said(said: Sequence[Any]) -> list[int]:
+    return list(range(len(said)))
+
+
 MUTATIONS = (
+    Mutation(
+        "placed-again-as-said",
+        "a restart places in the order in which it is said, whatever survived",
+        patched(shard.participant, "place_order", _as_said),
+    ),
     Mutation(
         "skip-flush-of-one-participant",
         "*prepare* answers without flushing one of its journals",
@@ -115,7 +126,7 @@ MUTATIONS = (
     Mutation(
         "leave-one-log-undecided",
         "a commit is placed in all logs but the last",
-        patched(Participant, "apply", _applies_in_all_logs_but_one),
+        patched(Participant, "_place", _places_in_all_logs_but_one),
     ),
     Mutation(
         "prepare-without-flush",
@@ -135,17 +146,17 @@ MUTATIONS = (
     Mutation(
         "parts-apart",
         "the parts of a transaction go to the copier one by one",
-        patched(Participant, "apply", _submits_one_by_one),
+        patched(Participant, "_place", _submits_one_by_one),
     ),
     Mutation(
         "lanes-apart",
         "the lanes of a batch are placed one by one",
-        patched(Participant, "apply", _applies_lane_by_lane),
+        patched(Participant, "_place", _places_lane_by_lane),
     ),
     Mutation(
         "one-lane-not-placed",
         "a batch is placed without its last lane",
-        patched(Participant, "apply", _applies_all_lanes_but_one),
+        patched(Participant, "_place", _places_all_lanes_but_one),
     ),
     Mutation(
         "batch-forgotten-at-the-start",
