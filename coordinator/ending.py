@@ -64,7 +64,7 @@ def commit(producer: Producer, event: ev.End) -> Step:
     if event.grants and next_grant is None:
         return producer, (ev.AskProducerId(),)
     after = steps.touched(producer, event, state=IdState.PREPARING, next_grant=next_grant)
-    return after, (ev.AskPrepare(Prepare(producer.txid, tuple(producer.transaction.logs))),)
+    return after, (ev.AskPrepare(Prepare(producer.txid, producer.transaction.logs)),)
 
 
 def _refusal_of_kept(producer: Producer, event: ev.End) -> Refusal | None:

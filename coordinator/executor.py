@@ -43,7 +43,7 @@ from coordinator.id_table import IdTable
 from coordinator.ids import ProducerIdBlocks, ProducerIds
 from coordinator.journals import GroupJournals, shielded
 from coordinator.machine import kind_of, step
-from coordinator.messages import Application, ApplyCommit, DiscardTransaction, Participants, Preparation
+from coordinator.messages import Application, ApplyCommit, DiscardTransaction, Participants, Preparation, Prepared
 from coordinator.order import CommitOrder
 from coordinator.producer import Decided, Producer
 from coordinator.settings import CoordinatorSettings
@@ -278,7 +278,7 @@ class Executor:
         journal = self.journals[entry.journal]
         entry.prepared_s = trio.current_time()
         journal.start_flush()
-        refused = await refusals(preparation)
+        refused = (await outcome_of(preparation)).refused
         if refused:
             _log.warning("transaction cannot be prepared", txid=str(entry.producer.txid), refused=words(refused))
             return ev.Refused(self.now_ms())
@@ -370,12 +370,12 @@ def _listing(producer: Producer, logs: tuple[LogId, ...]) -> PrepareAbortRecord:
     return PrepareAbortRecord(producer.txid, producer.transactional_id, logs, 0)
 
 
-async def refusals(preparation: Preparation) -> Mapping[LogId, str]:
-    """Which logs cannot prepare, and why, once all have been asked."""
+async def outcome_of(preparation: Preparation) -> Prepared:
+    """What a prepare has led to; if writes are refused, every log refuses."""
     try:
-        return (await preparation.outcome()).refused
+        return await preparation.outcome()
     except StorageFailure as failure:
-        return {log: str(failure) for expected in preparation.expected.values() for log in expected}
+        return Prepared({log: str(failure) for expected in preparation.expected.values() for log in expected})
 
 
 def words(refused: Mapping[LogId, str]) -> dict[str, str]:

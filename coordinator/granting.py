@@ -90,7 +90,7 @@ def _grant(producer: Producer, event: ev.Init, timeout_ms: int, last_epoch: Prod
     ends: Sequence[ev.Effect]
     if event.keeps and producer.transaction is not None:
         after = after._replace(state=IdState.OPEN, transaction=steps.kept(producer))
-        close = ev.Close(Prepare(after.txid, tuple(producer.transaction.logs)))
+        close = ev.Close(Prepare(after.txid, producer.transaction.logs, only_closes=True))
         ends = (close, ev.Append(producer_record(after, event.now_ms)))
     else:
         ends = steps.abort_open(producer, event.now_ms, ev.Append(producer_record(after, event.now_ms)))

@@ -211,7 +211,7 @@ def _resumed(producer: Producer, event: ev.Resumed) -> Step:
     added = {log: epoch for log, epoch in event.leader_epochs.items() if log not in transaction.logs}
     record = BeginRecord(producer.txid, producer.transactional_id, added, event.now_ms)
     after = producer._replace(transaction=transaction._replace(logs=event.leader_epochs))
-    close = (ev.Close(Prepare(after.txid, tuple(event.leader_epochs))),) if after.is_kept else ()
+    close = (ev.Close(Prepare(after.txid, event.leader_epochs, only_closes=True)),) if after.is_kept else ()
     return after, (*((ev.Append(record),) if added else ()), *close)
 
 

@@ -5,12 +5,13 @@
     apply ─▶ Application ─▶ Applied           decided at once; later: copied and visible
     discard                                   aborted
 
-Messages and answers are frozen values: a direct call on one node, CBOR over TCP between processes later. Every message
-is idempotent: after a crash the coordinator sends it again. Nothing is asked for which an answer must be there at once.
+Messages and answers are frozen values: a direct call within a shard, a command between shards (`shard.routing`). Every
+message is idempotent: after a crash the coordinator sends it again.
 
-`prepare` and `apply` take effect in the step of their call, so the coordinator fixes what comes first. Their result has
-two parts: what the leaders in the same process know at once (in one shard that is everything), and an asynchronous
-method that returns when the disk, or the copier, has done its work.
+`prepare` and `apply` take effect in the step of their call, so the coordinator fixes what comes first; in another shard
+they take effect in the order of the calls. A preparation tells at once what the leaders in the coordinator's shard have
+counted. Everything else is told by an asynchronous method, which returns when the disk, or the copier, has done its
+work.
 
 One message goes to one shard and names all logs of the transaction that are led there. A call takes several messages,
 so that the shard flushes the logs that they have in common once, and makes them visible at one instant (invariants 6
@@ -52,12 +53,17 @@ class Resumed:
     """Logs in which the transaction had begun and that do not know of it any more, with the reason."""
 
 
+UNCOUNTED = -1
+"""In place of a count: the log is led by another shard than the coordinator's, and counts by itself (PREPARED)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What a log must hold of the transaction in order to prepare."""
 
     leader_epoch: LeaderEpoch
     records: int
+    """Or UNCOUNTED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +75,12 @@ class Prepare:
     """
 
     txid: TxId
-    logs: tuple[LogId, ...]
+    logs: Mapping[LogId, LeaderEpoch]
+    """With the leader epoch in which each began it."""
     expected: Mapping[LogId, Expected] | None = None
     """After a restart: what PREPARE_COMMIT says. A log that does not hold exactly this refuses."""
+    only_closes: bool = False
+    """It is not being committed yet: another producer epoch is to decide it (KIP-939)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,8 @@ class Prepared:
     """Empty if all logs are durable and whole; else the logs that are not, and why. The first reason, if several."""
     gone: Mapping[LogId, str] = field(default_factory=dict[LogId, str])
     """Those of `refused` that have no journal any more or never had one: the path where it would be."""
+    counts: Mapping[TxId, Mapping[LogId, Expected]] = field(default_factory=dict[TxId, Mapping[LogId, Expected]])
+    """By transaction: what logs of other shards hold of it, which were UNCOUNTED; those that are gone are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +132,7 @@ class Preparation(Protocol):
 
     @property
     def expected(self) -> Mapping[TxId, Mapping[LogId, Expected]]:
-        """By transaction: what the logs of this process hold of it. PREPARE_COMMIT says the same.
+        """By transaction: what the logs hold of it, those of other shards UNCOUNTED. PREPARE_COMMIT says the same.
 
         Logs that no longer exist are left out.
         """

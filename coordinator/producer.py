@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from coordinator.answers import CommittedTransaction, Granted
-from coordinator.messages import ApplyCommit, Expected
+from coordinator.messages import ApplyCommit, Expected, Prepare
 from coordinator.states import IdState
 from fairlog_types import (
     NO_PRODUCER_EPOCH,
@@ -64,6 +64,10 @@ class Decided:
     timestamp_ms: int
     commit_number: int
     """The place of its PREPARE_COMMIT among those of the group journal: 1, 2, 3, … without gaps."""
+
+    def prepare(self) -> Prepare:
+        """The message to the participants, said again after a restart."""
+        return Prepare(self.txid, {log: it.leader_epoch for log, it in self.expected.items()}, self.expected)
 
     def apply(self, group: str) -> ApplyCommit:
         """The message to the participants, of a transaction of this group."""

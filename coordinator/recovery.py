@@ -28,7 +28,7 @@ from coordinator.group_records import AbortedRecord
 from coordinator.id_entry import IdEntry
 from coordinator.journals import Recorded
 from coordinator.lane_ids import is_lane
-from coordinator.messages import DiscardTransaction, Prepare, Prepared
+from coordinator.messages import DiscardTransaction, Prepared
 from coordinator.producer import Producer
 from coordinator.replay import InDoubt, Replay, SinkCommitInDoubt, in_doubt, replay
 from coordinator.sinks.service import Sinks
@@ -103,7 +103,7 @@ async def _prepare_again(
             async with limit:
                 # The old PREPARE_COMMIT may be in the page cache only; flushing a second one flushes both.
                 await executor.journals.append(written_by, one.record())
-                messages = [Prepare(it.txid, tuple(it.expected), it.expected) for it in one.parts]
+                messages = [it.prepare() for it in one.parts]
                 prepared[index] = await executor.participants.prepare(messages).outcome()
                 await executor.journals[one.journal].flush(written_by.appended)
         except StorageFailure as failure:

@@ -257,7 +257,7 @@ class Statistics:
             prepared_s,
             trio.current_time(),
             tuple(log for log, it in decided.expected.items() if it.records),
-            sum(it.records for it in decided.expected.values()),
+            sum(max(it.records, 0) for it in decided.expected.values()),
         )
 
 

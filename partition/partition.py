@@ -31,6 +31,7 @@ from fairlog_types import (
     Offset,
     ProducerEpoch,
     ProducerId,
+    ShardNumber,
     StorageFailure,
     TxId,
 )
@@ -49,7 +50,7 @@ from partition.answers import (
 from partition.modes import TransactionMode
 from partition.placed import Placed
 from partition.record_codec import encode_local
-from partition.records import Fence, Forget, LocalRecord
+from partition.records import Fence, Forget, LocalRecord, Prepared
 from partition.state import PartitionState
 from partition.visibility import Visibility
 
@@ -305,6 +306,33 @@ class Partition:
         if self.state.needs_fence(txid.producer_id, txid.epoch):
             self.write(Fence(txid.producer_id, txid.epoch))
         return self.state.begin(txid)
+
+    async def prepare(self, txid: TxId, leader_epoch: LeaderEpoch, coordinator: ShardNumber) -> JournalPosition | str:
+        """Prepare for another shard's coordinator: through where the journal must be on disk, or why not, in words.
+
+        The transaction, which was begun in that leader epoch, takes no more batches; behind them PREPARED is written,
+        unless it stands there, or the transaction is applied. Idempotent. Raises StorageFailure.
+        """
+        if not await self.wait_for_room(0):
+            return RefusedAppend.UNKNOWN_LOG.value
+        state = self.state
+        if state.applied(txid) is not None:
+            return self.journal.durable
+        held = state.held(txid)
+        if held is None:
+            # Begun and not written to: a restart has forgotten that, and not the fence.
+            begun = state.resume(txid)
+            if isinstance(begun, str):
+                return begun
+            held = state.held(txid)
+            assert held is not None
+        if held.prepared_for is None:
+            if held.records and held.leader_epoch != leader_epoch:
+                return f"{self.log} has begun {txid} in leader epoch {held.leader_epoch}, not {leader_epoch}"
+            self.write(Prepared(txid, held.records, coordinator))
+        through = state.written_through(txid)
+        assert through is not None, "PREPARED stands for an open transaction"
+        return through
 
     def unwritten_through(self, txid: TxId) -> JournalPosition | None:
         """Through where the journal must be flushed for all of the transaction to be on disk; None if it is."""

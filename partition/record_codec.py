@@ -21,6 +21,7 @@ from fairlog_types import (
     Offset,
     ProducerEpoch,
     ProducerId,
+    ShardNumber,
     TxId,
 )
 from partition.placed import Placed
@@ -33,6 +34,7 @@ from partition.records import (
     Marker,
     OpenBatch,
     PlainBatch,
+    Prepared,
     TransactionalBatch,
 )
 from partition.state import PartitionState
@@ -45,6 +47,7 @@ DISCARD = 5
 FORGET = 6
 OPEN_BATCH = 7
 MARKER = 8
+PREPARED = 9
 
 _FIELDS = {
     FENCE: 2,
@@ -55,6 +58,7 @@ _FIELDS = {
     FORGET: 1,
     OPEN_BATCH: 7,
     MARKER: 8,
+    PREPARED: 5,
 }
 
 
@@ -91,6 +95,8 @@ def encode_local(record: LocalRecord) -> tuple[int, tuple[int, ...]]:
             return TRANSACTIONAL_BATCH, (*_of_txid(txid), record_count, max_timestamp_ms, first_sequence)
         case OpenBatch(txid, base_offset, record_count, max_timestamp_ms, first_sequence):
             return OPEN_BATCH, (*_of_txid(txid), base_offset, record_count, max_timestamp_ms, first_sequence)
+        case Prepared(txid, record_count, coordinator_shard):
+            return PREPARED, (*_of_txid(txid), record_count, coordinator_shard)
         case Apply(txid, apply_number, base_offset, record_count, timestamp_ms):
             return APPLY, (*_of_txid(txid), apply_number, base_offset, record_count, timestamp_ms)
         case Discard(txid):
@@ -142,6 +148,8 @@ def decode_local(kind: int, header: Sequence[object]) -> LocalRecord:
         return TransactionalBatch(txid, fields[3], fields[4], fields[5])
     if kind == OPEN_BATCH:
         return OpenBatch(txid, Offset(fields[3]), fields[4], fields[5], fields[6])
+    if kind == PREPARED:
+        return Prepared(txid, fields[3], ShardNumber(fields[4]))
     if kind == MARKER:
         if fields[5] not in (0, 1):
             raise CorruptStorage("a marker's outcome must be 0 or 1")

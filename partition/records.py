@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlog_types import ApplyNumber, Offset, ProducerEpoch, ProducerId, TxId
+from fairlog_types import ApplyNumber, Offset, ProducerEpoch, ProducerId, ShardNumber, TxId
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,18 @@ class OpenBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """All batches of the transaction are before this, and no more come: only its coordinator decides what it becomes.
+
+    Written for a coordinator in another shard, which has not counted the records itself.
+    """
+
+    txid: TxId
+    record_count: int
+    coordinator_shard: ShardNumber
+
+
+@dataclass(frozen=True, slots=True)
 class Apply:
     """The transaction has committed: its records here are `base_offset … base_offset + record_count - 1`."""
 
@@ -99,4 +111,4 @@ class Forget:
     producer_id: ProducerId
 
 
-LocalRecord = Fence | PlainBatch | TransactionalBatch | OpenBatch | Apply | Discard | Marker | Forget
+LocalRecord = Fence | PlainBatch | TransactionalBatch | OpenBatch | Prepared | Apply | Discard | Marker | Forget

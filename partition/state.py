@@ -20,6 +20,9 @@ no window of, though it wrote before the mark, was forgotten before the mark, an
 be: a decision that leaves a hole or an overlap, or counts other records than are there (invariants 2, 3); a
 batch that no check would have accepted (invariant 9, and exactly once).
 
+*PREPARED* is written for a coordinator in another shard, behind the last batch. A transaction that has it is whole,
+whatever a loss of power has taken, takes no more batches, and waits for that coordinator.
+
 *Two ways to keep a transaction*, and the records tell which (`partition.modes` chooses them). A
 TransactionalBatch is held, here by its position, until its Apply places it. An OpenBatch is placed as soon as it is
 written, and what a Marker adds is how it ended: such a transaction pins nothing in the journal, but the *last stable
@@ -45,6 +48,7 @@ from fairlog_types import (
     Offset,
     ProducerEpoch,
     ProducerId,
+    ShardNumber,
     TxId,
 )
 from partition.placed import BatchRef, OpenPart, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
@@ -70,6 +74,7 @@ from partition.records import (
     Marker,
     OpenBatch,
     PlainBatch,
+    Prepared,
     TransactionalBatch,
 )
 
@@ -82,6 +87,8 @@ class Held(NamedTuple):
     leader_epoch: LeaderEpoch
     """In which it was begun here."""
     records: int
+    prepared_for: ShardNumber | None
+    """The shard of the coordinator that alone decides it now; None unless it is PREPARED."""
 
 
 @dataclass(slots=True)
@@ -100,6 +107,8 @@ class OpenTransaction:
     written_through: JournalPosition = _START
     """The end of the last batch's frame, if that was folded in this run: with it on disk, all of them are."""
     sealed: bool = False
+    prepared_for: ShardNumber | None = None
+    """As in `Held`; it is sealed then."""
 
     def may_have_written(self, first_sequence: int) -> bool:
         """Whether a batch that was appended, and begins so, is of this transaction. False: it is of an earlier one.
@@ -136,8 +145,9 @@ class PartitionState:
         self.windows: dict[ProducerId, ProducerWindow] = {}
         self._copied_through = _START
         self._pins: dict[TxId, JournalPosition] = {}
-        """First position of every open transaction with batches; in the order of positions, as they are entered
-        when the first batch is folded: so the oldest is the first one, without a search."""
+        """First position of every open transaction that the journal must keep: of its first batch, or of its PREPARED
+        if there is none that is held. In the order of positions, as they are entered when they are folded: so the
+        oldest is the first one, without a search."""
         self._unstable: set[TxId] = set()
         """The open transactions whose batches are placed."""
 
@@ -245,7 +255,11 @@ class PartitionState:
 
         Its Fence is in the journal, or in the data log: the producer's window is of this epoch, and does not know how
         the transaction ended. Or it is of a later one, which has written beside a transaction that was kept (KIP-939).
+        One that is prepared cannot go on: batches behind PREPARED might be lost, and it would still seem whole.
         """
+        transaction = self.open_transactions.get(txid)
+        if transaction is not None and transaction.prepared_for is not None:
+            return f"{self.log} has prepared it"
         window = self.windows.get(txid.producer_id)
         if window is None or window.epoch < txid.epoch:
             known = "no epoch of it" if window is None else f"epoch {window.epoch}"
@@ -263,7 +277,7 @@ class PartitionState:
         if transaction is None:
             return None
         transaction.sealed = True
-        return Held(transaction.leader_epoch, transaction.records)
+        return _held(transaction)
 
     # ------------------------------------------------------------------ questions
 
@@ -277,7 +291,7 @@ class PartitionState:
     def held(self, txid: TxId) -> Held | None:
         """What the log holds of an open transaction; None if it is not open."""
         transaction = self.open_transactions.get(txid)
-        return None if transaction is None else Held(transaction.leader_epoch, transaction.records)
+        return None if transaction is None else _held(transaction)
 
     def written_through(self, txid: TxId) -> JournalPosition | None:
         """The journal position behind the last batch of an open transaction; None if it is not open.
@@ -358,6 +372,8 @@ class PartitionState:
                 placed = self._fold_transactional(record, position, end, leader_epoch, timestamp_ms)
             case OpenBatch():
                 placed = self._fold_open(record, position, end, leader_epoch, timestamp_ms)
+            case Prepared():
+                placed = self._fold_prepared(record, position, end, leader_epoch)
             case Apply():
                 placed = self._fold_apply(record, position, end, leader_epoch, timestamp_ms)
             case Discard(txid):
@@ -467,6 +483,28 @@ class PartitionState:
             OpenPart(txid, transaction.leader_epoch, transaction.first_offset, transaction.records),
         )
 
+    def _fold_prepared(
+        self, record: Prepared, position: JournalPosition, end: JournalPosition, leader_epoch: LeaderEpoch
+    ) -> None:
+        """It pins the journal: a restart has to find it as long as the transaction is not decided.
+
+        Before the mark the count is not checked: of what was placed at once, the data log knows what became of it.
+        """
+        txid = record.txid
+        transaction = self.open_transactions.get(txid)
+        if transaction is None:
+            transaction = OpenTransaction(leader_epoch)
+        if position >= self._copied_through and transaction.records != record.record_count:
+            raise self._contradiction(
+                position,
+                f"PREPARED of {txid} counts {record.record_count} records, but {transaction.records} stand before it",
+            )
+        self.open_transactions[txid] = transaction
+        transaction.sealed = True
+        transaction.prepared_for = record.coordinator_shard
+        transaction.written_through = end
+        self._pins.setdefault(txid, position)
+
     def _fold_apply(
         self,
         record: Apply,
@@ -518,6 +556,7 @@ class PartitionState:
     ) -> PlacedMarker | None:
         txid, offset = record.txid, record.offset
         if position < self._copied_through:
+            self._close(txid)  # its PREPARED may have been read again
             return None
         self._require_next_offset(offset, 1, f"the marker of {txid}", position)
         transaction = self.open_transactions.get(txid)
@@ -621,6 +660,10 @@ class PartitionState:
         return CorruptStorage(
             f"the journal of {self.log} contradicts itself at position {position}: {what}; restore this log from a copy"
         )
+
+
+def _held(transaction: OpenTransaction) -> Held:
+    return Held(transaction.leader_epoch, transaction.records, transaction.prepared_for)
 
 
 def _batch_ref(

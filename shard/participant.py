@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
+import trio
 
 from coordinator.messages import (
     Applied,
@@ -47,6 +48,7 @@ from fairlog_types import (
     LogKind,
     Offset,
     Placement,
+    ShardNumber,
     StorageFailure,
     TxId,
 )
@@ -101,10 +103,12 @@ class LocalPreparation:
 class LocalApplication:
     """Where `apply` has placed records, and what must be copied until all can be read. An `Application`."""
 
-    __slots__ = ("_partitions", "_placements", "_visible_at")
+    __slots__ = ("_partitions", "_placements", "_recovered", "_visible_at")
 
-    def __init__(self, partitions: Partitions) -> None:
+    def __init__(self, partitions: Partitions, recovered: trio.Event) -> None:
+        """`recovered` is set when what is noted has been placed."""
         self._partitions = partitions
+        self._recovered = recovered
         self._placements: list[tuple[Placement, ...]] = []
         self._visible_at: dict[Partition, Offset] = {}
 
@@ -125,7 +129,9 @@ class LocalApplication:
         self._placements.append(tuple(places))
 
     async def visible(self) -> Sequence[Applied]:
-        """See `Application.visible`: each log is waited for once. Not before the shard has recovered."""
+        """See `Application.visible`: each log is waited for once."""
+        if not self._recovered.is_set():
+            await self._recovered.wait()
         for partition, offset in self._visible_at.items():
             await partition.visibility.reach(offset)
         led = self._partitions.by_log
@@ -154,7 +160,10 @@ class Participant:
         """Of these, what its coordinator goes on with; it may be sealed already."""
         self._said_again: list[tuple[Sequence[ApplyCommit], LocalApplication]] | None = []
         """What coordinators have had applied since the start; None as soon as that is placed."""
+        self._recovered = trio.Event()
         self._next_apply_number = 0
+        self.tail_kept = True
+        """Whether all that was appended before the start is still there."""
 
     def recall(self, partition: Partition) -> None:
         """A log with a past is led: note what is open there, and go on after the apply numbers that it knows."""
@@ -175,6 +184,7 @@ class Participant:
         for index in order:
             self._place(*noted[index])
         self._discard_orphans()
+        self._recovered.set()
 
     def _discard_orphans(self) -> None:
         """Abort what is open and was neither resumed nor decided by its coordinator: it belongs to no one."""
@@ -259,10 +269,72 @@ class Participant:
         preparation.start()
         return preparation
 
+    async def prepare_for(self, coordinator: ShardNumber, messages: Sequence[Prepare]) -> Prepared:
+        """Prepare for the coordinator of that shard: with PREPARED in each log, which has the count.
+
+        Answers when all is on disk. Raises StorageFailure.
+        """
+        self._partitions.raise_if_failed()
+        refused: dict[LogId, str] = {}
+        counts: dict[TxId, dict[LogId, Expected]] = {}
+        flushing: dict[Partition, JournalPosition] = {}
+        for message in messages:
+            txid = message.txid
+            if self._open.get(txid.producer_id) == txid:
+                del self._open[txid.producer_id]
+            counts[txid] = {}
+            for log, leader_epoch in message.logs.items():
+                partition = self._partitions.get(log)
+                if partition is None:
+                    logger.warning("transaction goes without a deleted log", txid=str(txid), log=str(log))
+                    continue
+                if message.only_closes:
+                    partition.state.seal(txid)
+                    continue
+                found = await self._prepare_in(partition, txid, leader_epoch, coordinator)
+                if isinstance(found, str):
+                    if not partition.has_gone:
+                        refused.setdefault(log, found)
+                    continue
+                records, through = found
+                counts[txid][log] = Expected(leader_epoch, records)
+                flushing[partition] = max(flushing.get(partition, through), through)
+        for partition in flushing:
+            partition.journal.start_flush()
+        for partition, through in flushing.items():
+            try:
+                await partition.durable(through)
+            except StorageFailure as failure:
+                refused.setdefault(partition.log, str(failure))
+        return Prepared(refused, counts=counts)
+
+    async def _prepare_in(
+        self, partition: Partition, txid: TxId, leader_epoch: LeaderEpoch, coordinator: ShardNumber
+    ) -> tuple[int, JournalPosition] | str:
+        """How many records the log has prepared, and through which position; or why it cannot.
+
+        After a loss of power only PREPARED tells that nothing of a transaction is missing.
+        """
+        state = partition.state
+        if not self.tail_kept and self._said_again is not None and state.applied(txid) is None:
+            held = state.held(txid)
+            if held is None or held.prepared_for is None:
+                return f"{partition.log} may have lost records of {txid}"
+        try:
+            through = await partition.prepare(txid, leader_epoch, coordinator)
+        except NoFiles as failure:
+            return str(failure)
+        if isinstance(through, str):
+            return through
+        applied, held = state.applied(txid), state.held(txid)
+        if applied is not None:
+            return applied.record_count, through
+        return 0 if held is None else held.records, through
+
     def apply(self, messages: Sequence[ApplyCommit]) -> LocalApplication:
         """See `Participants.apply`."""
         self._partitions.raise_if_failed()
-        application = LocalApplication(self._partitions)
+        application = LocalApplication(self._partitions, self._recovered)
         if not messages:
             return application
         if self._said_again is None:

@@ -7,7 +7,8 @@
 `open_storage` opens what a shard keeps its records in, and `open_shard` puts the shard together on top of it. A
 simulation has a storage of its own, and is otherwise put together in the same way.
 
-The coordinator speaks to the participant in messages (`coordinator.messages`), and to nothing else of the shard.
+The coordinator speaks to the participant in messages (`coordinator.messages`), and to nothing else of the shard. With
+neighbours its messages go to the shards that lead the logs (`routing`), over `links`.
 Where its files lie, `shard.directory` says.
 """
 
@@ -29,14 +30,18 @@ from coordinator.service import Coordinator
 from coordinator.settings import CoordinatorSettings
 from datalog.environment import LmdbDataLogs
 from datalog.interface import DataLogs
-from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, StorageFailure, TxId
+from fairlog_types import CorruptStorage, LeaderEpoch, LogId, Offset, ShardNumber, StorageFailure, TxId
 from journal.flush import Flusher, TailWatcher, open_flusher
 from journal.journal import Fsync, Journal, JournalKind, JournalSettings
 from journal.segment_file import make_root
 from partition.modes import JOURNAL, TransactionMode
+from shard.commands import Commands
+from shard.conversation import Message
 from shard.directory import ShardDirectory
+from shard.links import Links, Transport
 from shard.participant import Participant
 from shard.partitions import Partitions
+from shard.routing import RoutedParticipants
 
 logger = structlog.get_logger("fairlog.shard")
 
@@ -70,13 +75,32 @@ class ShardSettings:
     group_segment_bytes_max: int = GROUP_SEGMENT_BYTES_MAX
 
 
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """The other shards, as one of them sees them."""
+
+    numbers: Sequence[ShardNumber]
+    shard_of: Callable[[LogId], ShardNumber | None]
+    """Which of them leads a log; None if none of them does."""
+    transport: Transport
+
+
 class Shard:
     """All that one event loop owns of a node. Made by `open_shard`."""
 
-    def __init__(self, partitions: Partitions, participant: Participant, coordinator: Coordinator) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        participant: Participant,
+        coordinator: Coordinator,
+        routed: RoutedParticipants | None = None,
+        links: Links | None = None,
+    ) -> None:
         self.partitions = partitions
         self.coordinator = coordinator
         self._participant = participant
+        self._routed = routed
+        self._links = links
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
@@ -106,16 +130,37 @@ class Shard:
         An open transaction that its coordinator has not resumed is discarded: its BEGIN was lost with the power, or its
         abort left no trace here. Raises StorageFailure, CorruptStorage; see `Coordinator.recover`.
         """
+        self._participant.tail_kept = tail_kept
         await self.coordinator.recover(tail_kept=tail_kept)
         self.finish_recovery()
 
+    async def say_again(self, *, tail_kept: bool) -> None:
+        """With neighbours, the first half of `recover`: return when all of them have heard what is decided.
+
+        All logs are led, and `run_links` runs in each. Raises as `recover`.
+        """
+        assert self._routed is not None
+        self._participant.tail_kept = tail_kept
+        await self.coordinator.recover(tail_kept=tail_kept)
+        await self._routed.said_all()
+
     def finish_recovery(self) -> None:
-        """The end of `recover`: the coordinator has said again what it had decided, and what is open and goes on.
+        """The end of `recover`: all coordinators have said again what they had decided, and what is open and goes on.
 
         Raises StorageFailure.
         """
         self._participant.finish_recovery()
         self.partitions.finish_recovery()
+
+    async def run_links(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """With neighbours: hear what they say, from when all logs are led on; until cancelled."""
+        assert self._links is not None
+        await self._links.run(task_status=task_status)
+
+    def receive(self, shard: ShardNumber, message: Message) -> None:
+        """A message of a neighbour has come."""
+        assert self._links is not None
+        self._links.receive(shard, message)
 
     async def drain(self) -> None:
         """Return once everything that is placed so far is visible. Raises StorageFailure if it will not be."""
@@ -149,6 +194,7 @@ async def open_shard(
     note_begun: Callable[[], Awaitable[None]],
     offsets_decided: Callable[[LogId, TxId, Offset | None], None],
     now_ms: Callable[[], int],
+    neighbours: Neighbours | None = None,
 ) -> AsyncGenerator[Shard, None]:
     """Put together the shard in `directory`; it leads nothing yet. On leaving, its journals are closed.
 
@@ -175,6 +221,11 @@ async def open_shard(
         )
         stack.push_async_exit(_closing(partitions.close))
         participant = Participant(partitions, offsets_decided=offsets_decided)
+        routed, links = None, None
+        if neighbours is not None:
+            execute = Commands(participant).execute
+            links = Links(leader_epoch, neighbours.numbers, neighbours.transport, execute)
+            routed = RoutedParticipants(participant, links, neighbours.shard_of)
         group_journals = await _open_group_journals(
             stack, directory, settings, flusher=storage.flusher, leader_epoch=leader_epoch, begun=begun
         )
@@ -184,13 +235,13 @@ async def open_shard(
         coordinator = Coordinator(
             table=ids,
             journals=[GroupJournal(journal, now_ms) for journal in group_journals],
-            participants=participant,
+            participants=routed or participant,
             producer_ids=producer_ids,
             settings=settings.coordinator,
             now_ms=now_ms,
             on_failure=partitions.refuse_writes,
         )
-        yield Shard(partitions, participant, coordinator)
+        yield Shard(partitions, participant, coordinator, routed, links)
 
 
 async def _open_group_journals(

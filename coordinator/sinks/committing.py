@@ -1,15 +1,16 @@
 """A sink's commit: the winners' transactions become one decision, and all other lanes of the batch end.
 
-    hold the winners' ids ─▶ prepare all, count, SINK_PREPARE_COMMIT     (one step)
+    hold the winners' ids ─▶ prepare all, count, SINK_PREPARE_COMMIT     (one step; other shards count first)
         ──┬─ group journal flush ─────┬─▶ decide, apply all   (one step) ─▶ drop the losers
           └─ flush of all their logs ─┘      └▶ visible ─▶ SINK_COMMITTED   (in `Executor.run`)
                                                   └▶ answer                  (without the sink's lock)
 
 How it works. A held id takes no turn (`IdEntry.busy`), so nothing is added to a winner and nothing ends it between the
 count and the decision. From *prepare* on nobody can cancel. All winners' logs and the group journal are flushed side by
-side: one flush delay, as for one transaction. The fence moves with the decision, in the step in which the transactions
-end for their producers and all are placed under one apply number. Hence whoever asks again finds either a batch that
-is to be written again, or one that is committed.
+side: one flush delay, as for one transaction. Where a lane has written to another shard, this one is waited for before
+SINK_PREPARE_COMMIT is written: the driver names counts, and only counts that agree may become a commit. The fence moves
+with the decision, in the step in which the transactions end for their producers and all are placed under one apply
+number. Hence whoever asks again finds either a batch that is to be written again, or one that is committed.
 
 The answer waits until the batch is visible, and all of the sink's before it (`until_visible`): its APPLYs are on disk
 then, so its places are final, and whoever is told of them can read them. Meanwhile the sink is free: the next batch is
@@ -34,7 +35,7 @@ import structlog
 import trio
 
 from coordinator import events as ev
-from coordinator.executor import Executor, refusals, words
+from coordinator.executor import Executor, outcome_of, words
 from coordinator.group_records import (
     Expectation,
     GroupRecord,
@@ -45,7 +46,7 @@ from coordinator.group_records import (
 from coordinator.id_entry import IdEntry, park, wake
 from coordinator.lane_ids import lane_id
 from coordinator.machine import copied_in_commit, step
-from coordinator.messages import Application, DiscardTransaction, Expected, Preparation, Prepare
+from coordinator.messages import UNCOUNTED, Application, DiscardTransaction, Expected, Preparation, Prepare
 from coordinator.producer import Decided
 from coordinator.sink_commits import Part, SinkCommit, joined_places
 from coordinator.sinks.entry import SinkEntry
@@ -212,8 +213,15 @@ class Committing:
         if isinstance(transactions, SinkRefused):
             return transactions, sink.end(ending)
         preparation = executor.participants.prepare([it.message for it in transactions])
+        counts: Mapping[TxId, Mapping[LogId, Expected]] = preparation.expected
+        if any(it.records == UNCOUNTED for expected in counts.values() for it in expected.values()):
+            prepared = await outcome_of(preparation)
+            if prepared.refused:
+                return _cannot_prepare(sink.name, message.batch, prepared.refused), sink.end(ending)
+            counts = {txid: {**expected, **prepared.counts.get(txid, {})} for txid, expected in counts.items()}
+            await self._make_room(entry, message, winners)
         number = executor.journals[entry.journal].next_commit_number
-        parts = self._counted(transactions, preparation.expected, number)
+        parts = self._counted(transactions, counts, number)
         if isinstance(parts, SinkRefused):
             return parts, sink.end(ending)
         commit = SinkCommit(
@@ -230,13 +238,10 @@ class Committing:
         prepared_s = trio.current_time()
         refused = await self._prepared(entry, commit, preparation)
         if refused:
-            _log.warning("batch cannot be prepared", sink=sink.name, batch=commit.batch, refused=words(refused))
             sink.preparing = None
             await executor.journals.append(entry, SinkAbortedRecord(sink.name, commit.batch, executor.now_ms()))
             await executor.journals[entry.journal].to_disk(entry.appended)
-            first = next(iter(refused.items()))
-            sentence = f"batch {commit.batch} of sink {sink.name!r} cannot be committed: {first[0]}: {first[1]}"
-            return SinkRefused(SinkRefusal.LANE_ABORTED, f"{sentence}; write the batch again"), sink.end(ending)
+            return _cannot_prepare(sink.name, commit.batch, refused), sink.end(ending)
         began_s = self._end_transactions(commit)
         return self._decided(entry, commit, self._apply(commit), began_s, prepared_s), sink.end(ending)
 
@@ -263,7 +268,7 @@ class Committing:
         for winner, lane in winners:
             id_entry = self._executor.table.entries.get(lane.transactional_id)
             if id_entry is not None and id_entry.producer.transaction is not None and lane.is_of(id_entry.producer):
-                logs = tuple(id_entry.producer.transaction.logs)
+                logs = id_entry.producer.transaction.logs
                 found.append(_Transaction(winner, lane, Prepare(id_entry.producer.txid, logs)))
             elif winner.records:
                 return SinkRefused(
@@ -297,7 +302,7 @@ class Committing:
         for transactional_id in commit.lane_ids():
             executor.table.entries[transactional_id].prepared_s = begun_s
         journal.start_flush()
-        refused = await refusals(preparation)
+        refused = (await outcome_of(preparation)).refused
         if not refused:
             participants_s = trio.current_time()
             executor.statistics.tally.prepare.observe(participants_s - begun_s)
@@ -438,6 +443,15 @@ def cannot_write(entry: SinkEntry, batch: int | None = None) -> SinkRefused:
         )
     return SinkRefused(
         SinkRefusal.STORAGE, f"the disk has failed, and sink {name!r} cannot be changed until the node is restarted"
+    )
+
+
+def _cannot_prepare(sink: str, batch: int, refused: Mapping[LogId, str]) -> SinkRefused:
+    _log.warning("batch cannot be prepared", sink=sink, batch=batch, refused=words(refused))
+    log, why = next(iter(refused.items()))
+    return SinkRefused(
+        SinkRefusal.LANE_ABORTED,
+        f"batch {batch} of sink {sink!r} cannot be committed: {log}: {why}; write the batch again",
     )
 
 

@@ -12,7 +12,7 @@ from coordinator.messages import Prepare
 from coordinator.replay import snapshot_records
 from coordinator.settings import CoordinatorSettings
 from coordinator.sinks.messages import Lane, LaneGranted
-from fairlog_types import StorageFailure
+from fairlog_types import LeaderEpoch, StorageFailure
 from tests.coordinator.transactions import settle, txid
 
 # ------------------------------------------------------------------------------------------------- time
@@ -170,7 +170,7 @@ async def test_restart_in_the_midst_of_a_commit_takes_its_repetition(running, lo
     granted = await running.init()
     await running.add(granted, logs[0])
     running.produce(logs[0])
-    running.participants.prepare([Prepare(txid(0), (logs[0],))])
+    running.participants.prepare([Prepare(txid(0), {logs[0]: LeaderEpoch(1)})])
     after = await restart(running, nursery)
     assert after.produce(logs[0])
     assert await after.end(granted) is None

@@ -41,6 +41,7 @@ from fairlog_types import (
     Placement,
     ProducerEpoch,
     ProducerId,
+    ShardNumber,
     TxId,
 )
 from journal.frame import encode_frame
@@ -55,6 +56,7 @@ from partition.records import (
     Marker,
     OpenBatch,
     PlainBatch,
+    Prepared,
     TransactionalBatch,
 )
 
@@ -79,6 +81,7 @@ LOCAL_RECORDS: list[tuple[LocalRecord, bytes]] = [
     (OpenBatch(TXID, Offset(0), 3, NOW_MS, 0), b"an open batch"),
     (Marker(TXID, ApplyNumber(901), Offset(3), True, 7, NOW_MS), b""),
     (Marker(ABORTED_TXID, NO_APPLY_NUMBER, Offset(4), False, 7, NOW_MS), b""),
+    (Prepared(TXID, 3, ShardNumber(2)), b""),
 ]
 
 ID = "orders-sink"

@@ -18,6 +18,7 @@ from fairlog_types import (
     Offset,
     ProducerEpoch,
     ProducerId,
+    ShardNumber,
     TxId,
 )
 from journal.frame import Frame, decode_frame_untrusted
@@ -34,6 +35,7 @@ from partition.records import (
     Marker,
     OpenBatch,
     PlainBatch,
+    Prepared,
     TransactionalBatch,
 )
 from partition.state import PartitionState
@@ -69,6 +71,7 @@ records: st.SearchStrategy[LocalRecord] = st.one_of(
     st.builds(TransactionalBatch, txids, st.integers(0, 2**31 - 1), int64, st.integers(-1, 2**31 - 1)),
     st.builds(Apply, txids, st.integers(0, 2**64 - 1).map(ApplyNumber), int64.map(Offset), st.integers(0), int64),
     st.builds(Discard, txids),
+    st.builds(Prepared, txids, st.integers(0, 2**31 - 1), st.integers(0, 2**15).map(ShardNumber)),
     st.builds(OpenBatch, txids, int64.map(Offset), st.integers(0, 2**31 - 1), int64, st.integers(0, 2**31 - 1)),
     st.builds(
         Marker,
@@ -93,7 +96,7 @@ def test_encode_any_record_reads_back(record: LocalRecord) -> None:
     ("kind", "header", "says"),
     [
         (0, [], "no frames of kind 0"),
-        (9, [1, 2], "no frames of kind 9"),
+        (10, [1, 2], "no frames of kind 10"),
         (FENCE, [1], "must be 2 integers"),
         (FENCE, [1, 2, 3], "must be 2 integers"),
         (FORGET, ["1"], "must be 1 integers"),

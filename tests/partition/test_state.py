@@ -144,7 +144,7 @@ def test_fold_contradiction_is_corrupt_and_changes_nothing(leader: Leader, recor
     assert says in str(refused.value)
     assert leader.state.folded_through == 300
     assert leader.state.windows == windows
-    assert leader.state.held(TXID) == held == (LEADER_EPOCH, 5)
+    assert leader.state.held(TXID) == held == (LEADER_EPOCH, 5, None)
     assert leader.state.next_offset == 0
 
 
@@ -206,7 +206,7 @@ def test_check_transactional_sequence_of_an_earlier_transaction_is_no_repetition
 
 def test_check_transactional_sealed_takes_no_more_batches(leader: Leader) -> None:
     """What is being prepared does not grow; a repetition of what it holds is still one."""
-    assert leader.state.seal(TXID) == (LEADER_EPOCH, 5)
+    assert leader.state.seal(TXID) == (LEADER_EPOCH, 5, None)
     assert leader.state.check_transactional(TXID, 5, 1) == Refused(BatchRefusal.SEALED)
     assert leader.state.check_transactional(TXID, 0, 2) == DuplicateOf(None, remembered=True)
 

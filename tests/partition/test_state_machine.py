@@ -25,6 +25,7 @@ from fairlog_types import (
     Offset,
     ProducerEpoch,
     ProducerId,
+    ShardNumber,
     TxId,
 )
 from partition.placed import OpenPart, Placed, PlacedBatch, PlacedMarker, PlacedState, PlacedTransaction
@@ -48,11 +49,13 @@ from partition.records import (
     Marker,
     OpenBatch,
     PlainBatch,
+    Prepared,
     TransactionalBatch,
 )
-from partition.state import OpenTransaction, PartitionState
+from partition.state import Held, OpenTransaction, PartitionState
 
 SEQUENCES = 2**31
+COORDINATOR = ShardNumber(3)
 PRODUCERS = st.integers(1, 3).map(ProducerId)
 COUNTS = st.sampled_from([1, 2, 3, 7, 2**27])
 """The large one brings sequences behind their wrap within one run."""
@@ -109,6 +112,7 @@ class Transaction:
     first_offset: Offset | None = None
     first_sequence: int | None = None
     sealed: bool = False
+    prepared_at: JournalPosition | None = None
 
     @property
     def records(self) -> int:
@@ -151,7 +155,7 @@ class LocalStateMachine(RuleBasedStateMachine):
             record, position, self.end, leader_epoch=self.state.leader_epoch, timestamp_ms=self.now_ms
         )
         if placed is None:
-            assert isinstance(record, TransactionalBatch)
+            assert isinstance(record, TransactionalBatch | Prepared)
         else:
             self.place(placed)
         return placed
@@ -160,8 +164,7 @@ class LocalStateMachine(RuleBasedStateMachine):
         """The copier's view: every item moves the mark, and data goes exactly behind the data."""
         assert placed.log == self.log
         assert placed.end == self.end
-        firsts = [transaction.batches[0][0] for transaction in self.transactions.values() if transaction.batches]
-        assert placed.replay_from == min([self.end] if self.markers else [self.end, *firsts])
+        assert placed.replay_from == min([self.end, *map(self.pinned_from, self.transactions.values())])
         if isinstance(placed, PlacedMarker):
             assert placed.offset == self.next_offset, "invariant 2: offsets are dense"
             self.next_offset = Offset(self.next_offset + 1)
@@ -173,6 +176,12 @@ class LocalStateMachine(RuleBasedStateMachine):
             assert placed.record_count == sum(batch.record_count for batch in placed.batches)
             self.next_offset = Offset(self.next_offset + placed.record_count)
         self.placed.append(placed)
+
+    def pinned_from(self, transaction: Transaction) -> JournalPosition:
+        """Where a restart has to begin to read, for the sake of this one."""
+        if transaction.batches and not self.markers:
+            return transaction.batches[0][0]
+        return self.end if transaction.prepared_at is None else transaction.prepared_at
 
     def known(self, producer_id: ProducerId, epoch: ProducerEpoch) -> Producer:
         producer = self.producers.get(producer_id)
@@ -317,7 +326,24 @@ class LocalStateMachine(RuleBasedStateMachine):
         transaction = self.transactions[txid]
         transaction.sealed = True
         for _ in range(2):
-            assert self.state.seal(txid) == (transaction.leader_epoch, transaction.records)
+            assert self.state.seal(txid) == self.held(transaction)
+
+    @precondition(lambda self: self.transactions)
+    @rule(data=st.data())
+    def prepare(self, data: st.DataObject) -> None:
+        """For a coordinator in another shard: it takes no more batches, also after a restart, and cannot go on then."""
+        txid = data.draw(st.sampled_from(list(self.transactions)))
+        transaction = self.transactions[txid]
+        if transaction.prepared_at is not None:
+            return
+        transaction.prepared_at, transaction.sealed = self.end, True
+        assert self.write(Prepared(txid, transaction.records, COORDINATOR)) is None
+        assert self.state.written_through(txid) == self.end
+        assert self.state.resume(txid) == f"{self.log} has prepared it"
+
+    def held(self, transaction: Transaction) -> Held:
+        prepared_for = None if transaction.prepared_at is None else COORDINATOR
+        return Held(transaction.leader_epoch, transaction.records, prepared_for)
 
     @precondition(lambda self: self.transactions)
     @rule(data=st.data())
@@ -473,9 +499,9 @@ class LocalStateMachine(RuleBasedStateMachine):
         """A restart anywhere behind the copy gives the state that was live, but for what was memory only."""
         self.state = self.check_restored(data.draw(st.integers(0, len(self.placed))))
         self.transactions = {
-            txid: replace(transaction, sealed=False)
+            txid: replace(transaction, sealed=transaction.prepared_at is not None)
             for txid, transaction in self.transactions.items()
-            if transaction.batches
+            if transaction.batches or transaction.prepared_at is not None
         }
 
     def teardown(self) -> None:
@@ -496,16 +522,21 @@ class LocalStateMachine(RuleBasedStateMachine):
         assert set(self.state.open_transactions) == set(self.transactions)
         for txid, transaction in self.transactions.items():
             held = self.state.held(txid)
-            assert held == (transaction.leader_epoch, transaction.records)
+            assert held == self.held(transaction)
             assert self.state.open_transactions[txid].first_offset == transaction.first_offset
 
 
 def without_memory(state: PartitionState) -> dict[TxId, OpenTransaction]:
     """The open transactions but for what a restart forgets."""
     return {
-        txid: replace(transaction, first_sequence=None, sealed=False, written_through=JournalPosition(0))
+        txid: replace(
+            transaction,
+            first_sequence=None,
+            sealed=transaction.prepared_for is not None,
+            written_through=JournalPosition(0),
+        )
         for txid, transaction in state.open_transactions.items()
-        if transaction.records
+        if transaction.records or transaction.prepared_for is not None
     }
 
 

@@ -193,18 +193,18 @@ class Run:
 
     async def prepare(self, txid: TxId, *logs: LogId) -> Mapping[LogId, Expected]:
         """Have it prepared; what PREPARE_COMMIT would say of it."""
-        preparation = self.participant.prepare([Prepare(txid, logs)])
+        preparation = self.participant.prepare([Prepare(txid, dict.fromkeys(logs, LeaderEpoch(1)))])
         prepared = await preparation.outcome()
         assert not prepared.refused, prepared
         return preparation.expected[txid]
 
     def seal(self, txid: TxId, *logs: LogId) -> Mapping[LogId, Expected]:
         """Have it prepared, and do not wait for the disk."""
-        return self.participant.prepare([Prepare(txid, logs)]).expected[txid]
+        return self.participant.prepare([Prepare(txid, dict.fromkeys(logs, LeaderEpoch(1)))]).expected[txid]
 
     async def prepare_again(self, expected: Mapping[LogId, Expected], *txids: TxId) -> Prepared:
         """What a coordinator says that finds PREPARE_COMMIT of these with such counts."""
-        messages = [Prepare(txid, tuple(expected), expected) for txid in txids]
+        messages = [Prepare(txid, {log: it.leader_epoch for log, it in expected.items()}, expected) for txid in txids]
         return await self.participant.prepare(messages).outcome()
 
     async def apply_number(self, txid: TxId, *logs: LogId) -> ApplyNumber | None:

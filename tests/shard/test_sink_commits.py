@@ -84,7 +84,7 @@ async def test_lanes_prepared_together_cost_one_flush_of_each_log(open_run, monk
         participants = run.participant
         ends = [run[log].state.written_through(first) for log in (A, B)]
         monkeypatch.setattr(Journal, "flush", noted)
-        preparation = participants.prepare([Prepare(lane, (A, B)) for lane in LANES])
+        preparation = participants.prepare([Prepare(lane, dict.fromkeys((A, B), LeaderEpoch(1))) for lane in LANES])
         assert preparation.expected == dict.fromkeys(LANES, EXPECTED)
         assert (await preparation.outcome()).refused == {}
         assert asked == ends

@@ -329,7 +329,7 @@ async def test_transaction_whose_log_does_not_flush_is_refused(open_run) -> None
         for log in (A, B):
             await run.write(T0, log, b"v")
         run.disk.failing = str(B)
-        preparation = run.participant.prepare([Prepare(T0, (A, B))])
+        preparation = run.participant.prepare([Prepare(T0, dict.fromkeys((A, B), LeaderEpoch(1)))])
         assert list(preparation.expected[T0]) == [A, B]
         refused = (await preparation.outcome()).refused
         assert list(refused) == [B]

@@ -1,0 +1,104 @@
+"""What a coordinator of another shard has this shard's participant do, and what it is answered.
+
+They are the messages of `coordinator.messages`; a call that takes several is one command. A participant whose disk has
+failed answers `Failed`: its shard refuses writes until it is restarted, and the coordinator's shard goes on. To *apply*
+it gives no answer then: what is decided is said again until it can be placed, by the next start of either shard.
+
+*prepare* of another shard's transaction is not that of an own one. The coordinator has written PREPARE_COMMIT without
+the counts of these logs. So each log writes PREPARED behind the data, and it is answered when that is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from coordinator.messages import Application, Applied, ApplyCommit, Begin, DiscardTransaction, Prepare
+from fairlog_types import ShardNumber, StorageFailure
+from shard.participant import Participant
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """See `Participants.resume`. Answered with `Resumed`."""
+
+    message: Begin
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareAll:
+    """See `Participants.prepare`. Answered with `Prepared`, whose `counts` has all logs."""
+
+    messages: tuple[Prepare, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyAll:
+    """See `Participants.apply`. Answered with a tuple of `Applied`, when all is visible."""
+
+    messages: tuple[ApplyCommit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The answer of a shard that refuses writes."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SaidAll:
+    """The coordinator has started again, and has said what it had decided, and what is open and goes on."""
+
+
+CommandBody = Begin | Resume | PrepareAll | ApplyAll | DiscardTransaction | SaidAll
+
+
+class Commands:
+    """Executes commands of other shards' coordinators on the participant of this one."""
+
+    def __init__(self, participant: Participant) -> None:
+        self._participant = participant
+
+    def execute(self, shard: ShardNumber, body: CommandBody) -> Callable[[], Awaitable[Any]]:
+        """Begin it, in this step (`shard.links.Execute`)."""
+        participant = self._participant
+        match body:
+            case Begin():
+                return lambda: _or_failed(participant.begin(body))
+            case Resume(message):
+                return lambda: _or_failed(participant.resume(message))
+            case PrepareAll(messages):
+                return lambda: _or_failed(participant.prepare_for(shard, messages))
+            case ApplyAll(messages):
+                try:
+                    application = participant.apply(messages)
+                except (StorageFailure, OSError):
+                    return trio.sleep_forever
+                return lambda: _visible(application)
+            case DiscardTransaction():
+                # What cannot be written now, the next start finds without a coordinator, and aborts it.
+                with suppress(StorageFailure, OSError):
+                    participant.discard(body)
+                return trio.lowlevel.checkpoint
+            case SaidAll():
+                return trio.lowlevel.checkpoint
+
+
+async def _visible(application: Application) -> tuple[Applied, ...]:
+    try:
+        return tuple(await application.visible())
+    except StorageFailure:
+        await trio.sleep_forever()
+        raise
+
+
+async def _or_failed(executing: Awaitable[Any]) -> Any:
+    try:
+        return await executing
+    except StorageFailure as failure:
+        return Failed(str(failure))

@@ -1,0 +1,208 @@
+"""The participants of a coordinator, wherever they are: each message goes to the shards that lead its logs.
+
+    own shard      called directly: what it knows, it says in the step of the call
+    other shards   told by way of `shard.links`: what they know comes with their answer
+
+A transaction that has all its logs in the coordinator's shard costs what it costs without other shards.
+
+    prepare ─┬─ own logs: counted at once ─▶ PREPARE_COMMIT ─▶ flush of the group journal ─┬─▶ apply ─▶ answer
+             ├─ flush of the own logs ─────────────────────────────────────────────────────┤
+             └─ other shards: count, PREPARED, flush ──────────────────────────────────────┘
+
+Of a log that another shard leads, PREPARE_COMMIT says UNCOUNTED; its PREPARED has the count. The commands to one shard
+take effect in the order in which they were given, so its logs get each group's transactions in commit order.
+
+A shard whose disk has failed prepares nothing, and the transaction is aborted. What is decided already waits for it: it
+is not COMMITTED before all of it can be read, and so is told again when either shard is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from coordinator.messages import (
+    UNCOUNTED,
+    Application,
+    Applied,
+    ApplyCommit,
+    Begin,
+    Begun,
+    DiscardTransaction,
+    Expected,
+    Participants,
+    Preparation,
+    Prepare,
+    Prepared,
+    Resumed,
+)
+from fairlog_types import LogId, Placement, ShardNumber, TxId
+from shard.commands import ApplyAll, Failed, PrepareAll, Resume, SaidAll
+from shard.links import Asked, Links
+
+OWN = None
+"""Stands for the coordinator's own shard."""
+
+
+class RoutedParticipants:
+    """All participants of one coordinator. Implements `coordinator.messages.Participants`."""
+
+    def __init__(self, own: Participants, links: Links, shard_of: Callable[[LogId], ShardNumber | None]) -> None:
+        """`shard_of` names the shard that leads a log; None if it is this one, or nobody does."""
+        self._own = own
+        self._links = links
+        self._shard_of = shard_of
+
+    async def said_all(self) -> None:
+        """Return when every other shard has heard all that this coordinator has said again after its start."""
+        for asked in self._ask(dict.fromkeys(self._links.others, SaidAll())).values():
+            await asked.answer()
+
+    async def begin(self, message: Begin) -> Begun:
+        """See `Participants.begin`. Raises StorageFailure if the own shard refuses writes; others refuse their logs."""
+        logs = self._by_shard(message.logs)
+        asked = self._ask({shard: Begin(message.txid, tuple(of)) for shard, of in logs.items() if shard is not None})
+        epochs, refused = {}, {}
+        if OWN in logs:
+            begun = await self._own.begin(Begin(message.txid, tuple(logs[OWN])))
+            epochs, refused = dict(begun.leader_epochs), dict(begun.refused)
+        for shard, answer in asked.items():
+            begun = await answer.answer()
+            if isinstance(begun, Failed):
+                refused |= dict.fromkeys(logs[shard], begun.reason)
+            else:
+                epochs |= begun.leader_epochs
+                refused |= begun.refused
+        return Begun(epochs, refused)
+
+    async def resume(self, message: Begin) -> Resumed:
+        """See `Participants.resume`. All shards are asked, for they may hold what was just being added.
+
+        One that refuses writes has lost it.
+        """
+        logs = self._by_shard(message.logs)
+        asked = self._ask(
+            {shard: Resume(Begin(message.txid, tuple(logs.get(shard, ())))) for shard in self._links.others}
+        )
+        resumed = await self._own.resume(Begin(message.txid, tuple(logs.get(OWN, ()))))
+        epochs, lost = dict(resumed.leader_epochs), dict(resumed.lost)
+        for shard, answer in asked.items():
+            resumed = await answer.answer()
+            if isinstance(resumed, Failed):
+                lost |= dict.fromkeys(logs.get(shard, ()), resumed.reason)
+            else:
+                epochs |= resumed.leader_epochs
+                lost |= resumed.lost
+        return Resumed(epochs, lost)
+
+    def prepare(self, messages: Sequence[Prepare]) -> Preparation:
+        """See `Participants.prepare`."""
+        own: list[Prepare] = []
+        others: dict[ShardNumber, list[Prepare]] = {}
+        for message in messages:
+            for shard, logs in self._by_shard(message.logs).items():
+                part = replace(
+                    message, logs={log: message.logs[log] for log in logs}, expected=_of(logs, message.expected)
+                )
+                (own if shard is None else others.setdefault(shard, [])).append(part)
+        preparation = self._own.prepare(own)
+        if not others:
+            return preparation
+        asked = self._ask({shard: PrepareAll(tuple(parts)) for shard, parts in others.items()})
+        return _RoutedPreparation(preparation, others, asked)
+
+    def apply(self, messages: Sequence[ApplyCommit]) -> Application:
+        """See `Participants.apply`."""
+        own: list[ApplyCommit] = []
+        others: dict[ShardNumber, list[ApplyCommit]] = {}
+        for message in messages:
+            for shard, logs in self._by_shard(message.logs).items():
+                part = ApplyCommit(message.txid, tuple(logs), message.timestamp_ms, message.group)
+                (own if shard is None else others.setdefault(shard, [])).append(part)
+        if not others:
+            return self._own.apply(messages)
+        application = self._own.apply(own)
+        asked = self._ask({shard: ApplyAll(tuple(parts)) for shard, parts in others.items()})
+        return _RoutedApplication(application, messages, own, others, asked)
+
+    def discard(self, message: DiscardTransaction) -> None:
+        """See `Participants.discard`. A shard that cannot write it finds no coordinator for it when it restarts."""
+        logs = self._by_shard(message.logs)
+        self._ask(
+            {shard: DiscardTransaction(message.txid, tuple(of)) for shard, of in logs.items() if shard is not None}
+        )
+        if OWN in logs:
+            self._own.discard(DiscardTransaction(message.txid, tuple(logs[OWN])))
+
+    def _by_shard(self, logs: Iterable[LogId]) -> Mapping[ShardNumber | None, list[LogId]]:
+        found: dict[ShardNumber | None, list[LogId]] = {}
+        for log in logs:
+            found.setdefault(self._shard_of(log), []).append(log)
+        return found
+
+    def _ask(self, commands: Mapping[ShardNumber, Any]) -> Mapping[ShardNumber, Asked]:
+        return {shard: self._links.ask(shard, body) for shard, body in commands.items()}
+
+
+class _RoutedPreparation:
+    """A `Preparation` in which other shards take part."""
+
+    def __init__(
+        self, own: Preparation, others: Mapping[ShardNumber, Sequence[Prepare]], asked: Mapping[ShardNumber, Asked]
+    ) -> None:
+        self._own = own
+        self._others = others
+        self._asked = asked
+        self.expected: dict[TxId, dict[LogId, Expected]] = {txid: dict(of) for txid, of in own.expected.items()}
+        for parts in others.values():
+            for part in parts:
+                uncounted = {log: Expected(epoch, UNCOUNTED) for log, epoch in part.logs.items()}
+                self.expected.setdefault(part.txid, {}).update(uncounted)
+
+    async def outcome(self) -> Prepared:
+        """See `Preparation.outcome`. All shards prepare side by side."""
+        own = await self._own.outcome()
+        refused, gone, counts = dict(own.refused), dict(own.gone), {txid: dict(of) for txid, of in own.counts.items()}
+        for shard, asked in self._asked.items():
+            prepared = await asked.answer()
+            if isinstance(prepared, Failed):
+                refused |= {log: prepared.reason for part in self._others[shard] for log in part.logs}
+                continue
+            refused |= prepared.refused
+            gone |= prepared.gone
+            for txid, of in prepared.counts.items():
+                counts.setdefault(txid, {}).update(of)
+        return Prepared(refused, gone, counts)
+
+
+class _RoutedApplication:
+    """An `Application` in which other shards take part."""
+
+    def __init__(
+        self,
+        own: Application,
+        messages: Sequence[ApplyCommit],
+        own_parts: Sequence[ApplyCommit],
+        others: Mapping[ShardNumber, Sequence[ApplyCommit]],
+        asked: Mapping[ShardNumber, Asked],
+    ) -> None:
+        self._own = own
+        self._messages = messages
+        self._own_parts = own_parts
+        self._others = others
+        self._asked = asked
+
+    async def visible(self) -> Sequence[Applied]:
+        """See `Application.visible`. A shard that refuses writes is waited for until it is restarted."""
+        places: dict[TxId, list[Placement]] = {message.txid: [] for message in self._messages}
+        for part, applied in zip(self._own_parts, await self._own.visible(), strict=True):
+            places[part.txid] += applied.placements
+        for shard, asked in self._asked.items():
+            for part, applied in zip(self._others[shard], await asked.answer(), strict=True):
+                places[part.txid] += applied.placements
+        return [Applied(tuple(places[message.txid])) for message in self._messages]
+
+
+def _of(logs: Sequence[LogId], expected: Mapping[LogId, Expected] | None) -> Mapping[LogId, Expected] | None:
+    return None if expected is None else {log: expected[log] for log in logs}

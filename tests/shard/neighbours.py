@@ -1,0 +1,256 @@
+"""Shards of one node on real journals and real LMDB environments, with a bad way between them.
+
+`Way` doubles and reorders what it carries, and loses some of it, as its seed says. `Cluster.crash` copies the files as
+a killed process leaves them; with `losing` the named journals are those of an older copy: what a power cut may leave.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+import trio
+
+from coordinator.answers import Granted
+from coordinator.service import Coordinator
+from coordinator.settings import CoordinatorSettings
+from datalog.batch import parse_batch_header_untrusted
+from datalog.environment import LmdbDataLogs
+from datalog.interface import ReadRequest, ReadResult
+from fairlog_types import LeaderEpoch, LogId, Offset, ProducerEpoch, ProducerId, ShardNumber
+from journal.flush import open_flusher
+from journal.journal import Fsync
+from partition.answers import Appended, DuplicateOf, RefusedAppend
+from partition.modes import JOURNAL, TransactionMode
+from shard.conversation import Message
+from shard.directory import shard_directory
+from shard.shard import Neighbours, Shard, ShardSettings, ShardStorage, open_shard
+from tests.clients.raw_client import batch, records_of
+from tests.shard.runs import MAP_BYTES, Disk
+
+COUNT = 2
+SETTINGS = ShardSettings(
+    fsync=Fsync.COMMIT,
+    fsync_interval_ms=100,
+    segment_bytes_max=2**20,
+    group_journals=1,
+    producer_expiration_ms=86_400_000,
+    coordinator=CoordinatorSettings(),
+)
+
+
+def log_of(shard: int, number: int = 0) -> LogId:
+    """A log that the shard leads."""
+    return LogId.of_topic(UUID(int=1), number * COUNT + shard)
+
+
+def shard_of(log: LogId) -> ShardNumber:
+    return ShardNumber(log.partition % COUNT)
+
+
+@dataclass
+class Way:
+    """Carries messages between shards; `lost` and `doubled` are shares."""
+
+    rng: random.Random
+    nursery: trio.Nursery | None = None
+    """Where messages are under way; None: nothing gets through yet."""
+    lost: float = 0.1
+    doubled: float = 0.1
+    shards: dict[ShardNumber, Shard] = field(default_factory=dict[ShardNumber, Shard])
+    cut: set[tuple[ShardNumber, ShardNumber]] = field(default_factory=set[tuple[ShardNumber, ShardNumber]])
+    """From whom to whom nothing gets through."""
+    carried: list[tuple[ShardNumber, ShardNumber, Message]] = field(
+        default_factory=list[tuple[ShardNumber, ShardNumber, Message]]
+    )
+
+    def of(self, number: ShardNumber) -> Outgoing:
+        return Outgoing(self, number)
+
+    def carry(self, sender: ShardNumber, to: ShardNumber, message: Message) -> None:
+        self.carried.append((sender, to, message))
+        for _ in range(2 if self.rng.random() < self.doubled else 1):
+            is_lost = (sender, to) in self.cut or self.rng.random() < self.lost
+            if self.nursery is not None and not is_lost:
+                self.nursery.start_soon(self._deliver, sender, to, message)
+
+    async def _deliver(self, sender: ShardNumber, to: ShardNumber, message: Message) -> None:
+        await trio.sleep(self.rng.random() * 0.003)
+        if to in self.shards:
+            self.shards[to].receive(sender, message)
+
+
+@dataclass
+class Outgoing:
+    """One shard's end of the way. A `shard.links.Transport`."""
+
+    way: Way
+    sender: ShardNumber
+
+    def send(self, shard: ShardNumber, message: Message) -> None:
+        self.way.carry(self.sender, shard, message)
+
+
+class ProducerIds:
+    """One count for all shards."""
+
+    def __init__(self) -> None:
+        self._next = 1000
+
+    async def allot_producer_ids(self, count: int) -> range:
+        await trio.lowlevel.checkpoint()
+        self._next += count
+        return range(self._next - count, self._next)
+
+
+@dataclass
+class Writer:
+    """A transactional producer whose coordinator is in `shard`."""
+
+    cluster: Cluster
+    name: str
+    shard: int
+    granted: Granted
+    sequences: dict[LogId, int] = field(default_factory=dict[LogId, int])
+
+    async def write(self, contents: Mapping[LogId, Sequence[bytes]]) -> None:
+        """Write to the logs, in the open transaction or a new one."""
+        it, coordinator = self.granted, self.cluster.coordinator(self.shard)
+        added = await coordinator.add_logs(self.name, it.producer_id, it.epoch, list(contents), 1)
+        assert added == dict.fromkeys(contents), added
+        for log, values in contents.items():
+            assert isinstance(await self.append(log, *values), Appended)
+
+    async def append(self, log: LogId, *values: bytes) -> Appended | DuplicateOf | RefusedAppend:
+        it, sequence = self.granted, self.sequences.get(log, 0)
+        data = batch(values, producer_id=it.producer_id, epoch=it.epoch, sequence=sequence, transactional=True)
+        partitions = self.cluster.shards[shard_of(log)].partitions
+        came_in = partitions.open_transaction_of(it.producer_id)
+        answer = await partitions.by_log[log].append(data, parse_batch_header_untrusted(data), came_in)
+        self.sequences[log] = sequence + len(values)
+        return answer
+
+    async def end(self, *, commit: bool = True) -> object:
+        it = self.granted
+        return await self.cluster.coordinator(self.shard).end(self.name, it.producer_id, it.epoch, commit, 1)
+
+
+@dataclass
+class Cluster:
+    """Two shards that serve."""
+
+    data_dir: Path
+    shards: Mapping[ShardNumber, Shard]
+    disks: Mapping[ShardNumber, Disk]
+    way: Way
+
+    def coordinator(self, shard: int) -> Coordinator:
+        return self.shards[ShardNumber(shard)].coordinator
+
+    async def writer(self, name: str, shard: int = 0) -> Writer:
+        granted = await self.coordinator(shard).init_producer_id(
+            name, 60_000, ProducerId(-1), ProducerEpoch(-1), connection=1
+        )
+        assert isinstance(granted, Granted), granted
+        return Writer(self, name, shard, granted)
+
+    async def values(self, *logs: LogId) -> dict[LogId, list[bytes]]:
+        """What can be read, once all that is placed is copied."""
+        found: dict[LogId, list[bytes]] = {}
+        for log in logs:
+            shard = self.shards[shard_of(log)]
+            await shard.drain()
+            (read,) = shard.data_logs.read([ReadRequest(log, Offset(0), 1 << 20)], bytes_max=1 << 20)
+            assert isinstance(read, ReadResult)
+            found[log] = [value for each in read.batches for _, value in records_of(each) if value is not None]
+        return found
+
+    def crash(self, into: Path, *, losing: Mapping[str, Path] | None = None) -> Path:
+        """What is left; of journals whose path contains one of `losing`, what that older copy has."""
+        shutil.copytree(self.data_dir, into, ignore=shutil.ignore_patterns("lock.mdb"))
+        for part, older in (losing or {}).items():
+            (journal,) = (path for path in into.glob("shards/*/journals/*/*") if part in str(path))
+            shutil.rmtree(journal)
+            shutil.copytree(older / journal.relative_to(into), journal)
+        return into
+
+
+@asynccontextmanager
+async def open_cluster(
+    data_dir: Path,
+    *,
+    starts: int = 1,
+    tail_kept: bool = True,
+    logs_each: int = 2,
+    mode: TransactionMode = JOURNAL,
+    seed: int = 0,
+    settings: ShardSettings = SETTINGS,
+    copying: bool = True,
+) -> AsyncGenerator[Cluster, None]:
+    """Start both shards, and let them recover; with `copying` what is placed becomes visible."""
+    numbers = [ShardNumber(number) for number in range(COUNT)]
+    disks = {number: Disk() for number in numbers}
+    producer_ids = ProducerIds()
+    way = Way(random.Random(seed))
+    async with AsyncExitStack() as stack:
+        for number in numbers:
+            directory = shard_directory(data_dir, number)
+            data_logs = await trio.to_thread.run_sync(
+                partial(LmdbDataLogs.open, directory.data_logs, map_bytes=MAP_BYTES, sync=False)
+            )
+            stack.callback(data_logs.close)
+            flusher = await stack.enter_async_context(open_flusher(threads=2, sync=disks[number]))
+            opening = open_shard(
+                directory,
+                ShardStorage(data_logs, flusher),
+                settings,
+                leader_epoch=LeaderEpoch(starts),
+                producer_ids=producer_ids,
+                begun=starts > 1,
+                note_begun=trio.lowlevel.checkpoint,
+                offsets_decided=lambda _log, _txid, _offset: None,
+                now_ms=lambda: 1_000_000,
+                neighbours=Neighbours(
+                    [other for other in numbers if other != number],
+                    lambda log, number=number: None if shard_of(log) == number else shard_of(log),
+                    way.of(number),
+                ),
+            )
+            way.shards[number] = await stack.enter_async_context(opening)
+        way.nursery = await stack.enter_async_context(trio.open_nursery())
+        yield await _started(way, data_dir, disks, tail_kept=tail_kept, logs_each=logs_each, mode=mode, copying=copying)
+        way.nursery.cancel_scope.cancel()
+
+
+async def _started(
+    way: Way,
+    data_dir: Path,
+    disks: Mapping[ShardNumber, Disk],
+    *,
+    tail_kept: bool,
+    logs_each: int,
+    mode: TransactionMode,
+    copying: bool,
+) -> Cluster:
+    nursery, shards = way.nursery, way.shards
+    assert nursery is not None
+    for number, shard in shards.items():
+        await shard.lead([log_of(number, each) for each in range(logs_each)], mode)
+        await nursery.start(shard.run_links)
+    async with trio.open_nursery() as recovering:
+        for shard in shards.values():
+            recovering.start_soon(partial(shard.say_again, tail_kept=tail_kept))
+    for shard in shards.values():
+        shard.finish_recovery()
+    if copying:
+        for shard in shards.values():
+            nursery.start_soon(shard.partitions.run)
+            await shard.drain()
+            await nursery.start(shard.coordinator.run)
+    return Cluster(data_dir, shards, disks, way)
