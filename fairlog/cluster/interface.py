@@ -23,7 +23,8 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from fairlog.cluster.features import FeatureLevels, FeatureUpdate
-from fairlog_types import LeaderEpoch, LogId
+from fairlog_types import LeaderEpoch, LogId, ShardNumber
+from shard.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,14 @@ class Leader(NamedTuple):
     leader_epoch: LeaderEpoch
 
 
+class BrokerAddress(NamedTuple):
+    """Where clients reach a broker of the cluster."""
+
+    node_id: int
+    host: str
+    port: int
+
+
 class ClusterStore(Protocol):
     """See the module's head for what is common to all methods."""
 
@@ -84,6 +93,16 @@ class ClusterStore(Protocol):
     @property
     def starts(self) -> int:
         """How often this node has started, this time included: the leader epoch of all that it leads in this run."""
+        ...
+
+    @property
+    def shard(self) -> ShardNumber:
+        """The shard that this node serves."""
+        ...
+
+    @property
+    def placement(self) -> Placement:
+        """How logs and group journals are spread over the shards."""
         ...
 
     @property
@@ -132,6 +151,18 @@ class ClusterStore(Protocol):
 
     def configured_groups(self) -> Collection[str]:
         """The groups for which clients have set something, in no order."""
+        ...
+
+    def brokers(self) -> Sequence[BrokerAddress]:
+        """All brokers that have started so far, by node id. One that is down keeps its last address."""
+        ...
+
+    def broker_of(self, shard: ShardNumber) -> int:
+        """The node id of the broker that serves the shard."""
+        ...
+
+    def shard_of(self, log: LogId) -> ShardNumber | None:
+        """Who leads the log; None if it is of no topic that is served."""
         ...
 
     def leaders(self, topic: Topic) -> Sequence[Leader]:
