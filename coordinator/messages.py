@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fairlog_types import LeaderEpoch, LogId, Placement, TxId
 
@@ -51,6 +51,14 @@ class Resumed:
     """Also of logs that hold records of the transaction and were not named: they were being added at the stop."""
     lost: Mapping[LogId, str]
     """Logs in which the transaction had begun and that do not know of it any more, with the reason."""
+
+
+class Undecided(NamedTuple):
+    """A transaction that is open, being decided or being copied, as its coordinator sees it."""
+
+    logs: tuple[LogId, ...]
+    is_closed: bool
+    """It takes no more batches."""
 
 
 UNCOUNTED = -1

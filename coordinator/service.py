@@ -34,7 +34,7 @@ from coordinator.ids import ProducerIds
 from coordinator.journals import GroupJournals
 from coordinator.lane_ids import is_lane
 from coordinator.machine import step
-from coordinator.messages import Participants
+from coordinator.messages import Participants, Undecided
 from coordinator.producer import Producer
 from coordinator.recovery import recover
 from coordinator.settings import CoordinatorSettings
@@ -300,6 +300,18 @@ class Coordinator:
     def owner_of(self, producer_id: ProducerId) -> str | None:
         """See `IdTable.owner_of`."""
         return self._table.owner_of(producer_id)
+
+    def undecided(self) -> Mapping[TxId, Undecided]:
+        """All transactions that are open, being decided or being copied."""
+        found: dict[TxId, Undecided] = {}
+        for entry in self._table.entries.values():
+            producer = entry.producer
+            for decided in producer.decided:
+                found[decided.txid] = Undecided(tuple(decided.expected), is_closed=True)
+            if producer.transaction is not None:
+                is_closed = producer.is_kept or producer.state is not IdState.OPEN
+                found[producer.txid] = Undecided(tuple(producer.transaction.logs), is_closed)
+        return found
 
     def lacks_commits(self, log: LogId) -> bool:
         """Whether something is committed in the log that is placed there only after a restart: writing has failed."""

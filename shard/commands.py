@@ -10,7 +10,7 @@ the counts of these logs. So each log writes PREPARED behind the data, and it is
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import trio
 
 from coordinator.messages import Application, Applied, ApplyCommit, Begin, DiscardTransaction, Prepare
-from fairlog_types import ShardNumber, StorageFailure
+from fairlog_types import LogId, ShardNumber, StorageFailure, TxId
 from shard.participant import Participant
 
 
@@ -52,7 +52,15 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class SaidAll:
-    """The coordinator has started again, and has said what it had decided, and what is open and goes on."""
+    """Either shard has started again, and the coordinator has said again what it had decided. Answered with None."""
+
+    listener_epoch: int
+    """To which start of the participant's shard this is said; at another one it says nothing."""
+    undecided: Mapping[TxId, tuple[LogId, ...]]
+    """What is open or being decided, with its logs in that shard, and goes on. Of all that the participant had before
+    this start, the rest was aborted, or is visible."""
+    closed: frozenset[TxId]
+    """Those of them that take no more batches."""
 
 
 CommandBody = Begin | Resume | PrepareAll | ApplyAll | DiscardTransaction | SaidAll
@@ -61,18 +69,28 @@ CommandBody = Begin | Resume | PrepareAll | ApplyAll | DiscardTransaction | Said
 class Commands:
     """Executes commands of other shards' coordinators on the participant of this one."""
 
-    def __init__(self, participant: Participant) -> None:
+    def __init__(self, participant: Participant, epoch: int) -> None:
+        """`epoch` is that of this shard."""
         self._participant = participant
+        self._epoch = epoch
+
+    def restarted(self, shard: ShardNumber) -> None:
+        """See `shard.links.Executes`."""
+        self._participant.coordinator_restarted(shard)
 
     def execute(self, shard: ShardNumber, body: CommandBody) -> Callable[[], Awaitable[Any]]:
-        """Begin it, in this step (`shard.links.Execute`)."""
+        """See `shard.links.Executes`."""
         participant = self._participant
         match body:
             case Begin():
+                participant.note_coordinator(shard, body.txid)
                 return lambda: _or_failed(participant.begin(body))
             case Resume(message):
+                participant.note_coordinator(shard, message.txid)
                 return lambda: _or_failed(participant.resume(message))
             case PrepareAll(messages):
+                for message in messages:
+                    participant.note_coordinator(shard, message.txid)
                 return lambda: _or_failed(participant.prepare_for(shard, messages))
             case ApplyAll(messages):
                 try:
@@ -85,7 +103,9 @@ class Commands:
                 with suppress(StorageFailure, OSError):
                     participant.discard(body)
                 return trio.lowlevel.checkpoint
-            case SaidAll():
+            case SaidAll(listener_epoch, undecided, closed):
+                if listener_epoch == self._epoch:
+                    participant.said_all(shard, undecided, closed)
                 return trio.lowlevel.checkpoint
 
 

@@ -12,6 +12,9 @@ Each shard has an *epoch*, which grows with every start. Messages name both. A l
 has heard of, and no smaller one: a coordinator that was replaced, and does not know it, moves nothing. A speaker that
 is welcomed by a new epoch begins to count anew, and says again what was not answered: the listener has forgotten the
 conversation, not what it did. So a command may be executed twice then; all of them are idempotent.
+
+Each side learns of the other's start, though neither may have anything to say: a speaker says Hello until it is
+welcomed, and a listener announces itself with Welcome until it is given a command in its epoch.
 """
 
 from __future__ import annotations
@@ -19,6 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+NOT_HEARD_OF = -1
+"""In place of a speaker's epoch."""
 
 
 class Hello(NamedTuple):
@@ -32,7 +38,7 @@ class Welcome(NamedTuple):
 
     epoch: int
     speaker_epoch: int
-    """The largest that it has heard of."""
+    """The largest that it has heard of, or NOT_HEARD_OF."""
 
 
 class Command(NamedTuple):
@@ -111,8 +117,8 @@ class Speaker:
         return (None if said is None else (said.key, message.body)), ()
 
     def repeat(self, now_s: float, after_s: float) -> Sequence[Message]:
-        """What is to be sent again, since it was not answered for so long."""
-        if self.is_deposed or not self._unanswered:
+        """What is to be sent again, since it was not answered for so long. The first Hello, too, comes from here."""
+        if self.is_deposed:
             return ()
         if self._listener_epoch is None:
             return self._hello(now_s, after_s)
@@ -165,8 +171,10 @@ class Listener:
     """What another shard says to this one."""
 
     epoch: int
-    speaker_epoch: int = -1
+    speaker_epoch: int = NOT_HEARD_OF
     """The largest heard of."""
+    is_known: bool = False
+    """The speaker knows this epoch: it has given a command in it."""
     _next: int = 1
     _replies: dict[int, Any] = field(default_factory=dict[int, Any])
 
@@ -180,6 +188,7 @@ class Listener:
             self._replies.clear()
         if isinstance(message, Hello) or message.listener_epoch != self.epoch:
             return Heard(forget=forget, send=self._welcome())
+        self.is_known = True
         for number in self._answered_through(message.answered):
             del self._replies[number]
         if message.number == self._next:
@@ -188,6 +197,10 @@ class Listener:
         if message.number in self._replies:
             return Heard(send=self._reply(message.number))
         return Heard(forget=forget)
+
+    def announce(self) -> Welcome | None:
+        """What tells the speaker of this epoch; None if it knows."""
+        return None if self.is_known else self._welcome()
 
     def answer(self, number: int, body: Any) -> Reply:
         """The command of this number, of the present epoch, has been executed."""

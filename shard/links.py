@@ -1,6 +1,6 @@
 """The conversations of one shard with all others: what is said, what is heard, and what is said again.
 
-    ask ─▶ Speaker ─▶ transport ┈┈▶ the other shard's Links ─▶ Listener ─▶ execute ─▶ Reply ┈┈▶ ask's answer
+    ask ─▶ Speaker ─▶ transport ┈┈▶ the other shard's Links ─▶ Listener ─▶ Executes ─▶ Reply ┈┈▶ ask's answer
 
 The transport may lose, delay, double and reorder messages (`conversation`). A command begins in the step in which it is
 heard, so that commands of one shard take effect in the order in which they were said; what it waits for, a disk or the
@@ -14,14 +14,23 @@ from typing import Any, Protocol
 
 import trio
 
-from fairlog_types import ShardNumber
+from fairlog_types import ShardNumber, StorageFailure
 from shard.conversation import Command, Hello, Listener, Message, Speaker
 
 REPEAT_AFTER_S = 0.5
 """What is not answered for so long is said again; what waits for a disk is simply heard twice."""
 
-Execute = Callable[[ShardNumber, Any], Callable[[], Awaitable[Any]]]
-"""Begin a command of that shard, in the step of the call; what it returns is awaited for the answer."""
+
+class Executes(Protocol):
+    """What is done with the commands of other shards. Must not raise."""
+
+    def execute(self, shard: ShardNumber, body: Any) -> Callable[[], Awaitable[Any]]:
+        """Begin a command of that shard, in the step of the call; what it returns is awaited for the answer."""
+        ...
+
+    def restarted(self, shard: ShardNumber) -> None:
+        """That shard speaks in a new epoch: its next commands are those of a coordinator that has started again."""
+        ...
 
 
 class Transport(Protocol):
@@ -39,25 +48,40 @@ class Asked:
 
     def __init__(self) -> None:
         self._answered = trio.Event()
-        self._answer: Any = None
+        self._answer: Any = _NOTHING
 
     def set(self, answer: Any) -> None:
         self._answer = answer
         self._answered.set()
 
+    def give_up(self) -> None:
+        """Nobody will hear the answer."""
+        self._answered.set()
+
     async def answer(self) -> Any:
-        """Wait for it, for as long as it takes. Cancelling changes nothing."""
+        """Wait for it, for as long as it takes. Cancelling changes nothing.
+
+        Raises StorageFailure if this shard stops before it is there: what came of it, its next start finds out.
+        """
         await self._answered.wait()
+        if self._answer is _NOTHING:
+            raise StorageFailure("this shard has stopped before another one has answered")
         return self._answer
+
+
+_NOTHING = object()
+"""In place of an answer that has not come."""
 
 
 class Links:
     """What a shard has to do with the others."""
 
-    def __init__(self, epoch: int, others: Iterable[ShardNumber], transport: Transport, execute: Execute) -> None:
-        """`epoch` grows with every start of this shard. `execute` must not raise."""
+    def __init__(self, epoch: int, others: Iterable[ShardNumber], transport: Transport, executes: Executes) -> None:
+        """`epoch` grows with every start of this shard."""
+        self.welcomed: Callable[[ShardNumber], None] = lambda _shard: None
+        """Called when another shard is heard of in a new epoch, after what it had not answered was said again."""
         self._transport = transport
-        self._execute = execute
+        self._executes = executes
         self._speakers = {shard: Speaker(epoch) for shard in others}
         self._listeners = {shard: Listener(epoch) for shard in self._speakers}
         self._asked: dict[tuple[ShardNumber, int], Asked] = {}
@@ -70,6 +94,10 @@ class Links:
     def others(self) -> Sequence[ShardNumber]:
         """The other shards."""
         return tuple(self._speakers)
+
+    def epoch_of(self, shard: ShardNumber) -> int | None:
+        """In which epoch the other shard is, as far as it was heard of; None if it was not."""
+        return self._speakers[shard].listener_epoch
 
     def ask(self, shard: ShardNumber, body: Any) -> Asked:
         """Say it to that shard, in this step, and until it is answered."""
@@ -85,11 +113,14 @@ class Links:
         if isinstance(message, Hello | Command):
             self._hear(shard, message, self._nursery)
             return
+        before = self.epoch_of(shard)
         answer, messages = self._speakers[shard].hear(message, trio.current_time())
         if answer is not None:
             key, body = answer
             self._asked.pop((shard, key)).set(body)
         self._send(shard, messages)
+        if self.epoch_of(shard) != before:
+            self.welcomed(shard)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Hear and execute, and say again what is not answered; until cancelled."""
@@ -98,11 +129,20 @@ class Links:
             task_status.started()
             try:
                 while True:
+                    for shard, listener in self._listeners.items():
+                        if (announcement := listener.announce()) is not None:
+                            self._transport.send(shard, announcement)
+                    for shard in self._speakers:
+                        self.repeat(shard, REPEAT_AFTER_S)
                     await trio.sleep(REPEAT_AFTER_S / 2)
-                    for shard, speaker in self._speakers.items():
-                        self._send(shard, speaker.repeat(trio.current_time(), REPEAT_AFTER_S))
             finally:
                 self._nursery = None
+                for asked in self._asked.values():
+                    asked.give_up()
+
+    def repeat(self, shard: ShardNumber, after_s: float = 0.0) -> None:
+        """Say again what that shard has not answered for so long: by default all of it, on a new connection."""
+        self._send(shard, self._speakers[shard].repeat(trio.current_time(), after_s))
 
     def _hear(self, shard: ShardNumber, message: Hello | Command, nursery: trio.Nursery) -> None:
         listener = self._listeners[shard]
@@ -110,12 +150,13 @@ class Links:
         if heard.forget:
             for scope in self._executing.pop(shard, ()):
                 scope.cancel()
+            self._executes.restarted(shard)
         if heard.send is not None:
             self._transport.send(shard, heard.send)
         if heard.execute is not None:
             scope = trio.CancelScope()
             self._executing.setdefault(shard, set()).add(scope)
-            nursery.start_soon(self._finish, shard, heard.number, self._execute(shard, heard.execute), scope)
+            nursery.start_soon(self._finish, shard, heard.number, self._executes.execute(shard, heard.execute), scope)
 
     async def _finish(
         self, shard: ShardNumber, number: int, result: Callable[[], Awaitable[Any]], scope: trio.CancelScope

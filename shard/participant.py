@@ -14,8 +14,11 @@ one unit: what several of them have written to one log follows each other there.
 they belong together; also after a crash that has destroyed some of the decisions, for the rest is placed again under
 the same number.
 
-While the shard recovers, *apply* is only noted; when every coordinator has said what it had decided, all of it is
-placed in one order (`place_order`).
+While the shard recovers, *apply* is only noted; when every coordinator that matters has said what it had decided, all
+of it is placed in one order (`place_order`). The coordinators of other shards matter if something is open here that is
+not the own one's. What none of them knows of is aborted: it was aborted there, and the word of it was lost.
+
+A coordinator of another shard may start again alone, too. What it had here, and does not go on with, is aborted.
 
 In a log of marker mode an administrator may ask for the abort of what a producer has open
 (`Partition.open_for_abort`). It is aborted by its coordinator, as a whole.
@@ -23,7 +26,7 @@ In a log of marker mode an administrator may ask for the abort of what a produce
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
@@ -164,6 +167,12 @@ class Participant:
         self._next_apply_number = 0
         self.tail_kept = True
         """Whether all that was appended before the start is still there."""
+        self._coordinators: dict[TxId, ShardNumber] = {}
+        """Whose the undecided transactions of other shards' coordinators are, as far as these have said so."""
+        self._unsaid: dict[ShardNumber, set[TxId]] = {}
+        """By coordinator that has started again: what it had here, until it has said with what of it it goes on."""
+        self._said_all: dict[ShardNumber, trio.Event] = {}
+        """Set when that shard's coordinator has, since the start of this shard, said what is undecided."""
 
     def recall(self, partition: Partition) -> None:
         """A log with a past is led: note what is open there, and go on after the apply numbers that it knows."""
@@ -173,8 +182,29 @@ class Participant:
             for applied in window.applied:
                 self._next_apply_number = max(self._next_apply_number, applied.apply_number + 1)
 
+    async def hear_coordinators(self, others: Iterable[ShardNumber]) -> None:
+        """Wait until all coordinators of other shards that matter have said what is undecided. After the own one has.
+
+        What has PREPARED names its coordinator; whose the rest is, only the coordinators know.
+        """
+        own = {message.txid for messages, _ in self._said_again or () for message in messages} - set(self._coordinators)
+        awaited: set[ShardNumber] = set()
+        for txid, logs in self._found_open.items():
+            if txid in own or (txid in self._resumed and txid not in self._coordinators):
+                continue
+            for log in logs:
+                partition = self._partitions.get(log)
+                held = None if partition is None else partition.state.held(txid)
+                if held is not None:
+                    awaited.update(others if held.prepared_for is None else (held.prepared_for,))
+        for shard in sorted(awaited):
+            heard = self._said_all.setdefault(shard, trio.Event())
+            if not heard.is_set():
+                logger.info("waiting for the coordinator of another shard", other_shard=shard)
+                await heard.wait()
+
     def finish_recovery(self) -> None:
-        """Every coordinator has said what it had decided: place it, and abort what none of them knows of.
+        """Every coordinator that matters has said what it had decided: place it, and abort what none of them knows of.
 
         Raises StorageFailure.
         """
@@ -197,6 +227,51 @@ class Participant:
         self._found_open.clear()
         self._resumed.clear()
 
+    # --- the coordinators of other shards -----------------------------------------------------
+
+    def note_coordinator(self, shard: ShardNumber, txid: TxId) -> None:
+        """A command of that shard's coordinator names the transaction, which is its own."""
+        self._coordinators[txid] = shard
+
+    def coordinator_restarted(self, shard: ShardNumber) -> None:
+        """What it had here is in doubt, until it has said with what of it it goes on."""
+        had = {txid for txid, coordinator in self._coordinators.items() if coordinator == shard}
+        self._unsaid.setdefault(shard, set()).update(had)
+
+    def said_all(self, shard: ShardNumber, undecided: Mapping[TxId, Sequence[LogId]], closed: Collection[TxId]) -> None:
+        """It has said what it had decided, and goes on with these: abort what else it had, and take batches again.
+
+        What a log cannot go on with takes no more batches, and *prepare* refuses it.
+        """
+        for txid, logs in undecided.items():
+            self._coordinators[txid] = shard
+            partitions = [partition for partition in map(self._partitions.get, logs) if partition is not None]
+            lost = [answer for each in partitions if isinstance(answer := self._resume_in(each, txid), str)]
+            if txid in closed:
+                for partition in partitions:
+                    partition.state.seal(txid)
+            elif not lost:
+                self._open[txid.producer_id] = txid
+            self._note_resumed(txid)
+        for txid in self._unsaid.pop(shard, set()) - undecided.keys():
+            logger.info("orphan discarded", txid=str(txid), other_shard=shard)
+            del self._coordinators[txid]
+            for partition in list(self._partitions.by_log.values()):
+                if partition.state.held(txid) is not None:
+                    self._discard_if_possible(partition, txid)
+        self._said_all.setdefault(shard, trio.Event()).set()
+
+    def _resume_in(self, partition: Partition, txid: TxId) -> LeaderEpoch | str:
+        """See `PartitionState.resume`. After a loss of power, only what was begun since goes on."""
+        held = partition.state.held(txid)
+        if not self.tail_kept and (held is None or held.leader_epoch < partition.leader_epoch):
+            return f"{partition.log} may have lost records of {txid}"
+        return partition.state.resume(txid)
+
+    def _note_resumed(self, txid: TxId) -> None:
+        if self._said_again is not None:
+            self._resumed.add(txid)
+
     # --- what the coordinator says ------------------------------------------------------------
 
     async def begin(self, message: Begin) -> Begun:
@@ -216,6 +291,8 @@ class Participant:
                 epochs[log] = answer
         if epochs:
             self._open[message.txid.producer_id] = message.txid
+        elif self._open.get(message.txid.producer_id) != message.txid:
+            self._coordinators.pop(message.txid, None)
         return Begun(epochs, refused)
 
     async def resume(self, message: Begin) -> Resumed:
@@ -227,14 +304,14 @@ class Participant:
             partition = self._partitions.get(log)
             if partition is None:
                 continue
-            answer = partition.state.resume(txid)
+            answer = self._resume_in(partition, txid)
             if isinstance(answer, str):
                 lost[log] = answer
             else:
                 epochs[log] = answer
         if not lost:
             self._open[txid.producer_id] = txid
-            self._resumed.add(txid)
+            self._note_resumed(txid)
         return Resumed(epochs, lost)
 
     def prepare(self, messages: Sequence[Prepare]) -> LocalPreparation:
@@ -313,10 +390,10 @@ class Participant:
     ) -> tuple[int, JournalPosition] | str:
         """How many records the log has prepared, and through which position; or why it cannot.
 
-        After a loss of power only PREPARED tells that nothing of a transaction is missing.
+        After a loss of power only PREPARED tells that nothing of what was begun before is missing.
         """
         state = partition.state
-        if not self.tail_kept and self._said_again is not None and state.applied(txid) is None:
+        if not self.tail_kept and leader_epoch < partition.leader_epoch and state.applied(txid) is None:
             held = state.held(txid)
             if held is None or held.prepared_for is None:
                 return f"{partition.log} may have lost records of {txid}"
@@ -378,6 +455,7 @@ class Participant:
                 self._discard_if_possible(partition, txid)
         for message in messages:
             application.note(message.txid, message.logs)
+            self._coordinators.pop(message.txid, None)
 
     def _apply_number(self, messages: Sequence[ApplyCommit]) -> ApplyNumber:
         """The one under which a part of any of them was placed before, else a new one."""
@@ -402,6 +480,7 @@ class Participant:
         """See `Participants.discard`. What is written before it raises stays written."""
         if self._open.get(message.txid.producer_id) == message.txid:
             del self._open[message.txid.producer_id]
+        self._coordinators.pop(message.txid, None)
         for log in message.logs:
             partition = self._partitions.get(log)
             if partition is not None and partition.state.held(message.txid) is not None:

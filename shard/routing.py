@@ -36,6 +36,7 @@ from coordinator.messages import (
     Prepare,
     Prepared,
     Resumed,
+    Undecided,
 )
 from fairlog_types import LogId, Placement, ShardNumber, TxId
 from shard.commands import ApplyAll, Failed, PrepareAll, Resume, SaidAll
@@ -54,10 +55,25 @@ class RoutedParticipants:
         self._links = links
         self._shard_of = shard_of
 
-    async def said_all(self) -> None:
-        """Return when every other shard has heard all that this coordinator has said again after its start."""
-        for asked in self._ask(dict.fromkeys(self._links.others, SaidAll())).values():
-            await asked.answer()
+    def begin_to_tell(self, undecided: Callable[[], Mapping[TxId, Undecided]]) -> None:
+        """The coordinator has recovered, and said again what it had decided.
+
+        Each other shard is told what is undecided, now, and whenever it has started again.
+        """
+
+        def tell(shard: ShardNumber) -> None:
+            epoch = self._links.epoch_of(shard)
+            if epoch is not None:
+                self._links.ask(shard, self._said_all(shard, epoch, undecided()))
+
+        self._links.welcomed = tell
+        for shard in self._links.others:
+            tell(shard)
+
+    def _said_all(self, shard: ShardNumber, epoch: int, undecided: Mapping[TxId, Undecided]) -> SaidAll:
+        logs = {txid: tuple(self._by_shard(each.logs).get(shard, ())) for txid, each in undecided.items()}
+        there = {txid: of for txid, of in logs.items() if of}
+        return SaidAll(epoch, there, frozenset(txid for txid in there if undecided[txid].is_closed))
 
     async def begin(self, message: Begin) -> Begun:
         """See `Participants.begin`. Raises StorageFailure if the own shard refuses writes; others refuse their logs."""

@@ -128,27 +128,14 @@ class Shard:
         """Decide what the last run left undecided, once all that is there is led; then what is placed may be copied.
 
         An open transaction that its coordinator has not resumed is discarded: its BEGIN was lost with the power, or its
-        abort left no trace here. Raises StorageFailure, CorruptStorage; see `Coordinator.recover`.
+        abort left no trace here. With neighbours `run_links` runs by now, and those that take part in what is undecided
+        are waited for. Raises StorageFailure, CorruptStorage; see `Coordinator.recover`.
         """
         self._participant.tail_kept = tail_kept
         await self.coordinator.recover(tail_kept=tail_kept)
-        self.finish_recovery()
-
-    async def say_again(self, *, tail_kept: bool) -> None:
-        """With neighbours, the first half of `recover`: return when all of them have heard what is decided.
-
-        All logs are led, and `run_links` runs in each. Raises as `recover`.
-        """
-        assert self._routed is not None
-        self._participant.tail_kept = tail_kept
-        await self.coordinator.recover(tail_kept=tail_kept)
-        await self._routed.said_all()
-
-    def finish_recovery(self) -> None:
-        """The end of `recover`: all coordinators have said again what they had decided, and what is open and goes on.
-
-        Raises StorageFailure.
-        """
+        if self._routed is not None and self._links is not None:
+            self._routed.begin_to_tell(self.coordinator.undecided)
+            await self._participant.hear_coordinators(self._links.others)
         self._participant.finish_recovery()
         self.partitions.finish_recovery()
 
@@ -223,8 +210,8 @@ async def open_shard(
         participant = Participant(partitions, offsets_decided=offsets_decided)
         routed, links = None, None
         if neighbours is not None:
-            execute = Commands(participant).execute
-            links = Links(leader_epoch, neighbours.numbers, neighbours.transport, execute)
+            commands = Commands(participant, leader_epoch)
+            links = Links(leader_epoch, neighbours.numbers, neighbours.transport, commands)
             routed = RoutedParticipants(participant, links, neighbours.shard_of)
         group_journals = await _open_group_journals(
             stack, directory, settings, flusher=storage.flusher, leader_epoch=leader_epoch, begun=begun

@@ -142,16 +142,109 @@ class Writer:
 
 
 @dataclass
+class Running:
+    """A shard that runs."""
+
+    shard: Shard
+    disk: Disk
+    data_dir: Path
+    starts: int
+    nursery: trio.Nursery
+    """What runs in it; cancelled, its files are closed."""
+
+
+@dataclass
 class Cluster:
-    """Two shards that serve."""
+    """Shards that serve."""
 
     data_dir: Path
-    shards: Mapping[ShardNumber, Shard]
-    disks: Mapping[ShardNumber, Disk]
     way: Way
+    producer_ids: ProducerIds
+    logs_each: int
+    mode: TransactionMode
+    settings: ShardSettings
+    copying: bool
+    running: dict[ShardNumber, Running] = field(default_factory=dict[ShardNumber, Running])
+
+    @property
+    def shards(self) -> Mapping[ShardNumber, Shard]:
+        return {number: each.shard for number, each in self.running.items()}
+
+    @property
+    def disks(self) -> Mapping[ShardNumber, Disk]:
+        return {number: each.disk for number, each in self.running.items()}
 
     def coordinator(self, shard: int) -> Coordinator:
-        return self.shards[ShardNumber(shard)].coordinator
+        return self.running[ShardNumber(shard)].shard.coordinator
+
+    async def open(self, number: ShardNumber, data_dir: Path, starts: int) -> None:
+        """Put the shard together, let it lead its logs, and hear the others."""
+        assert self.way.nursery is not None
+        self.running[number] = await self.way.nursery.start(self._live, number, data_dir, starts)
+        self.way.shards[number] = self.running[number].shard
+
+    async def _live(
+        self, number: ShardNumber, data_dir: Path, starts: int, *, task_status: trio.TaskStatus[Running]
+    ) -> None:
+        disk = Disk()
+        directory = shard_directory(data_dir, number)
+        async with AsyncExitStack() as stack:
+            data_logs = await trio.to_thread.run_sync(
+                partial(LmdbDataLogs.open, directory.data_logs, map_bytes=MAP_BYTES, sync=False)
+            )
+            stack.callback(data_logs.close)
+            flusher = await stack.enter_async_context(open_flusher(threads=2, sync=disk))
+            opening = open_shard(
+                directory,
+                ShardStorage(data_logs, flusher),
+                self.settings,
+                leader_epoch=LeaderEpoch(starts),
+                producer_ids=self.producer_ids,
+                begun=starts > 1,
+                note_begun=trio.lowlevel.checkpoint,
+                offsets_decided=lambda _log, _txid, _offset: None,
+                now_ms=lambda: 1_000_000,
+                neighbours=Neighbours(
+                    [ShardNumber(other) for other in range(COUNT) if other != number],
+                    lambda log: None if shard_of(log) == number else shard_of(log),
+                    self.way.of(number),
+                ),
+            )
+            shard = await stack.enter_async_context(opening)
+            async with trio.open_nursery() as nursery:
+                await shard.lead([log_of(number, each) for each in range(self.logs_each)], self.mode)
+                await nursery.start(shard.run_links)
+                task_status.started(Running(shard, disk, data_dir, starts, nursery))
+                await trio.sleep_forever()
+
+    async def recover(self, number: ShardNumber, *, tail_kept: bool = True) -> None:
+        """The rest of the start; waits for neighbours that must be heard first."""
+        it = self.running[number]
+        await it.shard.recover(tail_kept=tail_kept)
+        if self.copying:
+            it.nursery.start_soon(it.shard.partitions.run)
+            await it.shard.drain()
+            await it.nursery.start(it.shard.coordinator.run)
+
+    def kill(self, number: int) -> Path:
+        """End the shard as SIGKILL does; where what it leaves is."""
+        it = self.running[ShardNumber(number)]
+        del self.way.shards[ShardNumber(number)]
+        left = self.data_dir.parent / f"shard-{number}-after-start-{it.starts}"
+        of = shard_directory(it.data_dir, ShardNumber(number)).path
+        shutil.copytree(of, left / of.relative_to(it.data_dir), ignore=shutil.ignore_patterns("lock.mdb"))
+        it.disk.let_go()
+        it.nursery.cancel_scope.cancel()
+        return left
+
+    async def reopen(self, number: int, left: Path) -> None:
+        """Begin the start of a killed shard on what it has left; `recover` is the rest."""
+        await self.open(ShardNumber(number), left, self.running[ShardNumber(number)].starts + 1)
+
+    async def start_again(self, number: int, left: Path, *, tail_kept: bool = True) -> None:
+        """Start a killed shard on what it has left, beside those that run."""
+        await self.reopen(number, left)
+        await self.recover(ShardNumber(number), tail_kept=tail_kept)
 
     async def writer(self, name: str, shard: int = 0) -> Writer:
         granted = await self.coordinator(shard).init_producer_id(
@@ -194,63 +287,15 @@ async def open_cluster(
     copying: bool = True,
 ) -> AsyncGenerator[Cluster, None]:
     """Start both shards, and let them recover; with `copying` what is placed becomes visible."""
-    numbers = [ShardNumber(number) for number in range(COUNT)]
-    disks = {number: Disk() for number in numbers}
-    producer_ids = ProducerIds()
     way = Way(random.Random(seed))
-    async with AsyncExitStack() as stack:
+    async with trio.open_nursery() as carrying:
+        cluster = Cluster(data_dir, way, ProducerIds(), logs_each, mode, settings, copying)
+        way.nursery = carrying
+        numbers = [ShardNumber(number) for number in range(COUNT)]
         for number in numbers:
-            directory = shard_directory(data_dir, number)
-            data_logs = await trio.to_thread.run_sync(
-                partial(LmdbDataLogs.open, directory.data_logs, map_bytes=MAP_BYTES, sync=False)
-            )
-            stack.callback(data_logs.close)
-            flusher = await stack.enter_async_context(open_flusher(threads=2, sync=disks[number]))
-            opening = open_shard(
-                directory,
-                ShardStorage(data_logs, flusher),
-                settings,
-                leader_epoch=LeaderEpoch(starts),
-                producer_ids=producer_ids,
-                begun=starts > 1,
-                note_begun=trio.lowlevel.checkpoint,
-                offsets_decided=lambda _log, _txid, _offset: None,
-                now_ms=lambda: 1_000_000,
-                neighbours=Neighbours(
-                    [other for other in numbers if other != number],
-                    lambda log, number=number: None if shard_of(log) == number else shard_of(log),
-                    way.of(number),
-                ),
-            )
-            way.shards[number] = await stack.enter_async_context(opening)
-        way.nursery = await stack.enter_async_context(trio.open_nursery())
-        yield await _started(way, data_dir, disks, tail_kept=tail_kept, logs_each=logs_each, mode=mode, copying=copying)
-        way.nursery.cancel_scope.cancel()
-
-
-async def _started(
-    way: Way,
-    data_dir: Path,
-    disks: Mapping[ShardNumber, Disk],
-    *,
-    tail_kept: bool,
-    logs_each: int,
-    mode: TransactionMode,
-    copying: bool,
-) -> Cluster:
-    nursery, shards = way.nursery, way.shards
-    assert nursery is not None
-    for number, shard in shards.items():
-        await shard.lead([log_of(number, each) for each in range(logs_each)], mode)
-        await nursery.start(shard.run_links)
-    async with trio.open_nursery() as recovering:
-        for shard in shards.values():
-            recovering.start_soon(partial(shard.say_again, tail_kept=tail_kept))
-    for shard in shards.values():
-        shard.finish_recovery()
-    if copying:
-        for shard in shards.values():
-            nursery.start_soon(shard.partitions.run)
-            await shard.drain()
-            await nursery.start(shard.coordinator.run)
-    return Cluster(data_dir, shards, disks, way)
+            await cluster.open(number, data_dir, starts)
+        async with trio.open_nursery() as recovering:
+            for number in numbers:
+                recovering.start_soon(partial(cluster.recover, number, tail_kept=tail_kept))
+        yield cluster
+        carrying.cancel_scope.cancel()

@@ -1,0 +1,171 @@
+"""One shard of two is killed and starts again, while the other one lives on. The way between them loses and doubles."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import trio
+
+from coordinator.answers import Refusal
+from fairlog_types import ShardNumber
+from partition.answers import RefusedAppend
+from shard.directory import shard_directory
+from tests.shard.neighbours import COUNT, Cluster, Writer, open_cluster
+from tests.shard.test_neighbours import BOTH, NOTHING, OTHER, OWN, visible_everywhere
+
+COORDINATOR, PARTICIPANT = range(COUNT)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("killed", [COORDINATOR, PARTICIPANT])
+@pytest.mark.parametrize("seed", range(3))
+async def test_open_transaction_goes_on_when_one_shard_is_killed(tmp_path: Path, killed: int, seed: int) -> None:
+    """Nothing of it is missing: its client writes on in both, and commits."""
+    async with open_cluster(tmp_path / "run", seed=seed) as cluster:
+        writer = await cluster.writer("t")
+        await writer.write(BOTH)
+        await restart(cluster, killed)
+        await writer.write({log: [b"more"] for log in BOTH})
+        assert await writer.end() is None
+        await visible_everywhere(cluster, writer)
+        assert await cluster.values(OWN, OTHER) == {log: [*values, b"more"] for log, values in BOTH.items()}
+
+
+async def restart(cluster: Cluster, killed: int) -> None:
+    left = cluster.kill(killed)
+    with trio.fail_after(10):
+        await cluster.start_again(killed, left)
+
+
+async def in_doubt(cluster: Cluster, nursery: trio.Nursery, answered: trio.Event | None = None) -> Writer:
+    """A commit whose PREPARE_COMMIT is not on disk yet, and which the other shard has prepared."""
+    writer = await cluster.writer("t")
+    await writer.write(BOTH)
+    cluster.disks[ShardNumber(COORDINATOR)].hold("group")
+
+    async def end() -> None:
+        answer = await writer.end()
+        if answered is not None:
+            assert answer is None
+            answered.set()
+
+    nursery.start_soon(end)
+    await until_prepared(cluster, writer)
+    return writer
+
+
+async def until_prepared(cluster: Cluster, writer: Writer) -> None:
+    state = cluster.shards[ShardNumber(PARTICIPANT)].partitions.by_log[OTHER].state
+    with trio.fail_after(10):
+        while True:
+            if any(it.prepared_for == writer.shard for it in state.open_transactions.values()):
+                return
+            await trio.sleep(0.01)
+
+
+async def test_prepared_transaction_outlives_its_shard_and_is_decided_by_its_coordinator(tmp_path: Path) -> None:
+    """The participant alone neither aborts nor commits it; it is visible in both once the coordinator has decided."""
+    async with open_cluster(tmp_path / "run") as cluster, trio.open_nursery() as nursery:
+        answered = trio.Event()
+        writer = await in_doubt(cluster, nursery, answered)
+        await restart(cluster, PARTICIPANT)
+        await until_prepared(cluster, writer)
+        assert await cluster.values(OWN, OTHER) == NOTHING
+        cluster.disks[ShardNumber(COORDINATOR)].let_go()
+        with trio.fail_after(10):
+            await answered.wait()
+        await visible_everywhere(cluster, writer)
+        assert await cluster.values(OWN, OTHER) == BOTH
+
+
+async def test_shard_with_something_prepared_waits_for_its_coordinator(tmp_path: Path) -> None:
+    """While that one is down the start does not end; it ends when the coordinator has come back and decided."""
+    async with open_cluster(tmp_path / "run") as cluster, trio.open_nursery() as nursery:
+        writer = await in_doubt(cluster, nursery)
+        coordinator, participant = cluster.kill(COORDINATOR), cluster.kill(PARTICIPANT)
+        await cluster.reopen(PARTICIPANT, participant)
+        recovered = trio.Event()
+
+        async def recover() -> None:
+            await cluster.recover(ShardNumber(PARTICIPANT))
+            recovered.set()
+
+        async with trio.open_nursery() as recovering:
+            recovering.start_soon(recover)
+            await trio.sleep(1)
+            assert not recovered.is_set()
+            with trio.fail_after(10):
+                await cluster.start_again(COORDINATOR, coordinator)
+                await recovered.wait()
+        await visible_everywhere(cluster, writer)
+        assert await cluster.values(OWN, OTHER) == BOTH
+
+
+async def test_coordinator_killed_in_doubt_commits_at_both(tmp_path: Path) -> None:
+    """PREPARE_COMMIT is there, and so is PREPARED: its next start decides, and tells the shard that lived on."""
+    async with open_cluster(tmp_path / "run") as cluster, trio.open_nursery() as nursery:
+        writer = await in_doubt(cluster, nursery)
+        await restart(cluster, COORDINATOR)
+        await visible_everywhere(cluster, writer)
+        assert await cluster.values(OWN, OTHER) == BOTH
+
+
+async def test_abort_whose_word_was_lost_reaches_the_other_shard_after_the_restart(tmp_path: Path) -> None:
+    """The coordinator has written ABORTED and was killed: without this the journal would be pinned for ever."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        writer = await cluster.writer("t")
+        await writer.write(BOTH)
+        cluster.way.cut.add((ShardNumber(COORDINATOR), ShardNumber(PARTICIPANT)))
+        assert await writer.end(commit=False) is None
+        left = cluster.kill(COORDINATOR)
+        cluster.way.cut.clear()
+        state = cluster.shards[ShardNumber(PARTICIPANT)].partitions.by_log[OTHER].state
+        assert state.open_transactions
+        with trio.fail_after(10):
+            await cluster.start_again(COORDINATOR, left)
+            while state.open_transactions:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert await cluster.values(OWN, OTHER) == NOTHING
+
+
+async def test_transaction_that_began_while_its_shard_restarted_is_not_aborted(tmp_path: Path) -> None:
+    """Its BEGIN was under way, so the coordinator could not name it among what is undecided."""
+    async with open_cluster(tmp_path / "run") as cluster, trio.open_nursery() as nursery:
+        writer = await cluster.writer("t")
+        left = cluster.kill(PARTICIPANT)
+        nursery.start_soon(writer.write, BOTH)
+        await trio.sleep(0.6)
+        with trio.fail_after(10):
+            await cluster.start_again(PARTICIPANT, left)
+            while len(writer.sequences) < len(BOTH):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert await writer.end() is None
+        await visible_everywhere(cluster, writer)
+        assert await cluster.values(OWN, OTHER) == BOTH
+
+
+async def test_shard_that_has_lost_its_tail_refuses_what_was_open(tmp_path: Path) -> None:
+    """Some of its records may be gone, and nothing would show it; the next transaction is not touched."""
+    async with open_cluster(tmp_path / "run") as cluster:
+        writer = await cluster.writer("t")
+        await writer.write({OTHER: [b"kept"]})
+        older = tmp_path / "older"
+        shutil.copytree(shard_directory(tmp_path / "run", ShardNumber(PARTICIPANT)).path, older)
+        await writer.write({OWN: [b"own"], OTHER: [b"lost"]})
+        left = cluster.kill(PARTICIPANT)
+        there = shard_directory(left, ShardNumber(PARTICIPANT))
+        journal = there.local_journal(OTHER)
+        shutil.rmtree(journal)
+        shutil.copytree(older / journal.relative_to(there.path), journal)
+        with trio.fail_after(10):
+            await cluster.start_again(PARTICIPANT, left, tail_kept=False)
+        assert await writer.append(OTHER, b"more") is RefusedAppend.NOT_IN_TRANSACTION
+        assert await writer.end() is Refusal.MUST_ABORT
+        again = await cluster.writer("t")
+        await again.write({log: [b"next"] for log in BOTH})
+        assert await again.end() is None
+        await visible_everywhere(cluster, again)
+        assert await cluster.values(OWN, OTHER) == {OWN: [b"next"], OTHER: [b"next"]}
