@@ -16,9 +16,10 @@ from fairlog_types import NO_PRODUCER_ID, ProducerEpoch, ProducerId
 
 
 class IdTable:
-    """The transactional ids, hashed over so many group journals."""
+    """The transactional ids of one shard, which has every `shards`-th of the group journals."""
 
-    def __init__(self, journal_count: int, group_separator: str) -> None:
+    def __init__(self, journal_count: int, group_separator: str, *, shards: int = 1) -> None:
+        """Groups are hashed over `journal_count` group journals, those of all shards together."""
         self.entries: dict[str, IdEntry] = {}
         """By transactional id."""
         self.open: dict[str, IdEntry] = {}
@@ -26,6 +27,7 @@ class IdTable:
         self.begun = 0
         """So many transactions have begun in this run."""
         self._journal_count = journal_count
+        self._shards = shards
         self._group_separator = group_separator
         self._owners: dict[ProducerId, str] = {}
 
@@ -35,8 +37,12 @@ class IdTable:
         if entry is None:
             group = group_of(transactional_id, self._group_separator)
             producer = Producer(transactional_id, member_of="" if group == transactional_id else group)
-            entry = IdEntry(producer, journal_of(group, self._journal_count))
+            entry = IdEntry(producer, self.journal_of(group))
         return entry
+
+    def journal_of(self, group: str) -> int:
+        """Which of the shard's group journals has the group's records, by its place among them."""
+        return journal_of(group, self._journal_count) // self._shards
 
     def known(self, transactional_id: str) -> Producer | None:
         """The producer of an id; None if the id is unknown."""

@@ -41,6 +41,10 @@ class Placement:
         """Who has the group journal with this number, and with it the coordinator of what is written there."""
         return ShardNumber(number % self.shards)
 
+    def others(self, shard: ShardNumber) -> Sequence[ShardNumber]:
+        """All shards but this one."""
+        return [ShardNumber(other) for other in range(self.shards) if other != shard]
+
     def group_journals(self, shard: ShardNumber, count: int) -> Sequence[int]:
         """The numbers of the group journals that the shard has, of `count` in all."""
         return range(shard, count, self.shards)

@@ -41,6 +41,7 @@ from shard.directory import ShardDirectory
 from shard.links import Links, Transport
 from shard.participant import Participant
 from shard.partitions import Partitions
+from shard.placement import Placement
 from shard.routing import RoutedParticipants
 
 logger = structlog.get_logger("fairlog.shard")
@@ -70,6 +71,7 @@ class ShardSettings:
     segment_bytes_max: int
     """Of local journals."""
     group_journals: int
+    """Of all shards together."""
     producer_expiration_ms: int
     coordinator: CoordinatorSettings
     group_segment_bytes_max: int = GROUP_SEGMENT_BYTES_MAX
@@ -79,7 +81,7 @@ class ShardSettings:
 class Neighbours:
     """The other shards, as one of them sees them."""
 
-    numbers: Sequence[ShardNumber]
+    placement: Placement
     shard_of: Callable[[LogId], ShardNumber | None]
     """Which of them leads a log; None if none of them does."""
     transport: Transport
@@ -191,7 +193,8 @@ async def open_shard(
     async with AsyncExitStack() as stack:
         for root in (directory.local_journals, directory.group_journals):
             await trio.to_thread.run_sync(partial(make_root, root, below=directory.data_dir))
-        ids = IdTable(settings.group_journals, settings.coordinator.group_separator)
+        placement = Placement(1) if neighbours is None else neighbours.placement
+        ids = IdTable(settings.group_journals, settings.coordinator.group_separator, shards=placement.shards)
         partitions = Partitions(
             directory.local_journals,
             data_logs=storage.data_logs,
@@ -211,10 +214,10 @@ async def open_shard(
         routed, links = None, None
         if neighbours is not None:
             commands = Commands(participant, leader_epoch)
-            links = Links(leader_epoch, neighbours.numbers, neighbours.transport, commands)
+            links = Links(leader_epoch, placement.others(directory.number), neighbours.transport, commands)
             routed = RoutedParticipants(participant, links, neighbours.shard_of)
         group_journals = await _open_group_journals(
-            stack, directory, settings, flusher=storage.flusher, leader_epoch=leader_epoch, begun=begun
+            stack, directory, settings, placement, flusher=storage.flusher, leader_epoch=leader_epoch, begun=begun
         )
         if not begun:
             await _begin(group_journals)
@@ -235,13 +238,14 @@ async def _open_group_journals(
     stack: AsyncExitStack,
     directory: ShardDirectory,
     settings: ShardSettings,
+    placement: Placement,
     *,
     flusher: Flusher,
     leader_epoch: LeaderEpoch,
     begun: bool,
 ) -> Sequence[Journal]:
     opened: list[Journal] = []
-    for number in range(settings.group_journals):
+    for number in placement.group_journals(directory.number, settings.group_journals):
         journal = await Journal.open(
             directory.group_journal(number),
             kind=JournalKind.GROUP,

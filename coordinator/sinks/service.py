@@ -57,7 +57,6 @@ from coordinator.sinks.sink import (
     note_grant,
 )
 from coordinator.states import IdState
-from coordinator.transaction_groups import journal_of
 from fairlog_types import StorageFailure
 
 
@@ -209,7 +208,7 @@ class Sinks:
         while True:
             entry = self._entries.get(name)
             if entry is None:
-                journal = journal_of(group_of_sink(name), len(self._executor.journals))
+                journal = self._executor.table.journal_of(group_of_sink(name))
                 entry = self._entries[name] = SinkEntry(Sink(name, query), journal)
             await entry.lock.acquire()
             if self._entries.get(name) is entry:

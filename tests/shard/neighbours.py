@@ -30,6 +30,7 @@ from partition.answers import Appended, DuplicateOf, RefusedAppend
 from partition.modes import JOURNAL, TransactionMode
 from shard.conversation import Message
 from shard.directory import shard_directory
+from shard.placement import Placement
 from shard.shard import Neighbours, Shard, ShardSettings, ShardStorage, open_shard
 from tests.clients.raw_client import batch, records_of
 from tests.shard.runs import MAP_BYTES, Disk
@@ -39,7 +40,7 @@ SETTINGS = ShardSettings(
     fsync=Fsync.COMMIT,
     fsync_interval_ms=100,
     segment_bytes_max=2**20,
-    group_journals=1,
+    group_journals=COUNT,
     producer_expiration_ms=86_400_000,
     coordinator=CoordinatorSettings(),
 )
@@ -205,7 +206,7 @@ class Cluster:
                 offsets_decided=lambda _log, _txid, _offset: None,
                 now_ms=lambda: 1_000_000,
                 neighbours=Neighbours(
-                    [ShardNumber(other) for other in range(COUNT) if other != number],
+                    Placement(COUNT),
                     lambda log: None if shard_of(log) == number else shard_of(log),
                     self.way.of(number),
                 ),
