@@ -30,11 +30,12 @@ from typing import Any, Literal, NoReturn, TypeVar, cast
 
 from fairlog.config_values import (
     Address,
+    FirstAddress,
     Secret,
     Untyped,
     one_of,
-    read_address,
     read_address_or_off,
+    read_addresses,
     read_directory,
     read_names,
     read_secret,
@@ -49,8 +50,11 @@ ENVIRONMENT_PREFIX = "FAIRLOG_"
 _FLAGS = {"admin.listen": "--admin"}
 """Flags that are not called like their key."""
 
+PROCESS_VARIABLE = "FAIRLOG_PROCESS"
+"""What a supervisor tells each of its processes (`fairlog.supervisor.assignment`)."""
+
 # Read elsewhere: the address that the command line's clients use, and the failpoint of the crash tests.
-_NOT_SETTINGS = frozenset({"FAIRLOG_BOOTSTRAP", "FAIRLOG_FAILPOINT"})
+_NOT_SETTINGS = frozenset({"FAIRLOG_BOOTSTRAP", "FAIRLOG_FAILPOINT", PROCESS_VARIABLE})
 # Kubernetes puts these into every container's environment when there is a service named "fairlog".
 _SERVICE_LINK = re.compile(r"FAIRLOG_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)")
 
@@ -58,6 +62,10 @@ T = TypeVar("T")
 
 TransactionalOffsetsName = Literal["none", "lowest"]
 """Which offsets are answered inside of transactions."""
+
+
+PROCESSES_MAX = 64
+"""So many processes one supervisor starts; above this, one machine's cores are no reason for more."""
 
 
 class ConfigError(Exception):
@@ -90,6 +98,16 @@ def key(default: T, read: Callable[[object], object], doc: str, *, default_text:
     """Declare a key of the table; `default_text` stands in the docs where the bare default would not tell enough."""
     notes = _KeyNotes(read, doc, default_text)
     return dataclasses.field(default=default, metadata={_NOTES: notes})
+
+
+def _read_processes(value: object) -> object:
+    """A number of processes; `auto` is one for each core that this process may use."""
+    if isinstance(value, str) and value.lower() == "auto":
+        return min(len(os.sched_getaffinity(0)), PROCESSES_MAX)
+    try:
+        return whole(1, PROCESSES_MAX)(value)
+    except ValueError as error:
+        raise ValueError(f"auto, or {error}") from error
 
 
 # --- the table -----------------------------------------------------------------------------------
@@ -369,7 +387,8 @@ class AdminSettings:
         Address("127.0.0.1", 9644),
         read_address_or_off,
         "HOST:PORT of the admin listener, or off. Anyone who reaches it can look at everything except records; "
-        "changes need the token. With 0.0.0.0, put TLS and authentication in front of it.",
+        "changes need the token. With 0.0.0.0, put TLS and authentication in front of it. With several processes it is "
+        "the first one's, and the ports of the others follow.",
     )
     token: Secret | None = key(
         None,
@@ -412,21 +431,34 @@ class Settings:
     )
     listen: Address = key(
         Address("127.0.0.1", 9092),
-        read_address,
-        "HOST:PORT to accept clients on. With port 0 the system picks one; 0.0.0.0 accepts on every interface.",
+        read_addresses,
+        "HOST:PORT to accept clients on. With port 0 the system picks one; 0.0.0.0 accepts on every interface. With "
+        "several processes it is the first one's, and the ports of the others follow; or list one for each, with "
+        "commas between them.",
     )
     advertised: Address | None = key(
         None,
-        read_address,
+        read_addresses,
         "HOST:PORT that clients are told to connect to. Needed when they cannot use the listen address: behind a "
-        "port mapping, or with listen = 0.0.0.0. Port 0 stands for the port of the listen address.",
+        "port mapping, or with listen = 0.0.0.0. Port 0 stands for the port of the listen address. With several "
+        "processes as listen.",
         default_text="the listen address",
     )
     node_id: int = key(
         1,
         whole(0, 2**31 - 1),
-        "This node's id. Fixed at the very first start of a data directory: a different one is refused.",
+        "This node's id. Fixed at the very first start of a data directory: a different one is refused. With several "
+        "processes it is the first one's, and the ids of the others follow.",
     )
+    processes: int = key(
+        1,
+        _read_processes,
+        f"Processes that serve the data directory, each a broker of its own to clients; at most {PROCESSES_MAX}. auto: "
+        "one for each core that the node may use. Fixed at the very first start of a data directory: a different "
+        "number is refused.",
+    )
+    process: int = 0
+    """Which of the processes has these settings, from 0: no key, for the supervisor says so."""
     stop_grace_ms: int = key(
         10_000,
         whole(0),
@@ -470,7 +502,7 @@ def _rows(tree: type[Any], prefix: str) -> Iterator[Key]:
         notes = field.metadata.get(_NOTES)
         if isinstance(notes, _KeyNotes):
             yield Key(prefix + field.name, field.default, notes.doc, notes.default_text, notes.read)
-        else:
+        elif dataclasses.is_dataclass(field.default):
             yield from _rows(cast(type[Any], type(field.default)), f"{prefix}{field.name}.")
 
 
@@ -597,7 +629,7 @@ def _build(tree: type[Tree], prefix: str, values: Mapping[str, object]) -> Tree:
         name = prefix + field.name
         if name in values:
             arguments[field.name] = values[name]
-        elif name not in KEYS:
+        elif name not in KEYS and dataclasses.is_dataclass(hints[field.name]):
             arguments[field.name] = _build(hints[field.name], f"{name}.", values)
     return tree(**arguments)
 
@@ -608,8 +640,8 @@ def _replaced(tree: Tree, prefix: str, values: Mapping[str, object]) -> Tree:
         name = prefix + field.name
         if name in values:
             changes[field.name] = values[name]
-        elif name not in KEYS:
-            changes[field.name] = _replaced(getattr(tree, field.name), f"{name}.", values)
+        elif name not in KEYS and dataclasses.is_dataclass(value := getattr(tree, field.name)):
+            changes[field.name] = _replaced(value, f"{name}.", values)
     return dataclasses.replace(cast(Any, tree), **changes)
 
 
@@ -642,8 +674,18 @@ def _check_consumer_groups(groups: GroupSettings) -> None:
         )
 
 
+def _check_processes(settings: Settings) -> None:
+    for name, address in (("listen", settings.listen), ("advertised", settings.advertised)):
+        if isinstance(address, FirstAddress) and (count := 1 + len(address.others)) != settings.processes:
+            raise ConfigError(
+                f"{name} has {count} addresses and processes is {settings.processes}: one HOST:PORT is needed, or one "
+                "for each process"
+            )
+
+
 def _check(settings: Settings) -> None:
     """What must hold between keys."""
+    _check_processes(settings)
     transactions, requests, journal = settings.transactions, settings.requests, settings.journal
     if transactions.min_timeout_ms > transactions.max_timeout_ms:
         raise ConfigError(

@@ -45,6 +45,17 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstAddress(Address):
+    """The first process's address, where the addresses of all processes are listed."""
+
+    others: tuple[Address, ...]
+    """Those of the processes that follow; at least one."""
+
+    def __str__(self) -> str:
+        return ",".join(map(str, (Address(self.host, self.port), *self.others)))
+
+
+@dataclass(frozen=True, slots=True)
 class Secret:
     """A text that no log line and no message shows."""
 
@@ -75,6 +86,19 @@ def read_directory(value: object) -> Path:
 
 def read_address(value: object) -> Address:
     return value if isinstance(value, Address) else Address.parse(read_text(value))
+
+
+def read_addresses(value: object) -> Address:
+    """One HOST:PORT, or one for each process with commas between them: then a FirstAddress."""
+    if isinstance(value, Address):
+        return value
+    items: Sequence[object] = [value]
+    if isinstance(value, str):
+        items = value.split(",")
+    elif isinstance(value, list):
+        items = cast("list[object]", value) or [""]
+    first, *others = (Address.parse(read_text(item).strip()) for item in items)
+    return FirstAddress(first.host, first.port, tuple(others)) if others else first
 
 
 def read_address_or_off(value: object) -> Address | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from fairlog.config import KEYS, ConfigError, Settings, advertised_address, load
-from fairlog.config_values import Address, Secret
+from fairlog.config_values import Address, FirstAddress, Secret
 from fairlog.configuration_page import page
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -88,7 +89,11 @@ def test_variables_of_the_keys_are_all_different() -> None:
         ("node_id = -1\n", "node_id = '-1' in the config file {file}: a whole number from 0"),
         ("[topics]\nauto_create = 1\n", "topics.auto_create = '1' in the config file {file}: true or false"),
         ("listen = 'nowhere'\n", "listen = 'nowhere' in the config file {file}: an address is HOST:PORT"),
-        ("listen = 'a:1,b:2'\n", "listen = 'a:1,b:2' in the config file {file}: one HOST:PORT is needed, not several"),
+        ("listen = []\n", "listen = '[]' in the config file {file}: a text that is not empty is needed"),
+        ("listen = 'a:1,b'\n", "listen = 'a:1,b' in the config file {file}: an address is HOST:PORT"),
+        ("processes = 0\n", "processes = '0' in the config file {file}: auto, or a whole number from 1 to 64"),
+        ("processes = 'all'\n", "processes = 'all' in the config file {file}: auto, or a whole number from 1 to 64"),
+        ("process = 1\n", "unknown key process in the config file {file}"),
         ("listen = {a = 1}\n", "listen = \"{{'a': 1}}\" in the config file {file}: a text"),
         ("data_dir = ''\n", "data_dir = '' in the config file {file}: a text that is not empty"),
         ("a = \n", "the config file {file} is not TOML: "),
@@ -171,6 +176,14 @@ def test_environment_with_variables_that_are_no_settings_is_accepted(variable: s
             {"FAIRLOG_TRANSACTIONS_TRANSACTIONAL_ID_EXPIRATION_MS": "900000"},
             "transactions.transactional_id_expiration_ms (900000) is not above",
         ),
+        (
+            {"FAIRLOG_LISTEN": "a:1,b:2"},
+            "listen has 2 addresses and processes is 1: one HOST:PORT is needed, or one for",
+        ),
+        (
+            {"FAIRLOG_ADVERTISED": "a:1,b:2", "FAIRLOG_PROCESSES": "3"},
+            "advertised has 2 addresses and processes is 3: one HOST:PORT is needed, or one for each process",
+        ),
         ({"FAIRLOG_REQUESTS_REQUEST_BYTES_MAX": "2000"}, "requests.message_bytes_max (1048588) is above"),
         ({"FAIRLOG_JOURNAL_SEGMENT_BYTES_MAX": "1048576"}, "requests.message_bytes_max (1048588) is above half of"),
     ],
@@ -228,6 +241,22 @@ def test_advertised_address_that_is_a_wildcard_is_refused(host: str) -> None:
 def test_configuration_page_is_made_from_the_table() -> None:
     """docs/configuration.md is what `python -m fairlog.configuration_page` writes."""
     assert (REPOSITORY / "docs" / "configuration.md").read_text(encoding="utf-8") == page()
+
+
+def test_processes_auto_is_one_for_each_core_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each core of the machine; and not more than one supervisor starts."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 5, 7})
+    assert load(environment={"FAIRLOG_PROCESSES": "Auto"}).processes == 3
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(200)))
+    assert load(environment={"FAIRLOG_PROCESSES": "auto"}).processes == 64
+
+
+@pytest.mark.parametrize("listed", ["'a:1, [::1]:2'", "['a:1', '[::1]:2']"])
+def test_listen_that_lists_addresses_is_read_as_the_first_and_the_others(tmp_path: Path, listed: str) -> None:
+    """As one text, and as TOML's list."""
+    settings = load(environment={}, file=written(tmp_path, f"listen = {listed}\nprocesses = 2\n"))
+    assert settings.listen == FirstAddress("a", 1, (Address("::1", 2),))
+    assert str(settings.listen) == "a:1,[::1]:2"
 
 
 def test_admin_listener_is_on_loopback_unless_told_otherwise() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Literal
 
@@ -28,6 +29,16 @@ def test_log_line_not_on_a_terminal_is_one_json_object(capsys: pytest.CaptureFix
     line = json.loads(captured.err)
     assert (line["event"], line["level"], line["outcome"], line["partitions"]) == ("transaction", "info", "commit", 2)
     assert captured.out == ""
+
+
+def test_log_line_of_one_of_several_processes_names_its_shard(capsys: pytest.CaptureFixture[str]) -> None:
+    """All write to one stderr. Also from a thread; and a line that names another shard keeps that."""
+    telemetry.set_up(LogSettings(), shard=2)
+    thread = threading.Thread(target=lambda: structlog.get_logger().info("flushed"))
+    thread.start()
+    thread.join()
+    structlog.get_logger().info("asked", shard=1)
+    assert [json.loads(line)["shard"] for line in capsys.readouterr().err.splitlines()] == [2, 1]
 
 
 def test_log_line_below_the_level_is_not_written(capsys: pytest.CaptureFixture[str]) -> None:
