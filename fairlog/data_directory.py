@@ -6,6 +6,7 @@ Blocking. Damage raises CorruptStorage or DamagedPage, an error of the disk OSEr
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from datalog.lmdb_file import check_length
@@ -17,10 +18,13 @@ from fairlog_types import CorruptStorage, JournalPosition
 from journal.read_only import ReadOnlyJournal
 from journal.segment import file_offset
 from journal.segment_file import read_range
+from shard.directory import shard_directories
 
 CLUSTER = "cluster"
 CLUSTER_STORE = f"{CLUSTER}/data.mdb"
 LAST_RUN = "last-run"
+_WORST_FIRST = (None, "lost", "open", "closed")
+"""What it may say of a run's end; None if it says nothing."""
 
 UNFINISHED = "backup.json.new"
 MANIFEST = "backup.json"
@@ -72,10 +76,24 @@ def payload_head(journal: ReadOnlyJournal, position: JournalPosition, count: int
     return b""
 
 
+def last_run_notes(directory: Path) -> Sequence[Path]:
+    """Where the notes on the last run are, or would be: of several shards each has its own (`fairlog.last_run`)."""
+    notes = [shard.path / LAST_RUN for shard in shard_directories(directory)]
+    # Of several shards all but one may be lost.
+    return notes if len(notes) > 1 or any(note.exists() for note in notes) else [directory / LAST_RUN]
+
+
 def last_run_ended(directory: Path) -> str | None:
-    """What `last-run` says of the last node here (`fairlog.last_run`): open, closed or lost; None if nothing."""
+    """What the notes say of the last node here: open, closed or lost; None if nothing.
+
+    Of several shards it is the worst that any has: nothing, lost, open, closed.
+    """
+    return min(map(_ended, last_run_notes(directory)), key=_WORST_FIRST.index)
+
+
+def _ended(note: Path) -> str | None:
     try:
-        words = (directory / LAST_RUN).read_text(encoding="ascii").split()
+        _, ended = note.read_text(encoding="ascii").split()
     except (FileNotFoundError, ValueError):
         return None
-    return words[1] if len(words) == 2 else None
+    return ended if ended in _WORST_FIRST else None

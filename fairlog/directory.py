@@ -12,21 +12,26 @@ A directory that an earlier version has written is refused here, too: for the no
 has looked at anything else. Its journals are not read any more, nor are its files where they belong. It is known by its
 place: what belongs to a shard lay in the data directory itself. So it does in backups of earlier versions, which are
 read and restored.
+
+Several processes that serve one data directory are one node: their supervisor holds `DATA/lock`, and each of them
+`DATA/shards/<number>/lock` of its shard, to its very end. When a supervisor is killed its processes follow it, a moment
+later; the next supervisor finds by these locks that some are not gone yet, and waits.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from fairlog.data_directory import CLUSTER, MANIFEST, RESTORING, UNFINISHED
+from fairlog_types import ShardNumber
 from journal.segment_file import make_directory, sync_directory
 from shard.directory import (
     EARLIER_NAMES,
-    FIRST_SHARD,
     SHARDS,
     earlier_directory,
     shard_directories,
@@ -41,6 +46,13 @@ _NO_SIGNS = frozenset({"lock", "last-run", "last-run.new", "admin-token", "admin
 mkfs makes."""
 
 
+_LOCK = "lock"
+
+_DYING_S = 10.0
+"""For so long a process that was killed, or whose supervisor was, may still hold its shard: a write may have to end."""
+_POLL_S = 0.02
+
+
 class DirectoryInUse(Exception):
     """Another process has the data directory. The message names both."""
 
@@ -50,30 +62,58 @@ class DirectoryUnusable(Exception):
 
 
 @contextmanager
-def locked_directory(directory: Path) -> Generator[None]:
-    """Hold `directory`, making it if need be. Raises DirectoryInUse, DirectoryUnusable."""
+def locked_directory(directory: Path, *, processes: int = 1) -> Generator[None]:
+    """Hold `directory`, making it if need be, for so many processes with a shard each.
+
+    Raises DirectoryInUse, DirectoryUnusable.
+    """
     try:
         make_directory(directory)
         with suppress(PermissionError):  # who may not look into it has not made anything there
             sync_directory(directory.parent)  # a start that was killed may have made the directory, and not come here
         _refuse_foreign(directory)
         require_present_layout(directory)
-        _refuse_more_shards(directory)
-        descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        _refuse_more_shards(directory, processes)
+        descriptor = _open_lock(directory)
     except FileExistsError as error:
         raise DirectoryUnusable(f"cannot use the data directory {directory}: Not a directory") from error
     except OSError as error:
         raise DirectoryUnusable(f"cannot use the data directory {directory}: {error.strerror}") from error
     try:
         _lock(directory, descriptor, fcntl.LOCK_EX)
-        try:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        except OSError as error:
-            raise DirectoryUnusable(f"cannot write {directory / 'lock'}: {error.strerror}") from error
+        _write_holder(directory, descriptor)
         yield
     finally:
         os.close(descriptor)
+
+
+def hold_shard(data_dir: Path, number: ShardNumber) -> int:
+    """Hold a shard, making its directory if need be: until the process ends, or the answer, a descriptor, is closed.
+
+    Blocks for some seconds while another process has it. Raises DirectoryInUse, DirectoryUnusable.
+    """
+    directory = shard_directory(data_dir, number).path
+    try:
+        make_directory(directory)
+        descriptor = _open_lock(directory)
+    except OSError as error:
+        raise DirectoryUnusable(f"cannot use the directory {directory}: {error.strerror}") from error
+    try:
+        _lock(directory, descriptor, fcntl.LOCK_EX, wait_s=_DYING_S)
+        _write_holder(directory, descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def wait_for_shards(data_dir: Path) -> None:
+    """Wait some seconds for the processes of a supervisor that is gone. Blocks.
+
+    Raises DirectoryInUse, DirectoryUnusable.
+    """
+    with ExitStack() as stack:
+        _share_shards(stack, data_dir, wait_s=_DYING_S)
 
 
 @contextmanager
@@ -86,18 +126,10 @@ def unused_directory(directory: Path) -> Generator[None]:
         require_present_layout(directory)
     except OSError as error:
         raise DirectoryUnusable(f"cannot read {directory}: {error.strerror}") from error
-    try:
-        descriptor = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    with ExitStack() as stack:
+        _share(stack, directory)
+        _share_shards(stack, directory)
         yield
-        return
-    except OSError as error:
-        raise DirectoryUnusable(f"cannot read {directory / 'lock'}: {error.strerror}") from error
-    try:
-        _lock(directory, descriptor, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def is_in_use(directory: Path) -> bool:
@@ -134,22 +166,61 @@ def require_present_layout(directory: Path) -> None:
         )
 
 
-def _refuse_more_shards(directory: Path) -> None:
-    """A node serves one shard as yet; the records of others would seem to be gone."""
-    for shard in shard_directories(directory):
-        if shard.number != FIRST_SHARD:
-            first = shard_directory(directory, FIRST_SHARD).name
-            raise DirectoryUnusable(
-                f"{directory} has {shard.name}, and this Fairlog serves {first} "
-                "alone: start the version of Fairlog that made it"
-            )
+def _refuse_more_shards(directory: Path, processes: int) -> None:
+    """The records of a shard without a process would seem to be gone."""
+    shards = shard_directories(directory)
+    if any(shard.number >= processes for shard in shards):
+        raise DirectoryUnusable(
+            f"{directory} has {shards[-1].name}, which no process would serve, for processes is {processes}: start it "
+            "with the number of processes (--processes) with which it was made"
+        )
 
 
-def _lock(directory: Path, descriptor: int, how: int) -> None:
+def _share_shards(stack: ExitStack, data_dir: Path, *, wait_s: float = 0) -> None:
     try:
-        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-        raise DirectoryInUse(f"data directory {directory} is in use by process {holder}") from error
+        shards = shard_directories(data_dir)
     except OSError as error:
-        raise DirectoryUnusable(f"cannot lock {directory / 'lock'}: {error.strerror}") from error
+        raise DirectoryUnusable(f"cannot read {data_dir}: {error.strerror}") from error
+    for shard in shards:
+        if shard.path != data_dir:  # as it is in a backup of an earlier version
+            _share(stack, shard.path, wait_s=wait_s)
+
+
+def _share(stack: ExitStack, directory: Path, *, wait_s: float = 0) -> None:
+    """Keep away, until `stack` is left, whoever would hold the directory; one without a lock never had anyone."""
+    try:
+        descriptor = os.open(directory / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise DirectoryUnusable(f"cannot read {directory / _LOCK}: {error.strerror}") from error
+    stack.callback(os.close, descriptor)
+    _lock(directory, descriptor, fcntl.LOCK_SH, wait_s=wait_s)
+
+
+def _open_lock(directory: Path) -> int:
+    return os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def _write_holder(directory: Path, descriptor: int) -> None:
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    except OSError as error:
+        raise DirectoryUnusable(f"cannot write {directory / _LOCK}: {error.strerror}") from error
+
+
+def _lock(directory: Path, descriptor: int, how: int, *, wait_s: float = 0) -> None:
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= until:
+                holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+                raise DirectoryInUse(f"data directory {directory} is in use by process {holder}") from error
+            time.sleep(_POLL_S)
+        except OSError as error:
+            raise DirectoryUnusable(f"cannot lock {directory / _LOCK}: {error.strerror}") from error
+        else:
+            return

@@ -1,9 +1,9 @@
 """How the last run of a node ended: did everything that it had written survive?
 
-`DATA/last-run` has two words: the system's boot id when the run began, and `open`, `closed` or `lost`. Frames that were
-appended to a journal and not flushed survive if the node was closed cleanly (it flushes first), or if only its process
-died: the page cache belongs to the system, which continues under the same boot id. After a power loss, or if the system
-has no boot id, they may be gone.
+`DATA/last-run` has two words: the system's boot id when the run began, and `open`, `closed` or `lost`. Of several
+shards each has its own, `DATA/shards/<number>/last-run`. Frames that were appended to a journal and not flushed survive
+if the node was closed cleanly (it flushes first), or if only its process died: the page cache belongs to the system,
+which continues under the same boot id. After a power loss, or if the system has no boot id, they may be gone.
 
 They may also be gone if a write or a flush has failed, although the boot id is the same: Linux marks the lost pages
 clean, and may drop them. And some are gone if a journal's torn tail has to be cut. The journals report this
@@ -27,7 +27,7 @@ from pathlib import Path
 import structlog
 
 from fairlog.data_directory import LAST_RUN
-from shard.directory import shard_directories
+from shard.directory import ShardDirectory, shard_directories
 
 _log = structlog.get_logger()
 
@@ -36,7 +36,7 @@ _NO_BOOT_ID = "unknown"
 
 
 class LastRun:
-    """The note in one data directory, and what is added to it. Blocking; for any thread. A `TailWatcher`."""
+    """The note of one node or shard, and what is added to it. Blocking; for any thread. A `TailWatcher`."""
 
     def __init__(self, directory: Path, *, tail_kept: bool, killed: bool) -> None:
         self._directory = directory
@@ -46,14 +46,18 @@ class LastRun:
         self._lock = threading.Lock()
 
     @classmethod
-    def read(cls, directory: Path) -> LastRun:
-        """Read what the last run has left. Raises OSError if the file is there and cannot be read."""
+    def read(cls, data_dir: Path, shard: ShardDirectory | None = None) -> LastRun:
+        """Read what the last run has left. Raises OSError if the file is there and cannot be read.
+
+        `shard` is one of several, each of which has a note of its own. None: the only one.
+        """
+        directory, shards = (data_dir, shard_directories(data_dir)) if shard is None else (shard.path, [shard])
         try:
             boot_id, ended = (directory / LAST_RUN).read_text(encoding="ascii").split()
         except FileNotFoundError:
             return cls(
                 directory,
-                tail_kept=not any(shard.journals.exists() for shard in shard_directories(directory)),
+                tail_kept=not any(each.journals.exists() for each in shards),
                 killed=False,
             )
         except ValueError:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from datalog.environment import LmdbDataLogs
+from fairlog.data_directory import LAST_RUN
 from fairlog_types import LogId, ShardNumber
 from shard.directory import FIRST_SHARD, ShardDirectory, shard_directory
 
@@ -21,6 +22,10 @@ def split_in_two(data_dir: Path) -> tuple[ShardDirectory, ShardDirectory]:
     """Deal out what a stopped node has: odd partitions, offsets logs and group journals go to a second shard."""
     shards = shard_in(data_dir), shard_directory(data_dir, ShardNumber(1))
     shutil.copytree(shards[0].path, shards[1].path)
+    if (note := data_dir / LAST_RUN).exists():
+        for shard in shards:
+            shutil.copyfile(note, shard.path / LAST_RUN)
+        note.unlink()
     shutil.rmtree(shards[1].persisted_groups)
     for shard in shards:
         logs = LmdbDataLogs.open(shard.data_logs, map_bytes=MAP_BYTES)

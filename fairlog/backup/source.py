@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairlog.data_directory import CLUSTER_STORE, LAST_RUN, MANIFEST, RESTORING, last_run_ended
+from fairlog.data_directory import CLUSTER_STORE, MANIFEST, RESTORING, last_run_ended, last_run_notes
 from fairlog.directory import is_in_use
 from fairlog_types import StorageFailure
 from shard.directory import FIRST_SHARD, shard_directories, shard_directory
@@ -72,4 +72,4 @@ def require_same_run(directory: Path, run: int) -> None:
 
 
 def _is_of_this_run(directory: Path) -> bool:
-    return (directory / LAST_RUN).stat().st_mtime_ns >= run_of(directory)
+    return all(note.stat().st_mtime_ns >= run_of(directory) for note in last_run_notes(directory))

@@ -116,8 +116,8 @@ def check_files(directory: Path, manifest: Manifest) -> None:
 
 
 def _require_alone(directory: Path) -> None:
-    journals = [shard.journals for shard in shard_directories(directory)]
-    for path in (*journals, directory / LAST_RUN):
+    of_shards = [path for shard in shard_directories(directory) for path in (shard.journals, shard.path / LAST_RUN)]
+    for path in (*of_shards, directory / LAST_RUN):
         if path.exists():
             name = path.relative_to(directory)
             raise CorruptStorage(

@@ -111,11 +111,31 @@ def test_cut_over_two_copies_answers_what_one_copy_answers(source: Path) -> None
 def test_shards_of_a_running_node_are_not_backed_up(source: Path, tmp_path: Path) -> None:
     """They would be copied as of two moments, and a transaction over both torn: the sentence says what to do."""
     with locked_directory(source):
-        split_in_two(source)
-        (source / "last-run").write_text("some-boot open\n")
+        for shard in split_in_two(source):
+            (shard.path / "last-run").write_text("some-boot open\n")
         with pytest.raises(BackupRefused, match=r"has 2 shards, and those of a running node .* yet: stop the node"):
             back_up(source, tmp_path / "target")
     assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("ended", ["open", "lost", "", None])
+def test_shards_of_which_one_was_not_closed_are_not_backed_up(source: Path, tmp_path: Path, ended: str | None) -> None:
+    """Its journals may have records that are in no data log, however well the others ended."""
+    _, second = split_in_two(source)
+    (second.path / "last-run").unlink()
+    if ended is not None:
+        (second.path / "last-run").write_text(f"some-boot {ended}\n")
+    with pytest.raises(BackupRefused, match="the last one did not stop cleanly"):
+        back_up(source, tmp_path / "target")
+
+
+def test_backup_with_the_note_of_a_shard_of_another_run_is_refused(source: Path, tmp_path: Path) -> None:
+    """It was put over what a node had left."""
+    backup = tmp_path / "backup"
+    back_up(source, backup)
+    (shard_in(backup).path / "last-run").write_text("some-boot closed\n")
+    with pytest.raises(CorruptStorage, match="contains a backup and also shards/0/last-run of another run"):
+        restore(backup)
 
 
 def test_failed_backup_of_two_shards_leaves_nothing(source: Path, tmp_path: Path) -> None:
@@ -136,7 +156,7 @@ def test_backup_of_two_shards_is_not_restored_yet(source: Path, tmp_path: Path) 
         restore(backup)
     assert (backup / MANIFEST).exists()
     with (
-        pytest.raises(DirectoryUnusable, match="has shards/1, and this Fairlog serves shards/0 alone"),
+        pytest.raises(DirectoryUnusable, match="has shards/1, which no process would serve, for processes is 1: start"),
         locked_directory(backup),
     ):
         pass

@@ -7,11 +7,21 @@ import fcntl
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from fairlog.directory import DirectoryInUse, DirectoryUnusable, locked_directory
+from fairlog import directory as directory_module
+from fairlog.directory import (
+    DirectoryInUse,
+    DirectoryUnusable,
+    hold_shard,
+    is_in_use,
+    locked_directory,
+    wait_for_shards,
+)
+from fairlog_types import ShardNumber
 
 
 def test_directory_in_use_is_refused_naming_the_process(tmp_path: Path) -> None:
@@ -121,3 +131,44 @@ def test_directory_that_cannot_be_locked_is_refused_saying_why(tmp_path: Path, m
     monkeypatch.setattr(fcntl, "flock", without_locks)
     with pytest.raises(DirectoryUnusable, match=r"cannot lock .*lock: No locks"), locked_directory(tmp_path):
         pass
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is dying is not waited for."""
+    monkeypatch.setattr(directory_module, "_DYING_S", 0.0)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_directory_with_a_shard_that_no_process_serves_is_refused(tmp_path: Path, processes: int) -> None:
+    """The records of the others would seem to be gone."""
+    for number in range(3):
+        (tmp_path / "shards" / str(number)).mkdir(parents=True)
+    with (
+        pytest.raises(DirectoryUnusable, match=f"shards/2, which no process would serve, for processes is {processes}"),
+        locked_directory(tmp_path, processes=processes),
+    ):
+        pass
+    with locked_directory(tmp_path, processes=3):
+        pass
+
+
+def test_shard_in_use_is_refused_naming_the_process(tmp_path: Path, impatient: None) -> None:
+    """By the next process of the shard, by the next supervisor, and by tools, until the process is gone."""
+    descriptor = hold_shard(tmp_path, ShardNumber(1))
+    with pytest.raises(DirectoryInUse, match=f"shards/1 is in use by process {os.getpid()}"):
+        hold_shard(tmp_path, ShardNumber(1))
+    with pytest.raises(DirectoryInUse, match="shards/1 is in use by process"):
+        wait_for_shards(tmp_path)
+    assert is_in_use(tmp_path)
+    os.close(descriptor)
+    wait_for_shards(tmp_path)
+    assert not is_in_use(tmp_path)
+    os.close(hold_shard(tmp_path, ShardNumber(1)))
+
+
+def test_shard_of_a_dying_process_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is free as soon as the process is gone."""
+    descriptor = hold_shard(tmp_path, ShardNumber(0))
+    monkeypatch.setattr(time, "sleep", lambda _seconds: os.close(descriptor))
+    wait_for_shards(tmp_path)

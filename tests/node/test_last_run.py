@@ -8,7 +8,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from fairlog import last_run
+from fairlog.data_directory import last_run_ended
 from fairlog.last_run import LastRun
+from fairlog_types import ShardNumber
+from shard.directory import shard_directory
 from tests.shards import shard_in
 
 
@@ -136,3 +139,22 @@ def test_failed_write_that_cannot_be_noted_is_logged(boot: Path, data: Path) -> 
     with capture_logs() as logs:
         run.failed()
     assert [line["log_level"] for line in logs] == ["warning"]
+
+
+def test_tail_of_a_shard_follows_from_its_own_note(boot: Path, data: Path) -> None:
+    """Of several shards one may be killed and another closed; the note of the whole directory has no say."""
+    first, second = (shard_directory(data, ShardNumber(number)) for number in range(2))
+    first.journals.mkdir(parents=True)
+    second.path.mkdir()
+    (data / "last-run").write_text("first-boot closed\n")
+    assert not LastRun.read(data, first).tail_kept
+    assert LastRun.read(data, second).tail_kept
+    LastRun.read(data, first).begin()
+    LastRun.read(data, second).begin()
+    assert last_run_ended(data) == "open"
+    LastRun.read(data, first).end()
+    assert last_run_ended(data) == "open"
+    boot.write_text("second-boot\n")
+    assert (LastRun.read(data, first).tail_kept, LastRun.read(data, second).tail_kept) == (True, False)
+    LastRun.read(data, second).end()
+    assert last_run_ended(data) == "closed"
