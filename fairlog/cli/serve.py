@@ -1,10 +1,14 @@
 """`fairlog serve`: reads the settings and runs a node until it is told to stop. If it cannot, one sentence says why.
 
+With several processes (`--processes`) the one that the user starts is their supervisor (`fairlog.supervisor`). It
+starts each of them as it was started itself, with a word in the environment that says which one it is.
+
 How it works. The data directory is locked for as long as the node runs. The node itself (`fairlog.node.serve`) is
 started in a nursery and reports when it accepts clients; then a line on stdout announces it.
 SIGTERM or SIGINT cancels the node, which is its request to stop: it finishes what is in flight within
 `stop_grace_ms`, shielded, and returns. A second signal does not wait: the process ends as if killed, which loses
-nothing that was answered.
+nothing that was answered. One of several processes leaves this to its supervisor: it may well get two signals, when a
+service manager sends one to all.
 
 Crash tests name a failpoint in the environment (`journal/failpoints.py`); it is armed here, before anything is opened.
 """
@@ -14,7 +18,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Protocol, cast
 
@@ -24,8 +29,12 @@ import typer
 from fairlog import telemetry
 from fairlog.cluster.embedded import StoreMismatch
 from fairlog.config import ConfigError, Ready, Settings, load
-from fairlog.directory import DirectoryInUse, DirectoryUnusable, locked_directory
-from fairlog_types import CorruptStorage, StorageFailure
+from fairlog.config_values import Untyped
+from fairlog.directory import DirectoryInUse, DirectoryUnusable, hold_shard, locked_directory
+from fairlog.supervisor.assignment import Assignment, assignment_in
+from fairlog.supervisor.child import end_with_supervisor
+from fairlog.supervisor.supervising import NotStarted, supervise
+from fairlog_types import CorruptStorage, ShardNumber, StorageFailure
 from journal import failpoints
 
 EXAMPLES = """
@@ -34,6 +43,7 @@ Examples:
   fairlog serve --data-dir data --listen 127.0.0.1:9092
   fairlog serve --listen 0.0.0.0:9092 --advertised broker.example:9092
   fairlog serve --admin off
+  fairlog serve --processes auto --listen 127.0.0.1:9092
   FAIRLOG_LOG_LEVEL=debug fairlog serve --config fairlog.toml
 \b
 docs/configuration.md describes all settings.
@@ -46,6 +56,7 @@ class NodeStopped(Exception):
 
 _SENTENCES = (
     NodeStopped,
+    NotStarted,
     ConfigError,
     DirectoryInUse,
     DirectoryUnusable,
@@ -87,29 +98,81 @@ def serve(
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(metavar="FILE.toml", help="A file with settings.")] = None,
+    processes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|auto",
+            help="Serve with so many processes, or one for each core; fixed at the first start.",
+            show_default="1",
+        ),
+    ] = None,
 ) -> None:
     """Run a node until SIGTERM or SIGINT. Flags override the environment (FAIRLOG_…), which overrides the file."""
-    flags = {"data_dir": data_dir, "listen": listen, "advertised": advertised, "admin.listen": admin}
+    flags = {
+        "data_dir": data_dir,
+        "listen": listen,
+        "advertised": advertised,
+        "admin.listen": admin,
+        "processes": None if processes is None else Untyped(processes),
+    }
     settings = load(flags=flags, file=config)
+    assignment = assignment_in(os.environ)
     try:
         failpoints.arm(os.environ)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    telemetry.set_up(settings.log)
+    telemetry.set_up(settings.log, shard=None if assignment is None else assignment.process)
+    if assignment is None and settings.processes > 1:
+        run_processes(settings, [sys.executable, *sys.orig_argv[1:], "--processes", str(settings.processes)])
+        return
     from fairlog.node import serve as serve_node  # the other commands need none of the broker
 
-    run(settings, serve_node)
+    if assignment is None:
+        run(settings, serve_node)
+    else:
+        run_as_process(settings, assignment, serve_node)
 
 
 def run(settings: Settings, serve_node: ServeNode) -> None:
     """Run a node until it is told to stop. Raises NodeStopped with a sentence if it cannot run."""
+    with _sentences(), locked_directory(settings.data_dir):
+        trio.run(_until_told_to_stop, settings, serve_node)
+
+
+def run_processes(settings: Settings, command: Sequence[str]) -> None:
+    """Run a node of several processes, each started by `command`. Raises NodeStopped; exits with 1 after a bad end."""
+    with _sentences(), locked_directory(settings.data_dir, processes=settings.processes):
+        if not supervise(settings, command, _prepare, os.environ):
+            sys.exit(1)
+
+
+def run_as_process(settings: Settings, assignment: Assignment, serve_node: ServeNode) -> None:
+    """Be one of several processes of a node, as the supervisor says. Raises NodeStopped."""
+    end_with_supervisor(assignment.supervisor)
+    with _sentences(f"shard {assignment.process}: "):
+        hold_shard(settings.data_dir, ShardNumber(assignment.process))  # to the very end: never closed
+        trio.run(_until_told_to_stop, assignment.apply(settings), serve_node)
+
+
+def _prepare(settings: Settings) -> None:
+    """Make, once, what all processes share: they would make it at the same time, and each another."""
+    # INTEGRATION: take over a backup, then EmbeddedStore.prepare(settings.data_dir / CLUSTER, node_id=settings.node_id,
+    # group_journal_count=settings.journal.group_journals, shards=settings.processes). This is the one place for it.
+    if settings.admin.listen is not None and settings.admin.token is None:
+        from fairlog.admin_http import admin_token
+
+        admin_token.load_or_make(settings.data_dir)
+
+
+@contextmanager
+def _sentences(prefix: str = "") -> Generator[None]:
+    """Make one NodeStopped of the errors that are sentences. Others pass."""
     try:
-        with locked_directory(settings.data_dir):
-            trio.run(_until_told_to_stop, settings, serve_node)
+        yield
     except (ExceptionGroup, *_SENTENCES) as error:
         leaves = list(_leaves(error))
         if all(isinstance(leaf, _SENTENCES) for leaf in leaves):
-            raise NodeStopped("; ".join(dict.fromkeys(map(str, leaves)))) from error
+            raise NodeStopped(prefix + "; ".join(dict.fromkeys(map(str, leaves)))) from error
         raise
 
 
@@ -117,15 +180,15 @@ async def _until_told_to_stop(settings: Settings, serve_node: ServeNode) -> None
     node_scope = trio.CancelScope()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, signals, node_scope)
+            nursery.start_soon(_stop_on_signal, signals, node_scope, settings.processes == 1)
             with node_scope:
                 await _serve_and_announce(settings, serve_node)
             nursery.cancel_scope.cancel()
 
 
-async def _stop_on_signal(signals: AsyncIterator[int], node_scope: trio.CancelScope) -> None:
+async def _stop_on_signal(signals: AsyncIterator[int], node_scope: trio.CancelScope, alone: bool) -> None:
     async for _ in signals:
-        if node_scope.cancel_called:
+        if node_scope.cancel_called and alone:
             os._exit(1)
         node_scope.cancel()
 

@@ -1,0 +1,269 @@
+"""A supervisor and its processes, as processes. A program of a few lines stands in for the node."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from fairlog.config_values import Address
+from fairlog.supervisor.reserved_ports import PortTaken, reserved
+
+pytestmark = pytest.mark.slow
+
+DEADLINE_S = 60.0
+T = TypeVar("T")
+
+NODE = """
+import os, signal, socket, sys, types
+from pathlib import Path
+import trio
+from fairlog.config import Ready
+import structlog
+
+async def serve(settings, *, task_status):
+    here = settings.data_dir / f"node-{{settings.process}}"
+    lives = len(list(settings.data_dir.glob(here.name + "-*")))
+    Path(f"{{here}}-{{lives}}").write_text(str(os.getpid()))
+    number = settings.process
+    {start}
+    listeners = await trio.open_tcp_listeners(settings.listen.port, host=settings.listen.host)
+    structlog.get_logger().info("node is ready", port=settings.listen.port)
+    task_status.started(Ready(settings.listen, settings.admin.listen))
+    try:
+        await trio.sleep_forever()
+    finally:
+        with trio.CancelScope(shield=True):
+            {stop}
+            for listener in listeners:
+                await listener.aclose()
+
+sys.modules["fairlog.node"] = types.SimpleNamespace(serve=serve)
+from fairlog.cli import main
+main()
+"""
+
+
+class Supervisor:
+    """`fairlog serve --processes N` on nodes that do `start` before they are ready, and `stop` when they are told."""
+
+    def __init__(self, directory: Path, *arguments: str, start: str = "pass", stop: str = "pass") -> None:
+        self.data = directory / "data"
+        self.errors = directory / f"stderr-{len(list(directory.iterdir()))}"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLOG_")}
+        options = ("--listen", "127.0.0.1:0", "--admin", "off", "--processes", "3", *arguments)
+        with self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", NODE.format(start=start, stop=stop), "serve", "--data-dir", self.data, *options],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment,
+            )
+
+    def lines(self, count: int) -> list[str]:
+        assert self.process.stdout is not None
+        return [self.process.stdout.readline() for _ in range(count)]
+
+    def pid(self, number: int, life: int = 0) -> int:
+        """The process id of a node, in one of its lives, as soon as there is one."""
+        return int(until(lambda: read(self.data / f"node-{number}-{life}")))
+
+    def logged(self, event: str, **fields: object) -> list[dict[str, object]]:
+        found: list[dict[str, object]] = []
+        for line in self.errors.read_text().splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                document = json.loads(line)
+                if document["event"] == event and all(document.get(name) == value for name, value in fields.items()):
+                    found.append(document)
+        return found
+
+    def tell(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def outcome(self) -> tuple[int, str]:
+        out, _ = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, out
+
+
+def until(look: Callable[[], T]) -> T:
+    """What `look` answers as soon as that is true."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not (found := look()):
+        assert time.monotonic() < deadline_s, "it did not come to that"
+        time.sleep(0.01)
+    return found
+
+
+def read(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie that nobody has waited for yet is dead."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def can_connect(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S):
+        return True
+    return False
+
+
+Make = Callable[..., Supervisor]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Generator[Make]:
+    """Starts supervisors, all in one data directory; what is left at the end is killed."""
+    made: list[Supervisor] = []
+
+    def start(*arguments: str, **actions: str) -> Supervisor:
+        made.append(Supervisor(tmp_path, *arguments, **actions))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.process.kill()
+        each.process.communicate()
+
+
+def test_supervisor_announces_all_in_order_when_all_are_ready(make: Make) -> None:
+    """Whichever of them was ready first; and a connection reaches each of them where its line says."""
+    # The first waits until the last one is ready.
+    start = """
+    while number == 0 and not (settings.data_dir / "node-2-0").exists(): await trio.sleep(0.01)
+    """
+    supervisor = make("--admin", "127.0.0.1:0", start=start.strip())
+    lines = supervisor.lines(6)
+    assert [line.rpartition(":")[0] for line in lines] == [
+        "fairlog ready on 127.0.0.1",
+        "fairlog console on http://127.0.0.1",
+    ] * 3
+    ports = [int(line.rpartition(":")[2].rstrip("/\n")) for line in lines]
+    assert len(set(ports)) == 6
+    assert all(map(can_connect, ports[::2]))
+    assert [supervisor.logged("node is ready", shard=k)[0]["port"] for k in range(3)] == ports[::2]
+    assert (supervisor.data / "admin-token").exists()
+    supervisor.tell(signal.SIGTERM)
+    assert supervisor.outcome() == (0, "")
+
+
+def test_process_that_is_killed_is_started_again_on_its_port(make: Make) -> None:
+    """The others go on, nothing is announced again, and one line tells of it."""
+    supervisor = make()
+    ports = [int(line.rpartition(":")[2]) for line in supervisor.lines(3)]
+    os.kill(supervisor.pid(1), signal.SIGKILL)
+    supervisor.pid(1, life=1)
+    until(lambda: can_connect(ports[1]))
+    (line,) = supervisor.logged("a process ended, and is started again")
+    assert (line["shard"], line["signal"], line["pause_s"]) == (1, "SIGKILL", 0)
+    os.kill(supervisor.pid(1, life=1), signal.SIGKILL)
+    supervisor.pid(1, life=2)
+    until(lambda: can_connect(ports[1]))
+    assert [each["pause_s"] for each in supervisor.logged("a process ended, and is started again")] == [0, 0.5]
+    assert [read(supervisor.data / f"node-{k}-1") for k in (0, 2)] == ["", ""]
+    supervisor.tell(signal.SIGTERM)
+    assert supervisor.outcome() == (0, "")
+
+
+def test_process_that_cannot_start_stops_the_whole_start(make: Make) -> None:
+    """Its sentence and the supervisor's name it; nothing is left."""
+    supervisor = make(start="if number == 1: open('/nonexistent/file')")
+    assert supervisor.outcome() == (1, "")
+    errors = supervisor.errors.read_text()
+    assert "fairlog: shard 1: cannot use /nonexistent/file: No such file or directory\n" in errors
+    assert "fairlog: the process of shard 1 ended with exit code 1 before all were ready, and the others" in errors
+    assert "Traceback" not in errors
+    for k in range(3):
+        assert not is_alive(int(read(supervisor.data / f"node-{k}-0") or 2**22 + 1))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_supervisor_told_to_stop_lets_all_finish(make: Make, number: signal.Signals) -> None:
+    """Each in good order, also if it is told twice, as a service manager tells all that it has started."""
+    stop = """
+            Path(f"{here}-stopped").touch()
+            while not (settings.data_dir / "go").exists(): await trio.sleep(0.01)
+    """
+    supervisor = make(stop=stop.strip())
+    supervisor.lines(3)
+    supervisor.tell(number)
+    for k in range(3):
+        until((supervisor.data / f"node-{k}-stopped").exists)
+        os.kill(supervisor.pid(k), signal.SIGTERM)
+    (supervisor.data / "go").touch()
+    assert supervisor.outcome() == (0, "")
+
+
+def test_supervisor_told_to_stop_twice_does_not_wait(make: Make) -> None:
+    """All are killed at once."""
+    supervisor = make(stop='Path(f"{here}-stopped").touch(); await trio.sleep_forever()')
+    supervisor.lines(3)
+    supervisor.tell(signal.SIGTERM)
+    for k in range(3):
+        until((supervisor.data / f"node-{k}-stopped").exists)
+    supervisor.tell(signal.SIGTERM)
+    assert supervisor.outcome()[0] == 1
+    assert not any(is_alive(supervisor.pid(k)) for k in range(3))
+
+
+def test_supervisor_that_is_killed_takes_its_processes_along(make: Make) -> None:
+    """Also while one of them hangs; the next supervisor waits until they are gone, and serves."""
+    supervisor = make()
+    supervisor.lines(3)
+    pids = [supervisor.pid(k) for k in range(3)]
+    supervisor.tell(signal.SIGKILL)
+    until(lambda: not any(map(is_alive, pids)))
+    following = make()
+    assert all(line.startswith("fairlog ready on") for line in following.lines(3))
+    following.tell(signal.SIGTERM)
+    assert following.outcome() == (0, "")
+
+
+def test_supervisor_of_a_directory_in_use_is_refused(make: Make) -> None:
+    """As a node of one process is: the sentence names who is there."""
+    first = make()
+    first.lines(3)
+    second = make()
+    assert second.outcome() == (1, "")
+    sentence = f"fairlog: data directory {first.data} is in use by process {first.process.pid}\n"
+    assert second.errors.read_text() == sentence
+
+
+def test_supervisor_whose_port_is_taken_starts_nothing(make: Make) -> None:
+    """One sentence names the address."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, socket.create_server(("127.0.0.1", 0)) as free:
+        ports = [free.getsockname()[1], taken.getsockname()[1]]
+        free.close()
+        listen = ",".join(f"127.0.0.1:{port}" for port in ports)
+        supervisor = make("--listen", listen, "--processes", "2")
+        assert supervisor.outcome() == (1, "")
+    sentence = f"fairlog: cannot listen on 127.0.0.1:{ports[1]} for process 1: Address already in use\n"
+    assert supervisor.errors.read_text() == sentence
+    assert not list(supervisor.data.glob("node-*"))
+
+
+def test_reserved_port_can_be_listened_on_by_its_process_and_is_nobody_elses() -> None:
+    """Twice, one after the other, as when a process is started again; `localhost` may be several addresses."""
+    with reserved(Address("localhost", 0), "") as address:
+        for _ in range(2):
+            with socket.create_server((address.host, address.port)):
+                with pytest.raises(PortTaken, match=f"cannot listen on localhost:{address.port} for me: Address alr"):
+                    reserved(address, " for me").__enter__()
+                assert can_connect(address.port)
+        with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+            other.bind(("127.0.0.1", address.port))
