@@ -76,6 +76,10 @@ def test_addresses_of_two_processes_are_listed_or_follow(
             {"listen": "0.0.0.0:9646", "admin_listen": "127.0.0.1:9644"},
             "admin.listen of process 2 (127.0.0.1:9646) and listen of process 0 (0.0.0.0:9646) are the same",
         ),
+        (
+            {"listen": "a:9646", "admin_listen": "0.0.0.0:9644"},
+            "admin.listen of process 2 (0.0.0.0:9646) and listen of process 0 (a:9646) are the same",
+        ),
         ({"listen": "a:1,a:2,a:1"}, "listen of process 2 (a:1) and listen of process 0 (a:1) are the same"),
         (
             {"listen": "a:1,b:1,c:2", "advertised": "d:0"},

@@ -222,7 +222,7 @@ def test_supervisor_told_to_stop_twice_does_not_wait(make: Make) -> None:
 
 
 def test_supervisor_that_is_killed_takes_its_processes_along(make: Make) -> None:
-    """Also while one of them hangs; the next supervisor waits until they are gone, and serves."""
+    """It could not tell them. Then the directory is free for the next one."""
     supervisor = make()
     supervisor.lines(3)
     pids = [supervisor.pid(k) for k in range(3)]
